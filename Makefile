@@ -1,0 +1,74 @@
+# Everything one does with a clone. `make demo` and `make test` need nothing but Python >= 3.10 and make.
+#
+#   PYTHON=python3.12          the interpreter of .venv, when it is made
+#   TORCH='torch==2.9.1'       another torch than the newest;   TORCH_INDEX=URL   an index of CPU builds, say
+#   ARGS='-k feed -x'          more arguments for pytest, the demo or the benchmarks
+
+PYTHON ?= python3
+PY ?= 3.13
+TORCH ?=
+TORCH_INDEX ?=
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+FAST := -m pytest -m "not full"
+SETUP := $(PYTHON) tools/install.py
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-full test-oldest test-python test-nojava check format bench clean distclean FORCE
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.installed ## make .venv and install into it
+
+demo: install ## train on Fashion-MNIST, evaluate, save, load, predict
+	$(RUN) examples/fashion_mnist.py $(ARGS)
+
+test: install ## run the tests (all but those marked full)
+	$(RUN) $(FAST) $(ARGS)
+
+test-full: install ## run every test
+	$(RUN) -m pytest $(ARGS)
+
+test-oldest: .venv-oldest/.installed ## run the tests on Python 3.10 with the lowest versions we declare
+	.venv-oldest/bin/python $(FAST) $(ARGS)
+
+test-python: .venv-$(PY)/.installed ## run the tests on another interpreter: make test-python PY=3.13
+	.venv-$(PY)/bin/python $(FAST) $(ARGS)
+
+test-nojava: install ## run the tests with the Java that comes by pip
+	$(RUN) tools/nojava.py $(RUN) $(FAST) $(ARGS)
+
+check: install ## lint, formatting, types
+	@status=0; for tool in "ruff check ." "ruff format --check ." "mypy src/orca"; do \
+		echo "$(RUN) -m $$tool"; $(RUN) -m $$tool || status=1; done; exit $$status
+
+format: install ## repair what ruff can repair
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: install ## measure
+	$(RUN) -m benchmarks $(ARGS)
+
+clean: ## remove caches and builds
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -f examples/data/FashionMNIST/raw/*-ubyte
+	find src tests tools examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove the environments too
+	rm -rf .venv .venv-* .uv
+
+# An environment is installed again when pyproject.toml changed, or when a torch is asked for.
+$(VENV)/.installed: pyproject.toml $(if $(TORCH)$(TORCH_INDEX),FORCE)
+	$(SETUP) --venv $(VENV) --torch='$(TORCH)' --torch-index='$(TORCH_INDEX)'
+	@touch $@
+
+.venv-oldest/.installed: pyproject.toml
+	$(SETUP) --venv .venv-oldest --python 3.10 --lowest
+	@touch $@
+
+.venv-%/.installed: pyproject.toml
+	$(SETUP) --venv .venv-$* --python $*
+	@touch $@

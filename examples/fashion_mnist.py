@@ -1,0 +1,191 @@
+"""Train a small convolutional network on Fashion-MNIST, on a laptop or a cluster.
+
+First from data creators (plain torchvision code that runs on every worker), then from a Spark DataFrame; the trained
+model is saved, loaded and used to predict that DataFrame.
+
+    python examples/fashion_mnist.py                                     # embedded Spark, the committed 6,000 images
+    python examples/fashion_mnist.py --backend ray
+    python examples/fashion_mnist.py --data_dir ./data --epochs 10       # the full set, in torchvision's layout
+"""
+
+import argparse
+import gzip
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torch.optim as optim
+import torchvision
+import torchvision.transforms as transforms
+
+from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
+from orca.core.metrics import Accuracy
+
+HERE = Path(__file__).resolve().parent
+
+
+def train_data_creator(config={}, batch_size=4, download=True, data_dir="./data"):
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
+    trainset = torchvision.datasets.FashionMNIST(root=data_dir, download=download, train=True, transform=transform)
+    trainloader = torch.utils.data.DataLoader(trainset, batch_size=batch_size, shuffle=True, num_workers=0)
+    return trainloader
+
+
+def validation_data_creator(config={}, batch_size=4, download=True, data_dir="./data"):
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
+    testset = torchvision.datasets.FashionMNIST(root=data_dir, train=False, download=download, transform=transform)
+    testloader = torch.utils.data.DataLoader(testset, batch_size=batch_size, shuffle=False, num_workers=0)
+    return testloader
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5)
+        self.pool = nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * 4 * 4, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.conv1(x)))
+        x = self.pool(F.relu(self.conv2(x)))
+        x = x.view(-1, 16 * 4 * 4)
+        x = F.relu(self.fc1(x))
+        x = F.relu(self.fc2(x))
+        x = self.fc3(x)
+        return x
+
+
+def model_creator(config):
+    model = Net()
+    return model
+
+
+def optimizer_creator(model, config):
+    optimizer = optim.SGD(model.parameters(), lr=config.get("lr", 0.001), momentum=0.9)
+    return optimizer
+
+
+def main():
+    args = parse_arguments()
+    data_dir = str(Path(args.data_dir).resolve())
+    unpack(Path(data_dir))
+    if args.backend in ("ray", "torch_distributed"):
+        init_orca_context(runtime="ray", cores=args.cores)
+    elif args.backend != "local":
+        init_orca_context(cluster_mode=args.cluster_mode, cores=args.cores, num_nodes=args.num_nodes)
+
+    # 1. From data creators.
+    train_creator = partial(train_data_creator, download=False, data_dir=data_dir)
+    validation_creator = partial(validation_data_creator, download=False, data_dir=data_dir)
+    orca_estimator = make_estimator(args)
+    stats = orca_estimator.fit(
+        train_creator, epochs=args.epochs, batch_size=args.batch_size, validation_data=validation_creator
+    )
+    print(f"Train stats: {stats}")
+    val_stats = orca_estimator.evaluate(validation_creator, batch_size=args.batch_size)
+    print(f"Validation stats: {val_stats}")
+
+    # 2. From tabular data: a Spark DataFrame where there is a Spark, else plain arrays.
+    train, test = table(data_dir, "train", args), table(data_dir, "t10k", args)
+    columns = {"feature_cols": ["image"], "label_cols": ["label"]}
+    second = make_estimator(args)
+    more = second.fit(train, epochs=args.epochs, batch_size=args.batch_size, **columns)
+    print(f"Train stats, from {type(train).__name__}: {more[-1]}")
+    saved = second.save(str(Path(args.output) / "model"))
+    third = make_estimator(args).load(saved)
+    predictions = third.predict(test, feature_cols=["image"], batch_size=256)
+    print(f"Accuracy of the loaded model on the {type(test).__name__}: {accuracy_of(predictions, test):.4f}")
+
+    plot([line["train_loss"] for line in stats], [line["val_loss"] for line in stats], Path(args.output) / "loss.png")
+    print(f"Accuracy: {val_stats['Accuracy']:.4f}")
+    stop_orca_context()
+
+
+def make_estimator(args):
+    return Estimator.from_torch(
+        model=model_creator,
+        optimizer=optimizer_creator,
+        loss=nn.CrossEntropyLoss(),
+        metrics=[Accuracy()],
+        model_dir=args.output,
+        backend=args.backend,
+        config={"lr": args.lr},
+        workers_per_node=args.workers_per_node,
+    )
+
+
+def table(data_dir, split, args):
+    """Return the images as a Spark DataFrame (through a Parquet file), or as arrays where there is no Spark."""
+    raw = Path(data_dir) / "FashionMNIST" / "raw"
+    pixels = np.fromfile(raw / f"{split}-images-idx3-ubyte", np.uint8, offset=16)
+    images = (pixels.astype(np.float32) / 255 - 0.5) / 0.5
+    labels = np.fromfile(raw / f"{split}-labels-idx1-ubyte", np.uint8, offset=8).astype(np.int64)
+    if args.backend not in ("spark", "bigdl"):
+        return {"image": images.reshape(-1, 1, 28, 28), "label": labels}
+    column = pa.array(images)
+    for size in (28, 28, 1):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    path = Path(args.output).resolve() / f"{split}.parquet"
+    pq.write_table(pa.table({"image": column, "label": labels}), path, row_group_size=1000)
+    return OrcaContext.get_spark_session().read.parquet(f"file://{path}")
+
+
+def accuracy_of(predictions, test):
+    if isinstance(test, dict):
+        return float((predictions.argmax(axis=1) == test["label"]).mean())
+    rows = predictions.select("prediction", "label").collect()
+    return float(np.mean([np.argmax(row.prediction) == row.label for row in rows]))
+
+
+def unpack(data_dir):
+    """Unzip the data set in place: torchvision reads the plain files."""
+    for packed in (data_dir / "FashionMNIST" / "raw").glob("*-ubyte.gz"):
+        if not packed.with_suffix("").exists():
+            with gzip.open(packed) as source, open(packed.with_suffix(""), "wb") as target:
+                shutil.copyfileobj(source, target)
+
+
+def plot(train_losses, validation_losses, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    epochs = range(1, len(train_losses) + 1)
+    figure, axes = plt.subplots(figsize=(4, 2.5), layout="constrained")
+    axes.plot(epochs, train_losses, marker="o", label="train")
+    axes.plot(epochs, validation_losses, marker="o", label="validation")
+    axes.set(xlabel="epoch", ylabel="loss", title="Fashion-MNIST")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    print(f"Loss curve: {path}")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cluster_mode", default="local", help="local, standalone, spark-submit, ...")
+    parser.add_argument("--backend", default="spark", help="spark, bigdl, ray, torch_distributed or local")
+    parser.add_argument("--data_dir", default=str(HERE / "data"), help="folder with FashionMNIST/raw")
+    parser.add_argument("--output", default=str(HERE / "output"), help="where the model and the picture go")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=0.002)
+    parser.add_argument("--workers_per_node", type=int, default=2)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--num_nodes", type=int, default=1)
+    args = parser.parse_args()
+    Path(args.output).mkdir(parents=True, exist_ok=True)
+    return args
+
+
+if __name__ == "__main__":
+    main()

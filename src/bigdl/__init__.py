@@ -1,0 +1,3 @@
+"""Names of BigDL, for programs written for it."""
+
+__all__: list[str] = []

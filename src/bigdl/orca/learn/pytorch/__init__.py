@@ -1,0 +1,5 @@
+"""The Estimator of PyTorch models, as bigdl.orca.learn.pytorch names it."""
+
+from orca.estimator import Estimator
+
+__all__ = ["Estimator"]

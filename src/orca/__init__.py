@@ -1,0 +1,35 @@
+"""Orca: train, evaluate and serve standard models on a laptop or a cluster with one Estimator.
+
+Names load on first use: `import orca` loads no pyspark, ray, torch or tensorflow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_NAMES = {
+    "Estimator": "orca.estimator",
+    "OrcaContext": "orca.cluster.context",
+    "init_orca_context": "orca.cluster.context",
+    "stop_orca_context": "orca.cluster.context",
+    "XShards": "orca.xshards",
+}
+
+__all__ = ["Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "stop_orca_context"]
+
+try:
+    __version__ = version("orca-dl")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'orca' has no attribute {name!r}")
+    return getattr(importlib.import_module(_NAMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

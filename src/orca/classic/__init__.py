@@ -1,0 +1,1 @@
+"""Classic: what older programs need beyond a name, written on the core."""

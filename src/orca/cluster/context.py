@@ -1,0 +1,410 @@
+"""Context: the cluster a program runs on. Owns init_orca_context, stop_orca_context and the settings of OrcaContext.
+
+Nothing here imports pyspark or ray before a cluster is asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import logging
+import operator
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from orca.cluster import ray as _ray
+from orca.cluster import spark as _spark
+from orca.errors import ArgumentError, NotYet
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    from orca.cluster.ray import OrcaRayContext
+
+log = logging.getLogger(__name__)
+
+RUNTIMES = ("spark", "ray")
+DEFAULT_CORES = 2
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Describe the cluster this program runs on, for those who place workers on it.
+
+    Args:
+        runtime: "spark" or "ray".
+        num_nodes: Executors of Spark (1 when local), or nodes of Ray.
+        cores: Cores of each; None where a Spark Connect server does not tell.
+        driver_host: The address at which workers reach this process.
+        connect: Whether the session is a Spark Connect one: no SparkContext, no RDD.
+    """
+
+    runtime: str
+    num_nodes: int
+    cores: int | None
+    driver_host: str
+    connect: bool = False
+
+
+@dataclass
+class _Live:
+    """Hold what is up in this process."""
+
+    session: Any = None
+    ray: OrcaRayContext | None = None
+    ours: bool = True
+    life: ExitStack = field(default_factory=ExitStack)
+    pid: int = field(default_factory=os.getpid)
+
+
+_lock = threading.RLock()
+_live: dict[str, _Live] = {}
+
+
+def init_orca_context(
+    cluster_mode: str | None = None,
+    runtime: str = "spark",
+    cores: int | str | None = None,
+    memory: str = "2g",
+    num_nodes: int = 1,
+    init_ray_on_spark: bool = False,
+    init_executor_gateway: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Start the cluster this program runs on, or join it.
+
+    A SparkSession that is already active, a Spark Connect one too, is reused with a warning.
+
+    Args:
+        cluster_mode: "local", "standalone" (at ``master=``, or started here on the loopback interface),
+            "spark-submit" or "bigdl-submit" (the launcher's). None takes the launcher's where there is one, else local.
+        runtime: "spark", or "ray" (a local one, or ``address=``), for which cluster_mode stays None.
+        cores: Cores per node; "*" takes all of this machine (local only).
+        memory: Memory of the driver (local) or of each executor, as "2g" or "512m".
+        num_nodes: Nodes, which are executors on Spark; each runs ``cores`` tasks at once.
+        init_ray_on_spark: Not built yet.
+        init_executor_gateway: Accepted for old programs; nothing needs it.
+        **kwargs: For Spark: conf, master, driver_memory, spark_log_level, python_location, extra_python_lib, py_files,
+            jars, additional_archive, hadoop_user_name, ...; for Ray: address and the arguments of ray.init.
+
+    Returns:
+        The SparkContext (the session where it is a Spark Connect one), or the OrcaRayContext.
+
+    Raises:
+        ArgumentError: An argument is wrong; it is named with its legal values.
+        NotYet: YARN, Kubernetes and Ray on Spark are not built yet.
+    """
+    if runtime not in RUNTIMES:
+        raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{_near(runtime, RUNTIMES)}")
+    memory, num_nodes = _checked_memory(memory), _checked_count("num_nodes", num_nodes)
+    with _lock:
+        if runtime == "ray":
+            return _init_ray(cluster_mode, cores, kwargs)
+        return _init_spark(cluster_mode, cores, memory, num_nodes, init_ray_on_spark, kwargs)
+
+
+def stop_orca_context() -> None:
+    """Stop what init_orca_context answered with, a reused SparkContext too; more than once is fine."""
+    with _lock:
+        for runtime in ("ray", "spark"):
+            live = _live.pop(runtime, None)
+            if live is not None and live.pid == os.getpid():
+                live.life.close()
+
+
+def _init_spark(
+    cluster_mode: str | None, cores: int | str | None, memory: str, num_nodes: int, on_ray: bool, kwargs: dict[str, Any]
+) -> Any:
+    """Check the arguments, then reuse the active session or build one."""
+    mode = _checked_mode(cluster_mode)
+    _refuse_unknown(kwargs, [option.name for option in fields(_spark.Options)], "init_orca_context")
+    options = _spark.Options(**{name: value for name, value in kwargs.items() if value is not None})
+    checked = _checked_cores(cores, star=mode == "local")
+    if on_ray:
+        raise NotYet("init_ray_on_spark=True is not built yet. Use runtime='ray' for a Ray without Spark.")
+    active = _spark.active_session()
+    if active is not None:
+        return _reuse(active)
+    if mode == "local" and num_nodes > 1:
+        warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
+    if checked is None:
+        checked = _default_cores(cluster_mode, mode)
+    stop_spark()
+    live = _Live()
+    request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output)
+    try:
+        live.session = _spark.build_session(_spark.KINDS[mode], request, live.life)
+    except BaseException:
+        live.life.close()
+        raise
+    _live["spark"] = live
+    atexit.register(_stop_ours)
+    log.info("Spark %s is up at %s", live.session.version, mode)
+    return _answer(live.session)
+
+
+def stop_spark() -> None:
+    """Stop the Spark of init_orca_context alone, and what is left of one that the program stopped by itself."""
+    live = _live.pop("spark", None)
+    if live is not None:
+        live.life.close()
+
+
+def _reuse(session: Any) -> Any:
+    """Take an active session as ours."""
+    warnings.warn(
+        "A SparkSession is already active and is reused: cluster_mode, cores, memory, num_nodes and conf of this call "
+        "have no effect. Call stop_orca_context() before init_orca_context() to start another.",
+        stacklevel=4,
+    )
+    known = _live.get("spark")
+    if known is None or known.session is not session:
+        live = _Live(session=session, ours=False)
+        if known is not None:  # The program stopped ours and made its own: what is left of ours ends after it.
+            live.life.push(known.life)
+        live.life.callback(_spark.stop_session, session)
+        _live["spark"] = live
+    return _answer(session)
+
+
+def _answer(session: Any) -> Any:
+    """Return what init_orca_context returns for a session."""
+    return session if _spark.is_connect(session) else session.sparkContext
+
+
+def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[str, Any]) -> OrcaRayContext:
+    """Check the arguments, then start Ray or connect to it."""
+    if cluster_mode is not None:
+        raise ArgumentError(
+            f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "
+            "machine, or pass address= to connect to a running one."
+        )
+    checked = _checked_cores(cores, star=True)
+    options = {name: value for name, value in kwargs.items() if name != "address"}
+    address = kwargs.get("address") or os.environ.get("RAY_ADDRESS")
+    _ray.prepare(starts=address is None)
+    _refuse_unknown(options, ["address", *_ray.init_words()], "init_orca_context(runtime='ray')")
+    known = _live.get("ray")
+    if known is not None and known.ray is not None and known.ray.initialized:
+        warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=3)
+        return known.ray
+    context = _ray.OrcaRayContext(checked if isinstance(checked, int) else None, address, options)
+    context.init()
+    if context.reused:
+        warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=3)
+    live = _Live(ray=context, ours=not context.reused)
+    live.life.callback(context.stop)
+    _live["ray"] = live
+    atexit.register(_stop_ours)
+    return context
+
+
+def _stop_ours() -> None:
+    """Stop what we started, at the end of the program; what was reused is its owner's."""
+    with _lock:
+        for runtime, live in list(_live.items()):
+            if not live.ours:
+                del _live[runtime]
+        stop_orca_context()
+
+
+# Arguments
+
+
+def _checked_mode(cluster_mode: str | None) -> str:
+    """Return the word of a kind of cluster."""
+    if cluster_mode is None:
+        return _spark.launcher_kind()
+    mode = str(cluster_mode).lower()
+    if mode not in _spark.KINDS:
+        legal = ", ".join(_spark.KINDS)
+        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{_near(mode, _spark.KINDS)}")
+    return mode
+
+
+def _checked_cores(cores: int | str | None, star: bool) -> int | str | None:
+    """Return cores as given, or raise where it is neither a positive int nor, where that is possible, '*'."""
+    if cores is None or (star and cores == "*"):
+        return cores
+    return _checked_count("cores", cores, " or '*'" if star else "")
+
+
+def _checked_count(name: str, value: Any, other: str = "") -> int:
+    """Return a positive int."""
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ArgumentError(f"{name} must be a positive int{other}; got {value!r}.")
+    return count
+
+
+def _checked_memory(memory: Any) -> str:
+    """Return a memory size as Java writes it: 2g for 2GB."""
+    told = re.fullmatch(r"\s*([1-9]\d*)\s*([kmgt])b?\s*", memory.lower()) if isinstance(memory, str) else None
+    if told is None:
+        raise ArgumentError(f"memory must be a number with a unit k, m, g or t, as '2g' or '512m'; got {memory!r}.")
+    return told.group(1) + told.group(2)
+
+
+def _default_cores(cluster_mode: str | None, mode: str) -> int | str:
+    """Return the cores where the program gave none: all for an explicit local, else 2, and the user is told."""
+    if cluster_mode is not None and mode == "local":
+        return "*"
+    if not isinstance(_spark.KINDS[mode], _spark.Submitted):
+        warnings.warn(f"cores is not given; {DEFAULT_CORES} per node are used. Pass cores= to change it.", stacklevel=4)
+    return DEFAULT_CORES
+
+
+def _refuse_unknown(kwargs: Iterable[str], known: list[str], call: str) -> None:
+    """Raise for a keyword that nobody knows, with the known one it looks like."""
+    for name in kwargs:
+        if name not in known and not (call.endswith("ray')") and name.startswith("_")):
+            raise ArgumentError(
+                f"{call} got an unknown argument {name!r}.{_near(name, known)} Known are: {', '.join(known)}."
+            )
+
+
+def _near(word: Any, known: Iterable[str]) -> str:
+    """Return the known word that looks most like this one, as a question; '' where none does."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+# OrcaContext
+
+
+class _Setting:
+    """Be a class-level property whose value is checked when it is set."""
+
+    def __init__(self, default: Any, legal: str, check: Callable[[Any], Any]) -> None:
+        self.value, self.legal, self.check = default, legal, check
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, cls: Any, owner: Any = None) -> Any:
+        return self.value
+
+    def __set__(self, cls: Any, value: Any) -> None:
+        try:
+            self.value = self.check(value)
+        except (TypeError, ValueError, AttributeError):
+            raise ArgumentError(f"OrcaContext.{self.name} must be {self.legal}; got {value!r}.") from None
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _reader(value: Any) -> str:
+    if value.lower() not in ("spark", "pandas"):
+        raise ValueError
+    return str(value.lower())
+
+
+def _store(value: Any) -> str:
+    if not re.fullmatch(r"DRAM|PMEM|DISK_\d+", value.upper()):
+        raise ValueError
+    return str(value.upper())
+
+
+def _rows(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or operator.index(value) < 1):
+        raise ValueError
+    return None if value is None else operator.index(value)
+
+
+class OrcaContextMeta(type):
+    """Give OrcaContext its settings as properties of the class."""
+
+    log_output = _Setting(False, "True or False", _flag)
+    pandas_read_backend = _Setting("spark", "'spark' or 'pandas'", _reader)
+    serialize_data_creator = _Setting(False, "True or False", _flag)
+    train_data_store = _Setting("DRAM", "'DRAM', 'PMEM' or 'DISK_n' with a number n", _store)
+    barrier_mode = _Setting(True, "True or False", _flag)
+    _eager_mode = _Setting(True, "True or False", _flag)
+    _shard_size = _Setting(None, "None or a positive int", _rows)
+
+    @property
+    def serialize_data_creation(cls) -> bool:
+        """Return serialize_data_creator, which release 0.9 called so."""
+        return bool(cls.serialize_data_creator)
+
+    @serialize_data_creation.setter
+    def serialize_data_creation(cls, value: bool) -> None:
+        cls.serialize_data_creator = value
+
+
+class OrcaContext(metaclass=OrcaContextMeta):
+    """Answer for the cluster of this program, and hold its settings (set them on the class, before they are needed).
+
+    * ``log_output`` (False): write what the JVM says to Python's standard output; set it before init_orca_context.
+    * ``pandas_read_backend`` ("spark"): "spark" or "pandas", what reads the files of read_csv and read_json.
+    * ``serialize_data_creator`` (False): run the data creators of one node one after the other.
+    * ``train_data_store`` ("DRAM"): "DRAM", "PMEM" or "DISK_n", where training data is kept.
+    * ``barrier_mode`` (True): start Ray on Spark in one barrier job.
+    * ``_eager_mode`` (True): XShards compute a transformation at once.
+    * ``_shard_size`` (None): rows of a shard made from a DataFrame; None is one shard per partition.
+    """
+
+    @staticmethod
+    def get_spark_context() -> SparkContext:
+        """Return the active SparkContext."""
+        session = OrcaContext.get_spark_session()
+        if _spark.is_connect(session):
+            raise ArgumentError(
+                "No active SparkContext: the active session is a Spark Connect one, which has none. "
+                "Use OrcaContext.get_spark_session()."
+            )
+        return session.sparkContext
+
+    @staticmethod
+    def get_spark_session() -> SparkSession:
+        """Return the active SparkSession."""
+        session = _spark.active_session()
+        if session is None:
+            raise ArgumentError("No active SparkContext. Call init_orca_context() first.")
+        return session
+
+    @staticmethod
+    def get_sql_context() -> SQLContext:
+        """Return a SQLContext of the active SparkContext."""
+        context = OrcaContext.get_spark_context()
+        from pyspark.sql import SQLContext
+
+        with warnings.catch_warnings():  # Deprecated by Spark, still asked for by programs.
+            warnings.simplefilter("ignore", FutureWarning)
+            return SQLContext.getOrCreate(context)
+
+    @staticmethod
+    def get_ray_context() -> OrcaRayContext:
+        """Return the active Ray context."""
+        live = _live.get("ray")
+        if live is None or live.ray is None or not live.ray.initialized:
+            raise ArgumentError("No active RayContext. Call init_orca_context(runtime='ray') first.")
+        return live.ray
+
+    @staticmethod
+    def cluster() -> Cluster | None:
+        """Describe the cluster this program runs on; Spark before Ray where both are up, None where none is."""
+        session = _spark.active_session()
+        if session is not None:
+            count, width = _spark.nodes(session), _spark.slots(session)
+            cores = None if width is None else max(1, width // count)
+            return Cluster("spark", count, cores, _spark.driver_host(session), _spark.is_connect(session))
+        live = _live.get("ray")
+        if live is None or live.ray is None or not live.ray.initialized:
+            return None
+        count = live.ray.num_nodes
+        return Cluster("ray", count, live.ray.total_cores // count, live.ray.driver_host)

@@ -1,0 +1,1 @@
+"""Core: what all engines, sources and frameworks share. Imports nothing of ours but `errors`."""

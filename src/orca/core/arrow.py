@@ -1,0 +1,223 @@
+"""Arrow: columns to numpy arrays and back, by stride. Owns which column types a model can be fed with.
+
+No row is touched by Python and pandas is not involved: lists are flattened and reshaped, bytes are viewed in place.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from orca.errors import DataError
+
+_MAX_LIST_VALUES = np.iinfo(np.int32).max  # the offsets of an Arrow list are int32
+
+
+def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
+    """Return a column as one array of its rows: (n,) for scalars, (n, k, ...) for lists, tensors and bytes.
+
+    Args:
+        column: Numbers, booleans, decimals, dates, timestamps, strings, bytes, tensors, or lists of these to any depth.
+        name: What the column is called in an error.
+
+    Returns:
+        A view of the column's memory where that is possible (one chunk of numbers or lists of numbers; not writable),
+        otherwise a copy. Without rows, the lengths of lists are unknown and therefore 0.
+
+    Raises:
+        DataError: The column holds nulls, lists or bytes of different lengths, or a type no model can eat.
+
+    Example:
+        >>> to_numpy(pa.array([[1.0, 2.0], [3.0, 4.0]]), "features")
+        array([[1., 2.],
+               [3., 4.]])
+    """
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    nulls = sum(map(_count_nulls, chunks))
+    if nulls:
+        raise DataError(
+            f"column {name!r} holds {nulls} null(s); a model needs a value in every row. "
+            "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
+        )
+    parts = [_dense(chunk, name) for chunk in chunks if len(chunk)]
+    if not parts:
+        return _dense(pa.array([], column.type) if not chunks else chunks[0], name)
+    for part in parts[1:]:
+        if part.shape[1:] != parts[0].shape[1:]:
+            raise _ragged(name, *_first_difference(parts[0].shape, part.shape))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def to_arrow(array: np.ndarray) -> pa.Array:
+    """Return an array of n rows as an Arrow column of n rows; every further dimension becomes a list.
+
+    Args:
+        array: Numbers, booleans, dates or strings, of one or more dimensions. An object array holds str only.
+
+    Returns:
+        A column of the type that `arrow_type` tells. NaT becomes null.
+
+    Raises:
+        DataError: The array has no rows dimension, too many values for one column, or a type Arrow does not have.
+
+    Example:
+        >>> to_arrow(np.zeros((2, 3), np.float32)).type
+        ListType(list<item: float>)
+    """
+    if array.ndim == 0:
+        raise DataError("an Arrow column needs rows; got an array of no dimensions. Pass array.reshape(1).")
+    if array.ndim > 1 and array.size > _MAX_LIST_VALUES:
+        raise DataError(
+            f"an Arrow list column holds at most {_MAX_LIST_VALUES} values; got shape {array.shape}. Pass fewer rows."
+        )
+    column = _flat_to_arrow(array.reshape(-1))
+    for axis in range(array.ndim - 1, 0, -1):
+        lists, length = prod(array.shape[:axis]), array.shape[axis]
+        offsets = _from_memory(np.arange(lists + 1, dtype=np.int32) * np.int32(length), pa.int32())
+        column = pa.ListArray.from_arrays(offsets, column)
+    return column
+
+
+def arrow_type(dtype: np.dtype, ndim: int) -> pa.DataType:
+    """Return the type of the column that `to_arrow` makes of an array of this dtype and number of dimensions.
+
+    Example:
+        >>> arrow_type(np.dtype("float32"), 2)
+        ListType(list<item: float>)
+    """
+    kind = _value_type(np.dtype(dtype))
+    for _ in range(ndim - 1):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _count_nulls(array: pa.Array) -> int:
+    array = _storage(array)
+    inner = _count_nulls(array.flatten()) if _is_list(array.type) else 0
+    return int(array.null_count) + inner
+
+
+def _dense(array: pa.Array, name: str) -> np.ndarray:
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _shaped(_dense(array.storage, name), kind)
+    if _is_list(kind):
+        values: np.ndarray = _dense(array.flatten(), name)
+        return values.reshape(len(array), _list_length(array, name), *values.shape[1:])
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+        return _bytes(array, name)
+    if kinds.is_decimal(kind):
+        array = array.cast(pa.float64())
+    if _is_plain(array.type):
+        values = array.to_numpy(zero_copy_only=False)
+        return values
+    raise DataError(
+        f"column {name!r} is of type {kind}, which no model can be fed with. "
+        "Select its fields as columns of their own, or turn it into numbers or arrays of numbers."
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    numeric = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+    dated = kinds.is_timestamp(kind) or kinds.is_date(kind)
+    return bool(numeric or dated or kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _shaped(rows: np.ndarray, kind: pa.BaseExtensionType) -> np.ndarray:
+    # Arrow's fixed_shape_tensor and the tensors of Ray both carry the shape of a row in their type.
+    shape = getattr(kind, "shape", None)
+    if shape is None:
+        return rows
+    rows = rows.reshape(len(rows), *shape)
+    permutation = getattr(kind, "permutation", None)
+    return rows if permutation is None else rows.transpose(0, *(axis + 1 for axis in permutation))
+
+
+def _list_length(array: pa.Array, name: str) -> int:
+    if kinds.is_fixed_size_list(array.type):
+        return int(array.type.list_size)
+    return _equal_length(array, name) if len(array) else 0
+
+
+def _equal_length(array: pa.Array, name: str) -> int:
+    lengths = np.diff(_offsets(array))
+    differing = np.flatnonzero(lengths != lengths[0])
+    if len(differing):
+        raise _ragged(name, int(lengths[0]), int(lengths[differing[0]]))
+    return int(lengths[0])
+
+
+def _offsets(array: pa.Array) -> np.ndarray:
+    large = kinds.is_large_list(array.type) or kinds.is_large_binary(array.type)
+    offsets = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)
+    return offsets[array.offset : array.offset + len(array) + 1]
+
+
+def _bytes(array: pa.Array, name: str) -> np.ndarray:
+    rows, buffers = len(array), array.buffers()
+    if kinds.is_fixed_size_binary(array.type):
+        width, start, data = array.type.byte_width, array.offset * array.type.byte_width, buffers[1]
+    elif rows:
+        width, start, data = _equal_length(array, name), int(_offsets(array)[0]), buffers[2]
+    else:
+        width, start, data = 0, 0, None
+    if rows * width == 0:
+        return np.empty((rows, width), np.uint8)
+    return np.frombuffer(data, np.uint8, rows * width, start).reshape(rows, width)
+
+
+def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, int]:
+    return next((a, b) for a, b in zip(one[1:], other[1:], strict=True) if a != b)
+
+
+def _ragged(name: str, one: int, other: int) -> DataError:
+    return DataError(
+        f"column {name!r} holds rows of different lengths: {one} and {other}; a batch needs one length. "
+        "Pad or cut them to the same length first."
+    )
+
+
+def _flat_to_arrow(values: np.ndarray) -> pa.Array:
+    kind = _value_type(values.dtype)
+    if values.dtype.kind == "b":
+        return _from_memory(np.packbits(values, bitorder="little"), kind, len(values))
+    if values.dtype.kind in "iuf":
+        return _from_memory(values.astype(values.dtype.newbyteorder("="), copy=False), kind)
+    if values.dtype.kind != "O":
+        return pa.array(values, kind)
+    try:
+        # Inferred, not forced to string: Arrow would take bytes for UTF-8.
+        column = pa.array(values.tolist())
+    except pa.ArrowException as error:
+        raise DataError(f"an object array must hold str only; {error}. Convert it to numbers or strings.") from error
+    if len(column) and column.type != kind:
+        raise DataError(f"an object array must hold str only; got {column.type}. Convert it to numbers or strings.")
+    return column.cast(kind)
+
+
+def _from_memory(values: np.ndarray, kind: pa.DataType, rows: int | None = None) -> pa.Array:
+    # Not by pa.array: given an array, it imports pandas, which takes time and memory in every worker.
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values) if rows is None else rows, [None, buffer])
+
+
+def _value_type(dtype: np.dtype) -> pa.DataType:
+    if dtype.kind == "O":
+        return pa.string()
+    try:
+        return pa.from_numpy_dtype(dtype.newbyteorder("="))
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise DataError(
+            f"Arrow has no type for arrays of {dtype}. Convert them, e.g. with astype('float32')."
+        ) from error

@@ -1,0 +1,198 @@
+"""Engine: n ranks started together. Owns the Engine protocol and run_rank, the first of our code on any worker."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import cloudpickle
+
+from orca.core.progress import Progress
+from orca.core.source import Items, Open, Rows, Shards
+from orca.core.telemetry import DATA, Hub, Link, Pulse, Ticket
+from orca.core.world import Peer, World, form
+from orca.errors import ArgumentError
+
+Job = Callable[[World, dict[str, Rows], Pulse], Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Say how a run is watched.
+
+    Attributes:
+        stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.
+        progress: Whether to show a progress bar on the driver (never when the output is not a terminal).
+        threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
+    """
+
+    stall_timeout: float = 300.0
+    progress: bool = True
+    threads: int = 0
+
+
+class Engine(Protocol):
+    """Start n ranks together and bring back what each returns; knows nothing of models."""
+
+    name: str
+    workers: int
+
+    @classmethod
+    def on_cluster(cls, workers_per_node: int) -> Engine:
+        """Return the engine for the cluster that is up now, with this many workers on each node."""
+
+    def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
+        """Run a job on all ranks together; results in rank order, or one WorkerFailed that names the rank."""
+
+    def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
+        """Run a task on each piece alone, in any order; results in the order of the pieces."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Be what travels to each rank besides its data: the job, pickled once, and how to report."""
+
+    work: bytes
+    ticket: Ticket
+    settings: Settings
+    path: tuple[str, ...]
+
+
+@contextmanager
+def dispatch(job: Job, shards: Shards, workers: int, host: str, settings: Settings) -> Iterator[tuple[Envelope, Hub]]:
+    """Open the hub of a run on the driver and seal the envelope for its ranks."""
+    try:
+        work = seal(job, shards.open)
+        with (
+            Progress(enabled=settings.progress) as progress,
+            Hub(workers, host, stall=settings.stall_timeout, on_beat=progress.beat) as hub,
+        ):
+            yield Envelope(work, hub.ticket, settings, tuple(sys.path)), hub
+    finally:
+        shards.release()
+
+
+@dataclass(frozen=True)
+class HubPeer:
+    """Meet the other ranks over the hub of the run."""
+
+    link: Link
+    rank: int
+    size: int
+    host: str
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in rank order."""
+        return self.link.all_gather(text)
+
+
+def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any]) -> Any:
+    """Run one rank: read its rows, join the others, do the job. Reports a failure before it raises it."""
+    _extend_path(envelope.path)
+    link = Link.connect(envelope.ticket, rank)
+    try:
+        with scratch() as folder:
+            job, open_rows = cloudpickle.loads(envelope.work)
+            result = _work(job, open_rows, envelope, peer_of(link), iter(items), folder, link.pulse)
+    except BaseException as error:
+        link.fail(error, secondary=is_secondary(error))
+        raise
+    link.close()
+    return result
+
+
+def _work(
+    job: Job, open_rows: Open, envelope: Envelope, peer: Peer, items: Items, folder: Path, pulse: Pulse
+) -> Any:
+    rows = dict(open_rows(_counted(items, pulse), folder))
+    try:
+        with form(peer, envelope.settings.stall_timeout, pulse) as world:
+            _set_threads(envelope.settings.threads, world)
+            result = job(world, rows, pulse)
+            # torch deadlocks when its process group goes while a DistributedDataParallel is still alive.
+            del job
+            gc.collect()
+        return result
+    finally:
+        for part in rows.values():
+            part.close()
+
+
+def _counted(items: Items, pulse: Pulse) -> Items:
+    for item in items:
+        pulse.at(DATA)
+        yield item
+
+
+def _set_threads(threads: int, world: World) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // world.local_size))
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Say whether an error only tells that another rank went away."""
+    if type(error).__name__ in ("DistNetworkError", "DistBackendError", "DistStoreError"):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/transport", "NCCL")
+    )
+
+
+def dumps(thing: Any, what: str) -> bytes:
+    """Pickle what must travel to the workers; functions of the main program travel by value.
+
+    Raises:
+        ArgumentError: It cannot be pickled.
+    """
+    try:
+        return cloudpickle.dumps(thing)
+    except Exception as error:
+        raise ArgumentError(
+            f"{what} cannot be sent to the workers: {type(error).__name__}: {error}. It (or something it refers to, "
+            "like an open file, a lock, a socket or a Spark object) cannot be pickled; create such things inside the "
+            "creator function, on the worker."
+        ) from error
+
+
+def seal(job: Job, open_rows: Open) -> bytes:
+    """Pickle a job with all it refers to in one go, so that a model and its optimizer stay linked.
+
+    Raises:
+        ArgumentError: Naming the part (model, optimizer, loss, ...) that cannot be pickled.
+    """
+    try:
+        return dumps((job, open_rows), "the job")
+    except ArgumentError:
+        for part in [getattr(job, "learner", None), job]:
+            for name, value in vars(part).items() if hasattr(part, "__dict__") else ():
+                if name != "learner":
+                    dumps(value, name)
+        raise
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a temporary folder that is gone afterwards, whatever happens."""
+    # The process is in the name: an engine that kills a rank can remove its folder.
+    folder = Path(tempfile.mkdtemp(prefix=f"orca-{os.getpid()}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _extend_path(entries: Iterable[str]) -> None:
+    """Let this worker import what the driver can, where it has the same folders."""
+    for entry in entries:
+        if entry and entry not in sys.path and os.path.isdir(entry):
+            sys.path.append(entry)

@@ -1,0 +1,138 @@
+"""Feed: a rank's rows as batches. Owns batch_size, shuffle, seed and how uneven shards take part in equal steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orca.core.plan import Plan, even_split
+from orca.core.source import Batch, Rows
+from orca.core.spool import Spool, SpoolWriter
+from orca.core.tree import Structure, flatten, map_tree, unflatten
+from orca.core.world import World
+from orca.errors import ArgumentError, DataError
+
+
+class Feed:
+    """Yield a rank's batches, epoch after epoch, in step with all other ranks.
+
+    Args:
+        rows: This rank's rows.
+        world: The ranks that step together; one exchange of row counts makes the same plan on each.
+        batch_size: Rows of a step over all ranks; None takes what the data brings itself (a DataLoader's).
+        shuffle: Whether each epoch reads in a new order, drawn from (seed, epoch).
+        seed: The seed of the order.
+    """
+
+    def __init__(self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int) -> None:
+        self.rows, self.world, self.shuffle, self.seed = rows, world, shuffle, seed
+        mine = (rows.count, rows.batch_size, _template(rows))
+        told: list[tuple[int, int | None, Any]] = world.all_gather(mine)
+        counts = tuple(count for count, _, _ in told)
+        size = batch_size or sum(own or 0 for _, own, _ in told)
+        if size < 1:
+            raise ArgumentError(f"batch_size must be a positive number of rows over all workers; got {batch_size}.")
+        if rows.shared and len(set(counts)) > 1:
+            raise DataError(
+                f"every worker must see the same dataset, but their lengths differ: {counts}. "
+                "A data creator must return the whole dataset on each worker; it is split for you."
+            )
+        self.plan = Plan(counts[:1] if rows.shared else counts, size, rows.drop_last)
+        self.template: Any = next((template for _, _, template in told if template is not None), None)
+
+    @property
+    def steps(self) -> int:
+        """Return the steps of an epoch, the same on every rank."""
+        return self.plan.steps
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """Yield this rank's batch of every step of an epoch."""
+        cuts = list(self._cuts(epoch))[first_step:]
+        read = self.rows.read(index for index, _ in cuts if len(index))
+        for index, step_rows in cuts:
+            x, y = next(read) if len(index) else self.template
+            yield Batch(x, y, len(index), step_rows)
+
+    def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield (this rank's indices, rows over all ranks) of every step."""
+        shared = self.rows.shared
+        rank = self.world.rank
+        order = self.rows.order(np.random.default_rng([self.seed, epoch, 0 if shared else rank + 1]), self.shuffle)
+        if not shared:
+            for start, stop, step_rows in self.plan.slices(rank):
+                yield order[start:stop], step_rows
+            return
+        for start, stop, step_rows in self.plan.slices(0):
+            first, last = even_split(stop - start, self.world.size)[rank]
+            yield order[start + first : start + last], step_rows
+
+
+def _template(rows: Rows) -> Any:
+    """Return the first row as (x, y), or None where there is none."""
+    if not rows.count:
+        return None
+    x, y = next(iter(rows.read([np.zeros(1, dtype=np.int64)])))
+    return map_tree(_as_numpy, x), None if y is None else map_tree(_as_numpy, y)
+
+
+def _as_numpy(leaf: Any) -> Any:
+    return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
+
+
+class SpoolRows:
+    """Be the rows of a stream, spooled once to a memory-mapped Arrow file and read in any order."""
+
+    shared = False
+    batch_size: int | None = None
+    drop_last = False
+
+    def __init__(self, spool: Spool | None, structure: Structure = None) -> None:
+        self.spool, self.structure = spool, structure
+        self.count = spool.rows if spool else 0
+
+    def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
+        """Return all indices, shuffled or as they came."""
+        return generator.permutation(self.count) if shuffle else np.arange(self.count)
+
+    def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        """Yield (x, y) for each array of indices."""
+        for index in indices:
+            assert self.spool is not None
+            x, y = unflatten(self.structure, self.spool.take(index))
+            yield x, None if isinstance(y, tuple) and not y else y
+
+    def close(self) -> None:
+        """Delete the spool."""
+        if self.spool:
+            self.spool.close()
+
+
+def spool_parts(stream: Iterable[tuple[str, Any, Any]], folder: Path, parts: Iterable[str]) -> dict[str, SpoolRows]:
+    """Spool a stream of (part, x, y) blocks, y None for data without labels, into rows by part.
+
+    Raises:
+        DataError: The blocks of a part differ in structure, column type or row shape.
+    """
+    writers: dict[str, SpoolWriter] = {}
+    structures: dict[str, Structure] = {}
+    try:
+        for part, x, y in stream:
+            leaves, structure = flatten((x, () if y is None else y))
+            if part not in writers:
+                writers[part] = SpoolWriter(folder)
+                structures[part] = structure
+            if structures[part] != structure:
+                raise DataError(
+                    f"all blocks of the {part} data must have the same structure; "
+                    f"got {structures[part]} and then {structure}."
+                )
+            writers[part].append([np.asarray(leaf) for leaf in leaves])
+        spools = {part: writer.finish() for part, writer in writers.items()}
+    except BaseException:
+        for writer in writers.values():
+            writer.close()
+        raise
+    return {part: SpoolRows(spools.get(part), structures.get(part)) for part in parts}

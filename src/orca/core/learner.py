@@ -1,0 +1,107 @@
+"""Learner: what a framework must know. Owns the protocols Predictor and Learner and the plan of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from orca.core.metrics import Meter
+from orca.core.source import Batch
+from orca.core.telemetry import Pulse
+from orca.core.tree import flatten
+from orca.core.world import World
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """Say how to train: travels to every rank, the same on each.
+
+    Attributes:
+        epochs: How many epochs to add to those already trained.
+        batch_size: Rows of a step over all ranks; None takes what the data brings itself.
+        shuffle: Whether each epoch reads in a new order.
+        seed: Seed of initial weights, order and dropout.
+        on_nan: "raise", "warn" or "ignore" when the loss is not finite.
+        profile: Whether to measure where time goes.
+        max_steps: Stop after this many steps in all; None for no limit.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = 32
+    shuffle: bool = True
+    seed: int = 0
+    on_nan: str = "raise"
+    profile: bool = False
+    max_steps: int | None = None
+
+
+@dataclass
+class Losses:
+    """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly."""
+
+    loss_sum: float = 0.0
+    rows: int = 0
+    last_loss_sum: float = 0.0
+    last_rows: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """Describe what a model gives for a row: (dtype, shape of a row) of each head, and the heads' structure."""
+
+    heads: tuple[tuple[str, tuple[int, ...]], ...]
+    structure: Any = None
+
+    @classmethod
+    def of(cls, output: Any) -> OutputSpec:
+        """Describe an output, a tree of arrays or tensors."""
+        heads, structure = flatten(output)
+        return cls(tuple((str(h.dtype).removeprefix("torch."), tuple(h.shape[1:])) for h in heads), structure)
+
+
+@dataclass
+class State:
+    """Hold everything training needs to go on: picklable, independent of how many ranks made it.
+
+    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers".
+    """
+
+    epoch: int = 0
+    steps: int = 0
+    payload: dict[str, Any] = field(default_factory=dict)
+    output: OutputSpec | None = None
+
+    def for_answers(self) -> State:
+        """Return what answering needs: the models' weights without the optimizers'."""
+        return State(self.epoch, self.steps, {"models": self.payload["models"]}, self.output)
+
+
+class Predictor(Protocol):
+    """Be a model that can answer."""
+
+    def restore(self, state: State) -> None:
+        """Build the model and give it these weights."""
+
+    def predict(self, x: Any) -> Any:
+        """Return the outputs for a block of rows as a tree of numpy arrays."""
+
+
+class Learner(Predictor, Protocol):
+    """Be a model that can learn. Constructors remember; `join` builds."""
+
+    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
+        """Build model and optimizer on this rank, the same on every rank, and agree with the others."""
+
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+        """Train one epoch: the framework's only batch loop."""
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+        """Feed outputs and targets to the metrics; return the loss."""
+
+    def state(self) -> State:
+        """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
+
+    def leave(self) -> None:
+        """Drop everything that holds on to the process group."""

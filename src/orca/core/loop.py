@@ -1,0 +1,124 @@
+"""Loop: the epoch driver on every rank. Owns the order of things in a fit and how ranks' numbers become one.
+
+    for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history
+
+Every rank runs it with the same plan, so all of them take the same decisions at the same place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from orca.core.feed import Feed
+from orca.core.learner import FitPlan, Learner, Losses
+from orca.core.metrics import Metric, result_dict
+from orca.core.telemetry import Pulse
+from orca.core.world import World
+
+
+@dataclass
+class History:
+    """Hold one line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone."""
+
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    mine: list[dict[str, Any]] = field(default_factory=list)
+    steps: int = 0
+
+
+def run_epochs(
+    learner: Learner,
+    train: Feed,
+    valid: Feed | None,
+    metrics: Sequence[Metric],
+    plan: FitPlan,
+    world: World,
+    pulse: Pulse,
+    trained: int,
+) -> History:
+    """Train `plan.epochs` epochs after the `trained` ones."""
+    history = History()
+    for epoch in range(trained + 1, trained + plan.epochs + 1):
+        left = None if plan.max_steps is None else plan.max_steps - history.steps
+        if left is not None and left <= 0:
+            break
+        steps = train.steps if left is None else min(train.steps, left)
+        pulse.step(epoch, 0, steps)
+        began = time.perf_counter()
+        losses = learner.train(islice(train.epoch(epoch), steps), pulse, epoch, plan)
+        seconds = time.perf_counter() - began
+        history.steps += steps
+        mine = _training_stats(epoch, steps, [losses])
+        line = _training_stats(epoch, steps, world.all_gather(losses))
+        if valid is not None:
+            reduced, own = evaluate(learner, valid, metrics, world, pulse)
+            line |= _as_validation(reduced)
+            mine |= _as_validation(own)
+        if plan.profile:
+            mine["profile"] = profile_of(pulse, steps) | {"mean_train_epoch_s": seconds}
+            line["profile"] = _mean_profile(world.all_gather(mine["profile"]))
+        history.epochs.append(line)
+        history.mine.append(mine)
+    return history
+
+
+def evaluate(
+    learner: Learner,
+    feed: Feed,
+    metrics: Sequence[Metric],
+    world: World,
+    pulse: Pulse,
+    num_steps: int | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (statistics over all ranks, statistics of this rank): exact for any split of the rows."""
+    meters = [metric.start() for metric in metrics]
+    losses = learner.evaluate(islice(feed.epoch(0), num_steps), meters, pulse)
+    mine = (losses, [meter.state() for meter in meters])
+    told = world.gather(mine)
+    reduced = None if told is None else _evaluation_stats(metrics, told)
+    return world.broadcast(reduced), _evaluation_stats(metrics, [mine])
+
+
+def _training_stats(epoch: int, steps: int, told: Sequence[Losses]) -> dict[str, Any]:
+    rows = sum(losses.rows for losses in told)
+    last = sum(losses.last_rows for losses in told)
+    return {
+        "num_samples": rows,
+        "epoch": epoch,
+        "batch_count": steps,
+        "train_loss": _ratio(sum(losses.loss_sum for losses in told), rows),
+        "last_train_loss": _ratio(sum(losses.last_loss_sum for losses in told), last),
+    }
+
+
+def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, list[Any]]]) -> dict[str, Any]:
+    meters = [metric.start() for metric in metrics]
+    for position, meter in enumerate(meters):
+        meter.merge(*(states[position] for _, states in told))
+    rows = sum(losses.rows for losses, _ in told)
+    loss = sum(losses.loss_sum for losses, _ in told)
+    return {"num_samples": rows, "val_loss": _ratio(loss, rows)} | result_dict(meters)
+
+
+def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
+    """Return evaluation statistics under the names fit gives them: val_loss, val_accuracy, val_num_samples."""
+    return {key if key.startswith("val_") else f"val_{key.lower()}": value for key, value in stats.items()}
+
+
+def profile_of(pulse: Pulse, steps: int) -> dict[str, float]:
+    """Return the mean seconds a step spent in each phase, and start counting anew."""
+    names = {"data": "data", "forward": "fwd", "backward": "bwd", "optimizer": "optimizer", "evaluate": "eval_fwd"}
+    means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for phase, name in names.items()}
+    pulse.profile = dict.fromkeys(pulse.profile, 0.0)
+    return means
+
+
+def _mean_profile(told: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {key: sum(profile[key] for profile in told) / len(told) for key in told[0]}
+
+
+def _ratio(total: float, rows: int) -> float:
+    return total / rows if rows else float("nan")

@@ -1,0 +1,97 @@
+"""Plan: who gives how many rows to which step. Owns the promise that uneven shards are exact.
+
+Every rank computes the same plan from the same row counts, without talking: every step but the last has exactly
+`batch_size` rows, ranks give in proportion to what they hold, finish together, and every row is used exactly once.
+
+The i-th of the c rows of a rank sits at (2i + 1) / 2c on a line from 0 to 1. Step after step takes the next
+`batch_size` rows from left to right over all ranks (Webster's divisor method, so no rank ever has to take rows back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heapify, heapreplace
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Say how many rows each rank gives to each step of an epoch.
+
+    >>> plan = Plan(counts=(5, 2, 0), batch_size=3)
+    >>> [plan.shares(step) for step in range(plan.steps)]
+    [(2, 1, 0), (2, 1, 0), (1, 0, 0)]
+    """
+
+    counts: tuple[int, ...]
+    batch_size: int
+    drop_last: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Return the rows one epoch uses, over all ranks."""
+        total = sum(self.counts)
+        return total - total % self.batch_size if self.drop_last else total
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps in an epoch."""
+        return -(-self.rows // self.batch_size)
+
+    def rows_in(self, step: int) -> int:
+        """Return the rows of one step, over all ranks."""
+        return min((step + 1) * self.batch_size, self.rows) - step * self.batch_size
+
+    def shares(self, step: int) -> tuple[int, ...]:
+        """Return how many rows each rank gives to this step."""
+        before = self._given(step * self.batch_size)
+        after = self._given(min((step + 1) * self.batch_size, self.rows))
+        return tuple(b - a for a, b in zip(before, after, strict=True))
+
+    def slices(self, rank: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (start, stop, rows of the step over all ranks) of one rank's rows, step by step."""
+        start = 0
+        for step in range(self.steps):
+            stop = self._given(min((step + 1) * self.batch_size, self.rows))[rank]
+            yield start, stop, self.rows_in(step)
+            start = stop
+
+    def _given(self, position: int) -> Sequence[int]:
+        """Return how many rows each rank has given when `position` rows were used in all."""
+        total = sum(self.counts)
+        if total == 0:
+            return [0] * len(self.counts)
+        given = [(2 * c * position + total) // (2 * total) for c in self.counts]
+        excess = sum(given) - position  # rounding took some places too many, or too few
+        if excess > 0:
+            taken = [(-self._place(r, g - 1), -r) for r, g in enumerate(given) if g]
+            heapify(taken)
+            for _ in range(excess):
+                last = -taken[0][1]
+                given[last] -= 1
+                heapreplace(taken, (-self._place(last, given[last] - 1), -last))
+        elif excess < 0:
+            left = [(self._place(r, g), r) for r, g in enumerate(given) if g < self.counts[r]]
+            heapify(left)
+            for _ in range(-excess):
+                first = left[0][1]
+                given[first] += 1
+                heapreplace(left, (self._place(first, given[first]), first))
+        return given
+
+    def _place(self, rank: int, row: int) -> Fraction:
+        return Fraction(2 * row + 1, 2 * self.counts[rank])
+
+
+def even_split(rows: int, parts: int) -> list[tuple[int, int]]:
+    """Cut `rows` into contiguous ranges whose lengths differ by one at most.
+
+    >>> even_split(7, 3)
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    base, extra = divmod(rows, parts)
+    edges = [0]
+    for part in range(parts):
+        edges.append(edges[-1] + base + (part < extra))
+    return list(zip(edges[:-1], edges[1:], strict=True))

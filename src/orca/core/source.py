@@ -1,0 +1,118 @@
+"""Source: the user's data as shards for ranks. Owns the protocols between data kinds and engines, and what a batch is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+DEFAULT_BATCH = 32
+
+
+@dataclass
+class Batch:
+    """Hold one rank's part of one step.
+
+    `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
+    it takes part in the step with weight zero.
+    """
+
+    x: Any
+    y: Any
+    rows: int
+    step_rows: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Name the columns of tabular data: what goes into the model, what it is compared with, what comes out."""
+
+    features: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Say how the user wants her data read.
+
+    Attributes:
+        columns: The columns of tabular data.
+        labelled: Whether labels are needed (fit, evaluate) or not (predict).
+        batch_size: Rows of a step over all ranks; None where the user gave none.
+        config: What data creators get.
+        serialize: Whether creators on one node run one after the other (they may download to the same place).
+    """
+
+    columns: Columns = Columns()
+    labelled: bool = True
+    batch_size: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    serialize: bool = False
+
+
+class Rows(Protocol):
+    """Be one rank's rows, readable by index, once per epoch in a new order.
+
+    `shared` rows can all be read by every rank (a map-style dataset): each step is cut among the ranks.
+    Other rows are this rank's own: each rank gives to a step in proportion to what it holds.
+    """
+
+    count: int
+    shared: bool
+    batch_size: int | None
+    drop_last: bool
+
+    def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
+        """Return the indices of one epoch, in their order."""
+
+    def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        """Yield (x, y) for each array of indices."""
+
+    def close(self) -> None:
+        """Free what the rows hold: files, memory maps."""
+
+
+Items = Iterator[Any]
+Open = Callable[[Items, Path], Mapping[str, Rows]]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Be data cut for ranks: natively for the engine that already holds the bytes, portably for any other.
+
+    Attributes:
+        open: Runs on a rank: turns its items into rows by part ("train", "valid"); spools into the folder it is given.
+        portable: Returns picklable pieces, each a callable that gives items; any engine deals them out over its ranks.
+        home: The engine that takes `native` as it is ("spark", "ray"), or None.
+        native: What the home engine takes.
+        release: Called after the run: removes what `portable` left behind.
+    """
+
+    open: Open
+    portable: Callable[[], list[Callable[[], Items]]]
+    home: str | None = None
+    native: Any = None
+    release: Callable[[], None] = field(default=lambda: None)
+
+
+class Source(Protocol):
+    """Be one kind of data, recognised at the door and never asked for its type again.
+
+    `batch_size` is what a step over all ranks has; None where every rank's data brings its own.
+    """
+
+    batch_size: int | None
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Say whether this kind recognises the data; looks in sys.modules, imports nothing."""
+
+    def shards(self, ranks: int, valid: Any = None) -> Shards:
+        """Cut the data (and validation data of the same kind) for this many ranks."""
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Apply a prediction task to every row and answer in the kind the data came in."""

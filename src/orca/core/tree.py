@@ -1,0 +1,73 @@
+"""Tree: nested tuples, lists and dicts of arrays. Owns how a tree becomes a flat list of leaves and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from orca.errors import DataError
+
+# A structure mirrors its tree: None for a leaf, (kind, keys or count, children) for a node.
+Structure = Any
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """Return the leaves of a tree from left to right, and its structure.
+
+    >>> flatten({"a": 1, "b": (2, 3)})[0]
+    [1, 2, 3]
+    """
+    if isinstance(tree, dict):
+        parts = [flatten(v) for v in tree.values()]
+        structure: Structure = ("dict", tuple(tree), tuple(s for _, s in parts))
+    elif isinstance(tree, tuple | list):
+        parts = [flatten(v) for v in tree]
+        structure = (type(tree).__name__ if type(tree) in (tuple, list) else "tuple", (), tuple(s for _, s in parts))
+    else:
+        return [tree], None
+    return [leaf for leaves, _ in parts for leaf in leaves], structure
+
+
+def unflatten(structure: Structure, leaves: Iterator[Any] | list[Any]) -> Any:
+    """Build the tree of this structure from its leaves."""
+    stream = iter(leaves)
+    return _build(structure, stream)
+
+
+def _build(structure: Structure, stream: Iterator[Any]) -> Any:
+    if structure is None:
+        return next(stream)
+    kind, keys, children = structure
+    parts = [_build(child, stream) for child in children]
+    if kind == "dict":
+        return dict(zip(keys, parts, strict=True))
+    return parts if kind == "list" else tuple(parts)
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply a function to every leaf, keeping the structure.
+
+    >>> map_tree(lambda v: v + 1, {"a": 1, "b": [2, 3]})
+    {'a': 2, 'b': [3, 4]}
+    """
+    leaves, structure = flatten(tree)
+    return unflatten(structure, [function(leaf) for leaf in leaves])
+
+
+def rows_of(tree: Any, what: str = "data") -> int:
+    """Return the common first dimension of all arrays of a tree.
+
+    Raises:
+        DataError: There is no array, an array has no dimension, or the lengths differ.
+    """
+    leaves, _ = flatten(tree)
+    shapes = [np.shape(leaf) for leaf in leaves]
+    if not shapes or any(len(shape) == 0 for shape in shapes):
+        raise DataError(f"{what} must be arrays with rows in their first dimension; got shapes {shapes}.")
+    if len({shape[0] for shape in shapes}) > 1:
+        raise DataError(
+            f"all arrays of {what} must have the same number of rows; got shapes {shapes}. Check features and labels."
+        )
+    return int(shapes[0][0])

@@ -1,0 +1,193 @@
+"""World: the ranks of one run, seen from one of them. Owns rendezvous, addresses and collectives.
+
+One all_gather of the peer tells every rank where rank 0 listens; from there on torch's store and process group carry
+everything. A world of size 1 is an ordinary world.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import psutil
+
+from orca.core.telemetry import WAIT, Pulse
+from orca.errors import ArgumentError, MissingDependency, OrcaError
+
+
+class Peer(Protocol):
+    """Be the least an engine gives each rank."""
+
+    rank: int
+    size: int
+    host: str
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in rank order."""
+
+
+class World(Protocol):
+    """Be the ranks that step together, seen from one of them."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+
+    def all_gather(self, item: Any) -> list[Any]:
+        """Return every rank's item, in rank order, on every rank."""
+
+    def gather(self, item: Any) -> list[Any] | None:
+        """Return every rank's item on rank 0; None elsewhere."""
+
+    def broadcast(self, item: Any) -> Any:
+        """Return rank 0's item on every rank."""
+
+    def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
+        """Return the element-wise mean or sum over all ranks."""
+
+
+class TorchWorld:
+    """Be a world on torch.distributed: gloo between CPUs, NCCL between GPUs where every rank has its own."""
+
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, host: str, pulse: Pulse) -> None:
+        self.rank, self.size, self.local_rank, self.local_size, self.host = rank, size, local_rank, local_size, host
+        self.pulse = pulse
+
+    def all_gather(self, item: Any) -> list[Any]:
+        """Return every rank's item, in rank order, on every rank."""
+        items: list[Any] = [None] * self.size
+        with _waiting(self.pulse):
+            _dist().all_gather_object(items, item)
+        return items
+
+    def gather(self, item: Any) -> list[Any] | None:
+        """Return every rank's item on rank 0; None elsewhere."""
+        items: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with _waiting(self.pulse):
+            _dist().gather_object(item, items)
+        return items
+
+    def broadcast(self, item: Any) -> Any:
+        """Return rank 0's item on every rank."""
+        box = [item]
+        with _waiting(self.pulse):
+            _dist().broadcast_object_list(box)
+        return box[0]
+
+    def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
+        """Return the element-wise mean or sum over all ranks."""
+        import torch
+
+        results = []
+        for array in arrays:
+            tensor = torch.from_numpy(np.array(array))
+            with _waiting(self.pulse):
+                _dist().all_reduce(tensor)
+            results.append(tensor.numpy() / self.size if how == "mean" else tensor.numpy())
+        return results
+
+
+@contextmanager
+def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
+    """Join the ranks of a run into a world; leave it at the end.
+
+    Args:
+        peer: What the engine gives this rank.
+        timeout: Seconds after which a collective that others do not join fails.
+        pulse: Told when this rank waits for the others.
+    """
+    dist = _dist()
+    server = _listen(peer.host) if peer.rank == 0 else None
+    with _waiting(pulse):
+        told = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server)))]
+    _check_versions(told)
+    hosts = [card["node"] for card in told]
+    here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
+    os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
+    # The listening socket is handed over, never released and bound again: no other process can take the port.
+    store = dist.TCPStore(
+        told[0]["host"],
+        told[0]["port"],
+        peer.size,
+        peer.rank == 0,
+        timeout=timedelta(seconds=max(timeout, 60.0)),
+        **({"master_listen_fd": server.detach()} if server else {}),
+    )
+    gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in told)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpus else "gloo",
+        store=store,
+        rank=peer.rank,
+        world_size=peer.size,
+        timeout=timedelta(seconds=max(timeout, 60.0)),
+    )
+    yield TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
+    # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
+    # the group goes before it does. A failed rank's process ends anyway.
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _waiting(pulse: Pulse) -> Iterator[None]:
+    before = pulse.phase
+    pulse.at(WAIT)
+    yield
+    pulse.at(before)
+
+
+def _dist() -> Any:
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        raise MissingDependency.of("torch", "torch", "training on several workers") from None
+    if not dist.is_available():
+        raise OrcaError("this build of torch has no torch.distributed; install torch from its usual packages.")
+    return dist
+
+
+def _card(peer: Peer, server: socket.socket | None) -> dict[str, Any]:
+    import torch
+
+    return {
+        "host": peer.host,
+        "port": server.getsockname()[1] if server else 0,
+        "node": f"{peer.host}/{socket.gethostname()}",
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "torch": torch.__version__.split("+")[0],
+        "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+    }
+
+
+def _check_versions(told: list[dict[str, Any]]) -> None:
+    for rank, card in enumerate(told):
+        for what in ("python", "torch"):
+            if card[what] != told[0][what]:
+                raise ArgumentError(
+                    f"all workers must run the same {what}; rank 0 on {told[0]['host']} has {told[0][what]}, "
+                    f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment."
+                )
+
+
+def _listen(host: str) -> socket.socket:
+    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server.bind((host, 0))
+    server.listen()
+    return server
+
+
+def _interface(host: str) -> str:
+    """Return the name of the network interface that has this address: gloo would guess by the host name."""
+    loopback = host.startswith("127.")
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address == host or (loopback and a.address == "127.0.0.1") for a in addresses):
+            return name
+    raise OrcaError(f"no network interface of {socket.gethostname()} has the address {host}. Check the cluster's DNS.")

@@ -1,0 +1,1 @@
+"""Engines: each starts n ranks together. They know nothing of frameworks."""

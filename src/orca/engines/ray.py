@@ -1,0 +1,409 @@
+"""RayEngine: ranks as Ray actors. Owns reserving their seats, starting, watching and ending them.
+
+A seat is a bundle of a placement group: all seats are there before the first rank starts, so ranks never wait for each
+other while holding CPUs. What needs CPUs of its own, like computing a Ray Dataset, is done before they are taken.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import psutil
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, run_rank
+from orca.core.source import Items, Shards
+from orca.core.telemetry import Hub, reason_of
+from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
+
+_LOOPBACK = "127.0.0.1"
+_ALL_CPUS_WITHIN = 1.5  # seconds in which seats with all CPUs of the nodes must be there
+_SEATS_WITHIN = 2.5  # seconds in which seats with one CPU each must be there
+_SWEEP_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
+
+logger = logging.getLogger(__name__)
+
+
+class RayEngine:
+    """Run ranks as actors of the Ray that this process is connected to.
+
+    Args:
+        workers: How many, spread evenly over the nodes.
+    """
+
+    name = "ray"
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    @classmethod
+    def on_cluster(cls, workers_per_node: int) -> RayEngine:
+        """Return the engine for the Ray that is up, with this many workers on each node that has CPUs.
+
+        Raises:
+            ArgumentError: This process is not connected to Ray.
+        """
+        return cls(len(_nodes()) * workers_per_node)
+
+    def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
+        """Run a job on all ranks together; results in rank order."""
+        nodes = _nodes()
+        _check_room(nodes, self.workers)
+        with dispatch(job, shards, self.workers, _address(nodes), settings) as (envelope, hub):
+            parcels = self._parcels(shards)
+            with _reserved(self.workers) as seats, _started(seats) as ranks:
+                taken = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
+                del parcels
+                cards = _gathered(taken, ranks, hub)
+                with _swept(ranks, cards):
+                    runs = [
+                        rank.actor.run.remote(envelope, self._place(rank, nodes), _devices(rank, ranks, cards))
+                        for rank in ranks
+                    ]
+                    return [cloudpickle.loads(result) for result in _gathered(runs, ranks, hub)]
+
+    def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
+        """Run a task on each piece alone, as Ray tasks on the same seats that ranks would have."""
+        _check_room(_nodes(), self.workers)
+        path = tuple(sys.path)
+        with _reserved(min(self.workers, max(1, len(pieces)))) as seats:
+            work = ray.put(dumps(task, "the task"))
+            ranks = [Rank(number, seats[number % len(seats)]) for number in range(len(pieces))]
+            refs = [
+                _apply.options(**rank.seat.options).remote(path, work, dumps(piece, "the data"))
+                for rank, piece in zip(ranks, pieces, strict=True)
+            ]
+            return [cloudpickle.loads(result) for result in _gathered(refs, ranks)]
+
+    def _parcels(self, shards: Shards) -> list[Parcel]:
+        """Return the data of each rank: as Ray already holds it, or pickled by us."""
+        if shards.home == self.name:
+            pieces = shards.native()
+            return [Parcel(native=tuple(pieces[rank :: self.workers])) for rank in range(self.workers)]
+        pieces = shards.portable()
+        return [Parcel(pickled=dumps(pieces[rank :: self.workers], "the data")) for rank in range(self.workers)]
+
+    def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> Place:
+        return Place(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.host, rank.seat.cpus)
+
+
+# What travels.
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Carry the pieces of a rank's data: those that refer to Ray's objects must be pickled by Ray."""
+
+    pickled: bytes = b""
+    native: tuple[Callable[[], Items], ...] = ()
+
+    def pieces(self) -> list[Callable[[], Items]]:
+        """Return the pieces."""
+        return cloudpickle.loads(self.pickled) if self.pickled else list(self.native)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Tell a rank who it is, where the others reach it, and how many CPUs are its own."""
+
+    rank: int
+    host: str
+    cpus: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """Tell the driver which process a rank is, where it keeps temporary files and which GPUs it was given."""
+
+    pid: int
+    temporary: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Bring back what a rank or task returned, pickled, or how it failed.
+
+    A failure is returned, not raised: Ray would print those of the ranks that nobody asks any more.
+    """
+
+    result: Any = None
+    reason: str = ""
+    traceback: str = ""
+    host: str = ""
+
+    @classmethod
+    def of(cls, work: Callable[[], Any]) -> Outcome:
+        """Return the outcome of a call."""
+        try:
+            return cls(work())
+        except BaseException as error:  # noqa: BLE001  SystemExit too would end the actor without a word
+            return cls(reason=reason_of(error), traceback=traceback.format_exc(), host=socket.gethostname())
+
+
+# On the workers.
+
+
+class OrcaRank:
+    """Be one rank: an actor."""
+
+    def __init__(self) -> None:
+        self.parcel = Parcel()
+
+    def take(self, parcel: Parcel) -> Outcome:
+        """Take the data, in a call of its own as Ray holds what it gave until a call ends; tell who we are."""
+        self.parcel = parcel
+        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
+        return Outcome(Card(os.getpid(), tempfile.gettempdir(), gpus))
+
+    def run(self, envelope: Envelope, place: Place, devices: tuple[str, ...]) -> Outcome:
+        """Run the job."""
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        settings = replace(envelope.settings, threads=envelope.settings.threads or place.cpus)
+        envelope = replace(envelope, settings=settings)
+        rank, size, host = place.rank, envelope.ticket.size, place.host
+        return Outcome.of(
+            lambda: dumps(
+                run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, host), self._items()), "the result"
+            )
+        )
+
+    def _items(self) -> Items:
+        """Yield all items; a piece is let go when it is read."""
+        pieces = self.parcel.pieces()
+        self.parcel = Parcel()
+        while pieces:
+            yield from pieces.pop(0)()
+
+
+@ray.remote
+def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
+    """Run a task on one piece."""
+    sys.path.extend(entry for entry in path if entry and entry not in sys.path and os.path.isdir(entry))
+    return Outcome.of(lambda: dumps(cloudpickle.loads(work)(cloudpickle.loads(piece)), "the result"))
+
+
+@ray.remote(num_cpus=0)
+def _sweep(cards: list[Card]) -> None:
+    """Remove what killed ranks left in the temporary folder of this node, once they are gone."""
+    deadline = time.monotonic() + _SWEEP_WITHIN
+    while any(map(_alive, cards)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for card in cards:
+        for folder in glob.glob(os.path.join(glob.escape(card.temporary), f"orca-{card.pid}-*")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(card: Card) -> bool:
+    with suppress(psutil.Error):
+        return bool(psutil.Process(card.pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+# The cluster.
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """Return the nodes that can have workers: alive and with CPUs (a head node is often started without)."""
+    if not ray.is_initialized():
+        raise ArgumentError(
+            "backend 'ray' needs a Ray to run on, and this program is connected to none. "
+            'Call init_orca_context(runtime="ray", cores=...) first.'
+        )
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    return [node for node in nodes if node["Resources"].get("CPU", 0) >= 1] or nodes
+
+
+def _address(nodes: list[dict[str, Any]]) -> str:
+    """Return the address at which all nodes reach the driver."""
+    return _LOOPBACK if _is_here(nodes) else str(ray.util.get_node_ip_address())
+
+
+def _is_here(nodes: list[dict[str, Any]]) -> bool:
+    """Say whether every node is on the driver's machine: then nothing needs to leave the loopback interface."""
+    return {node["NodeManagerAddress"] for node in nodes} == {ray.util.get_node_ip_address()}
+
+
+def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
+    """Refuse at once what could not run even if the cluster were empty."""
+    if workers > sum(int(node["Resources"].get("CPU", 0)) for node in nodes):
+        raise _too_few(workers)
+
+
+def _too_few(workers: int) -> TooFewSlots:
+    have, free = (resources.get("CPU", 0) for resources in (ray.cluster_resources(), ray.available_resources()))
+    return TooFewSlots(
+        f"{workers} worker(s) must run at the same time and need a CPU each; Ray has {have:g} CPU(s) on "
+        f"{len(_nodes())} node(s), {free:g} of them free now. Lower workers_per_node, start Ray with more "
+        'CPUs (init_orca_context(runtime="ray", cores=...)), or end what else holds them (`ray status` tells).'
+    )
+
+
+# Seats.
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Be the place of one rank in a placement group."""
+
+    group: PlacementGroup
+    bundle: int
+    cpus: int
+    gpus: int
+    node: str
+    host: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of an actor or task that sits here."""
+        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": strategy}
+
+
+@contextmanager
+def _reserved(workers: int) -> Iterator[list[Seat]]:
+    """Give seats in rank order, those of a node side by side, and give them back at the end.
+
+    A worker gets its share of the CPUs and GPUs of its node; where something else uses the cluster, one CPU.
+    """
+    nodes = _nodes()
+    shares = _shares(nodes, workers)
+    group = _group(shares, _ALL_CPUS_WITHIN)
+    if group is None:
+        shares = [(1, gpus) for _, gpus in shares]
+        group = _group(shares, _SEATS_WITHIN)
+        if group is None:
+            raise _too_few(workers)
+        logger.warning("other work holds CPUs of this Ray: each of the %d worker(s) gets one CPU only", workers)
+    try:
+        yield _seats(group, shares, nodes)
+    finally:
+        remove_placement_group(group)
+
+
+def _shares(nodes: list[dict[str, Any]], workers: int) -> list[tuple[int, int]]:
+    """Return (CPUs, GPUs) of every worker."""
+    per_node = -(-workers // len(nodes))
+    shares = [
+        (max(1, int(node["Resources"].get("CPU", 0)) // per_node), int(node["Resources"].get("GPU", 0)) // per_node)
+        for node in nodes
+        for _ in range(per_node)
+    ]
+    return shares[:workers]
+
+
+def _group(shares: Sequence[tuple[int, int]], within: float) -> PlacementGroup | None:
+    """Return a placement group that is ready, or None where there is no room in time."""
+    # SPREAD goes around the nodes, so each gets its share; unlike STRICT_SPREAD it also allows several on one.
+    group = placement_group([{"CPU": c, "GPU": g} if g else {"CPU": c} for c, g in shares], strategy="SPREAD")
+    ready = False
+    try:
+        ready = group.wait(within)
+    finally:
+        if not ready:
+            remove_placement_group(group)
+    return group if ready else None
+
+
+def _seats(group: PlacementGroup, shares: list[tuple[int, int]], nodes: list[dict[str, Any]]) -> list[Seat]:
+    hosts = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in nodes}
+    where = placement_group_table(group)["bundles_to_node_id"]
+    seats = [Seat(group, i, *share, where[i], hosts.get(where[i], "")) for i, share in enumerate(shares)]
+    return sorted(seats, key=lambda seat: (seat.node, seat.bundle))
+
+
+# Ranks, seen from the driver.
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Hold a rank's number, seat and actor."""
+
+    number: int
+    seat: Seat
+    actor: Any = None
+
+
+@contextmanager
+def _started(seats: list[Seat]) -> Iterator[list[Rank]]:
+    """Start an actor on each seat; kill them all at the end."""
+    kind = ray.remote(max_restarts=0, max_task_retries=0)(OrcaRank)
+    ranks: list[Rank] = []
+    try:
+        for number, seat in enumerate(seats):
+            ranks.append(Rank(number, seat, kind.options(**seat.options).remote()))
+        yield ranks
+    finally:
+        for rank in ranks:
+            ray.kill(rank.actor)
+
+
+@contextmanager
+def _swept(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
+    """After a failure, end all ranks and remove what they could not remove themselves."""
+    try:
+        yield
+    except BaseException:
+        for rank in ranks:
+            ray.kill(rank.actor)
+        left = []
+        for node in {rank.seat.node for rank in ranks}:
+            there = [card for rank, card in zip(ranks, cards, strict=True) if rank.seat.node == node]
+            left.append(_sweep.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, True)).remote(there))
+        ray.wait(left, num_returns=len(left), timeout=2 * _SWEEP_WITHIN)
+        raise
+
+
+def _devices(rank: Rank, ranks: list[Rank], cards: list[Card]) -> tuple[str, ...]:
+    """Return the GPUs of all ranks on this rank's node, in rank order: each takes the one with its local number."""
+    here = [card for other, card in zip(ranks, cards, strict=True) if other.seat.node == rank.seat.node]
+    return tuple(gpu for card in here for gpu in card.gpus)
+
+
+def _gathered(refs: list[Any], ranks: list[Rank], hub: Hub | None = None) -> list[Any]:
+    """Return what all calls return, in rank order; raise for the rank that failed first."""
+    waiting = dict(zip(refs, ranks, strict=True))
+    results: dict[int, Any] = {}
+    while waiting:
+        for ref in ray.wait(list(waiting), timeout=0.1)[0]:
+            rank = waiting.pop(ref)
+            results[rank.number] = _result(ref, rank, hub)
+        failed = hub.error() if hub else None
+        if failed:
+            raise failed
+    return [results[rank.number] for rank in ranks]
+
+
+def _result(ref: Any, rank: Rank, hub: Hub | None) -> Any:
+    try:
+        outcome: Outcome = ray.get(ref)
+    except ray.exceptions.RayError as error:
+        reason = f"its process ended without a word: {_words(error)}"
+        if hub:
+            hub.lost(rank.number, rank.seat.host, reason)
+        raise (hub.error(5.0) if hub else None) or WorkerLost(rank.number, rank.seat.host, reason) from None
+    if outcome.reason:
+        told = WorkerFailed(rank.number, outcome.host, outcome.reason, outcome.traceback)
+        raise (hub.error(5.0) if hub else None) or told
+    return outcome.result
+
+
+def _words(error: Exception) -> str:
+    """Return what Ray says about an end, in one line."""
+    return " ".join(str(error).split())

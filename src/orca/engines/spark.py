@@ -1,0 +1,188 @@
+"""SparkEngine: ranks as barrier tasks of one Spark job. Owns the slot check, dealing data out, and reading failures.
+
+Only the DataFrame API is used, so that it works through Spark Connect too, where there is no SparkContext and no RDD.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark import BarrierTaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from orca.cluster.spark import active_session, driver_host, nodes, slots
+from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
+from orca.core.source import Shards
+from orca.errors import ArgumentError, TooFewSlots, WorkerFailed
+
+_CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
+_SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
+_RESULT = "rank int, part int, payload binary"
+_MARK = "orca rank {rank} on {host}"
+
+
+class SparkEngine:
+    """Run ranks as barrier tasks.
+
+    Args:
+        session: The Spark session, classic or Connect.
+        workers: How many ranks.
+    """
+
+    name = "spark"
+
+    def __init__(self, session: SparkSession, workers: int) -> None:
+        self.session, self.workers = session, workers
+
+    @classmethod
+    def on_cluster(cls, workers_per_node: int) -> SparkEngine:
+        """Return the engine for the active session: workers_per_node ranks an executor."""
+        session = active_session()
+        if session is None:
+            raise ArgumentError(
+                "there is no Spark session. Call init_orca_context(cluster_mode='local') first, or pass "
+                "backend='local' to train in plain processes."
+            )
+        return cls(session, nodes(session) * workers_per_node)
+
+    def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
+        """Run a job on all ranks together; results in rank order."""
+        self._check_slots()
+        with dispatch(job, shards, self.workers, driver_host(self.session), settings) as (envelope, hub):
+            native = shards.home == self.name
+            frame = shards.native if native else self._deal(shards.portable(), self.workers)
+            try:
+                ranks = frame.mapInArrow(BarrierTask(envelope, native), _RESULT, barrier=True).collect()
+            except Exception as error:
+                raise self._failure(hub.error(wait=5.0), error) from None
+        return _assemble(ranks, self.workers)
+
+    def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
+        """Run a task on each piece, one Spark task each; results in the order of the pieces."""
+        work = dumps(task, "the task")
+        frame = self._deal([_Numbered(number, piece) for number, piece in enumerate(pieces)], len(pieces))
+        rows = frame.mapInArrow(MapTask(work), _RESULT).collect()
+        return _assemble(rows, len(pieces))
+
+    def _check_slots(self) -> None:
+        """Refuse at once what Spark would wait for: all ranks must run at the same time."""
+        deadline = time.monotonic() + _SLOT_PATIENCE
+        while (free := slots(self.session)) is not None and free < self.workers:
+            if time.monotonic() > deadline or (self.session.conf.get("spark.master") or "").startswith("local["):
+                raise TooFewSlots(
+                    f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at once. "
+                    "Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
+                )
+            time.sleep(0.2)
+
+    def _deal(self, pieces: list[Any], ranks: int) -> DataFrame:
+        """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""
+        rows = [(number % ranks, dumps(piece, "the data")) for number, piece in enumerate(pieces)]
+        frame = self.session.createDataFrame(rows, "rank int, piece binary")
+        if hasattr(frame, "repartitionById"):
+            return frame.repartitionById(ranks, "rank")
+        return frame.repartitionByRange(ranks, "rank")  # Spark < 4.1; exact, as every rank has a piece
+
+    def _failure(self, known: WorkerFailed | None, error: Exception) -> Exception:
+        """Return what to raise: what the rank said, else what can be read in Spark's own words."""
+        if known is not None:
+            return known
+        text = str(error)
+        if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
+            return TooFewSlots(
+                f"{self.workers} workers must run at the same time, and Spark has fewer slots. "
+                f"Ask for fewer workers_per_node, or for more cores. Spark said: {text.splitlines()[0]}"
+            )
+        found = re.search(_MARK.format(rank=r"(\d+)", host=r"(\S+)") + r": (.*)", text)
+        if found:
+            return WorkerFailed(int(found[1]), found[2], found[3], text)
+        return error
+
+
+@dataclass(frozen=True)
+class BarrierPeer:
+    """Meet the other ranks through Spark's barrier."""
+
+    context: BarrierTaskContext
+    rank: int
+    size: int
+    host: str
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in rank order."""
+        return self.context.allGather(text)
+
+
+@dataclass(frozen=True)
+class BarrierTask:
+    """Be one rank inside a barrier task."""
+
+    envelope: Envelope
+    native: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the rank on the task's record batches and yield its result."""
+        context = BarrierTaskContext.get()
+        rank = context.partitionId()
+        infos = context.getTaskInfos()
+        host = _address(infos[rank].address)
+        items = iter(batches) if self.native else chain.from_iterable(piece() for piece in _pieces(batches))
+        peer = BarrierPeer(context, rank, len(infos), host)
+        try:
+            result = run_rank(self.envelope, rank, lambda _: peer, items)
+        except Exception as error:
+            where = _MARK.format(rank=rank, host=host)
+            raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
+        yield from _payload(rank, dumps(result, "the result"))
+
+
+@dataclass(frozen=True)
+class MapTask:
+    """Apply a task to the pieces of a partition."""
+
+    work: bytes
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the results, numbered."""
+        task = cloudpickle.loads(self.work)
+        for numbered in _pieces(batches):
+            yield from _payload(numbered.number, dumps(task(numbered.piece), "the result"))
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    number: int
+    piece: Any
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    for batch in batches:
+        for cell in batch.column(1):
+            yield cloudpickle.loads(cell.as_buffer())
+
+
+def _payload(rank: int, data: bytes) -> Iterator[pa.RecordBatch]:
+    for part, at in enumerate(range(0, len(data), _CHUNK)):
+        chunk = [pa.array([rank], pa.int32()), pa.array([part], pa.int32()), pa.array([data[at : at + _CHUNK]])]
+        yield pa.RecordBatch.from_arrays(chunk, names=["rank", "part", "payload"])
+
+
+def _assemble(rows: list[Any], count: int) -> list[Any]:
+    parts: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
+    for row in rows:
+        parts[row.rank].append((row.part, bytes(row.payload)))
+    return [pickle.loads(b"".join(data for _, data in sorted(part))) for part in parts]
+
+
+def _address(spark_address: str) -> str:
+    """Return the IP address of a task's host, as Spark knows it: the host name may resolve to 127.0.1.1."""
+    return socket.gethostbyname(spark_address.rsplit(":", 1)[0])

@@ -1,0 +1,365 @@
+"""Estimator: what the user holds. Owns the public verbs and the checks of their arguments; the rest is elsewhere.
+
+fit:  check the arguments  ->  source_of(data)  ->  engine.run(FitJob, shards)  ->  keep the state, return the history
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from orca.core.engine import Engine, Settings
+from orca.core.learner import FitPlan, State
+from orca.core.metrics import metrics_of
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Source
+from orca.errors import ArgumentError, DataError, NotYet
+from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.registry import Backend, backend_of, engine_class, learner_class, source_of
+
+logger = logging.getLogger(__name__)
+
+
+class Estimator:
+    """Train, evaluate and serve a model on any engine. Make one with a `from_...` method.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> est = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...                            loss=torch.nn.MSELoss(), backend="local")
+        >>> x = np.random.rand(64, 2).astype("float32")
+        >>> stats = est.fit((x, x.sum(axis=1)), epochs=2, batch_size=16)
+        >>> [line["num_samples"] for line in stats]
+        [64, 64]
+        >>> est.predict(x).shape
+        (64, 1)
+    """
+
+    def __init__(
+        self,
+        learner: Any,
+        backend: Backend,
+        *,
+        metrics: Any = None,
+        config: dict[str, Any] | None = None,
+        workers_per_node: int = 1,
+        model_dir: str | None = None,
+        seed: int = 0,
+        settings: Settings | None = None,
+    ) -> None:
+        self.learner, self.backend, self.settings = learner, backend, settings or Settings()
+        self.metrics = tuple(metrics_of(metrics))
+        self.config = dict(config or {})
+        self.workers_per_node = _positive("workers_per_node", workers_per_node)
+        self.model_dir, self.seed = model_dir, seed
+        self._state: State | None = None
+        self._engine: Engine | None = None
+
+    @staticmethod
+    def from_torch(
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        backend: str = "spark",
+        config: dict[str, Any] | None = None,
+        workers_per_node: int = 1,
+        scheduler_creator: Callable[..., Any] | None = None,
+        training_operator_cls: type | None = None,
+        initialization_hook: Callable[[], None] | None = None,
+        scheduler_step_freq: str = "batch",
+        use_tqdm: bool = True,
+        model_dir: str | None = None,
+        sync_stats: bool = False,
+        log_level: int = logging.INFO,
+        log_to_driver: bool = True,
+        seed: int | None = None,
+        stall_timeout: float = 300.0,
+        threads_per_worker: int = 0,
+    ) -> Estimator:
+        """Make an Estimator of a PyTorch model.
+
+        Args:
+            model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker.
+            optimizer: A `torch.optim.Optimizer` of that module, or a creator `(model, config)`.
+            loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
+            metrics: One metric or several: Orca metrics, or functions `(output, target)` of all rows.
+            backend: "spark", "bigdl", "ray" ("torch_distributed") or "local".
+            config: What all creators get.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            scheduler_creator: Not yet.
+            training_operator_cls: Not yet.
+            initialization_hook: Called without arguments on each worker before anything else.
+            scheduler_step_freq: Not yet.
+            use_tqdm: Whether to show a progress bar in a terminal.
+            model_dir: Where checkpoints go.
+            sync_stats: Accepted; statistics are always exact over all workers.
+            log_level: Accepted.
+            log_to_driver: Accepted.
+            seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
+            threads_per_worker: Threads of a worker's arithmetic; 0 shares a node's cores among its workers.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+        """
+        chosen = backend_of(backend)
+        learner = learner_class("torch")
+        for name, value in (("scheduler_creator", scheduler_creator), ("training_operator_cls", training_operator_cls)):
+            if value is not None:
+                raise NotYet(f"from_torch: {name} is not built yet; leave it out.")
+        return Estimator(
+            learner.of(model, optimizer, loss, dict(config or {}), chosen.sync, initialization_hook),
+            chosen,
+            metrics=metrics,
+            config=config,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=learner.default_seed() if seed is None else seed,
+            settings=Settings(stall_timeout, use_tqdm, threads_per_worker),
+        )
+
+    def fit(
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        profile: bool = False,
+        reduce_results: bool = True,
+        info: dict[str, Any] | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        validation_data: Any = None,
+        callbacks: Any = None,
+        max_steps: int | None = None,
+        validation_methods: Any = None,
+        checkpoint_trigger: Any = None,
+        *,
+        shuffle: bool | None = None,
+        on_nan: str = "raise",
+    ) -> list[Any]:
+        """Train, going on from where the last fit (or load) ended.
+
+        Args:
+            data: Arrays `(x, y)`, pandas, a torch Dataset or DataLoader, a creator `(config, batch_size)`, a Spark
+                DataFrame, XShards of {"x", "y"}, or a Ray Dataset.
+            epochs: How many times to see every row.
+            batch_size: Rows of one step over all workers; 32 unless given or brought by a DataLoader.
+            profile: Whether to add a `profile` with where time went.
+            reduce_results: Whether to return one line an epoch over all workers, or each worker's own.
+            info: Accepted.
+            feature_cols: Columns that become the model's arguments, in this order.
+            label_cols: Columns the outputs are compared with.
+            validation_data: Data of the same kind, evaluated after every epoch.
+            callbacks: Not yet.
+            max_steps: Stop after this many steps.
+            validation_methods: Not yet; pass metrics= to the Estimator.
+            checkpoint_trigger: Not yet.
+            shuffle: Whether each epoch reads in a new order; a DataLoader's own sampler decides for it.
+            on_nan: "raise", "warn" or "ignore" when the loss is not finite.
+
+        Returns:
+            A dict an epoch: num_samples, epoch, batch_count, train_loss, last_train_loss and val_... ;
+            with reduce_results=False a list of the workers' dicts an epoch.
+
+        Raises:
+            ArgumentError: An argument or the data is wrong.
+            WorkerFailed: A worker failed, was lost or stalled; says which and why.
+        """
+        for name, value in (
+            ("callbacks", callbacks),
+            ("validation_methods", validation_methods),
+            ("checkpoint_trigger", checkpoint_trigger),
+        ):
+            if value:
+                raise NotYet(f"fit: {name} is not built yet; leave it out.")
+        _positive("epochs", epochs)
+        if max_steps is not None:
+            _positive("max_steps", max_steps)
+        if on_nan not in ("raise", "warn", "ignore"):
+            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
+        self.learner.check_trainable()
+        spec = self._spec(batch_size, feature_cols, label_cols)
+        source = source_of(data, spec)
+        valid = None if validation_data is None else _same_kind(source, source_of(validation_data, spec))
+        mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
+        plan = FitPlan(epochs, source.batch_size, bool(mixed), self.seed, on_nan, profile, max_steps)
+        job = FitJob(self.learner, plan, self.metrics, self._state)
+        results = self.engine.run(job, source.shards(self.engine.workers, valid), self.settings)
+        self._state = next(state for _, state in results if state is not None)
+        histories = [history for history, _ in results]
+        if reduce_results:
+            return list(histories[0].epochs)
+        return [list(lines) for lines in zip(*(history.mine for history in histories), strict=True)]
+
+    def evaluate(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        num_steps: int | None = None,
+        profile: bool = False,
+        reduce_results: bool = True,
+        info: dict[str, Any] | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        callbacks: Any = None,
+        validation_methods: Any = None,
+    ) -> Any:
+        """Evaluate the loss and all metrics, exactly, over all rows.
+
+        Args:
+            data: Labelled data of any kind `fit` takes.
+            batch_size: Rows of one step over all workers.
+            num_steps: Stop after this many steps; None sees every row.
+            profile: Whether to add a `profile` with where time went.
+            reduce_results: Whether to return one dict over all workers, or each worker's own.
+            info: Accepted.
+            feature_cols: Columns that become the model's arguments.
+            label_cols: Columns the outputs are compared with.
+            callbacks: Not yet.
+            validation_methods: Metrics to use instead of the Estimator's.
+
+        Returns:
+            A dict with num_samples, val_loss and each metric under its name; a list of dicts, one a worker, with
+            reduce_results=False.
+        """
+        if callbacks:
+            raise NotYet("evaluate: callbacks are not built yet; leave them out.")
+        if num_steps is not None:
+            _positive("num_steps", num_steps)
+        source = source_of(data, self._spec(batch_size, feature_cols, label_cols))
+        metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
+        job = EvaluateJob(self.learner, source.batch_size, metrics, self._state, self.seed, num_steps, profile)
+        results = self.engine.run(job, source.shards(self.engine.workers), self.settings)
+        if self._state is not None and self._state.output is None:
+            self._state.output = results[0][2]
+        return results[0][0] if reduce_results else [own for _, own, _ in results]
+
+    def predict(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        output_cols: Sequence[str] | str | None = None,
+        profile: bool = False,
+        callbacks: Any = None,
+    ) -> Any:
+        """Answer for every row, in the kind the data came in and in its order.
+
+        Args:
+            data: Data of any kind `fit` takes; labels are not needed.
+            batch_size: Rows the model sees at a time.
+            feature_cols: Columns that become the model's arguments.
+            output_cols: Names of the prediction columns; `prediction` unless given.
+            profile: Accepted.
+            callbacks: Not yet.
+
+        Returns:
+            Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset
+            with one more column an output, computed lazily.
+        """
+        if callbacks:
+            raise NotYet("predict: callbacks are not built yet; leave them out.")
+        spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
+        source = source_of(data, spec)
+        job = PredictJob.of(self.learner, self._current(), spec.batch_size or DEFAULT_BATCH)
+        return source.answer(job, self.engine)
+
+    def get_model(self) -> Any:
+        """Return the model with its trained weights."""
+        return self.learner.build(self._current())
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """Return epoch, models, optimizers and schedulers as state dicts."""
+        state = self._current()
+        return {"epoch": state.epoch, **state.payload}
+
+    def load_state_dict(self, state_dict: dict[str, Any], blocking: bool = True) -> None:
+        """Take over what get_state_dict returned."""
+        payload = {key: state_dict.get(key, []) for key in ("models", "optimizers", "schedulers")}
+        self._state = State(epoch=state_dict.get("epoch", 0), payload=payload)
+
+    def save(self, model_path: str, entire: bool = False) -> str:
+        """Save weights and optimizer state; returns the path.
+
+        Args:
+            model_path: A folder (safetensors and JSON), or a file: `.pt`-style for a torch state dict,
+                `.safetensors` for weights alone. Any fsspec path.
+            entire: Whether to pickle the whole module instead; loading it needs weights_only=False.
+        """
+        path = str(model_path)
+        if entire:
+            self.learner.save_model(self.get_model(), path)
+        else:
+            self.learner.save_state(self._current(), path)
+        return path
+
+    def load(self, model_path: str, loss: Any = None, *, weights_only: bool = True) -> Estimator:
+        """Load what save wrote, a torch state dict, or a pickled module where weights_only=False says so.
+
+        Args:
+            model_path: The path.
+            loss: A loss to use from now on.
+            weights_only: False lets a pickled file run its code: only for files you trust.
+        """
+        self._state, model = self.learner.load_state(str(model_path), weights_only)
+        if model is not None or loss is not None:
+            self.learner = self.learner.with_parts(model, loss)
+        return self
+
+    save_checkpoint = save
+    load_checkpoint = load
+
+    def shutdown(self, force: bool = False) -> None:
+        """Let go of the engine; the cluster's own context stays as it is."""
+        self._engine = None
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine of the backend, on the cluster that is up now."""
+        if self._engine is None:
+            self._engine = engine_class(self.backend.engine).on_cluster(self.workers_per_node)
+        return self._engine
+
+    def _current(self) -> State:
+        """Return the state to answer with: the trained one, or the weights training would begin with."""
+        if self._state is None:
+            self._state = self.learner.initial_state(self.seed)
+        return self._state
+
+    def _spec(
+        self,
+        batch_size: int | None,
+        features: Sequence[str] | str | None,
+        labels: Sequence[str] | str | None,
+        outputs: Sequence[str] | str | None = None,
+        labelled: bool = True,
+    ) -> DataSpec:
+        from orca.cluster.context import OrcaContext
+
+        if batch_size is not None:
+            _positive("batch_size", batch_size)
+        columns = Columns(_names(features), _names(labels), _names(outputs))
+        serialize = bool(OrcaContext.serialize_data_creator)
+        return DataSpec(columns, labelled, batch_size, dict(self.config), serialize)
+
+
+def _same_kind(source: Source, valid: Source) -> Source:
+    if type(source) is not type(valid):
+        raise DataError(
+            f"validation_data must be of the same kind as data; got {type(source).__name__.removesuffix('Source')} "
+            f"and {type(valid).__name__.removesuffix('Source')}. Pass both in the same form."
+        )
+    return valid
+
+
+def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
+    return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _positive(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name} must be a positive whole number; got {value!r}.")
+    return value

@@ -1,0 +1,1 @@
+"""Frameworks: one learner each. They know their framework and nothing of engines."""

@@ -1,0 +1,304 @@
+"""Sync: how replicas of a torch model agree. Owns DistributedDataParallel and the sharded parameter sync.
+
+Both take a loss that is the mean over this rank's rows together with the rank's weight in the step,
+rows x ranks / rows of the step: the mean over ranks is then exactly the mean over the rows of the step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orca.core.tree import flatten
+from orca.core.world import World
+
+# Optimizers whose update of an element looks at that element alone: they may work on slices of a flat vector.
+ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
+    if hasattr(torch.optim, name)
+)
+
+
+class Sync(Protocol):
+    """Keep one replica equal to all others. Made when the model is on its device."""
+
+    module: nn.Module
+
+    def zero(self) -> None:
+        """Forget the gradients of the last step."""
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Compute this rank's gradients and agree on them with the others."""
+
+    def idle(self, output: Any) -> None:
+        """Take part in a step without rows: contribute a gradient of exactly zero."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Update the weights, the same on every rank."""
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's state as one process would hold it; all ranks call it together."""
+
+
+def sync_of(word: str, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> Sync:
+    """Return the sync for a word of the registry; an optimizer that looks at all weights at once is replicated."""
+    if word == "sharded" and not isinstance(optimizer, torch.optim.LBFGS):
+        return Sharded(model, optimizer, world)
+    return Replicated(model, optimizer)
+
+
+class Replicated:
+    """Average gradients with DistributedDataParallel; every rank updates all weights."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        trained = [p for p in model.parameters() if p.requires_grad]
+        ids = [trained[0].device.index] if trained and trained[0].device.type == "cuda" else None
+        self.module: nn.Module = nn.parallel.DistributedDataParallel(model, device_ids=ids) if trained else model
+
+    def zero(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad()
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Scale the loss; DistributedDataParallel averages while the backward pass goes on."""
+        (loss * weight).backward()
+
+    def idle(self, output: Any) -> None:
+        """Send zeros back through the model, so that every bucket of gradients is still averaged."""
+        _backward_zeros(output)
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Step the optimizer."""
+        self.optimizer.step(closure) if closure else self.optimizer.step()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's own state: it is whole on every rank."""
+        return self.optimizer.state_dict()
+
+
+class Sharded:
+    """Reduce-scatter gradients, update one slice of the weights a rank, all-gather the weights.
+
+    Each rank holds the optimizer's state of its slice alone. The parameters of a group are one flat vector, cut into
+    equal slices where the optimizer works element by element; for any other optimizer (Adafactor, Muon, ...) whole
+    parameters are dealt out, so that it sees them in their shape. The optimizer object stays the user's own, with all
+    settings of its groups: the groups just hold slices while it trains here.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
+        self.module, self.optimizer = model, optimizer
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.data, 0)
+        saved = optimizer.state_dict()
+        self.numbers = [group["params"] for group in saved["param_groups"]]
+        self.flats: list[Flat] = []
+        for group, numbers in zip(optimizer.param_groups, self.numbers, strict=True):
+            mine: list[nn.Parameter] = []
+            for params, places in _alike(group["params"], numbers):
+                states = [saved["state"].get(number, {}) for number in places]
+                sliced = isinstance(optimizer, ELEMENTWISE) and _uniform(params, states)
+                flat = (Slices if sliced else Deals)(params, places, world)
+                self.flats.append(flat)
+                mine += flat.mine
+            group["params"] = mine
+        optimizer.state = defaultdict(dict)
+        for flat in self.flats:
+            for param, entries in flat.cut_state(saved["state"]):
+                optimizer.state[param] = entries
+
+    def zero(self) -> None:
+        """Forget the gradients of the last step."""
+        for flat in self.flats:
+            flat.grads.zero_()
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Compute gradients and bring the mean of each slice to the rank that owns it."""
+        (loss * weight).backward()
+        self._reduce()
+
+    def idle(self, output: Any) -> None:
+        """Give zeros to the means."""
+        _backward_zeros(output)
+        self._reduce()
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Update this rank's slices and gather everyone's."""
+        self.optimizer.step()
+        for flat in self.flats:
+            flat.gather_weights()
+        for buffer in self.module.buffers():  # as DistributedDataParallel does: rank 0's running statistics count
+            dist.broadcast(buffer, 0)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Gather the slices of the state and cut them into the parameters' shapes."""
+        state: dict[int, dict[str, Any]] = {}
+        for flat in self.flats:
+            state.update(flat.gather_state(self.optimizer.state))
+        groups = self.optimizer.state_dict()["param_groups"]
+        whole = [{**group, "params": numbers} for group, numbers in zip(groups, self.numbers, strict=True)]
+        return {"state": dict(sorted(state.items())), "param_groups": whole}
+
+    def _reduce(self) -> None:
+        for flat in self.flats:
+            flat.reduce_gradients()
+
+
+class Flat:
+    """Be some parameters as views of one vector of `size` equal chunks, of which this rank owns one."""
+
+    def __init__(self, params: list[nn.Parameter], numbers: list[int], offsets: list[int], chunk: int, world: World):
+        self.params, self.numbers, self.offsets, self.chunk, self.world = params, numbers, offsets, chunk, world
+        self.weights = torch.zeros(chunk * world.size, dtype=params[0].dtype, device=params[0].device)
+        self.grads = torch.zeros_like(self.weights)
+        for param, offset in zip(params, offsets, strict=True):
+            view = self.weights[offset : offset + param.numel()].view(param.shape)
+            view.copy_(param.data)
+            param.data = view
+            param.grad = self.grads[offset : offset + param.numel()].view(param.shape)
+        self.own = slice(chunk * world.rank, chunk * (world.rank + 1))
+        self.mean = torch.zeros_like(self.weights[self.own])
+        self.mine: list[nn.Parameter] = []
+
+    def reduce_gradients(self) -> None:
+        """Bring the mean over ranks of this rank's chunk here: a reduce-scatter."""
+        size, chunk = self.world.size, self.chunk
+        if self.grads.is_cuda:
+            dist.reduce_scatter_tensor(self.mean, self.grads)
+        else:  # gloo of torch < 2.6 has no reduce-scatter; the exchange and the sum are the same traffic
+            received = torch.empty_like(self.grads)
+            dist.all_to_all_single(received, self.grads)
+            torch.sum(received.view(size, chunk), 0, out=self.mean)
+        self.mean /= size
+
+    def gather_weights(self) -> None:
+        """Give every rank all weights: an all-gather in place."""
+        own = self.weights[self.own].clone()
+        dist.all_gather_into_tensor(self.weights, own)
+
+    def _own(self, start: int, stop: int, shape: torch.Size) -> nn.Parameter:
+        """Return a part of this rank's chunk as a parameter that the optimizer may update."""
+        param = nn.Parameter(self.weights[self.own][start:stop].view(shape))
+        param.grad = self.mean[start:stop].view(shape)
+        return param
+
+
+class Slices(Flat):
+    """Cut parameters into equal slices, anywhere: for optimizers that work element by element."""
+
+    def __init__(self, params: list[nn.Parameter], numbers: list[int], world: World) -> None:
+        offsets = _offsets(params)
+        chunk = -(-(offsets[-1] + params[-1].numel()) // world.size)
+        super().__init__(params, numbers, offsets, chunk, world)
+        self.mine = [self._own(0, chunk, torch.Size([chunk]))]
+
+    def cut_state(self, state: dict[int, dict[str, Any]]) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+        """Yield the slice and its part of a whole optimizer state."""
+        entries: dict[str, Any] = {}
+        for key, first in state.get(self.numbers[0], {}).items():
+            if not _follows(first, self.params[0]):
+                entries[key] = first.clone() if isinstance(first, torch.Tensor) else first
+                continue
+            flat = torch.zeros_like(self.weights, dtype=first.dtype)
+            for param, number, offset in zip(self.params, self.numbers, self.offsets, strict=True):
+                flat[offset : offset + param.numel()] = state[number][key].reshape(-1)
+            entries[key] = flat[self.own].clone()
+        if entries:
+            yield self.mine[0], entries
+
+    def gather_state(self, state: dict[Any, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Return the whole state of these parameters, by number."""
+        whole: dict[int, dict[str, Any]] = {number: {} for number in self.numbers}
+        entries = state.get(self.mine[0], {})
+        for key, value in entries.items():
+            sliced = _follows(value, self.mine[0])
+            flat = torch.zeros_like(self.weights, dtype=value.dtype) if sliced else None
+            if flat is not None:
+                dist.all_gather_into_tensor(flat, value.contiguous())
+            for param, number, offset in zip(self.params, self.numbers, self.offsets, strict=True):
+                part = value if flat is None else flat[offset : offset + param.numel()].view(param.shape)
+                whole[number][key] = part.clone() if isinstance(part, torch.Tensor) else part
+        return whole if entries else {}
+
+
+class Deals(Flat):
+    """Deal whole parameters out, the largest first to the rank with the least: for optimizers that need shapes."""
+
+    def __init__(self, params: list[nn.Parameter], numbers: list[int], world: World) -> None:
+        loads = [0] * world.size
+        owner: dict[int, tuple[int, int]] = {}
+        for at in sorted(range(len(params)), key=lambda at: (-params[at].numel(), at)):
+            rank = loads.index(min(loads))
+            owner[at] = (rank, loads[rank])
+            loads[rank] += params[at].numel()
+        chunk = max(loads)
+        offsets = [owner[at][0] * chunk + owner[at][1] for at in range(len(params))]
+        super().__init__(params, numbers, offsets, chunk, world)
+        here = [at for at in range(len(params)) if owner[at][0] == world.rank]
+        self.here = [numbers[at] for at in here]
+        self.mine = [
+            self._own(owner[at][1], owner[at][1] + params[at].numel(), params[at].shape) for at in here
+        ]
+
+    def cut_state(self, state: dict[int, dict[str, Any]]) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+        """Yield this rank's parameters and their state."""
+        for param, number in zip(self.mine, self.here, strict=True):
+            if state.get(number):
+                yield param, dict(state[number])
+
+    def gather_state(self, state: dict[Any, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Return the whole state of these parameters, by number."""
+        own = {n: state[p] for p, n in zip(self.mine, self.here, strict=True) if p in state}
+        return {number: entries for told in self.world.all_gather(own) for number, entries in told.items()}
+
+
+def _alike(params: list[nn.Parameter], numbers: list[int]) -> Iterator[tuple[list[nn.Parameter], list[int]]]:
+    """Yield a group's trained parameters by dtype and device, with their numbers: a flat vector has one of each."""
+    kinds: dict[Any, tuple[list[nn.Parameter], list[int]]] = {}
+    for param, number in zip(params, numbers, strict=True):
+        if param.requires_grad:
+            alike = kinds.setdefault((param.dtype, param.device), ([], []))
+            alike[0].append(param)
+            alike[1].append(number)
+    yield from kinds.values()
+
+
+def _uniform(params: list[nn.Parameter], states: list[dict[str, Any]]) -> bool:
+    """Say whether the states of all parameters are alike: shaped as the parameter, or the same number."""
+    for param, state in zip(params, states, strict=True):
+        if state.keys() != states[0].keys():
+            return False
+        for key, value in state.items():
+            same = _follows(states[0][key], params[0])
+            if _follows(value, param) != same or (not same and not _equal(value, states[0][key])):
+                return False
+    return True
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and bool((one == other).all())
+    return bool(one == other)
+
+
+def _follows(value: Any, param: torch.Tensor) -> bool:
+    """Say whether a state entry has one number for each of the parameter's."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == param.shape
+
+
+def _offsets(params: list[nn.Parameter]) -> list[int]:
+    offsets = [0]
+    for param in params[:-1]:
+        offsets.append(offsets[-1] + param.numel())
+    return offsets
+
+
+def _backward_zeros(output: Any) -> None:
+    leaves = [leaf for leaf in flatten(output)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    torch.autograd.backward(leaves, [torch.zeros_like(leaf) for leaf in leaves])

@@ -1,0 +1,59 @@
+"""Targets: how labels meet outputs. Owns dtype and shape of a target, so that nothing broadcasts by accident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from orca.core.tree import flatten
+
+_CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+_CLASS_FUNCTIONS = (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss)
+
+
+def takes_classes(loss: Any) -> bool:
+    """Say whether a loss compares outputs with class numbers."""
+    return isinstance(loss, _CLASS_LOSSES) or loss in _CLASS_FUNCTIONS
+
+
+def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Tensor:
+    """Give a target the dtype and shape that the loss compares the output with.
+
+    >>> align(torch.zeros(2, 1), torch.tensor([1, 2]), classes=False)
+    tensor([[1.],
+            [2.]])
+    >>> align(torch.zeros(2, 3), torch.tensor([[1.0], [2.0]]), classes=True)
+    tensor([1, 2])
+    """
+    if classes:
+        if target.is_floating_point() and target.shape == output.shape:
+            return target.to(output.dtype)  # probabilities of every class
+        shape = (output.shape[0], *output.shape[2:])
+        fits = target.shape != shape and target.numel() == _product(shape)
+        return (target.reshape(shape) if fits else target).long()
+    if target.shape != output.shape and target.numel() == output.numel():
+        target = target.reshape(output.shape)
+    if output.is_floating_point() and (target.is_floating_point() or target.shape == output.shape):
+        target = target.to(output.dtype)
+    return target
+
+
+def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[Any]]:
+    """Flatten outputs and targets and align each target with the output at its place."""
+    outputs, targets = flatten(output)[0], flatten(target)[0]
+    if len(outputs) == len(targets):
+        targets = [
+            align(o, t, classes) if isinstance(o, torch.Tensor) and isinstance(t, torch.Tensor) else t
+            for o, t in zip(outputs, targets, strict=True)
+        ]
+    return outputs, targets
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product

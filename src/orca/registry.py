@@ -1,0 +1,102 @@
+"""Registry: the one table of names. Owns which words select an engine, a sync, a source; imports what is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from orca.core.source import DataSpec, Source
+from orca.errors import ArgumentError, MissingDependency, NotYet
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Say which engine runs the ranks and how replicas agree."""
+
+    engine: str
+    sync: str
+
+
+BACKENDS = {
+    "bigdl": Backend("spark", "sharded"),
+    "spark": Backend("spark", "replicated"),
+    "ray": Backend("ray", "replicated"),
+    "torch_distributed": Backend("ray", "replicated"),
+    "local": Backend("local", "replicated"),
+}
+
+ENGINES = {
+    "local": ("orca.engines.local", "LocalEngine"),
+    "spark": ("orca.engines.spark", "SparkEngine"),
+    "ray": ("orca.engines.ray", "RayEngine"),
+}
+
+LEARNERS = {"torch": ("orca.frameworks.torch.learner", "TorchLearner")}
+
+# Asked in this order; each looks at sys.modules before it imports anything.
+SOURCES = (
+    ("orca.sources.frame", "FrameSource", "pyspark"),
+    ("orca.sources.shards", "ShardsSource", "pyspark"),
+    ("orca.sources.ray", "DatasetSource", "ray"),
+    ("orca.sources.torchdata", "LoaderSource", "torch"),
+    ("orca.sources.arrays", "PandasSource", ""),
+    ("orca.sources.arrays", "ArraySource", ""),
+    ("orca.sources.torchdata", "CreatorSource", "torch"),
+)
+
+EXTRAS = {"pyspark": "spark", "py4j": "spark", "ray": "ray", "torch": "torch", "safetensors": "torch"}
+
+
+def backend_of(word: str) -> Backend:
+    """Return the engine and the sync that a backend word selects.
+
+    Raises:
+        ArgumentError: The word is not in the table.
+    """
+    if word == "horovod":
+        raise NotYet("backend 'horovod' is not built yet; backend='ray' or backend='spark' gives the same results.")
+    if word not in BACKENDS:
+        raise ArgumentError(f"backend must be one of {', '.join(sorted(BACKENDS))}; got backend: {word!r}.")
+    return BACKENDS[word]
+
+
+def engine_class(name: str) -> Any:
+    """Import an engine's class."""
+    return _load(*ENGINES[name], need=f"the {name} engine")
+
+
+def learner_class(name: str) -> Any:
+    """Import a framework's learner."""
+    return _load(*LEARNERS[name], need=f"a {name} model")
+
+
+def source_of(data: Any, spec: DataSpec) -> Source:
+    """Wrap data in the source that recognises it: the only place that asks what kind the data is.
+
+    Raises:
+        ArgumentError: No source knows this kind.
+    """
+    for module, name, library in SOURCES:
+        if library and library not in sys.modules:
+            continue
+        kind = _load(module, name, need=f"data of type {type(data).__name__}")
+        if kind.wraps(data):
+            source: Source = kind(data, spec)
+            return source
+    raise ArgumentError(
+        f"data of type {type(data).__module__}.{type(data).__name__} is not supported. Pass numpy arrays, pandas, a "
+        "torch Dataset or DataLoader, a creator function (config, batch_size), a Spark DataFrame, XShards or a Ray "
+        "Dataset."
+    )
+
+
+def _load(module: str, name: str, need: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package in EXTRAS:
+            raise MissingDependency.of(package, EXTRAS[package], need) from error
+        raise

@@ -1,0 +1,142 @@
+"""ArraySource: numpy arrays, trees of them and pandas frames that live on the driver. Owns cutting them into pieces."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orca.core.columns import check_columns, column_array, concatenate, output_names, single, squeeze
+from orca.core.feed import SpoolRows, spool_parts
+from orca.core.plan import even_split
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
+from orca.core.tree import flatten, map_tree, rows_of
+from orca.errors import DataError
+
+
+class ArraySource:
+    """Wrap arrays: `x` alone, `(x, y)` or `{"x": ..., "y": ...}`, each an array or a tree; a dict with named columns."""
+
+    def __init__(self, data: Any, spec: DataSpec) -> None:
+        self.x, self.y = pair(data, spec.columns, spec.labelled)
+        self.batch_size = spec.batch_size or DEFAULT_BATCH
+        self.rows = rows_of(self.x if self.y is None else (self.x, self.y))
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise arrays and nested tuples, lists and dicts of them."""
+        if not isinstance(data, np.ndarray | tuple | list | dict):
+            return False
+        leaves = flatten(data)[0]
+        return bool(leaves) and all(_is_array(leaf) for leaf in leaves)
+
+    def shards(self, ranks: int, valid: ArraySource | None = None) -> Shards:
+        """Cut rows into one contiguous piece a rank."""
+        parts = {"train": self} | ({"valid": valid} if valid else {})
+        return Shards(OpenBlocks(tuple(parts)), lambda: [p for name, s in parts.items() for p in s.pieces(name, ranks)])
+
+    def pieces(self, part: str, count: int) -> list[Block]:
+        """Return this many blocks of rows, in order."""
+        return [
+            Block(part, *(None if t is None else map_tree(lambda a, s=s, e=e: a[s:e], t) for t in (self.x, self.y)))
+            for s, e in even_split(self.rows, count)
+        ]
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return predictions as arrays, in the order of the rows."""
+        blocks = self.pieces("predict", engine.workers)
+        parts = engine.map(OnBlock(task), [block for block in blocks if len(flatten(block.x)[0][0])] or blocks[:1])
+        return concatenate(parts)
+
+
+class PandasSource:
+    """Wrap a pandas DataFrame: feature columns become model arguments; predict answers with one more column."""
+
+    def __init__(self, data: Any, spec: DataSpec) -> None:
+        self.frame, self.columns = data, spec.columns
+        columns = spec.columns
+        check_columns(columns, list(data.columns))
+        cells = {name: column_array(data[name], name) for name in (*columns.features, *columns.labels)}
+        self.arrays = ArraySource(cells, spec)
+        self.batch_size = self.arrays.batch_size
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a pandas DataFrame."""
+        pandas = sys.modules.get("pandas")
+        return pandas is not None and isinstance(data, pandas.DataFrame)
+
+    def shards(self, ranks: int, valid: PandasSource | None = None) -> Shards:
+        """Cut the columns as arrays."""
+        return self.arrays.shards(ranks, valid.arrays if valid else None)
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return the frame with the prediction column(s)."""
+        outputs = flatten(self.arrays.answer(task, engine))[0]
+        names = output_names(self.columns, len(outputs))
+        return self.frame.assign(**{n: list(squeeze(o)) for n, o in zip(names, outputs, strict=True)})
+
+
+@dataclass(frozen=True)
+class Block:
+    """Carry a piece of arrays to a rank."""
+
+    part: str
+    x: Any
+    y: Any
+
+    def __call__(self) -> Items:
+        """Give itself as the only item."""
+        return iter([(self.part, self.x, self.y)])
+
+
+@dataclass(frozen=True)
+class OpenBlocks:
+    """Spool blocks of arrays on a rank."""
+
+    parts: tuple[str, ...]
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
+        """Return the rows of each part."""
+        return spool_parts(items, folder, self.parts)
+
+
+@dataclass(frozen=True)
+class OnBlock:
+    """Apply a task to the features of a block."""
+
+    task: Callable[[Any], Any]
+
+    def __call__(self, block: Block) -> Any:
+        """Return the outputs for the block."""
+        return self.task(block.x)
+
+
+def pair(data: Any, columns: Columns, labelled: bool) -> tuple[Any, Any]:
+    """Return (x, y) of what a user passes as data; y is None where there are no labels.
+
+    Raises:
+        DataError: It cannot be told what is x and what is y.
+    """
+    if isinstance(data, dict) and columns.features:
+        check_columns(columns, list(data))
+        labels = tuple(data[name] for name in columns.labels)
+        return single(tuple(data[name] for name in columns.features)), single(labels) if labels else None
+    if isinstance(data, dict) and "x" in data:
+        return data["x"], data.get("y")
+    if labelled and isinstance(data, tuple | list):
+        if len(data) != 2:
+            raise DataError(
+                f"data with labels must be (x, y) or {{'x': …, 'y': …}}; got a {type(data).__name__} of {len(data)}. "
+                "Put several inputs into a tuple of their own: ((x1, x2), y)."
+            )
+        return data[0], data[1]
+    return data, None
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.ndim > 0

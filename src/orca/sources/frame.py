@@ -1,0 +1,290 @@
+"""FrameSource: a Spark DataFrame, classic or Connect. Owns choosing and unwrapping columns, and predict as a column."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DatetimeType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NumericType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    UserDefinedType,
+)
+
+from orca.core.arrow import to_arrow, to_numpy
+from orca.core.columns import check_columns, output_names, single, squeeze
+from orca.core.feed import SpoolRows, spool_parts
+from orca.core.learner import OutputSpec
+from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Shards
+from orca.core.tree import flatten
+from orca.errors import DataError
+
+_PARTS = ("train", "valid")
+_TYPES = {
+    "float16": FloatType(),
+    "bfloat16": FloatType(),
+    "float32": FloatType(),
+    "float64": DoubleType(),
+    "bool": BooleanType(),
+    "int8": ShortType(),
+    "uint8": ShortType(),
+    "int16": ShortType(),
+    "uint16": IntegerType(),
+    "int32": IntegerType(),
+    "uint32": LongType(),
+    "int64": LongType(),
+}
+
+
+class FrameSource:
+    """Wrap a Spark DataFrame with feature and label columns."""
+
+    def __init__(self, data: DataFrame, spec: DataSpec) -> None:
+        self.frame, self.columns = data, spec.columns
+        self.batch_size = spec.batch_size or DEFAULT_BATCH
+        check_columns(self.columns, data.columns)
+        if spec.labelled and not self.columns.labels:
+            raise DataError(
+                f"training and evaluation need label_cols for a DataFrame; got columns {data.columns}. "
+                "Pass label_cols=['…']."
+            )
+        for name in (*self.columns.features, *self.columns.labels):
+            _check_type(name, data.schema[name].dataType)
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a DataFrame of classic Spark or of Spark Connect."""
+        if isinstance(data, DataFrame):
+            return True
+        connect = sys.modules.get("pyspark.sql.connect.dataframe")
+        return connect is not None and isinstance(data, connect.DataFrame)
+
+    def shards(self, ranks: int, valid: FrameSource | None = None) -> Shards:
+        """Cut the rows evenly over the ranks; validation rows travel with them, tagged."""
+        sources = [self] if valid is None else [self, valid]
+        frame = _union([source._tagged(part) for part, source in enumerate(sources)])
+        folder = Path(tempfile.gettempdir()) / f"orca-frame-{uuid.uuid4().hex}"
+        return Shards(
+            OpenFrame(len(self.columns.features), len(self.columns.labels), self._names(), _PARTS[: len(sources)]),
+            portable=lambda: export(deal(frame, ranks), folder),
+            home="spark",
+            native=deal(frame, ranks),
+            release=partial(shutil.rmtree, folder, ignore_errors=True),
+        )
+
+    def answer(self, task: Any, engine: Any) -> DataFrame:
+        """Return the DataFrame with the prediction column(s): nothing runs until it is used."""
+        output: OutputSpec = task.output or self._look(task)
+        names = output_names(self.columns, len(output.heads))
+        taken = [name for name in names if name in self.frame.columns]
+        if taken:
+            raise DataError(f"the DataFrame has the column {taken[0]!r} already. Name another with output_cols=['…'].")
+        fields = [StructField(name, _spark_type(*head)) for name, head in zip(names, output.heads, strict=True)]
+        wrapped = [f.name for f in self.frame.schema.fields if isinstance(f.dataType, UserDefinedType)]
+        frame = self.frame
+        for name in wrapped:  # Arrow tasks cannot return a vector: it travels as an array and is wrapped again
+            frame = frame.withColumn(name, _plain(frame, name, "float64"))
+        schema = StructType([*frame.schema.fields, *fields])
+        result = frame.mapInArrow(PredictTask(task, self.columns.features, tuple(schema.names)), schema)
+        for name in wrapped:
+            result = result.withColumn(name, _vector(name))
+        return result
+
+    def _names(self) -> tuple[str, ...]:
+        return (*self.columns.features, *self.columns.labels)
+
+    def _tagged(self, part: int) -> DataFrame:
+        """Select the columns as c0, c1, ... with the number of the part they belong to."""
+        cells = [_plain(self.frame, name).alias(f"c{i}") for i, name in enumerate(self._names())]
+        return self.frame.select(F.lit(part).cast("int").alias("part"), *cells)
+
+    def _look(self, task: Any) -> OutputSpec:
+        """Learn what the model gives for a row from the first row: the one case in which predict runs a job."""
+        cells = [_plain(self.frame, name).alias(f"c{i}") for i, name in enumerate(self.columns.features)]
+        rows = self.frame.select(*cells).limit(1).mapInArrow(DescribeTask(task, self.columns.features), "output binary")
+        found = rows.collect()
+        if not found:
+            raise DataError("predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.")
+        output: OutputSpec = pickle.loads(bytes(found[0].output))
+        return output
+
+
+@dataclass(frozen=True)
+class OpenFrame:
+    """Spool a rank's record batches: columns become features and labels by their place."""
+
+    features: int
+    labels: int
+    names: tuple[str, ...]
+    parts: tuple[str, ...]
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
+        """Return the rows of each part."""
+        return spool_parts(self._blocks(items), folder, self.parts)
+
+    def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
+        for batch in batches:
+            for number, part in enumerate(self.parts):
+                mine = batch if len(self.parts) == 1 else batch.filter(pc.equal(batch.column(0), number))
+                if not mine.num_rows:
+                    continue
+                cells = tuple(to_numpy(mine.column(i + 1), name) for i, name in enumerate(self.names))
+                x, y = cells[: self.features], cells[self.features :]
+                yield part, single(x), single(y) if y else None
+
+
+@dataclass(frozen=True)
+class PredictTask:
+    """Add prediction columns to record batches."""
+
+    task: Callable[[Any], Any]
+    features: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch with its predictions."""
+        for batch in batches:
+            x = single(tuple(to_numpy(batch.column(name), name) for name in self.features))
+            heads = flatten(self.task(x))[0]
+            columns = [to_arrow(squeeze(_storable(head))) for head in heads]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=self.names)
+
+
+@dataclass(frozen=True)
+class DescribeTask:
+    """Tell what the model gives for a row."""
+
+    task: Callable[[Any], Any]
+    features: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the description for the first row there is."""
+        for batch in batches:
+            if batch.num_rows:
+                x = single(tuple(to_numpy(batch.column(i), name) for i, name in enumerate(self.features)))
+                output = pickle.dumps(OutputSpec.of(self.task(x)))
+                yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
+                return
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """Write record batches to Arrow files, for engines that are not Spark's."""
+
+    folder: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the path of the partition's file, if it has rows."""
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        path = Path(self.folder) / f"{uuid.uuid4().hex}.arrow"
+        writer = None
+        for batch in batches:
+            writer = writer or pa.ipc.new_file(str(path), batch.schema)
+            writer.write_batch(batch)
+        if writer:
+            writer.close()
+            yield pa.RecordBatch.from_arrays([pa.array([str(path)])], names=["path"])
+
+
+@dataclass(frozen=True)
+class ArrowFile:
+    """Give the record batches of an Arrow file."""
+
+    path: str
+
+    def __call__(self) -> Items:
+        """Yield the batches from the memory-mapped file."""
+        with pa.memory_map(self.path) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+
+def export(frame: DataFrame, folder: Path) -> list[Callable[[], Items]]:
+    """Write a frame's partitions to Arrow files in a folder that all nodes see; return what reads them."""
+    rows = frame.mapInArrow(ExportTask(str(folder)), "path string").collect()
+    return [ArrowFile(row.path) for row in sorted(rows)]
+
+
+def _union(frames: list[DataFrame]) -> DataFrame:
+    return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
+
+
+def deal(frame: DataFrame, ranks: int) -> DataFrame:
+    """Deal the rows out evenly, one partition a rank."""
+    if not hasattr(frame, "repartitionById"):  # Spark < 4.1: dealt out as well, but sorted first
+        return frame.repartition(ranks)
+    row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) + F.spark_partition_id()
+    names = frame.columns
+    numbered = frame.withColumn("rank", (row % ranks).cast("int"))
+    return numbered.repartitionById(ranks, "rank").select(*names)
+
+
+def _plain(frame: DataFrame, name: str, precision: str = "float32") -> Any:
+    """Return a column as Arrow knows it: an ML vector, dense or sparse, as an array."""
+    from pyspark.ml.functions import vector_to_array
+
+    column = F.col(f"`{name}`")
+    return vector_to_array(column, precision) if _is_vector(frame.schema[name].dataType) else column
+
+
+def _vector(name: str) -> Any:
+    from pyspark.ml.functions import array_to_vector
+
+    return array_to_vector(F.col(f"`{name}`"))
+
+
+def _is_vector(kind: DataType) -> bool:
+    return isinstance(kind, UserDefinedType) and type(kind).__name__ == "VectorUDT"
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    inner = kind
+    while isinstance(inner, ArrayType):
+        inner = inner.elementType
+    simple = NumericType | BooleanType | BinaryType | StringType | DecimalType | DatetimeType
+    if not isinstance(inner, simple) and not _is_vector(kind):
+        raise DataError(
+            f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "
+            "arrays of them, ML vectors or binary; take a struct apart with select('column.field')."
+        )
+
+
+def _spark_type(dtype: str, shape: tuple[int, ...]) -> DataType:
+    """Return the type of a prediction: a number for one number a row, else an array as deep as the output."""
+    kind: DataType = _TYPES[dtype]
+    for _ in () if shape == (1,) else shape:
+        kind = ArrayType(kind)
+    return kind
+
+
+def _storable(head: np.ndarray) -> np.ndarray:
+    """Return an output in a number type that Spark has."""
+    widened = {"float16": np.float32, "int8": np.int16, "uint8": np.int16, "uint16": np.int32, "uint32": np.int64}
+    return head.astype(widened.get(head.dtype.name, head.dtype), copy=False)

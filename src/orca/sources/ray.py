@@ -1,0 +1,306 @@
+"""DatasetSource: a Ray Dataset. Owns choosing its columns, cutting its blocks for ranks, and predict as a column.
+
+The dataset is computed into Ray's object store before the ranks take their seats: Ray Data needs CPUs, and ranks that
+hold all of them while they wait for rows would wait for ever. What does not fit into memory Ray spills to disk; a rank
+reads block by block into its spool and lets each go.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from orca.core.arrow import to_arrow, to_numpy
+from orca.core.columns import check_columns, output_names, single, squeeze
+from orca.core.feed import SpoolRows, spool_parts
+from orca.core.plan import even_split
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
+from orca.core.tree import flatten
+from orca.errors import DataError
+
+
+class DatasetSource:
+    """Wrap a Ray Dataset: named feature and label columns, or those called x and y."""
+
+    def __init__(self, data: Any, spec: DataSpec) -> None:
+        self.data = data
+        self.batch_size = spec.batch_size or DEFAULT_BATCH
+        with _quiet(data):
+            self.have: list[str] = list(data.columns() or ())  # a dataset without rows may not know its columns
+        self.columns = _choose(spec, self.have)
+        if self.have:
+            check_columns(self.columns, self.have)
+            if spec.labelled and not self.columns.labels:
+                raise DataError(
+                    f"training and evaluation need label_cols for a Ray Dataset; got columns {self.have}. "
+                    "Pass label_cols=['…']."
+                )
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a Ray Dataset."""
+        module = sys.modules.get("ray.data")
+        return module is not None and isinstance(data, module.Dataset)
+
+    def shards(self, ranks: int, valid: DatasetSource | None = None) -> Shards:
+        """Cut the rows evenly over the ranks, in their order: as blocks for Ray, as Arrow files for other engines."""
+        sources = {"train": self} | ({"valid": valid} if valid else {})
+        folder = _Folder()
+        return Shards(
+            OpenTables(self.columns, tuple(sources)),
+            portable=lambda: [p for part, s in sources.items() for p in s._file_cuts(part, ranks, folder.path())],
+            home="ray",
+            native=lambda: [p for part, s in sources.items() for p in s._block_cuts(part, ranks)],
+            release=folder.remove,
+        )
+
+    def answer(self, task: Any, engine: Any) -> Any:
+        """Return the dataset with the prediction column(s): nothing runs until it is used."""
+        if task.output:
+            _check_free(output_names(self.columns, len(task.output.heads)), self.have)
+        work = PredictTask(task, self.columns)
+        result = self.data.map_batches(work, batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
+        _keep_order(result)
+        return result
+
+    def _block_cuts(self, part: str, ranks: int) -> list[BlockCuts]:
+        """Compute the dataset and return each rank's stretches of its blocks."""
+        data = self._selected()
+        with _quiet(data):
+            blocks = list(_blocks(data.materialize()))
+        cuts = _cut([rows for _, rows in blocks], ranks)
+        return [BlockCuts(part, tuple((blocks[i][0], start, stop) for i, start, stop in mine)) for mine in cuts]
+
+    def _file_cuts(self, part: str, ranks: int, folder: Path) -> list[FileCuts]:
+        """Write the dataset to an Arrow file, block by block, and return each rank's stretches of it."""
+        data, names = self._selected(), _named(self.columns)
+        path = folder / f"{part}.arrow"
+        sizes: list[int] = []
+        with _quiet(data), _Writer(path) as writer:
+            for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
+                if table.num_rows:
+                    # Plain columns: the reader may have no Ray to tell it what a tensor column is.
+                    writer.write(pa.record_batch([to_arrow(_array(table, name)) for name in names], names))
+                    sizes.append(table.num_rows)
+        return [FileCuts(part, str(path), tuple(mine)) for mine in _cut(sizes, ranks)]
+
+    def _selected(self) -> Any:
+        names = _named(self.columns)
+        data = self.data if not self.have or set(names) == set(self.have) else self.data.select_columns(names)
+        _keep_order(data)
+        return data
+
+
+@dataclass(frozen=True)
+class BlockCuts:
+    """Give a rank's stretches of blocks in Ray's object store."""
+
+    part: str
+    cuts: tuple[tuple[Any, int, int], ...]
+
+    def __call__(self) -> Items:
+        """Yield each stretch as a table; no block stays in memory."""
+        for ref, start, stop in self.cuts:
+            yield self.part, _table(ray.get(ref)).slice(start, stop - start)
+
+
+@dataclass(frozen=True)
+class FileCuts:
+    """Give a rank's stretches of the record batches of an Arrow file."""
+
+    part: str
+    path: str
+    cuts: tuple[tuple[int, int, int], ...]
+
+    def __call__(self) -> Items:
+        """Yield each stretch from the memory-mapped file."""
+        if self.cuts:
+            with pa.memory_map(self.path) as source:
+                reader = pa.ipc.open_file(source)
+                for number, start, stop in self.cuts:
+                    yield self.part, reader.get_batch(number).slice(start, stop - start)
+
+
+@dataclass(frozen=True)
+class OpenTables:
+    """Spool tables on a rank."""
+
+    columns: Columns
+    parts: tuple[str, ...]
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
+        """Return the rows of each part."""
+        return spool_parts(self._rows(items), folder, self.parts)
+
+    def _rows(self, items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
+        for part, table in items:
+            x, y = (tuple(_array(table, n) for n in names) for names in (self.columns.features, self.columns.labels))
+            yield part, single(x), single(y) if y else None
+
+
+@dataclass(frozen=True)
+class PredictTask:
+    """Add prediction columns to a block."""
+
+    task: Callable[[Any], Any]
+    columns: Columns
+
+    __name__ = "predict"  # what Ray Data calls it in its progress and plans
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the block with its predictions."""
+        heads = flatten(self.task(single(tuple(_array(table, name) for name in self.columns.features))))[0]
+        names = output_names(self.columns, len(heads))
+        _check_free(names, table.column_names)
+        for name, head in zip(names, heads, strict=True):
+            table = table.append_column(name, _column(squeeze(head)))
+        return table
+
+
+@dataclass
+class _Folder:
+    """Make a temporary folder when it is asked for."""
+
+    made: list[Path] = field(default_factory=list)
+
+    def path(self) -> Path:
+        if not self.made:
+            self.made.append(Path(tempfile.mkdtemp(prefix="orca-dataset-")))
+        return self.made[0]
+
+    def remove(self) -> None:
+        while self.made:
+            shutil.rmtree(self.made.pop(), ignore_errors=True)
+
+
+class _Writer:
+    """Write record batches of one schema to an Arrow file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file: Any = None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self.file is None:
+            self.schema = batch.schema
+            self.file = pa.ipc.new_file(str(self.path), batch.schema)
+        if batch.schema != self.schema:
+            raise DataError(
+                f"all blocks of a dataset must have the same column types; got {_types(self.schema)} and then "
+                f"{_types(batch.schema)}. Cast the columns first, with map_batches."
+            )
+        self.file.write_batch(batch)
+
+
+def _types(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name}: {column.type}" for column in schema)
+
+
+def _choose(spec: DataSpec, have: list[str]) -> Columns:
+    """Return the columns that were named, else x and y."""
+    named = spec.columns
+    features = named.features or (("x",) if "x" in have or not have else ())
+    labels = named.labels or (("y",) if spec.labelled and not named.features and "y" in have else ())
+    return Columns(features, labels, named.outputs)
+
+
+def _named(columns: Columns) -> list[str]:
+    return list(dict.fromkeys((*columns.features, *columns.labels)))
+
+
+def _check_free(names: Sequence[str], have: Sequence[str]) -> None:
+    taken = [name for name in names if name in have]
+    if taken:
+        raise DataError(f"the Ray Dataset has the column {taken[0]!r} already. Name another with output_cols=['…'].")
+
+
+def _cut(sizes: Sequence[int], ranks: int) -> list[list[tuple[int, int, int]]]:
+    """Return for every rank (block, first row, end) of an even part of all rows: each row once, in order.
+
+    >>> _cut([3, 1], 2)
+    [[(0, 0, 2)], [(0, 2, 3), (1, 0, 1)]]
+    """
+    begins = np.cumsum([0, *sizes])
+    return [
+        [
+            (block, max(start - begin, 0), min(stop - begin, size))
+            for block, (begin, size) in enumerate(zip(begins[:-1].tolist(), sizes, strict=True))
+            if max(start, begin) < min(stop, begin + size)
+        ]
+        for start, stop in even_split(int(begins[-1]), ranks)
+    ]
+
+
+def _blocks(data: Any) -> Iterator[tuple[Any, int]]:
+    """Yield (reference, rows) of each block of a computed dataset."""
+    for bundle in data.iter_internal_ref_bundles():
+        for entry in bundle.blocks:
+            # Older Ray (2.40 at least) has plain tuples here.
+            ref, about = entry if isinstance(entry, tuple) else (entry.ref, entry.metadata)
+            if about.num_rows:
+                yield ref, about.num_rows
+
+
+def _table(block: Any) -> pa.Table:
+    """Return a block as Arrow; those that came from pandas are not."""
+    if isinstance(block, pa.Table):
+        return block
+    from ray.data.block import BlockAccessor
+
+    return BlockAccessor.for_block(block).to_arrow()
+
+
+def _array(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
+    column = table.column(name)
+    if getattr(column.type, "extension_name", "") == "ray.data.arrow_pickled_object":
+        raise DataError(
+            f"column {name!r} holds Python objects, which no model can be fed with. "
+            "Turn it into numbers or arrays of one shape first, with map_batches."
+        )
+    return to_numpy(column, name)
+
+
+def _column(array: np.ndarray) -> pa.Array:
+    """Return an output as a column: a number a row, or a tensor a row."""
+    if array.ndim == 1:
+        return to_arrow(array)
+    from ray.data.extensions import ArrowTensorArray
+
+    return ArrowTensorArray.from_numpy(array)
+
+
+def _keep_order(data: Any) -> None:
+    # Ray Data gives blocks in the order they get done unless told. All datasets of one lineage share their context.
+    data.context.execution_options.preserve_order = True
+
+
+@contextmanager
+def _quiet(data: Any) -> Iterator[None]:
+    """Compute without the log lines and bars of Ray Data, which would come between the user's own."""
+    log, context = logging.getLogger("ray.data"), data.context
+    level, bars = log.level, context.enable_progress_bars
+    log.setLevel(logging.WARNING)
+    context.enable_progress_bars = False
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        context.enable_progress_bars = bars

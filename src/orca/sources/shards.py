@@ -1,0 +1,121 @@
+"""ShardsSource: XShards of {"x", "y"} arrays or of pandas frames. Owns reading a shard and adding "prediction" to it."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from orca.core.columns import check_columns, column_array, output_names, single, squeeze
+from orca.core.feed import SpoolRows, spool_parts
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
+from orca.core.tree import flatten, map_tree
+from orca.errors import DataError
+from orca.sources.frame import deal, export
+
+_PARTS = ("train", "valid")
+
+
+class ShardsSource:
+    """Wrap XShards that live in Spark."""
+
+    def __init__(self, data: Any, spec: DataSpec) -> None:
+        self.xshards, self.columns, self.labelled = data, spec.columns, spec.labelled
+        self.batch_size = spec.batch_size or DEFAULT_BATCH
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise XShards in Spark."""
+        return hasattr(data, "rdd") and hasattr(data, "transform_shard")
+
+    def shards(self, ranks: int, valid: ShardsSource | None = None) -> Shards:
+        """Give whole shards to ranks: where they lie as there are ranks, each partition is a rank's."""
+        frame = self._pickled(0)
+        if valid is not None:
+            frame = deal(frame.union(valid._pickled(1)), ranks)
+        elif self.xshards.num_partitions() != ranks:
+            frame = deal(frame, ranks)
+        folder = Path(tempfile.gettempdir()) / f"orca-shards-{uuid.uuid4().hex}"
+        return Shards(
+            OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1]),
+            portable=lambda: export(frame, folder),
+            home="spark",
+            native=frame,
+            release=partial(shutil.rmtree, folder, ignore_errors=True),
+        )
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return the shards with "prediction" added to each."""
+        return self.xshards.transform_shard(Predicted(task, self.columns))
+
+    def _pickled(self, part: int) -> DataFrame:
+        session = SparkSession.builder.getOrCreate()
+        rows = self.xshards.rdd.map(lambda shard: (bytearray(pickle.dumps(shard)),))
+        return session.createDataFrame(rows, "shard binary").select(F.lit(part).cast("int").alias("part"), "shard")
+
+
+@dataclass(frozen=True)
+class OpenShards:
+    """Spool the shards of a rank."""
+
+    columns: Columns
+    labelled: bool
+    parts: tuple[str, ...]
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
+        """Return the rows of each part."""
+        return spool_parts(self._blocks(items), folder, self.parts)
+
+    def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
+        for batch in batches:
+            for part, cell in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+                x, y = read_shard(pickle.loads(cell.as_buffer()), self.columns)
+                if self.labelled and y is None:
+                    raise DataError('a shard has no labels. Training needs shards of {"x": …, "y": …}.')
+                yield self.parts[part], x, y
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Add predictions to a shard."""
+
+    task: Callable[[Any], Any]
+    columns: Columns
+
+    def __call__(self, shard: Any) -> Any:
+        """Return the shard with its predictions."""
+        output = self.task(read_shard(shard, self.columns)[0])
+        if isinstance(shard, dict):
+            return {**shard, "prediction": map_tree(squeeze, output)}
+        heads = flatten(output)[0]
+        names = output_names(self.columns, len(heads))
+        return shard.assign(**{name: list(squeeze(head)) for name, head in zip(names, heads, strict=True)})
+
+
+def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
+    """Return (x, y) of a shard; lists of inputs become several model arguments.
+
+    Raises:
+        DataError: The shard is of another kind, or columns are missing.
+    """
+    if isinstance(shard, dict) and "x" in shard:
+        return shard["x"], shard.get("y")
+    if hasattr(shard, "columns") and hasattr(shard, "iloc"):
+        check_columns(columns, list(shard.columns))
+        labels = tuple(column_array(shard[name], name) for name in columns.labels)
+        features = tuple(column_array(shard[name], name) for name in columns.features)
+        return single(features), single(labels) if labels else None
+    raise DataError(
+        f'each shard must be a dict with "x" (and "y"), or a pandas DataFrame with feature_cols; got '
+        f"{type(shard).__name__}{f' with keys {list(shard)}' if isinstance(shard, dict) else ''}."
+    )

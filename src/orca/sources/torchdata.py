@@ -1,0 +1,286 @@
+"""Torch data: Datasets, DataLoaders and creators of them. Owns splitting a loader over the ranks, every row once.
+
+A map-style dataset can be read by every rank: each step of the global order is cut among them, so that any number of
+ranks sees the same global batches. An iterable one is read by every rank, which keeps its share of the batches.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+
+from orca.core.columns import concatenate
+from orca.core.feed import SpoolRows, spool_parts
+from orca.core.plan import even_split
+from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Rows, Shards
+from orca.core.tree import map_tree
+from orca.errors import ArgumentError, DataError, NotYet
+
+
+class LoaderSource:
+    """Wrap a torch Dataset or DataLoader instance, split over the ranks."""
+
+    def __init__(self, data: Any, spec: DataSpec) -> None:
+        self.loader = data if isinstance(data, DataLoader) else _loader(data, spec)
+        self.batch_size: int | None = spec.batch_size or self.loader.batch_size or DEFAULT_BATCH
+        _check(self.loader)
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a torch Dataset or DataLoader."""
+        return isinstance(data, DataLoader | Dataset)
+
+    def shards(self, ranks: int, valid: LoaderSource | None = None) -> Shards:
+        """Send the loader to every rank."""
+        loaders = {"train": self.loader} | ({"valid": valid.loader} if valid else {})
+        pieces: list[Callable[[], Items]] = [LoaderPiece(loaders, rank, ranks) for rank in range(ranks)]
+        return Shards(OpenLoaders(), lambda: pieces)
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return predictions as arrays, in the order of the dataset."""
+        if isinstance(self.loader.dataset, IterableDataset):
+            return concatenate([task(_numpy(_features(batch))) for batch in self.loader])
+        parts = even_split(len(self.loader.dataset), engine.workers)  # type: ignore[arg-type]
+        return concatenate(engine.map(OnRange(task, self.loader), [part for part in parts if part[0] < part[1]]))
+
+
+class CreatorSource:
+    """Wrap a creator function `(config[, batch_size, ...])`, called on every rank with that rank's share of a batch."""
+
+    batch_size = None
+
+    def __init__(self, data: Callable[..., Any], spec: DataSpec) -> None:
+        self.creator, self.spec = data, spec
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a function."""
+        return callable(data) and not isinstance(data, type)
+
+    def shards(self, ranks: int, valid: CreatorSource | None = None) -> Shards:
+        """Send the creator, with its share, to every rank."""
+        creators = {"train": self.creator} | ({"valid": valid.creator} if valid else {})
+        shares = [stop - start for start, stop in even_split(self.spec.batch_size or DEFAULT_BATCH, ranks)]
+        pieces: list[Callable[[], Items]] = [
+            CreatorPiece(creators, self.spec.config, max(share, 1), rank, ranks, self.spec.serialize)
+            for rank, share in enumerate(shares)
+        ]
+        return Shards(OpenLoaders(), lambda: pieces)
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return predictions as arrays, in the order of the loader's dataset."""
+        made = call_data_creator(self.creator, self.spec.config, self.spec.batch_size or DEFAULT_BATCH)
+        return LoaderSource(made, self.spec).answer(task, engine)
+
+
+@dataclass(frozen=True)
+class LoaderPiece:
+    """Carry loaders to a rank."""
+
+    loaders: dict[str, Any]
+    rank: int
+    ranks: int
+
+    def __call__(self) -> Items:
+        """Give (part, loader, rank, ranks) items."""
+        return iter([(part, loader, self.rank, self.ranks) for part, loader in self.loaders.items()])
+
+
+@dataclass(frozen=True)
+class CreatorPiece:
+    """Carry creators to a rank and call them there."""
+
+    creators: dict[str, Callable[..., Any]]
+    config: dict[str, Any]
+    share: int
+    rank: int
+    ranks: int
+    serialize: bool
+
+    def __call__(self) -> Items:
+        """Give (part, loader, rank, ranks) items."""
+        for part, creator in self.creators.items():
+            with _one_at_a_time(self.serialize):
+                loader = call_data_creator(creator, self.config, self.share)
+            yield part, loader, self.rank, self.ranks
+
+
+@dataclass(frozen=True)
+class OpenLoaders:
+    """Turn the loaders of a rank into rows."""
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, Rows]:
+        """Return the rows of each part."""
+        return {part: _rows(part, loader, rank, ranks, folder) for part, loader, rank, ranks in items}
+
+
+@dataclass
+class LoaderRows:
+    """Be the rows of a map-style dataset, read through a DataLoader with the settings of the user's own."""
+
+    loader: DataLoader[Any]
+    shared: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _check(self.loader)
+        self.count = len(self.loader.dataset)  # type: ignore[arg-type]
+        self.batch_size = self.loader.batch_size
+        self.drop_last = self.loader.drop_last
+
+    def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
+        """Return the epoch's indices: the loader's own sampler decides whether and how they are shuffled."""
+        sampler = self.loader.sampler
+        if isinstance(sampler, SequentialSampler):
+            return np.arange(self.count)
+        if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self.count:
+            return generator.permutation(self.count) if shuffle else np.arange(self.count)
+        with torch.random.fork_rng(devices=[]):  # the same draw on every rank
+            seed = int(generator.integers(2**62))
+            torch.manual_seed(seed)
+            if getattr(sampler, "generator", None) is not None:
+                sampler.generator.manual_seed(seed)
+            order = np.fromiter(sampler, dtype=np.int64)
+        self.count = len(order)
+        return order
+
+    def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        """Yield (x, y) for each array of indices."""
+        mine = self.loader
+        loader = DataLoader(
+            mine.dataset,
+            batch_sampler=_Lists(indices),
+            num_workers=mine.num_workers,
+            collate_fn=mine.collate_fn,
+            pin_memory=mine.pin_memory,
+            timeout=mine.timeout,
+            worker_init_fn=mine.worker_init_fn,
+            multiprocessing_context=mine.multiprocessing_context,
+            generator=mine.generator,
+            prefetch_factor=mine.prefetch_factor,
+        )
+        return (split_batch(batch) for batch in loader)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class _Lists:
+    """Be a batch sampler over given lists of indices."""
+
+    def __init__(self, indices: Iterable[np.ndarray]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (index.tolist() for index in self.indices)
+
+
+@dataclass(frozen=True)
+class OnRange:
+    """Apply a task to a range of a dataset's rows."""
+
+    task: Callable[[Any], Any]
+    loader: DataLoader[Any]
+
+    def __call__(self, part: tuple[int, int]) -> Any:
+        """Return the outputs for the rows from start to stop."""
+        start, stop = part
+        size = self.loader.batch_size or DEFAULT_BATCH
+        indices = [np.arange(at, min(at + size, stop)) for at in range(start, stop, size)]
+        return concatenate([self.task(_numpy(x)) for x, _ in LoaderRows(self.loader).read(indices)])
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Return (features, labels) of what a loader gives: the last of several things is the label.
+
+    >>> split_batch([1, 2, 3])
+    ((1, 2), 3)
+    """
+    if isinstance(batch, dict) and "x" in batch:
+        return batch["x"], batch.get("y")
+    if isinstance(batch, tuple | list):
+        *features, label = batch
+        if not features:
+            return label, None
+        return features[0] if len(features) == 1 else tuple(features), label
+    return batch, None
+
+
+def call_data_creator(creator: Callable[..., Any], config: dict[str, Any], share: int) -> Any:
+    """Call a data creator with config and batch_size, whichever of them it takes."""
+    parameters = inspect.signature(creator).parameters
+    if "batch_size" in parameters or len(_required(parameters)) > 1:
+        made = creator(config, share)
+    elif parameters:
+        # The oldest creators read the batch size from their config.
+        made = creator({"batch_size": share, **config})
+    else:
+        made = creator()
+    if not isinstance(made, DataLoader | Dataset):
+        raise DataError(
+            f"the data creator {getattr(creator, '__name__', creator)!r} must return a torch DataLoader (or Dataset); "
+            f"got {type(made).__name__}."
+        )
+    return made if isinstance(made, DataLoader) else DataLoader(made, batch_size=share, shuffle=True)
+
+
+def _required(parameters: Any) -> list[str]:
+    return [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (2, 4)]
+
+
+def _loader(dataset: Any, spec: DataSpec) -> DataLoader[Any]:
+    shuffle = None if isinstance(dataset, IterableDataset) else spec.labelled
+    return DataLoader(dataset, batch_size=spec.batch_size or DEFAULT_BATCH, shuffle=shuffle)
+
+
+def _check(loader: DataLoader[Any]) -> None:
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        raise NotYet(
+            "a DataLoader with a batch_sampler of its own cannot be split over workers yet. "
+            "Pass a sampler (or shuffle=True) and a batch_size instead."
+        )
+    if not isinstance(loader.dataset, IterableDataset) and not hasattr(loader.dataset, "__len__"):
+        raise ArgumentError(
+            f"the dataset {type(loader.dataset).__name__} has no length, so its rows cannot be split over workers. "
+            "Give it __len__, or make it an IterableDataset."
+        )
+
+
+def _rows(part: str, loader: Any, rank: int, ranks: int, folder: Path) -> Rows:
+    if not isinstance(loader.dataset, IterableDataset):
+        return LoaderRows(loader)
+    blocks = (batch for number, batch in enumerate(loader) if number % ranks == rank)
+    stream = ((part, *(None if t is None else _numpy(t) for t in split_batch(batch))) for batch in blocks)
+    rows: SpoolRows = spool_parts(stream, folder, [part])[part]
+    rows.batch_size = loader.batch_size or DEFAULT_BATCH
+    return rows
+
+
+def _features(batch: Any) -> Any:
+    return split_batch(batch)[0]
+
+
+def _numpy(tree: Any) -> Any:
+    return map_tree(np.asarray, tree)
+
+
+@contextmanager
+def _one_at_a_time(locked: bool) -> Iterator[None]:
+    """Let the creators of one node run one after the other where the user asks for it."""
+    if not locked or sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with open(Path(tempfile.gettempdir()) / ".orcadata.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

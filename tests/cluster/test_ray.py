@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from programs import run_program
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+
+QUIET: dict[str, str | None] = dict.fromkeys(("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
+PRELUDE = """
+import os, sys, warnings
+import psutil
+from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+
+def children():
+    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+"""
+
+
+@pytest.mark.slow
+def test_local_ray_starts_and_stops_twice_and_leaves_nothing() -> None:
+    code = """
+context = init_orca_context(runtime="ray", cores=2)
+import ray
+assert context.initialized and context is OrcaContext.get_ray_context()
+assert ray.cluster_resources()["CPU"] == 2
+assert context.address_info["address"] and context.address_info["node_ip_address"]
+cluster = OrcaContext.cluster()
+assert (cluster.runtime, cluster.num_nodes, cluster.cores) == ("ray", 1, 2), cluster
+assert os.environ["RAY_AUTH_MODE"] == "token" and len(os.environ["RAY_AUTH_TOKEN"]) == 64
+assert not any(os.environ["RAY_AUTH_TOKEN"] in a for p in children() for a in p.cmdline())
+assert "working_dir" not in ray.get_runtime_context().runtime_env
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    assert init_orca_context(runtime="ray", cores=1) is context
+assert any("Ray is already up and is reused" in str(w.message) for w in seen)
+assert ray.get(ray.remote(lambda: 42).remote()) == 42
+assert children()
+stop_orca_context()
+stop_orca_context()
+assert not context.initialized and OrcaContext.cluster() is None
+assert not children(), children()
+
+context = init_orca_context(runtime="ray", cores=1, _system_config={}, log_to_driver=False)
+assert ray.get(ray.remote(lambda: 43).remote()) == 43
+"""
+    said = run_program(PRELUDE + code, env=QUIET)  # At its end atexit stops the second; run_program looks.
+    assert said.stdout == ""
+    assert "dashboard" not in said.stderr.lower() and "INFO" not in said.stderr, said.stderr
+
+
+@pytest.mark.slow
+def test_a_running_ray_is_joined_by_address_and_left_running() -> None:
+    code = """
+import json, secrets, subprocess
+os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+import ray
+node = ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="WARNING")
+joined = '''
+import os
+from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+context = init_orca_context(runtime="ray", address=os.environ["AT"])
+assert OrcaContext.cluster().cores == 1
+stop_orca_context()
+'''
+subprocess.run([sys.executable, "-c", joined], check=True, env={**os.environ, "AT": node.address_info["gcs_address"]})
+assert ray.get(ray.remote(lambda: 42).remote()) == 42
+
+context = init_orca_context(runtime="ray")
+assert context.reused and context.address_info["address"] == node.address_info["gcs_address"]
+"""
+    run_program(PRELUDE + code, env=QUIET)
+
+
+def test_an_unknown_argument_and_a_dead_address_are_named() -> None:
+    code = """
+try:
+    init_orca_context(runtime="ray", object_store_memry=1)
+except ValueError as error:
+    print(error)
+try:
+    init_orca_context(runtime="ray", address="ray://127.0.0.1:9")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    said = run_program(PRELUDE + code, env=QUIET).stdout
+    assert "unknown argument 'object_store_memry'. Did you mean 'object_store_memory'?" in said
+    assert "OrcaError could not reach Ray at 'ray://127.0.0.1:9'" in said

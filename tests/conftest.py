@@ -1,0 +1,105 @@
+"""Fixtures of all tests: the shared contexts, and the guard that fails a run which leaves something behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import programs
+
+ROOT = Path(__file__).resolve().parent.parent
+GRACE = 10.0  # seconds for the last processes and folders of a run to go away
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the run if a process it started, or a temporary folder of Orca's, is still there at its end.
+
+    The run gets a temporary folder and a mark in the environment of its own, so that two runs on one machine do not
+    see each other's, and orphans are found too.
+    """
+    tmp_path_factory.getbasetemp()  # pytest's own folder stays where it was, for a look at it after a failure
+    mark = uuid.uuid4().hex
+    folder = tempfile.mkdtemp(prefix="tests-")
+    # Children of all kinds (ranks, Spark's and Ray's workers, programs) find what pytest finds.
+    path = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+        patch.setenv("ORCA_TEST_RUN", mark)
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+        processes = programs.end_processes("ORCA_TEST_RUN", mark, GRACE, spared=[os.getpid(), *_spared()])
+        folders = _folders_left(Path(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    if processes or folders:
+        pytest.fail("left behind: " + "; ".join([*processes, *folders]), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def pickled_like_a_users_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let what a test module defines travel by value, as the things of a user's __main__ do."""
+    module = getattr(request.node, "module", None)  # a doctest has none
+    if module is None:
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Yield the one SparkSession of this process: local, 3 slots. Other cluster modes run through run_program."""
+    from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+
+    init_orca_context(cluster_mode="local", cores=3)
+    yield OrcaContext.get_spark_session()
+    stop_orca_context()
+
+
+@pytest.fixture(scope="session")
+def ray_context() -> Iterator[Any]:
+    """Yield the OrcaRayContext of a Ray on this machine with 3 slots."""
+    from orca.cluster.context import init_orca_context, stop_orca_context
+
+    yield init_orca_context(runtime="ray", cores=3)
+    stop_orca_context()
+
+
+@pytest.fixture
+def run_program() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return the function that runs code as a program of its own (see programs.run_program)."""
+    return programs.run_program
+
+
+def _spared() -> list[int]:
+    """Return the processes that live as long as this one: Spark's gateway, multiprocessing's resource tracker."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    gateway = getattr(getattr(getattr(context, "_gateway", None), "proc", None), "pid", None)
+    tracker = getattr(
+        getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None), "_pid", None
+    )
+    return [pid for pid in (gateway, tracker) if pid is not None]
+
+
+def _folders_left(temporary: Path) -> list[str]:
+    """Return Orca's entries in the run's temporary folder that do not go away in time."""
+    deadline = time.monotonic() + GRACE
+    while True:
+        # orca-java-* holds the java that Spark's gateway runs on and goes with this process.
+        left = [entry.name for entry in temporary.glob("orca-*") if not entry.name.startswith("orca-java-")]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)

@@ -1,0 +1,64 @@
+"""The distribution: its version, the bounds it declares, what its wheel holds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import orca
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = {"torch", "spark", "connect", "ray", "plot", "all", "dev"}
+
+
+def test_version_is_the_one_of_the_installed_distribution() -> None:
+    assert orca.__version__ == metadata.version("orca-dl")
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", orca.__version__)
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    requirements = metadata.requires("orca-dl") or []
+    assert requirements
+    unbounded = [text for text in requirements if not text.startswith("orca-dl[") and ">=" not in text.split(";")[0]]
+    assert unbounded == []
+
+
+def test_extras_exist() -> None:
+    assert set(metadata.metadata("orca-dl").get_all("Provides-Extra") or []) == EXTRAS
+
+
+def test_all_brings_every_extra_that_a_user_needs() -> None:
+    assert packages_of("all") == set().union(*(packages_of(extra) for extra in EXTRAS - {"all", "dev"}))
+
+
+def test_base_install_needs_no_framework_and_no_engine() -> None:
+    assert not {"torch", "pyspark", "ray", "pandas", "tensorflow"} & packages_of(None)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_wheel_holds_the_package_and_its_shims(tmp_path: Path) -> None:
+    uv = [shutil.which("uv")] if shutil.which("uv") else [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "build", "--wheel", "--out-dir", str(tmp_path), str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("orca_dl-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
+    assert tops == {"orca", "zoo", "bigdl"}
+    assert all(f"{package}/__init__.py" in names for package in ("orca", "zoo", "bigdl"))
+
+
+def packages_of(extra: str | None) -> set[str]:
+    """Return the names of the packages that an extra (None: the base install) asks for."""
+    names = set()
+    for text in metadata.requires("orca-dl") or []:
+        named = re.search(r"extra == ['\"](.*?)['\"]", text)
+        if (named and named[1]) == extra:
+            names.add(re.split(r"[\[<>=;~! ]", text)[0])
+    return names
