@@ -25,7 +25,7 @@ import torchvision
 import torchvision.transforms as transforms
 
 from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
-from orca.core.metrics import Accuracy
+from orca.metrics import Accuracy
 
 HERE = Path(__file__).resolve().parent
 

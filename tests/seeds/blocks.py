@@ -1,4 +1,4 @@
-"""Blocks: the code of a document. Owns finding it: between fences, indented or not, in one part of the text or in all."""
+"""Blocks: the code of a document, and the data it takes. Owns how blocks are found between their fences."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from programs import run_program
 from seeds.blocks import code_blocks, document, substitute, unpack_images
 

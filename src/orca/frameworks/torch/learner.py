@@ -132,6 +132,7 @@ class TorchLearner:
         self.device = _device(world)
         torch.manual_seed(seed)
         self.net = build_model(self.model, self.config).to(self.device)
+        self.precision = _precision(self.net)
         self.criterion = build_loss(self.loss, self.config)
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(self.device)
@@ -197,6 +198,7 @@ class TorchLearner:
         """Build the model for answering."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.net = self.build(state).to(self.device).eval()
+        self.precision = _precision(self.net)
 
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
@@ -296,12 +298,9 @@ class TorchLearner:
             array = np.array(array)
         tensor = torch.from_numpy(array)
         if cast and tensor.is_floating_point():
-            tensor = tensor.to(self._precision())
+            tensor = tensor.to(self.precision)
         return tensor.to(self.device, non_blocking=True)
 
-    def _precision(self) -> torch.dtype:
-        first = next((p for p in self.net.parameters() if p.is_floating_point()), None)
-        return first.dtype if first is not None else torch.get_default_dtype()
 
 
 class _LossBook:
@@ -423,6 +422,12 @@ def _required(function: Callable[..., Any]) -> int:
     except (TypeError, ValueError):
         return 2
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _precision(net: nn.Module) -> torch.dtype:
+    """Return the precision of a module's weights: floating features are given in it."""
+    first = next((p for p in net.parameters() if p.is_floating_point()), None)
+    return first.dtype if first is not None else torch.get_default_dtype()
 
 
 def _call(module: nn.Module, x: Any) -> Any:

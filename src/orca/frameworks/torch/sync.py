@@ -68,7 +68,7 @@ class Replicated:
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Scale the loss; DistributedDataParallel averages while the backward pass goes on."""
-        (loss * weight).backward()
+        _scaled(loss, weight).backward()
 
     def idle(self, output: Any) -> None:
         """Send zeros back through the model, so that every bucket of gradients is still averaged."""
@@ -120,7 +120,7 @@ class Sharded:
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Compute gradients and bring the mean of each slice to the rank that owns it."""
-        (loss * weight).backward()
+        _scaled(loss, weight).backward()
         self._reduce()
 
     def idle(self, output: Any) -> None:
@@ -297,6 +297,10 @@ def _offsets(params: list[nn.Parameter]) -> list[int]:
     for param in params[:-1]:
         offsets.append(offsets[-1] + param.numel())
     return offsets
+
+
+def _scaled(loss: torch.Tensor, weight: float) -> torch.Tensor:
+    return loss if weight == 1.0 else loss * weight  # even shares are the common case, and a tiny model's steps short
 
 
 def _backward_zeros(output: Any) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks: each measures Orca beside its peers in the same run, interleaved, and reports ratios of medians."""

@@ -1,0 +1,43 @@
+"""Metrics: the public names. `from orca.metrics import Accuracy`."""
+
+from orca.core.metrics import (
+    AUC,
+    MAE,
+    MSE,
+    Accuracy,
+    BinaryAccuracy,
+    BinaryCrossEntropy,
+    CategoricalAccuracy,
+    CategoricalCrossEntropy,
+    CustomizedMetric,
+    F1Score,
+    KLDivergence,
+    Metric,
+    Poisson,
+    Precision,
+    Recall,
+    SparseCategoricalAccuracy,
+    SparseCategoricalCrossEntropy,
+    Top5Accuracy,
+)
+
+__all__ = [
+    "AUC",
+    "MAE",
+    "MSE",
+    "Accuracy",
+    "BinaryAccuracy",
+    "BinaryCrossEntropy",
+    "CategoricalAccuracy",
+    "CategoricalCrossEntropy",
+    "CustomizedMetric",
+    "F1Score",
+    "KLDivergence",
+    "Metric",
+    "Poisson",
+    "Precision",
+    "Recall",
+    "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossEntropy",
+    "Top5Accuracy",
+]

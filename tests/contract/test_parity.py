@@ -1,0 +1,147 @@
+"""Parity: n ranks equal one process over the same global batches, on every engine, for every shape of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract import truth
+from contract.truth import FITS, SEED, Case, Outcome, TruthJob
+from torch import nn
+
+from orca.core.engine import Settings
+from orca.registry import engine_class
+
+ENGINES = ("local", "spark", "ray")
+RANKS = (1, 2, 3)
+SHAPES = {case.name: case for case in truth.shape_cases()}
+LOADERS = {case.name: case for case in truth.loader_cases()}
+OPTIMIZERS = {case.name: case for case in truth.optimizer_cases()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest) -> Callable[[str, int], list[dict[str, Outcome]]]:
+    """Return the function that trains all cases on an engine, once, and gives what each rank brought back."""
+    done: dict[tuple[str, int], list[dict[str, Outcome]]] = {}
+    contexts = {"spark": "spark", "ray": "ray_context"}
+
+    def train(engine: str, ranks: int) -> list[dict[str, Outcome]]:
+        if (engine, ranks) not in done:
+            if engine in contexts:
+                pytest.importorskip({"spark": "pyspark", "ray": "ray"}[engine])
+                request.getfixturevalue(contexts[engine])
+            job = TruthJob((*SHAPES.values(), *LOADERS.values()))
+            shards = truth.all_shards(ranks, loaders=True)
+            done[engine, ranks] = engine_class(engine).on_cluster(ranks).run(job, shards, Settings(60.0, False))
+        return done[engine, ranks]
+
+    return train
+
+
+@pytest.mark.parametrize("case", [*SHAPES, *LOADERS])
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_equal_one_process(engine: str, ranks: int, case: str, outcomes: Any) -> None:
+    told = [rank[case] for rank in outcomes(engine, ranks)]
+    check_parity((SHAPES | LOADERS)[case], told)
+
+
+@pytest.mark.parametrize("case", [*SHAPES, *LOADERS])
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_row_once_in_full_steps(engine: str, ranks: int, case: str, outcomes: Any) -> None:
+    told = [rank[case] for rank in outcomes(engine, ranks)]
+    part = (SHAPES | LOADERS)[case].part
+    everything = list(range(len(truth.rows_for(part)[0])))
+    steps = numbered(part, told)
+    orders = [[n for step in epoch for rank in step for n in rank] for epoch in steps]
+    sizes = [[sum(map(len, step)) for step in epoch] for epoch in steps]
+    assert len({len(epoch) for rank in told for epoch in rank.steps}) == 1
+    assert all(size == truth.BATCH for epoch in sizes for size in epoch[:-1])
+    if part == "dropping":  # the loader says drop_last and no shuffle
+        assert orders == [everything[: len(everything) // truth.BATCH * truth.BATCH]] * sum(FITS)
+        return
+    assert [sorted(order) for order in orders] == [everything] * sum(FITS)
+    if len(everything) > 2:
+        assert len({tuple(order) for order in orders}) == sum(FITS), "every epoch has the same order"
+    assert [line["num_samples"] for line in told[0].lines] == [len(everything)] * sum(FITS)
+    assert [line["batch_count"] for line in told[0].lines] == [len(sizes[0])] * sum(FITS)
+    assert [line["epoch"] for line in told[0].lines] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_metrics_equal_one_process(engine: str, ranks: int, outcomes: Any) -> None:
+    told = outcomes(engine, ranks)[0]
+    for name, case in SHAPES.items():
+        if case.model is truth.single:
+            continue  # floats: the outputs of one row differ with the batch it is in
+        net = case.model({})
+        net.load_state_dict(told[name].payload["models"][0])
+        expected = truth.scores(net, *truth.rows_for("valid"))
+        line = told[name].lines[-1]
+        assert {key: line[key] for key in expected} == pytest.approx(expected, rel=1e-12, abs=0), name
+        assert line["val_accuracy"] == expected["val_accuracy"]
+
+
+@pytest.mark.parametrize("case", ["dataset", "loader", "dropping", "creator"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_any_number_of_ranks_sees_the_same_batches_of_a_dataset(engine: str, case: str, outcomes: Any) -> None:
+    runs = [[rank[case] for rank in outcomes(engine, ranks)] for ranks in RANKS]
+    batches = [
+        [[[n for rank in step for n in rank] for step in epoch] for epoch in numbered(case, told)] for told in runs
+    ]
+    assert batches[0] == batches[1] == batches[2]
+    for told in runs[1:]:
+        assert_close(told[0].payload["models"], runs[0][0].payload["models"], 1e-9)
+
+
+@pytest.fixture(scope="module")
+def stepped() -> list[dict[str, Outcome]]:
+    """Return what the sharded sync makes of every optimizer."""
+    job, shards = TruthJob(tuple(OPTIMIZERS.values())), truth.all_shards(2, loaders=False)
+    return engine_class("local").on_cluster(2).run(job, shards, Settings(60.0, False))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_sharded_sync_equals_one_process_for_every_optimizer(optimizer: str, stepped: Any) -> None:
+    check_parity(OPTIMIZERS[optimizer], [rank[optimizer] for rank in stepped])
+
+
+def check_parity(case: Case, told: list[Outcome]) -> None:
+    """Compare a case with the plain loop: losses, weights and optimizer state, over two fits."""
+    plain = truth.plain_loop(case, numbered(case.part, told))
+    lines, payload = told[0].lines, told[0].payload
+    assert payload is not None
+    assert_close([line["train_loss"] for line in lines], plain.losses, case.tolerance)
+    assert_close([line["last_train_loss"] for line in lines], plain.last_losses, case.tolerance)
+    assert_close(payload["models"][0], plain.net.state_dict(), case.tolerance)
+    assert_close(payload["optimizers"][0], plain.optimizer.state_dict(), case.tolerance)
+
+
+def numbered(part: str, told: list[Outcome]) -> list[list[list[list[int]]]]:
+    """Return row numbers by epoch, step and rank."""
+    epochs = zip(*(rank.steps for rank in told), strict=True)
+    return [[[truth.numbers_of(part, x) for x in step] for step in zip(*epoch, strict=True)] for epoch in epochs]
+
+
+def assert_close(got: Any, expected: Any, tolerance: float, place: str = "") -> None:
+    """Compare trees of tensors and numbers."""
+    if isinstance(expected, dict):
+        assert set(got) == set(expected), place
+        for key in expected:
+            assert_close(got[key], expected[key], tolerance, f"{place}/{key}")
+    elif isinstance(expected, list | tuple):
+        assert len(got) == len(expected), place
+        for number, (one, other) in enumerate(zip(got, expected, strict=True)):
+            assert_close(one, other, tolerance, f"{place}/{number}")
+    elif isinstance(expected, torch.Tensor):
+        assert got.shape == expected.shape and got.dtype == expected.dtype, place
+        np.testing.assert_allclose(got.numpy(), expected.numpy(), tolerance, tolerance, err_msg=place)
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, rel=tolerance, abs=tolerance), place
+    else:
+        assert got == expected, place

@@ -1,0 +1,474 @@
+"""Truth: what training on n ranks must equal. Owns the data, the cases, the job that trains them and the plain loop.
+
+Starting ranks costs seconds, training a case some milliseconds: so one run trains many cases on the same ranks, through
+the same FitJob that Estimator.fit sends. Next to the results it brings back which rows each rank gave to each step: what
+one process must be fed to end with the same weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from orca.core.feed import Feed
+from orca.core.learner import FitPlan
+from orca.core.metrics import AUC, MAE, MSE, Accuracy, Metric, metrics_of
+from orca.core.plan import even_split
+from orca.core.source import DataSpec, Items, Shards
+from orca.core.telemetry import Pulse
+from orca.core.tree import flatten, map_tree
+from orca.core.world import World
+from orca.frameworks.torch.learner import TorchLearner
+from orca.job import FitJob
+from orca.sources.arrays import OpenBlocks
+from orca.sources.torchdata import CreatorSource, LoaderSource, OpenLoaders
+
+SEED = 11
+FITS = (2, 1)  # epochs of the first fit, and of the second that goes on from its state
+BATCH = 5
+
+# Data: x in [0, 1), y is 0 or 1.
+
+
+def rows_for(part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return all rows of a part; no two are alike, so a row tells its own number."""
+    count = {"even": 24, "uneven": 23, "empty": 13, "few": 2, "valid": 11}.get(part, 23)
+    x = np.random.default_rng(3).random((count, 4))
+    return x, (x.sum(axis=1) > x.sum(axis=1).mean()).astype(np.float64)[:, None]
+
+
+def dealt(part: str, ranks: int) -> list[tuple[int, int]]:
+    """Return which rows of a part each rank holds."""
+    count = len(rows_for(part)[0])
+    if ranks == 1 or part == "even":
+        return even_split(count, ranks)
+    # The sizes of uneven shards; in "empty", rank 0 is the one without rows, as most things begin with it.
+    sizes = {
+        "uneven": {2: [17, 6], 3: [15, 1, 7]},
+        "empty": {2: [0, 13], 3: [0, 9, 4]},
+        "few": {2: [1, 1], 3: [1, 1, 0]},
+        "valid": {2: [8, 3], 3: [4, 0, 7]},
+    }[part][ranks]
+    edges = np.cumsum([0, *sizes]).tolist()
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def numbers_of(part: str, x: Any) -> list[int]:
+    """Return the numbers of rows from their content."""
+    known = {row.tobytes(): number for number, row in enumerate(rows_for(part)[0])}
+    return [known[row.tobytes()] for row in np.asarray(flatten(x)[0][0], dtype=np.float64)]
+
+
+class Stream(IterableDataset):
+    """Give the rows one by one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tensors("iterable"))
+
+
+def tensors(part: str) -> TensorDataset:
+    """Return the rows of a part as a torch Dataset."""
+    return TensorDataset(*map(torch.from_numpy, rows_for(part)))
+
+
+def creator(config: dict[str, Any], batch_size: int) -> DataLoader:
+    """Return a loader with this rank's share of a batch, as a user's creator does."""
+    return DataLoader(tensors("creator"), batch_size=batch_size, shuffle=True)
+
+
+SHAPES = ("even", "uneven", "empty", "few", "valid")
+LOADED: dict[str, Callable[[], Any]] = {
+    "dataset": lambda: LoaderSource(tensors("dataset"), DataSpec(batch_size=BATCH)),
+    "loader": lambda: LoaderSource(DataLoader(tensors("loader"), batch_size=BATCH, shuffle=True), DataSpec()),
+    "dropping": lambda: LoaderSource(DataLoader(tensors("dropping"), batch_size=BATCH, drop_last=True), DataSpec()),
+    "creator": lambda: CreatorSource(creator, DataSpec(batch_size=BATCH)),
+    "iterable": lambda: LoaderSource(DataLoader(Stream(), batch_size=2), DataSpec()),
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Carry one rank's rows of all parts; where it goes, they go together."""
+
+    rank: int
+    ranks: int
+    loaders: dict[str, Callable[[], Items]]
+
+    def __call__(self) -> Items:
+        """Give blocks of the arrays and the loaders."""
+        for part in SHAPES:
+            start, stop = dealt(part, self.ranks)[self.rank]
+            if start < stop:
+                x, y = rows_for(part)
+                yield part, x[start:stop], y[start:stop]
+        for part, piece in self.loaders.items():
+            for _, *item in piece():
+                yield (part, *item)
+
+
+@dataclass(frozen=True)
+class OpenAll:
+    """Open arrays and loaders."""
+
+    loaders: tuple[str, ...]
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, Any]:
+        """Return the rows of every part."""
+        given = list(items)
+        loaders = OpenLoaders()(iter([item for item in given if item[0] in self.loaders]), folder)
+        return loaders | OpenBlocks(SHAPES)(iter([item for item in given if item[0] not in self.loaders]), folder)
+
+
+def all_shards(ranks: int, loaders: bool) -> Shards:
+    """Return the shards of all parts: one piece a rank."""
+    sources = LOADED if loaders else {}
+    dealt_out = {part: source().shards(ranks).portable() for part, source in sources.items()}
+    pieces = [Piece(rank, ranks, {part: p[rank] for part, p in dealt_out.items()}) for rank in range(ranks)]
+    return Shards(OpenAll(tuple(sources)), lambda: pieces)
+
+
+# Models.
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.layer(x))
+
+
+class Perceptron(nn.Module):
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5) if norm else nn.Identity(), nn.Tanh())
+        self.head = nn.Linear(5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.head(self.body(x)))
+
+
+class TwoInputs(nn.Module):
+    """Take several arguments; the temperature is a parameter without a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor, again: torch.Tensor | None = None) -> torch.Tensor:
+        again = x.flip(1) if again is None else again
+        return torch.sigmoid((self.left(x) * self.right(again)).sum(1, keepdim=True) * self.temperature)
+
+
+def linear(config: Any) -> nn.Module:
+    return Linear().double()
+
+
+def single(config: Any) -> nn.Module:
+    return Perceptron().float()
+
+
+def perceptron(config: Any) -> nn.Module:
+    return Perceptron().double()
+
+
+def normed(config: Any) -> nn.Module:
+    return Perceptron(norm=True).double()
+
+
+def two_inputs(config: Any) -> nn.Module:
+    return TwoInputs().double()
+
+
+def frozen(config: Any) -> nn.Module:
+    net = Perceptron().double()
+    net.body[0].weight.requires_grad_(False)
+    return net
+
+
+# Optimizers.
+
+
+def momentum(net: nn.Module, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
+
+
+def adam(net: nn.Module, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(net.parameters(), lr=0.05)
+
+
+def groups_of(net: nn.Module) -> list[dict[str, Any]]:
+    """Return two groups with settings of their own."""
+    children = list(net.children())
+    rest = [p for child in children[1:] for p in child.parameters()] + list(net.parameters(recurse=False))
+    return [
+        {"params": list(children[0].parameters()), "lr": 0.02, "weight_decay": 0.1},
+        {"params": rest, "lr": 0.2},
+    ]
+
+
+def momentum_groups(net: nn.Module, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups_of(net), lr=0.1, momentum=0.8, nesterov=True)
+
+
+def adam_groups(net: nn.Module, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(groups_of(net), lr=0.1, amsgrad=True)
+
+
+class TrustRatio(torch.optim.SGD):
+    """Scale each parameter's step by its norm: a user's own optimizer, that must see parameters whole."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.add_(param.grad, alpha=-group["lr"] * float(param.norm()) / (1 + float(param.grad.norm())))
+
+
+@dataclass(frozen=True)
+class Make:
+    """Create an optimizer of torch by its name."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+    grouped: bool = True
+
+    def __call__(self, net: nn.Module, config: Any) -> torch.optim.Optimizer:
+        kind = TrustRatio if self.name == "TrustRatio" else getattr(torch.optim, self.name)
+        if self.name == "Muon":  # for matrices alone
+            params: Any = [p for p in net.parameters() if p.dim() == 2]
+        else:
+            params = groups_of(net) if self.grouped else net.parameters()
+        return kind(params, **dict(self.options))
+
+
+OPTIMIZERS = [
+    Make("SGD", (("lr", 0.1), ("momentum", 0.9), ("dampening", 0.3), ("weight_decay", 0.01))),
+    Make("SGD", (("lr", 0.1),)),
+    Make("Adam", (("lr", 0.05), ("maximize", True))),
+    Make("AdamW", (("lr", 0.05), ("weight_decay", 0.2), ("amsgrad", True))),
+    Make("NAdam", (("lr", 0.05),)),
+    Make("RAdam", (("lr", 0.05),)),
+    Make("Adamax", (("lr", 0.05),)),
+    Make("Adagrad", (("lr", 0.1), ("lr_decay", 0.1), ("initial_accumulator_value", 0.2))),
+    Make("Adadelta", (("lr", 1.0),)),
+    Make("RMSprop", (("lr", 0.02), ("momentum", 0.5), ("centered", True))),
+    Make("Rprop", (("lr", 0.01),), grouped=False),
+    Make("ASGD", (("lr", 0.1), ("t0", 3))),
+    Make("LBFGS", (("lr", 0.5), ("max_iter", 3), ("history_size", 4)), grouped=False),
+    Make("Adafactor", (("lr", 0.05),)),
+    Make("Muon", (("lr", 0.02),)),
+    Make("TrustRatio", (("lr", 0.1),)),
+]
+
+
+# Cases.
+
+
+@dataclass(frozen=True)
+class Case:
+    """Say what to train: which rows, which model, how."""
+
+    name: str
+    part: str
+    model: Callable[[Any], nn.Module]
+    optimizer: Callable[[nn.Module, Any], torch.optim.Optimizer]
+    sync: str
+    loss: nn.Module
+    batch_size: int | None = BATCH
+
+    def learner(self) -> TorchLearner:
+        """Return the learner, as from_torch makes it."""
+        return TorchLearner.of(self.model, self.optimizer, self.loss, {}, self.sync)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return metrics that are sums, one that is not, and a function of all rows."""
+        return tuple(metrics_of([Accuracy(), MSE(), MAE(), AUC(threshold_num=None), largest_error]))
+
+    @property
+    def tolerance(self) -> float:
+        """Return how far rounding may carry the numbers; most models are of doubles, where a mistake cannot hide."""
+        return 1e-5 if self.model is single else 1e-9
+
+
+def largest_error(output: Any, target: Any) -> float:
+    return float(abs(output - target).max())
+
+
+def shape_cases() -> list[Case]:
+    """Return every shape of shards x optimizer x sync, each with a model of another kind."""
+    models = {"even": perceptron, "uneven": two_inputs, "empty": frozen, "few": linear}
+    steppers = {
+        "even": {"sgd": momentum_groups, "adam": adam_groups},
+        "uneven": {"sgd": momentum_groups, "adam": adam_groups},
+        "empty": {"sgd": momentum, "adam": adam},
+        "few": {"sgd": momentum, "adam": adam},
+    }
+    cases = [
+        Case(f"{part}-{word}-{sync}", part, models[part], stepper, sync, nn.BCELoss())
+        for part in models
+        for word, stepper in steppers[part].items()
+        for sync in ("replicated", "sharded")
+    ]
+    cases += [Case(f"float32-{sync}", "uneven", single, adam, sync, nn.MSELoss()) for sync in ("replicated", "sharded")]
+    cases += [Case(f"norm-{sync}", "even", normed, momentum, sync, nn.MSELoss()) for sync in ("replicated", "sharded")]
+    return cases
+
+
+def loader_cases() -> list[Case]:
+    """Return a case for each kind of torch data; those whose batches come from the data name no batch size."""
+    sizes = {"dataset": BATCH, "loader": BATCH, "dropping": BATCH, "creator": None, "iterable": BATCH}
+    return [Case(part, part, perceptron, adam, "replicated", nn.BCELoss(), size) for part, size in sizes.items()]
+
+
+def optimizer_cases() -> list[Case]:
+    """Return a case for each optimizer this torch has."""
+    have = [make for make in OPTIMIZERS if make.name == "TrustRatio" or hasattr(torch.optim, make.name)]
+    names = [f"{make.name}{number or ''}" for number, make in enumerate(have)]
+    return [Case(name, "uneven", two_inputs, make, "sharded", nn.BCELoss()) for name, make in zip(names, have, strict=True)]
+
+
+# What runs on the ranks.
+
+
+@dataclass
+class Outcome:
+    """Bring back what a case ended with on one rank, and its rows of every step of every epoch."""
+
+    steps: list[list[np.ndarray]]
+    lines: list[dict[str, Any]]
+    payload: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class TruthJob:
+    """Train all cases one after the other, each in two fits."""
+
+    cases: tuple[Case, ...]
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> dict[str, Outcome]:
+        """Run on one rank."""
+        return {case.name: train(case, world, rows, pulse) for case in self.cases}
+
+
+def train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outcome:
+    """Train a case in two fits, the second from the state of the first, as an Estimator does."""
+    # Validation data is of the kind of the training data: the arrays' own rows, and none for torch's.
+    parts = {"train": rows[case.part]} | ({"valid": rows["valid"]} if case.part in SHAPES else {})
+    lines, state = [], None
+    for epochs in FITS:
+        learner = cloudpickle.loads(cloudpickle.dumps(case.learner()))
+        plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED)
+        history, state = FitJob(learner, plan, case.metrics(), state)(world, parts, pulse)
+        state = world.broadcast(state)
+        lines += history.epochs
+    feed = Feed(parts["train"], world, case.batch_size, shuffle=True, seed=SEED)
+    return Outcome(steps_of(feed, sum(FITS)), lines, state.payload if world.rank == 0 else None)
+
+
+@dataclass(frozen=True)
+class RowsJob:
+    """Tell which rows each rank gives to each step of a fit: the global batches, cut by rank."""
+
+    epochs: int
+    batch_size: int | None
+    seed: int
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> list[list[np.ndarray]]:
+        """Run on one rank."""
+        return steps_of(Feed(rows["train"], world, self.batch_size, shuffle=True, seed=self.seed), self.epochs)
+
+
+def steps_of(feed: Feed, epochs: int) -> list[list[np.ndarray]]:
+    """Return the first input of this rank's rows, by epoch and step."""
+    return [
+        [np.array(np.asarray(flatten(batch.x)[0][0])[: batch.rows]) for batch in feed.epoch(epoch)]
+        for epoch in range(1, epochs + 1)
+    ]
+
+
+# What one process makes of it.
+
+
+@dataclass
+class Plain:
+    """Hold what the plain loop ended with."""
+
+    losses: list[float]
+    last_losses: list[float]
+    net: nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED, data: Any = None) -> Plain:
+    """Train in this process, over the given rows: steps[epoch][step][rank] holds row numbers.
+
+    The ranks' parts go through the model as one batch; with batch norm, which sees a rank's rows alone, one by one, and
+    the first rank's running statistics count, as in DistributedDataParallel.
+    """
+    x, y = rows_for(case.part) if data is None else data
+    torch.manual_seed(seed)
+    net = case.model({})
+    stepper = case.optimizer(net, {})
+    apart = any(isinstance(module, nn.BatchNorm1d) for module in net.modules())
+    kind = next(net.parameters()).dtype
+    losses, last_losses = [], []
+    for epoch in steps:
+        total, rows, loss = 0.0, 0, 0.0
+        net.train()
+        for ranks in epoch:
+            step = [[n for part in ranks for n in part]] if not apart else [part for part in ranks if part]
+            size = sum(map(len, step))
+
+            def closure(step: Any = step, size: int = size) -> float:
+                stepper.zero_grad()
+                loss = 0.0
+                for place, part in enumerate(step):
+                    kept = [buffer.clone() for buffer in net.buffers()]
+                    inputs = map_tree(lambda leaf, part=part: torch.from_numpy(leaf[part]).to(kind), x)
+                    output = net(*inputs) if isinstance(inputs, tuple) else net(inputs)
+                    mean = case.loss(output, torch.from_numpy(y[part]).to(kind)) * len(part) / size
+                    mean.backward()
+                    loss += float(mean.detach())
+                    for buffer, old in zip(net.buffers(), kept, strict=True) if place else ():
+                        buffer.copy_(old)
+                return loss
+
+            if isinstance(stepper, torch.optim.LBFGS):
+                loss = float(stepper.step(closure))
+            else:
+                loss = closure()
+                stepper.step()
+            total, rows = total + loss * size, rows + size
+        losses.append(total / rows)
+        last_losses.append(loss)
+    return Plain(losses, last_losses, net, stepper)
+
+
+def scores(net: nn.Module, x: Any, y: np.ndarray) -> dict[str, float]:
+    """Return the metrics of a model over all rows, by their definitions."""
+    net = copy.deepcopy(net).eval()
+    with torch.no_grad():
+        output = net(torch.from_numpy(x).to(next(net.parameters()).dtype)).numpy()
+    error = np.abs(output.astype(np.float64) - y)
+    positive, negative = output[y == 1], output[y == 0]
+    pairs = np.sign(positive[:, None] - negative[None, :])
+    return {
+        "val_num_samples": len(x),
+        "val_accuracy": float(np.mean((output > 0.5) == y)),
+        "val_mse": float(np.mean(error**2)),
+        "val_mae": float(np.mean(error)),
+        "val_auc": float(np.mean((pairs + 1) / 2)),
+        "val_largest_error": float(error.max()),
+    }

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orca.core.engine import Settings
+from orca.core.feed import Feed, spool_parts
+from orca.core.source import Rows, Shards
+from orca.core.world import World
+from orca.errors import DataError, WorkerFailed
+from orca.testing import ThreadEngine, leaks, shards_of
+
+
+class NumberRows:
+    """Be the numbers from `first` on; shared unless said otherwise, as a map-style dataset."""
+
+    def __init__(self, count: int, first: int = 0, shared: bool = True, batch_size: int | None = None) -> None:
+        self.count, self.first, self.shared, self.batch_size = count, first, shared, batch_size
+        self.drop_last = False
+
+    def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
+        return generator.permutation(self.count) if shuffle else np.arange(self.count)
+
+    def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        for index in indices:
+            yield index + self.first, None
+
+    def close(self) -> None:
+        pass
+
+
+def on_ranks(job: Callable[[World, dict[str, Rows], Any], Any], *rows: Rows) -> list[Any]:
+    """Run a job on as many ranks as there are rows, each with its own."""
+    shards = Shards(lambda items, _: {"train": next(items)}, lambda: [lambda row=row: iter([row]) for row in rows])
+    return ThreadEngine(len(rows)).run(job, shards, Settings(stall_timeout=20))
+
+
+def steps_of(*rows: Rows, batch_size: int | None, epoch: int = 1, shuffle: bool = True, seed: int = 3) -> list[Any]:
+    """Return, step by step, the values that each rank gave."""
+
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        feed = Feed(parts["train"], world, batch_size, shuffle=shuffle, seed=seed)
+        batches = list(feed.epoch(epoch))
+        assert len(batches) == feed.steps
+        assert all(len(batch.x) == (batch.rows or 1) for batch in batches)
+        return [(batch.x[: batch.rows].tolist(), batch.step_rows) for batch in batches]
+
+    by_step = list(zip(*on_ranks(job, *rows), strict=True))
+    for told in by_step:
+        assert {step_rows for _, step_rows in told} == {sum(len(values) for values, _ in told)}
+    return [[values for values, _ in told] for told in by_step]
+
+
+def held(*counts: int) -> list[NumberRows]:
+    """Return each rank's own rows: rank r holds 1000 r, 1000 r + 1, ..."""
+    return [NumberRows(count, 1000 * rank, shared=False) for rank, count in enumerate(counts)]
+
+
+def flat(steps: Any) -> list[int]:
+    return [value for step in steps for values in step for value in values]
+
+
+@pytest.mark.parametrize("counts", [(10,), (6, 6), (9, 2), (0, 7), (5, 0, 1)], ids=str)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_held_row_is_seen_exactly_once(counts: tuple[int, ...], shuffle: bool) -> None:
+    rows = held(*counts)
+    steps = steps_of(*rows, batch_size=4, shuffle=shuffle)
+    assert sorted(flat(steps)) == [row.first + i for row in rows for i in range(row.count)]
+    assert all(sum(map(len, step)) == 4 for step in steps[:-1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_shared_row_is_seen_exactly_once(ranks: int) -> None:
+    steps = steps_of(*[NumberRows(11)] * ranks, batch_size=4)
+    assert sorted(flat(steps)) == list(range(11))
+    assert [sum(map(len, step)) for step in steps] == [4, 4, 3]
+
+
+def test_short_shard_takes_part_in_every_step() -> None:
+    steps = steps_of(*held(16, 4), batch_size=5)
+    assert [[len(values) for values in step] for step in steps] == [[4, 1]] * 4
+
+
+def test_a_rank_without_rows_steps_along_with_a_template_row() -> None:
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        feed = Feed(parts["train"], world, 2, shuffle=True, seed=0)
+        return [(batch.x.tolist(), batch.y, batch.rows, batch.step_rows) for batch in feed.epoch(1)]
+
+    idle = on_ranks(job, *held(0, 3))[0]
+    assert idle == [([1000], None, 0, 2), ([1000], None, 0, 1)]
+
+
+def test_a_rank_that_has_rows_but_none_for_a_step_gets_a_template_too() -> None:
+    steps = steps_of(*held(9, 1), batch_size=1)
+    assert [len(step[1]) for step in steps].count(1) == 1
+
+
+def test_nobody_has_rows() -> None:
+    assert steps_of(*held(0, 0), batch_size=3) == []
+
+
+def test_labels_come_with_templates_too() -> None:
+    x, y = np.arange(6.0).reshape(3, 2), {"a": np.arange(3), "b": [np.ones((3, 2))]}
+    empty = (x[:0], {"a": y["a"][:0], "b": [y["b"][0][:0]]})
+
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        (batch,) = Feed(parts["train"], world, 8, shuffle=False, seed=0).epoch(1)
+        return batch
+
+    full, idle = ThreadEngine(2).run(job, shards_of([(x, y), empty]), Settings())
+    assert full.rows == 3 and full.x.tolist() == x.tolist() and full.y["b"][0].shape == (3, 2)
+    assert idle.rows == 0 and idle.x.shape == (1, 2) and list(idle.y) == ["a", "b"] and idle.y["b"][0].shape == (1, 2)
+
+
+@pytest.mark.parametrize("rows", [held(20, 9), [NumberRows(29)] * 2], ids=["held", "shared"])
+def test_order_is_drawn_anew_from_seed_and_epoch(rows: list[NumberRows]) -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return flat(steps_of(*rows, batch_size=6, seed=seed, epoch=epoch))
+
+    assert order(3, 1) == order(3, 1)
+    assert order(3, 1) != order(3, 2)
+    assert order(3, 1) != order(4, 1)
+
+
+def test_ranks_of_equal_length_are_not_shuffled_alike() -> None:
+    steps = steps_of(*held(50, 50), batch_size=100)
+    assert steps[0][0] != [value - 1000 for value in steps[0][1]]
+
+
+def test_unshuffled_rows_come_as_they_are() -> None:
+    assert flat(steps_of(NumberRows(7, shared=False), batch_size=3, shuffle=False)) == list(range(7))
+
+
+def test_an_epochs_order_does_not_depend_on_when_it_is_read() -> None:
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        feed = Feed(parts["train"], world, 4, shuffle=True, seed=1)
+        third = [batch.x.tolist() for batch in feed.epoch(3)]
+        next(iter(feed.epoch(1)))  # begun and left
+        list(feed.epoch(2))
+        return third, [batch.x.tolist() for batch in feed.epoch(3)]
+
+    for early, late in on_ranks(job, *held(9, 4)):
+        assert early == late
+
+
+def test_an_epoch_can_go_on_in_its_middle() -> None:
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        feed = Feed(parts["train"], world, 4, shuffle=True, seed=1)
+        return [[batch.x.tolist() for batch in feed.epoch(1, first)] for first in (0, 2)]
+
+    for whole, rest in on_ranks(job, *held(9, 4)):
+        assert rest == whole[2:]
+
+
+def test_shared_rows_give_the_same_global_batches_to_any_number_of_ranks() -> None:
+    one, two, three = (steps_of(*[NumberRows(23)] * ranks, batch_size=5) for ranks in (1, 2, 3))
+    joined = [[[value for values in step for value in values] for step in steps] for steps in (one, two, three)]
+    assert joined[0] == joined[1] == joined[2]
+    assert all(max(map(len, step)) - min(map(len, step)) <= 1 for step in three)
+
+
+def test_without_batch_size_the_ranks_own_are_added_up() -> None:
+    steps = steps_of(*[NumberRows(20, batch_size=3)] * 2, batch_size=None)
+    assert [sum(map(len, step)) for step in steps] == [6, 6, 6, 2]
+
+
+@pytest.mark.parametrize("size", [None, -4])
+def test_a_batch_size_that_nobody_gives_is_refused(size: int | None) -> None:
+    with pytest.raises(WorkerFailed, match=rf"ArgumentError: batch_size must be a positive number of rows.*got {size}"):
+        steps_of(*held(3, 3), batch_size=size)
+
+
+def test_shared_rows_of_unequal_length_are_refused() -> None:
+    with pytest.raises(WorkerFailed, match=r"DataError: every worker must see the same dataset.* \(5, 6\).*split for"):
+        steps_of(NumberRows(5), NumberRows(6), batch_size=2)
+
+
+def test_drop_last_leaves_the_short_step_out() -> None:
+    row = NumberRows(11)
+    row.drop_last = True
+    assert [sum(map(len, step)) for step in steps_of(row, row, batch_size=4)] == [4, 4]
+
+
+# The spool as rows.
+
+
+def test_spooled_parts_keep_their_structure(tmp_path: Path) -> None:
+    x, y = {"a": np.arange(4), "b": (np.ones((4, 2), np.float32),)}, np.arange(4) * 10
+    stream = [
+        ("train", x, y),
+        ("valid", np.zeros((2, 3)), None),
+        ("train", {"a": np.array([9]), "b": (np.zeros((1, 2), np.float32),)}, np.array([90])),
+    ]
+    parts = spool_parts(stream, tmp_path, ("train", "valid", "never"))
+    try:
+        assert {part: rows.count for part, rows in parts.items()} == {"train": 5, "valid": 2, "never": 0}
+        ((read_x, read_y),) = parts["train"].read([np.array([4, 0])])
+        assert read_x["a"].tolist() == [9, 0] and read_x["b"][0].shape == (2, 2) and read_y.tolist() == [90, 0]
+        ((_, no_y),) = parts["valid"].read([np.array([1])])
+        assert no_y is None
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        for rows in parts.values():
+            rows.close()
+
+
+def test_a_block_of_another_structure_is_refused(tmp_path: Path) -> None:
+    stream = [("train", np.zeros((2, 3)), np.zeros(2)), ("train", (np.zeros((2, 3)),), np.zeros(2))]
+    with leaks(grace=1), pytest.raises(DataError, match=r"all blocks of the train data must have the same structure"):
+        spool_parts(stream, tmp_path, ("train",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_of_another_shape_is_refused(tmp_path: Path) -> None:
+    stream = [("train", np.zeros((2, 3)), np.zeros(2)), ("train", np.zeros((2, 4)), np.zeros(2))]
+    with pytest.raises(DataError, match=r"\(3,\).*\(4,\)|\(4,\).*\(3,\)"):
+        spool_parts(stream, tmp_path, ("train",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_when_the_stream_fails(tmp_path: Path) -> None:
+    def stream() -> Iterator[tuple[str, Any, Any]]:
+        yield "train", np.zeros((2, 3)), None
+        raise OSError("the network went away")
+
+    with pytest.raises(OSError, match="the network went away"):
+        spool_parts(stream(), tmp_path, ("train",))
+    assert list(tmp_path.iterdir()) == []
+    assert not list(Path(tempfile.gettempdir()).glob("orca-*"))

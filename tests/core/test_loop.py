@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orca.core.engine import Settings
+from orca.core.feed import Feed
+from orca.core.learner import FitPlan, Losses
+from orca.core.loop import evaluate, run_epochs
+from orca.core.metrics import MAE, MSE, CustomizedMetric, Metric
+from orca.core.source import Batch, Rows
+from orca.core.world import World
+from orca.testing import LinearLearner, ThreadEngine, shards_of
+
+SETTINGS = Settings(stall_timeout=20)
+TRAINING = ["num_samples", "epoch", "batch_count", "train_loss", "last_train_loss"]
+
+
+class Summing(LinearLearner):
+    """Learn nothing: the loss of a row is its value, so that every number can be worked out by hand."""
+
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan) -> Losses:
+        losses = Losses()
+        for batch in batches:
+            values = batch.x[: batch.rows, 0]
+            losses.loss_sum += epoch * float(values.sum())
+            losses.last_loss_sum, losses.last_rows = epoch * float(values.sum()), batch.rows
+            losses.rows += batch.rows
+            losses.steps += 1
+        return losses
+
+
+@dataclass(frozen=True)
+class LoopJob:
+    """Run the epochs and return every rank's history."""
+
+    plan: FitPlan
+    metrics: tuple[Metric, ...] = ()
+    learner: LinearLearner = field(default_factory=lambda: LinearLearner(1))
+    trained: int = 0
+
+    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        plan = self.plan
+        pulse.profiling = plan.profile
+        feeds = {part: Feed(rows[part], world, plan.batch_size, shuffle=plan.shuffle, seed=0) for part in rows}
+        self.learner.join(world, None, 0, training=True)
+        return run_epochs(
+            self.learner, feeds["train"], feeds.get("valid"), self.metrics, plan, world, pulse, self.trained
+        )
+
+
+def shard(*values: float) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(values, np.float64).reshape(-1, 1), np.array(values, np.float64) * 2
+
+
+PLAN = FitPlan(epochs=2, batch_size=2, shuffle=False)
+UNEVEN = [shard(1, 2, 3), shard(), shard(10)]
+
+
+def test_history_has_a_line_an_epoch_with_exact_numbers() -> None:
+    histories = ThreadEngine(3).run(LoopJob(PLAN, learner=Summing(1)), shards_of(UNEVEN), SETTINGS)
+    # Steps: rows at 1/6, 3/6, 5/6 of rank 0 and 1/2 of rank 2: {1, 2}, then {10, 3}.
+    assert histories[0].epochs == [
+        {"num_samples": 4, "epoch": 1, "batch_count": 2, "train_loss": 4.0, "last_train_loss": 6.5},
+        {"num_samples": 4, "epoch": 2, "batch_count": 2, "train_loss": 8.0, "last_train_loss": 13.0},
+    ]
+    assert histories[0].epochs == histories[1].epochs == histories[2].epochs
+    assert [history.steps for history in histories] == [4, 4, 4]
+
+
+def test_each_rank_keeps_its_own_line() -> None:
+    first, idle, last = ThreadEngine(3).run(LoopJob(PLAN, learner=Summing(1)), shards_of(UNEVEN), SETTINGS)
+    own = {"num_samples": 3, "epoch": 1, "batch_count": 2, "train_loss": 2.0, "last_train_loss": 3.0}
+    assert first.mine[0] == own
+    assert last.mine[0] == {**own, "num_samples": 1, "train_loss": 10.0, "last_train_loss": 10.0}
+    assert idle.mine[0]["num_samples"] == 0 and idle.mine[0]["batch_count"] == 2
+    assert math.isnan(idle.mine[0]["train_loss"]) and math.isnan(idle.mine[0]["last_train_loss"])
+
+
+def test_epochs_go_on_after_those_trained() -> None:
+    (history,) = ThreadEngine(1).run(LoopJob(PLAN, trained=5), shards_of([shard(1, 2)]), SETTINGS)
+    assert [line["epoch"] for line in history.epochs] == [6, 7]
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1, [1]), (3, [2, 1]), (4, [2, 2]), (100, [2, 2])])
+def test_max_steps_ends_training_in_mid_epoch(limit: int, steps: list[int]) -> None:
+    job = LoopJob(replace(PLAN, max_steps=limit), learner=Summing(1))
+    for history in ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)]), SETTINGS):
+        assert [line["batch_count"] for line in history.epochs] == steps and history.steps == sum(steps)
+        assert [line["num_samples"] for line in history.epochs] == [2 * count for count in steps]
+
+
+def test_no_rows_are_no_steps_and_no_numbers() -> None:
+    (history,) = ThreadEngine(1).run(LoopJob(FitPlan(epochs=1)), shards_of([shard()]), SETTINGS)
+    (line,) = history.epochs
+    assert line["num_samples"] == line["batch_count"] == 0 and math.isnan(line["train_loss"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_validation_merges_exactly(ranks: int) -> None:
+    values = np.array([0.0, 1.0, 2.0, 3.0, 50.0])
+    valid = {1: [values], 2: [values[:1], values[1:]], 3: [values[:0], values[:4], values[4:]]}[ranks]
+    train = [shard(1.0, 2.0), shard(), shard()][:ranks]
+    middle = CustomizedMetric(lambda output, target: float(np.median(target))).named("Middle")
+    job = LoopJob(FitPlan(epochs=1, batch_size=2), (MSE(), MAE(), middle), learner=Summing(1))
+    shards = shards_of(train, [shard(*part) for part in valid])
+    told = ThreadEngine(ranks).run(job, shards, SETTINGS)
+    learner = LinearLearner(1)
+    learner.restore(learner.initial_state(0))
+    error = learner.predict(values.reshape(-1, 1)) - 2 * values
+    for history in told:
+        (line,) = history.epochs
+        assert list(line) == [*TRAINING, "val_num_samples", "val_loss", "val_mse", "val_mae", "val_middle"]
+        assert line["val_num_samples"] == 5 and line["val_middle"] == 4.0
+        assert line["val_loss"] == pytest.approx(np.mean(error**2), rel=1e-12)
+        assert line["val_mse"] == pytest.approx(np.mean(error**2), rel=1e-6)
+        assert line["val_mae"] == pytest.approx(np.mean(abs(error)), rel=1e-6)
+    assert [history.mine[0]["val_num_samples"] for history in told] == [len(part) for part in valid]
+
+
+def test_profile_tells_where_time_went_and_starts_anew_each_epoch() -> None:
+    job = LoopJob(replace(PLAN, profile=True))
+    histories = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)], [shard(1), shard(2)]), SETTINGS)
+    names = [f"mean_{name}_s" for name in ("data", "fwd", "bwd", "optimizer", "eval_fwd", "train_epoch")]
+    for history in histories:
+        for line in (*history.epochs, *history.mine):
+            assert list(line["profile"]) == names
+            assert all(0 <= seconds < 20 for seconds in line["profile"].values())
+        assert history.epochs[0]["profile"]["mean_bwd_s"] > 0
+    for epoch in (0, 1):
+        means = [history.mine[epoch]["profile"]["mean_train_epoch_s"] for history in histories]
+        assert histories[0].epochs[epoch]["profile"]["mean_train_epoch_s"] == pytest.approx(np.mean(means))
+
+
+def test_without_profile_there_is_none() -> None:
+    (history,) = ThreadEngine(1).run(LoopJob(PLAN), shards_of([shard(1, 2)]), SETTINGS)
+    assert all(list(line) == TRAINING for line in history.epochs)
+
+
+@dataclass(frozen=True)
+class EvaluateLoop:
+    """Evaluate some steps."""
+
+    metrics: Sequence[Metric]
+    num_steps: int | None
+
+    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        learner = LinearLearner(1)
+        learner.join(world, None, 0, training=False)
+        feed = Feed(rows["train"], world, 2, shuffle=False, seed=0)
+        return evaluate(learner, feed, self.metrics, world, pulse, self.num_steps)
+
+
+def test_evaluate_counts_only_the_steps_asked_for() -> None:
+    shards = shards_of([shard(1, 2, 3), shard(4, 5, 6)])
+    all_rows, some = (ThreadEngine(2).run(EvaluateLoop((MSE(),), n), shards, SETTINGS) for n in (None, 2))
+    assert [reduced["num_samples"] for reduced, _ in all_rows] == [6, 6]
+    assert [reduced["num_samples"] for reduced, _ in some] == [4, 4]
+    assert [own["num_samples"] for _, own in some] == [2, 2]
+    assert list(some[0][0]) == ["num_samples", "val_loss", "MSE"]

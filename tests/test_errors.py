@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from orca import errors
+from orca.errors import (
+    ArgumentError,
+    DataError,
+    MissingDependency,
+    NotYet,
+    OrcaError,
+    WorkerFailed,
+)
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_survives_a_pickle(kind: type[OrcaError]) -> None:
+    arguments = (3, "node-7", "ValueError: bad", "Traceback ...") if issubclass(kind, WorkerFailed) else ("what, why",)
+    error = kind(*arguments)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind and again.args == error.args and str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_is_an_orca_error_that_says_what_for(kind: type[OrcaError]) -> None:
+    assert issubclass(kind, OrcaError) and kind.__doc__
+
+
+def test_wrong_arguments_are_caught_as_both_api_families_did() -> None:
+    for kind in (ArgumentError, DataError, NotYet):
+        assert issubclass(kind, ValueError) and issubclass(kind, RuntimeError)
+    assert issubclass(NotYet, NotImplementedError) and issubclass(MissingDependency, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb"), [(WorkerFailed, "failed"), (errors.WorkerLost, "was lost"), (errors.WorkerStalled, "stalled")]
+)
+def test_a_workers_failure_says_who_where_and_why(kind: type[WorkerFailed], verb: str) -> None:
+    error = kind(3, "node-7", "ValueError: bad", "Traceback: line 1\n")
+    assert str(error) == f"rank 3 on node-7 {verb}: ValueError: bad\n\nTraceback: line 1"
+    assert (error.rank, error.host, error.reason) == (3, "node-7", "ValueError: bad")
+    assert str(kind(0, "h", "gone")) == f"rank 0 on h {verb}: gone"
+
+
+def test_a_missing_dependency_gives_the_line_that_installs_it() -> None:
+    error = MissingDependency.of("ray", "ray", "the ray engine")
+    assert str(error) == (
+        "the ray engine needs the package 'ray', which is not installed. Run: pip install 'orca-dl[ray]'"
+    )
+    assert isinstance(pickle.loads(pickle.dumps(error)), ImportError)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orca import job as job_module
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan, OutputSpec, State
+from orca.core.metrics import MAE
+from orca.core.plan import Plan
+from orca.core.source import Shards
+from orca.errors import ArgumentError
+from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.testing import LinearLearner, ThreadEngine, shards_of
+
+SETTINGS = Settings(stall_timeout=20)
+PLAN = FitPlan(epochs=3, batch_size=6, seed=5)
+LEARNER = LinearLearner(3, rate=0.05, momentum=0.5)
+SPLITS = {"even": (14, 14, 14), "uneven": (30, 3, 9), "empty": (0, 40, 2), "all on one": (0, 0, 42)}
+
+
+def data(rows: int = 42) -> tuple[np.ndarray, np.ndarray]:
+    chance = np.random.default_rng(7)
+    x = chance.normal(size=(rows, 3))
+    return x, x @ [1.0, -2.0, 0.5] + 3.0 + 0.01 * chance.normal(size=rows)
+
+
+def split(counts: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    x, y = data(sum(counts))
+    edges = np.cumsum((0, *counts))
+    return [(x[a:b], y[a:b]) for a, b in pairwise(edges)]
+
+
+def fit(shards: Shards, ranks: int, plan: FitPlan = PLAN, state: State | None = None) -> tuple[list[Any], State]:
+    told = ThreadEngine(ranks).run(FitJob(LEARNER, plan, (), state), shards, SETTINGS)
+    assert [kept is not None for _, kept in told] == [True, *[False] * (ranks - 1)]
+    return told[0][0].epochs, told[0][1]
+
+
+def global_batches(parts: list[tuple[np.ndarray, np.ndarray]], plan: FitPlan, epoch: int) -> list[Any]:
+    """Return the (x, y) of every step of an epoch: who gives what, as the plan and the seed say."""
+    shares = Plan(tuple(len(x) for x, _ in parts), plan.batch_size or 1)
+    orders = [np.random.default_rng([plan.seed, epoch, r + 1]).permutation(len(x)) for r, (x, _) in enumerate(parts)]
+    steps = zip(*(shares.slices(rank) for rank in range(len(parts))), strict=True)
+    batches = []
+    for step in steps:
+        taken = [(parts[r], orders[r][start:stop]) for r, (start, stop, _) in enumerate(step)]
+        batches.append(tuple(np.concatenate([part[i][index] for part, index in taken]) for i in (0, 1)))
+    return batches
+
+
+def plain_loop(batches_of: Any, plan: FitPlan) -> tuple[list[float], np.ndarray]:
+    """Train in one plain numpy loop; return the loss of each epoch and the weights."""
+    weight = np.random.default_rng(plan.seed).normal(size=4)
+    velocity, losses = np.zeros(4), []
+    for epoch in range(1, plan.epochs + 1):
+        total = rows = 0.0
+        for x, y in batches_of(epoch):
+            inputs = np.column_stack([x, np.ones(len(x))])
+            error = inputs @ weight - y
+            total, rows = total + float(error @ error), rows + len(x)
+            velocity = LEARNER.momentum * velocity + 2 * inputs.T @ error / len(x)
+            weight = weight - LEARNER.rate * velocity
+        losses.append(total / rows)
+    return losses, weight
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("counts", SPLITS.values(), ids=SPLITS.keys())
+def test_any_split_equals_a_plain_loop_over_the_same_batches(counts: tuple[int, ...], ranks: int) -> None:
+    counts = (*counts[: ranks - 1], sum(counts[ranks - 1 :]))
+    parts = split(counts)
+    history, state = fit(shards_of(parts), ranks)
+    losses, weight = plain_loop(lambda epoch: global_batches(parts, PLAN, epoch), PLAN)
+    assert [line["train_loss"] for line in history] == pytest.approx(losses, abs=1e-10)
+    assert np.abs(state.payload["models"][0]["weight"] - weight).max() < 1e-10
+    assert [line["num_samples"] for line in history] == [42] * 3
+    assert losses[-1] < losses[0] / 5
+
+
+@pytest.mark.parametrize("counts", SPLITS.values(), ids=SPLITS.keys())
+def test_one_rank_equals_two_equals_three_where_a_step_takes_all_rows(counts: tuple[int, ...]) -> None:
+    plan = replace(PLAN, batch_size=42)
+    a, b, c = split(counts)
+    joined = tuple(np.concatenate(pair) for pair in zip(b, c, strict=True))
+    whole = fit(shards_of([data()]), 1, plan)
+    for parts in ([a, joined], [a, b, c]):
+        history, state = fit(shards_of(parts), len(parts), plan)
+        assert [line["train_loss"] for line in history] == pytest.approx([h["train_loss"] for h in whole[0]], abs=1e-10)
+        weights = [s.payload["models"][0]["weight"] for s in (state, whole[1])]
+        assert np.abs(weights[0] - weights[1]).max() < 1e-10
+
+
+def test_fit_twice_goes_on_at_the_next_epoch() -> None:
+    parts = split((20, 13))
+    once = fit(shards_of(parts), 2, replace(PLAN, epochs=4))
+    first, state = fit(shards_of(parts), 2, replace(PLAN, epochs=1))
+    assert (state.epoch, state.steps) == (1, 6)
+    second, state = fit(shards_of(parts), 2, replace(PLAN, epochs=3), state)
+    assert [line["epoch"] for line in first + second] == [1, 2, 3, 4]
+    assert (state.epoch, state.steps) == (once[1].epoch, once[1].steps) == (4, 24)
+    assert [line["train_loss"] for line in first + second] == [line["train_loss"] for line in once[0]]
+    for kind, name in (("models", "weight"), ("optimizers", "velocity")):
+        assert (state.payload[kind][0][name] == once[1].payload[kind][0][name]).all()
+
+
+def test_fit_goes_on_with_another_number_of_ranks() -> None:
+    _, state = fit(shards_of(split((20, 22))), 2)
+    history, state = fit(shards_of(split((14, 14, 14))), 3, PLAN, state)
+    assert [line["epoch"] for line in history] == [4, 5, 6] and state.epoch == 6
+
+
+def test_fit_leaves_the_state_it_was_given_alone() -> None:
+    _, state = fit(shards_of([data()]), 1)
+    before = state.payload["models"][0]["weight"].copy()
+    fit(shards_of([data()]), 1, PLAN, state)
+    assert state.epoch == 3 and (state.payload["models"][0]["weight"] == before).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_evaluate_is_exact_over_ranks(ranks: int) -> None:
+    x, y = data()
+    _, state = fit(shards_of([(x, y)]), 1)
+    counts = {1: (42,), 2: (40, 2), 3: (5, 0, 37)}[ranks]
+    told = ThreadEngine(ranks).run(EvaluateJob(LEARNER, 8, (MAE(),), state), shards_of(split(counts)), SETTINGS)
+    error = np.column_stack([x, np.ones(42)]) @ state.payload["models"][0]["weight"] - y
+    for reduced, own, output in told:
+        assert reduced == told[0][0] and list(reduced) == list(own) == ["num_samples", "val_loss", "MAE"]
+        assert output == OutputSpec((("float64", ()),))
+    assert told[0][0]["num_samples"] == 42 and [own["num_samples"] for _, own, _ in told] == list(counts)
+    assert told[0][0]["val_loss"] == pytest.approx(np.mean(error**2), abs=1e-12)
+    assert told[0][0]["MAE"] == pytest.approx(np.mean(abs(error)), rel=1e-6)
+
+
+def test_evaluate_profile_has_its_phases() -> None:
+    job = EvaluateJob(LEARNER, 8, (), None, profile=True)
+    ((reduced, own, _),) = ThreadEngine(1).run(job, shards_of([data()]), SETTINGS)
+    assert reduced["profile"] == own["profile"] and reduced["profile"]["mean_eval_fwd_s"] > 0
+
+
+# Predict.
+
+
+class Counting(LinearLearner):
+    """Count how often a model is restored in this process."""
+
+    restored = 0
+
+    def restore(self, state: State) -> None:
+        type(self).restored += 1
+        super().restore(state)
+
+
+class Two(LinearLearner):
+    """Answer with two heads, and mind how many rows it sees at once."""
+
+    def predict(self, x: Any) -> Any:
+        assert len(x["a"]) <= 4
+        return {"sum": x["a"] + x["b"][0], "rows": (np.full((len(x["a"]), 2), 7),)}
+
+
+@pytest.fixture(autouse=True)
+def no_model_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "_restored", {})
+
+
+def test_predict_answers_the_same_in_any_blocks() -> None:
+    x, _ = data(17)
+    state = LEARNER.initial_state(1)
+    whole = np.column_stack([x, np.ones(17)]) @ state.payload["models"][0]["weight"]
+    for size in (1, 4, 17, 100):
+        job = PredictJob.of(LEARNER, state, size)
+        assert np.allclose(job(x), whole, rtol=0, atol=1e-12)
+        assert np.allclose(np.concatenate([job(x[:5]), job(x[5:6]), job(x[6:])]), whole, rtol=0, atol=1e-12)
+
+
+def test_predict_restores_one_model_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    import orca.testing
+
+    # Found by name in unpickling, so that the copy counts in this very class.
+    monkeypatch.setattr(orca.testing, "Counting", Counting, raising=False)
+    monkeypatch.setattr(Counting, "__module__", "orca.testing")
+    monkeypatch.setattr(Counting, "restored", 0)
+    x, learner = data(9)[0], Counting(3)
+    first = PredictJob.of(learner, learner.initial_state(1), 4)
+    for _ in range(3):
+        first(x)
+    assert Counting.restored == 1
+    again = PredictJob.of(learner, learner.initial_state(1), 2)
+    assert again.key == first.key
+    again(x)
+    assert Counting.restored == 1
+    other = PredictJob.of(learner, learner.initial_state(2), 4)
+    assert other.key != first.key and not np.allclose(other(x), first(x))
+    assert Counting.restored == 3 and len(job_module._restored) == 2
+
+
+def test_predict_joins_trees_of_outputs() -> None:
+    x = {"a": np.arange(9.0), "b": [np.ones(9)]}
+    answer = PredictJob.of(Two(1), LEARNER.initial_state(0), 4)(x)
+    assert answer["sum"].tolist() == list(np.arange(9) + 1.0) and answer["rows"][0].shape == (9, 2)
+
+
+def test_predict_of_no_rows_has_the_right_shape() -> None:
+    assert PredictJob.of(LEARNER, LEARNER.initial_state(0), 4)(np.zeros((0, 3))).shape == (0,)
+    none = PredictJob.of(Two(1), LEARNER.initial_state(0), 4)({"a": np.zeros(0), "b": [np.zeros(0)]})
+    assert none["sum"].shape == (0,) and none["rows"][0].shape == (0, 2)
+
+
+def test_predict_takes_no_optimizer_along() -> None:
+    state = LEARNER.initial_state(0)
+    state.payload["optimizers"] = [{"velocity": np.zeros(100_000)}]
+    assert len(PredictJob.of(LEARNER, state, 4).work) < 20_000
+
+
+def test_a_model_that_cannot_travel_is_named() -> None:
+    learner = LinearLearner(3)
+    learner.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(ArgumentError, match=r"the model cannot be sent to the workers: TypeError"):
+        PredictJob.of(learner, LEARNER.initial_state(0), 4)

@@ -1,0 +1,107 @@
+"""The shims `zoo` and `bigdl`: nothing but names, and light to import."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bigdl.orca.learn.pytorch
+import orca
+import zoo.orca.learn.pytorch
+from orca.registry import BACKENDS
+from programs import run_program
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
+MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
+PATHS = ["orca", "orca.common", "orca.data", "orca.data.shard", "orca.learn", "orca.learn.metrics"]
+PATHS += ["orca.learn.pytorch", "orca.learn.pytorch.estimator"]
+
+
+@pytest.mark.parametrize("root", ["zoo", "bigdl"])
+def test_every_promised_module_is_there(root: str) -> None:
+    assert {root, *(f"{root}.{path}" for path in PATHS)} <= set(MODULES)
+
+
+def test_no_folder_of_a_shim_is_a_namespace_package() -> None:
+    folders = {file.parent for file in FILES}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=MODULES)
+def test_shim_is_a_docstring_imports_and_all(file: Path) -> None:
+    text = file.read_text()
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= 12
+    assert len((ast.get_docstring(tree) or "\n").splitlines()) == 1
+    _, *imports, names = tree.body
+    assert all(isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orca.") for node in imports)
+    assert isinstance(names, ast.Assign | ast.AnnAssign)
+    assert ast.unparse(names.targets[0] if isinstance(names, ast.Assign) else names.target) == "__all__"
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_star_import_gives_the_names_of_orca_and_no_others(module: str) -> None:
+    shim = importlib.import_module(module)
+    namespace: dict[str, Any] = {}
+    exec(f"from {module} import *", namespace)
+    assert set(namespace) - {"__builtins__"} == set(shim.__all__)
+    assert all(value.__module__.startswith("orca.") for name, value in namespace.items() if name != "__builtins__")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_both_roots_give_the_same_names(path: str) -> None:
+    zoos, bigdls = (importlib.import_module(f"{root}.{path}") for root in ("zoo", "bigdl"))
+    assert zoos.__all__ == bigdls.__all__
+    own = [name for name in zoos.__all__ if getattr(zoos, name) is not getattr(bigdls, name)]
+    assert own == (["Estimator"] if "pytorch" in path else [])
+
+
+def test_shims_hold_every_metric() -> None:
+    metrics = importlib.import_module("orca.core.metrics")
+    concrete = {
+        name
+        for name in metrics.__all__
+        if inspect.isclass(getattr(metrics, name)) and issubclass(getattr(metrics, name), metrics.Metric)
+    }
+    shim = importlib.import_module("zoo.orca.learn.metrics")
+    assert set(shim.__all__) == concrete - {"SumMetric"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [(zoo.orca.learn.pytorch.Estimator, "bigdl"), (bigdl.orca.learn.pytorch.Estimator, "spark")],
+    ids=["zoo", "bigdl"],
+)
+def test_default_backend_is_the_one_of_the_import_root(kind: Any, backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    est = kind.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=torch.nn.MSELoss())
+    assert est.backend == BACKENDS[backend]
+    assert isinstance(est, kind) and isinstance(est, orca.Estimator)
+    assert inspect.signature(kind.from_torch).parameters["backend"].default == backend
+    given = kind.from_torch(model=model, loss=torch.nn.MSELoss(), backend="local")
+    assert given.backend == BACKENDS["local"]
+
+
+def test_signature_of_from_torch_differs_in_the_default_backend_alone() -> None:
+    ours = inspect.signature(orca.Estimator.from_torch).parameters
+    zoos = inspect.signature(zoo.orca.learn.pytorch.Estimator.from_torch).parameters
+    assert list(zoos) == list(ours)
+    assert [name for name in ours if ours[name].default != zoos[name].default] == ["backend"]
+
+
+def test_importing_every_shim_loads_no_framework_and_no_engine() -> None:
+    run_program(f"""
+        import importlib, sys
+        for module in {MODULES!r}:
+            importlib.import_module(module)
+        heavy = {{"pyspark", "ray", "torch", "tensorflow", "pandas"}} & set(sys.modules)
+        assert not heavy, heavy
+    """)
