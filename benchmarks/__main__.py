@@ -1,4 +1,4 @@
-"""Run benchmarks: `python -m benchmarks [name ...] [--repeats N]`. Prints a table, writes benchmarks/output/results.json."""
+"""Run benchmarks: `python -m benchmarks [name ...] [--repeats N]`. Prints a table, writes output/results.json."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def run(repeats: int) -> list[Result]:
     times = medians(interleaved(contenders, repeats))
     stop_orca_context()
     shutil.rmtree(folder)
-    found = Result(f"whole fit, {ROWS:,} x 784, {EPOCHS} epochs", times["orca"], times["torchrun"], "torchrun + Parquet")
+    found = Result(
+        f"whole fit, {ROWS:,} x 784, {EPOCHS} epochs", times["orca"], times["torchrun"], "torchrun + Parquet"
+    )
     found.notes = {"parts": {name: seconds for name, seconds in times.items() if name.startswith("scan")}}
     found.notes["training and the rest"] = times["orca"] - times["scan + deal + JVM to Arrow + spool"]
     print("  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()))

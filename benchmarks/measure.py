@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Result:
-    """Compare Orca with one peer. The ratio says how many times as fast Orca is; the target is the least it should be."""
+    """Compare Orca with one peer: the ratio says how many times as fast Orca is, the target the least it should be."""
 
     name: str
     ours: float

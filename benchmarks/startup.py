@@ -1,4 +1,4 @@
-"""Startup: a warm fit call to its first optimizer step, against a bare barrier job that forms a gloo group and steps."""
+"""Startup: a warm fit call to its first optimizer step, against a bare barrier job that forms a gloo group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer of the training benchmark: a plain DistributedDataParallel loop. Started by torchrun; prints epoch seconds."""
+"""The peer of the training benchmark: a plain DistributedDataParallel loop under torchrun; prints epoch seconds."""
 
 from __future__ import annotations
 

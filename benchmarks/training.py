@@ -27,7 +27,9 @@ def run(repeats: int) -> list[Result]:
     for case, target in TARGETS.items():
         times = medians(interleaved({"orca": lambda c=case: ours(c), "torchrun": lambda c=case: bare(c)}, repeats))
         results.append(
-            Result(f"training epoch, {case}, 2 processes", times["orca"], times["torchrun"], "torchrun DDP", "s", target)
+            Result(
+                f"training epoch, {case}, 2 processes", times["orca"], times["torchrun"], "torchrun DDP", "s", target
+            )
         )
     return results
 
@@ -49,8 +51,15 @@ def ours(case: str) -> float:
 
 
 def bare(case: str) -> float:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={WORKERS}", "--master_port=0"]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={WORKERS}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    command += ["--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", "-m", "benchmarks.torchrun_peer", case, str(EPOCHS)]
+    command += [
+        "--rdzv_backend=c10d",
+        "--rdzv_endpoint=127.0.0.1:0",
+        "-m",
+        "benchmarks.torchrun_peer",
+        case,
+        str(EPOCHS),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return statistics.median(json.loads(done.stdout.strip().splitlines()[-1])[1:])

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -94,6 +95,44 @@ def test_one_rank_equals_two_equals_three_where_a_step_takes_all_rows(counts: tu
         assert [line["train_loss"] for line in history] == pytest.approx([h["train_loss"] for h in whole[0]], abs=1e-10)
         weights = [s.payload["models"][0]["weight"] for s in (state, whole[1])]
         assert np.abs(weights[0] - weights[1]).max() < 1e-10
+
+
+@dataclass(frozen=True)
+class WholeData:
+    """Be all rows on every rank, as a map-style dataset is."""
+
+    shared = True
+    drop_last = False
+    batch_size = None
+    count = 42
+
+    def __call__(self, items: Any, folder: Any) -> dict[str, Any]:
+        return {"train": self}
+
+    def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
+        return generator.permutation(self.count)
+
+    def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        x, y = data()
+        yield from ((x[index], y[index]) for index in indices)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shared_rows_give_any_number_of_ranks_the_plain_loop(ranks: int) -> None:
+    x, y = data()
+
+    def batches(epoch: int) -> list[Any]:
+        order = np.random.default_rng([PLAN.seed, epoch, 0]).permutation(42)
+        return [(x[order[at : at + 5]], y[order[at : at + 5]]) for at in range(0, 42, 5)]
+
+    plan = replace(PLAN, batch_size=5)
+    history, state = fit(Shards(WholeData(), list), ranks, plan)
+    losses, weight = plain_loop(batches, plan)
+    assert [line["train_loss"] for line in history] == pytest.approx(losses, abs=1e-10)
+    assert np.abs(state.payload["models"][0]["weight"] - weight).max() < 1e-10
 
 
 def test_fit_twice_goes_on_at_the_next_epoch() -> None:

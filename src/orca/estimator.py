@@ -117,7 +117,7 @@ class Estimator:
             config=config,
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=learner.default_seed() if seed is None else seed,
+            seed=learner.default_seed() if seed is None else _natural("seed", seed),
             settings=Settings(stall_timeout, use_tqdm, threads_per_worker),
         )
 
@@ -277,9 +277,10 @@ class Estimator:
         return {"epoch": state.epoch, **state.payload}
 
     def load_state_dict(self, state_dict: dict[str, Any], blocking: bool = True) -> None:
-        """Take over what get_state_dict returned."""
-        payload = {key: state_dict.get(key, []) for key in ("models", "optimizers", "schedulers")}
-        self._state = State(epoch=state_dict.get("epoch", 0), payload=payload)
+        """Take over what get_state_dict returned, or the state dict of a model alone."""
+        whole: dict[str, Any] = state_dict if "models" in state_dict else {"models": [state_dict]}
+        payload = {key: whole.get(key, []) for key in ("models", "optimizers", "schedulers")}
+        self._state = State(epoch=whole.get("epoch", 0), payload=payload)
 
     def save(self, model_path: str, entire: bool = False) -> str:
         """Save weights and optimizer state; returns the path.
@@ -357,6 +358,12 @@ def _same_kind(source: Source, valid: Source) -> Source:
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
     return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _natural(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"{name} must be a whole number, 0 or more; got {value!r}.")
+    return value
 
 
 def _positive(name: str, value: Any) -> int:

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
+from orca.core.columns import concatenate
 from orca.core.engine import dumps
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan, Learner, OutputSpec, Predictor, State
-from orca.core.loop import History, evaluate, profile_of, run_epochs
+from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epochs
 from orca.core.metrics import Metric
 from orca.core.source import Rows
 from orca.core.telemetry import Pulse
-from orca.core.tree import flatten, map_tree, rows_of, unflatten
+from orca.core.tree import cut_rows, rows_of
 from orca.core.world import World
+from orca.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class FitJob:
         plan, learner = self.plan, self.learner
         pulse.profiling = plan.profile
         train = Feed(rows["train"], world, plan.batch_size, shuffle=plan.shuffle, seed=plan.seed)
+        if not train.plan.rows:
+            raise DataError("there are no rows to train on: the data is empty, or drop_last left nothing of it.")
         valid = Feed(rows["valid"], world, plan.batch_size, shuffle=False, seed=plan.seed) if "valid" in rows else None
         learner.join(world, self.state, plan.seed, training=True)
         try:
@@ -70,8 +73,8 @@ class EvaluateJob:
         finally:
             self.learner.leave()
         if self.profile:
-            own["profile"] = profile_of(pulse, feed.steps)
-            reduced = reduced | {"profile": own["profile"]}
+            own["profile"] = profile_of(pulse, evaluated=min(feed.steps, self.num_steps or feed.steps))
+            reduced = reduced | {"profile": mean_profile(world.all_gather(own["profile"]))}
         return reduced, own, output
 
 
@@ -106,10 +109,8 @@ class PredictJob:
         predictor = _restored["predictor"]
         rows, size = rows_of(x), self.batch_size
         cuts = range(0, rows, size) if rows else range(1)
-        parts = [predictor.predict(map_tree(lambda leaf, at=at: leaf[at : at + size], x)) for at in cuts]
-        leaves = [flatten(part)[0] for part in parts]
-        structure = flatten(parts[0])[1]
-        return unflatten(structure, [np.concatenate(column) for column in zip(*leaves, strict=True)])
+        parts = [predictor.predict(cut_rows(x, slice(at, at + size))) for at in cuts]
+        return concatenate(parts)
 
 
 _restored: dict[str, Any] = {}

@@ -59,9 +59,9 @@ class ThreadEngine:
 
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         """Run a job on all ranks together; results in rank order, or WorkerFailed for the rank that failed first."""
-        work, meeting = seal(job, shards.open), Meeting(self.workers, settings.stall_timeout)
+        meeting = Meeting(self.workers, settings.stall_timeout)
         try:
-            pieces = shards.portable()
+            work, pieces = seal(job, shards.open), shards.portable()
             data = [dumps(pieces[rank :: self.workers], "the data") for rank in range(self.workers)]
             with ThreadPoolExecutor(self.workers, thread_name_prefix="rank") as pool:
                 futures = [pool.submit(meeting.attend, rank, work, data[rank]) for rank in range(self.workers)]

@@ -47,12 +47,12 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_java_on_the_path_is_resolved_and_set_as_java_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "jdk", "21")
+    home = fake_java(tmp_path / "jdk", "17")
     links = tmp_path / "links"
     links.mkdir()
     (links / "java").symlink_to(home / "bin" / "java")
     only_path(monkeypatch, links)
-    assert ensure_java() == java.Java(str(home), 21, "PATH")
+    assert ensure_java() == java.Java(str(home), 17, "PATH")
     assert os.environ["JAVA_HOME"] == str(home)
 
 

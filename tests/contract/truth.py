@@ -243,11 +243,17 @@ class Make:
     name: str
     options: tuple[tuple[str, Any], ...] = ()
     grouped: bool = True
+    alone: bool = False  # whether the parameter without a dimension has a group of its own
+
+    def __str__(self) -> str:
+        return "-".join([self.name, *(name for name, _ in self.options if name != "lr")])
 
     def __call__(self, net: nn.Module, config: Any) -> torch.optim.Optimizer:
         kind = TrustRatio if self.name == "TrustRatio" else getattr(torch.optim, self.name)
         if self.name == "Muon":  # for matrices alone
             params: Any = [p for p in net.parameters() if p.dim() == 2]
+        elif self.alone:
+            params = [{"params": [p for p in net.parameters() if bool(p.dim()) == flat]} for flat in (True, False)]
         else:
             params = groups_of(net) if self.grouped else net.parameters()
         return kind(params, **dict(self.options))
@@ -322,7 +328,10 @@ def shape_cases() -> list[Case]:
         for sync in ("replicated", "sharded")
     ]
     cases += [Case(f"float32-{sync}", "uneven", single, adam, sync, nn.MSELoss()) for sync in ("replicated", "sharded")]
-    cases += [Case(f"norm-{sync}", "even", normed, momentum, sync, nn.MSELoss()) for sync in ("replicated", "sharded")]
+    cases += [Case("sum", "uneven", linear, momentum, "sharded", nn.BCELoss(reduction="sum"))]
+    cases += [
+        Case(f"norm-{sync}", "even", normed, momentum, sync, nn.MSELoss(), 12) for sync in ("replicated", "sharded")
+    ]
     return cases
 
 
@@ -335,8 +344,14 @@ def loader_cases() -> list[Case]:
 def optimizer_cases() -> list[Case]:
     """Return a case for each optimizer this torch has."""
     have = [make for make in OPTIMIZERS if make.name == "TrustRatio" or hasattr(torch.optim, make.name)]
-    names = [f"{make.name}{number or ''}" for number, make in enumerate(have)]
-    return [Case(name, "uneven", two_inputs, make, "sharded", nn.BCELoss()) for name, make in zip(names, have, strict=True)]
+    cases = [Case(str(make), "uneven", two_inputs, make, "sharded", nn.BCELoss()) for make in have]
+    scalar = Make("Adam", (("lr", 0.1),), alone=True)
+    closing = Make("LBFGS", (("max_iter", 2),), grouped=False)
+    return [
+        *cases,
+        Case("Adam-scalar", "uneven", two_inputs, scalar, "sharded", nn.BCELoss()),
+        Case("LBFGS-empty", "empty", perceptron, closing, "sharded", nn.BCELoss()),
+    ]
 
 
 # What runs on the ranks.
@@ -427,6 +442,7 @@ def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED,
     for epoch in steps:
         total, rows, loss = 0.0, 0, 0.0
         net.train()
+        stepper.load_state_dict(copy.deepcopy(stepper.state_dict()))  # which rounds some entries to the weights' dtype
         for ranks in epoch:
             step = [[n for part in ranks for n in part]] if not apart else [part for part in ranks if part]
             size = sum(map(len, step))
@@ -438,9 +454,10 @@ def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED,
                     kept = [buffer.clone() for buffer in net.buffers()]
                     inputs = map_tree(lambda leaf, part=part: torch.from_numpy(leaf[part]).to(kind), x)
                     output = net(*inputs) if isinstance(inputs, tuple) else net(inputs)
-                    mean = case.loss(output, torch.from_numpy(y[part]).to(kind)) * len(part) / size
-                    mean.backward()
-                    loss += float(mean.detach())
+                    mean = case.loss(output, torch.from_numpy(y[part]).to(kind))
+                    weighted = mean * (1 if case.loss.reduction == "sum" else len(part) / size)
+                    weighted.backward()
+                    loss += float(weighted.detach())
                     for buffer, old in zip(net.buffers(), kept, strict=True) if place else ():
                         buffer.copy_(old)
                 return loss
@@ -450,6 +467,7 @@ def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED,
             else:
                 loss = closure()
                 stepper.step()
+            loss = loss / size if case.loss.reduction == "sum" else loss  # told for a row
             total, rows = total + loss * size, rows + size
         losses.append(total / rows)
         last_losses.append(loss)

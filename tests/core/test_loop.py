@@ -123,7 +123,7 @@ def test_validation_merges_exactly(ranks: int) -> None:
     assert [history.mine[0]["val_num_samples"] for history in told] == [len(part) for part in valid]
 
 
-def test_profile_tells_where_time_went_and_starts_anew_each_epoch() -> None:
+def test_profile_tells_where_time_went() -> None:
     job = LoopJob(replace(PLAN, profile=True))
     histories = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)], [shard(1), shard(2)]), SETTINGS)
     names = [f"mean_{name}_s" for name in ("data", "fwd", "bwd", "optimizer", "eval_fwd", "train_epoch")]
@@ -135,6 +135,20 @@ def test_profile_tells_where_time_went_and_starts_anew_each_epoch() -> None:
     for epoch in (0, 1):
         means = [history.mine[epoch]["profile"]["mean_train_epoch_s"] for history in histories]
         assert histories[0].epochs[epoch]["profile"]["mean_train_epoch_s"] == pytest.approx(np.mean(means))
+
+
+class Timed(Summing):
+    """Spend exactly a second an epoch in the forward phase, for all that is said."""
+
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan) -> Losses:
+        pulse.profile["forward"] += 1.0
+        return super().train(batches, pulse, epoch, plan)
+
+
+def test_profile_is_the_mean_over_the_steps_of_its_own_epoch() -> None:
+    job = LoopJob(replace(PLAN, profile=True), learner=Timed(1))
+    for history in ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)]), SETTINGS):
+        assert [line["profile"]["mean_fwd_s"] for line in history.epochs] == [0.5, 0.5]
 
 
 def test_without_profile_there_is_none() -> None:

@@ -121,9 +121,7 @@ def _knock(address: str | None) -> None:
     try:
         socket.create_connection((told.group(1), int(told.group(2))), timeout=10).close()
     except OSError as error:
-        raise OrcaError(
-            f"could not reach Ray at {address!r}: {error}. Is it running, and is this its address?"
-        ) from None
+        raise OrcaError(f"could not reach Ray at {address!r}: {error}. Is it running there?") from None
 
 
 def _address_info(ray: Any) -> dict[str, Any]:

@@ -390,7 +390,7 @@ def _ensure_jvm(wanted: Mapping[str, str], request: Request, life: ExitStack) ->
             conf.set(key, value)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if request.log_output else {}
     with ExitStack() as launch:
-        _set_environment(_log_options(request.options, launch), launch)
+        _set_environment(_log_options(launch), launch)
         try:
             gateway = cast(Any, java_gateway).launch_gateway(conf, popen_kwargs=pipes)
         except Exception as error:
@@ -402,14 +402,14 @@ def _ensure_jvm(wanted: Mapping[str, str], request: Request, life: ExitStack) ->
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _log_options(options: Options, launch: ExitStack) -> dict[str, str]:
-    """Return the environment that makes the JVM log at the asked level from its first line on, which is read once."""
+def _log_options(launch: ExitStack) -> dict[str, str]:
+    """Return the environment that keeps the JVM quiet until setLogLevel is called; a file of the user's comes first."""
     conf_dir = os.environ.get("SPARK_CONF_DIR") or os.path.join(_spark_home(), "conf")
     if any(os.path.exists(os.path.join(conf_dir, f"log4j2.{end}")) for end in ("properties", "xml", "json", "yaml")):
         return {}
     path = os.path.join(_folder(launch), "log4j2.properties")
     with open(path, "w") as out:
-        out.write(_log4j(options.spark_log_level))
+        out.write(_log4j("warn"))
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     return {"SPARK_SUBMIT_OPTS": f"{given} -Dlog4j2.configurationFile={path}".strip()}
 

@@ -102,7 +102,9 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     try:
         with scratch() as folder:
             job, open_rows = cloudpickle.loads(envelope.work)
-            result = _work(job, open_rows, envelope, peer_of(link), iter(items), folder, link.pulse)
+            # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
+            patience = 0.0 if link.connected else envelope.settings.stall_timeout
+            result = _work(job, open_rows, envelope, peer_of(link), iter(items), folder, link.pulse, patience)
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise
@@ -117,16 +119,21 @@ def preload() -> None:
 
 
 def _work(
-    job: Job, open_rows: Open, envelope: Envelope, peer: Peer, items: Items, folder: Path, pulse: Pulse
+    job: Job,
+    open_rows: Open,
+    envelope: Envelope,
+    peer: Peer,
+    items: Items,
+    folder: Path,
+    pulse: Pulse,
+    patience: float,
 ) -> Any:
     rows = dict(open_rows(_counted(items, pulse), folder))
     try:
-        with form(peer, envelope.settings.stall_timeout, pulse) as world:
+        with form(peer, patience, pulse) as world:
             _set_threads(envelope.settings.threads, world)
             result = job(world, rows, pulse)
-            # torch deadlocks when its process group goes while a DistributedDataParallel is still alive.
-            del job
-            gc.collect()
+            gc.collect()  # torch deadlocks when its process group goes while a DistributedDataParallel is alive
         return result
     finally:
         for part in rows.values():
@@ -142,7 +149,12 @@ def _counted(items: Items, pulse: Pulse) -> Items:
 def _set_threads(threads: int, world: World) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // world.local_size))
+        torch.set_num_threads(threads or max(1, cores() // world.local_size))
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_secondary(error: BaseException) -> bool:

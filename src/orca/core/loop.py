@@ -58,8 +58,8 @@ def run_epochs(
             line |= _as_validation(reduced)
             mine |= _as_validation(own)
         if plan.profile:
-            mine["profile"] = profile_of(pulse, steps) | {"mean_train_epoch_s": seconds}
-            line["profile"] = _mean_profile(world.all_gather(mine["profile"]))
+            mine["profile"] = profile_of(pulse, steps, valid.steps if valid else 0) | {"mean_train_epoch_s": seconds}
+            line["profile"] = mean_profile(world.all_gather(mine["profile"]))
         history.epochs.append(line)
         history.mine.append(mine)
     return history
@@ -108,15 +108,18 @@ def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
     return {key if key.startswith("val_") else f"val_{key.lower()}": value for key, value in stats.items()}
 
 
-def profile_of(pulse: Pulse, steps: int) -> dict[str, float]:
-    """Return the mean seconds a step spent in each phase, and start counting anew."""
-    names = {"data": "data", "forward": "fwd", "backward": "bwd", "optimizer": "optimizer", "evaluate": "eval_fwd"}
-    means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for phase, name in names.items()}
+def profile_of(pulse: Pulse, trained: int = 0, evaluated: int = 0) -> dict[str, float]:
+    """Return the mean seconds a training or evaluation step spent in each phase, and start counting anew."""
+    phases = {"data": ("data", trained + evaluated), "eval_fwd": ("evaluate", evaluated)}
+    if trained:
+        phases |= {"fwd": ("forward", trained), "bwd": ("backward", trained), "optimizer": ("optimizer", trained)}
+    means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for name, (phase, steps) in phases.items()}
     pulse.profile = dict.fromkeys(pulse.profile, 0.0)
     return means
 
 
-def _mean_profile(told: Sequence[dict[str, float]]) -> dict[str, float]:
+def mean_profile(told: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of the ranks' profiles."""
     return {key: sum(profile[key] for profile in told) / len(told) for key in told[0]}
 
 

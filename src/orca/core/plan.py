@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heapreplace
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -94,4 +95,4 @@ def even_split(rows: int, parts: int) -> list[tuple[int, int]]:
     edges = [0]
     for part in range(parts):
         edges.append(edges[-1] + base + (part < extra))
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))

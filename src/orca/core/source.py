@@ -1,4 +1,4 @@
-"""Source: the user's data as shards for ranks. Owns the protocols between data kinds and engines, and what a batch is."""
+"""Source: the user's data as shards for ranks. Owns the protocols between data kinds and engines, and the Batch."""
 
 from __future__ import annotations
 

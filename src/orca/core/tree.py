@@ -56,6 +56,11 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return unflatten(structure, [function(leaf) for leaf in leaves])
 
 
+def cut_rows(tree: Any, cut: slice) -> Any:
+    """Return the same rows of every array of a tree."""
+    return map_tree(lambda leaf: leaf[cut], tree)
+
+
 def rows_of(tree: Any, what: str = "data") -> int:
     """Return the common first dimension of all arrays of a tree.
 

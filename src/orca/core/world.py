@@ -25,9 +25,17 @@ from orca.errors import ArgumentError, MissingDependency, OrcaError
 class Peer(Protocol):
     """Be the least an engine gives each rank."""
 
-    rank: int
-    size: int
-    host: str
+    @property
+    def rank(self) -> int:
+        """Return the number of this rank."""
+
+    @property
+    def size(self) -> int:
+        """Return how many ranks there are."""
+
+    @property
+    def host(self) -> str:
+        """Return the address at which others reach this rank."""
 
     def all_gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in rank order."""
@@ -102,7 +110,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
 
     Args:
         peer: What the engine gives this rank.
-        timeout: Seconds after which a collective that others do not join fails.
+        timeout: Seconds after which a collective that others do not join fails; 0 for no limit.
         pulse: Told when this rank waits for the others.
     """
     dist = _dist()
@@ -113,13 +121,14 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     hosts = [card["node"] for card in told]
     here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
     os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
+    patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
     # The listening socket is handed over, never released and bound again: no other process can take the port.
     store = dist.TCPStore(
         told[0]["host"],
         told[0]["port"],
         peer.size,
         peer.rank == 0,
-        timeout=timedelta(seconds=max(timeout, 60.0)),
+        timeout=patience,
         **({"master_listen_fd": server.detach()} if server else {}),
     )
     gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in told)
@@ -128,7 +137,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
         store=store,
         rank=peer.rank,
         world_size=peer.size,
-        timeout=timedelta(seconds=max(timeout, 60.0)),
+        timeout=patience,
     )
     yield TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
     # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -18,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, run_rank, scratch
+from orca.core.engine import Envelope, HubPeer, Job, Settings, cores, dispatch, dumps, run_rank, scratch
 from orca.core.source import Items, Shards
 from orca.core.telemetry import Hub
 from orca.errors import WorkerFailed, WorkerLost
@@ -60,13 +62,14 @@ class LocalEngine:
                     process.kill()
                 for process in ranks:
                     process.wait()
+                    _sweep(process.pid)
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, in this process: the data is here already."""
         return [task(piece) for piece in pieces]
 
     def _start(self, folder: Path, rank: int) -> subprocess.Popen[bytes]:
-        threads = str(max(1, (os.cpu_count() or 1) // self.workers))
+        threads = str(max(1, cores() // self.workers))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         environment.setdefault("OMP_NUM_THREADS", threads)
         command = [sys.executable, "-m", "orca.engines.local", str(folder), str(rank)]
@@ -85,6 +88,12 @@ def _watch(ranks: list[subprocess.Popen[bytes]], hub: Hub) -> None:
         if hub.failed.is_set() or any(codes):
             raise hub.error(wait=5.0) or _unexplained(codes)
         time.sleep(0.02)
+
+
+def _sweep(pid: int) -> None:
+    """Remove the temporary folder that a killed rank could not remove itself."""
+    for folder in Path(tempfile.gettempdir()).glob(f"orca-{pid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unexplained(codes: list[int | None]) -> WorkerFailed:

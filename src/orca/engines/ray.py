@@ -28,12 +28,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
 from orca.core.source import Items, Shards
-from orca.core.telemetry import Hub, reason_of
+from orca.core.telemetry import SILENT_END, Hub, reason_of
 from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
 
 _LOOPBACK = "127.0.0.1"
-_ALL_CPUS_WITHIN = 1.5  # seconds in which seats with all CPUs of the nodes must be there
-_SEATS_WITHIN = 2.5  # seconds in which seats with one CPU each must be there
+_ALL_CPUS_WITHIN = 2.5  # seconds in which seats with all CPUs of the nodes must be there
+_SEATS_WITHIN = 1.5  # seconds in which seats with one CPU each must be there
 _SWEEP_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class RayEngine:
         return [Parcel(pickled=dumps(pieces[rank :: self.workers], "the data")) for rank in range(self.workers)]
 
     def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> Place:
-        return Place(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.host, rank.seat.cpus)
+        return Place(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
 
 
 # What travels.
@@ -268,6 +268,7 @@ class Seat:
     cpus: int
     gpus: int
     node: str
+    address: str
     host: str
 
     @property
@@ -323,9 +324,9 @@ def _group(shares: Sequence[tuple[int, int]], within: float) -> PlacementGroup |
 
 
 def _seats(group: PlacementGroup, shares: list[tuple[int, int]], nodes: list[dict[str, Any]]) -> list[Seat]:
-    hosts = {node["NodeID"]: str(node["NodeManagerAddress"]) for node in nodes}
+    known = {node["NodeID"]: (str(node["NodeManagerAddress"]), str(node["NodeManagerHostname"])) for node in nodes}
     where = placement_group_table(group)["bundles_to_node_id"]
-    seats = [Seat(group, i, *share, where[i], hosts.get(where[i], "")) for i, share in enumerate(shares)]
+    seats = [Seat(group, i, *share, where[i], *known[where[i]]) for i, share in enumerate(shares)]
     return sorted(seats, key=lambda seat: (seat.node, seat.bundle))
 
 
@@ -395,7 +396,7 @@ def _result(ref: Any, rank: Rank, hub: Hub | None) -> Any:
     try:
         outcome: Outcome = ray.get(ref)
     except ray.exceptions.RayError as error:
-        reason = f"its process ended without a word: {_words(error)}"
+        reason = _words(str(error))
         if hub:
             hub.lost(rank.number, rank.seat.host, reason)
         raise (hub.error(5.0) if hub else None) or WorkerLost(rank.number, rank.seat.host, reason) from None
@@ -405,6 +406,11 @@ def _result(ref: Any, rank: Rank, hub: Hub | None) -> Any:
     return outcome.result
 
 
-def _words(error: Exception) -> str:
-    """Return what Ray says about an end, in one line."""
-    return " ".join(str(error).split())
+def _words(told: str) -> str:
+    """Return in one line what Ray tells about the end of a process."""
+    if "No module named 'orca'" in told:
+        return "it cannot import orca. Install orca-dl, in the same version, on every node of the Ray cluster."
+    if "Worker exit type: SYSTEM_ERROR" in told:
+        return SILENT_END
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    return lines[-1 if "creation task" in told else 0]

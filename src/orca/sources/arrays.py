@@ -14,12 +14,12 @@ from orca.core.columns import check_columns, column_array, concatenate, output_n
 from orca.core.feed import SpoolRows, spool_parts
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
-from orca.core.tree import flatten, map_tree, rows_of
+from orca.core.tree import cut_rows, flatten, rows_of
 from orca.errors import DataError
 
 
 class ArraySource:
-    """Wrap arrays: `x` alone, `(x, y)` or `{"x": ..., "y": ...}`, each an array or a tree; a dict with named columns."""
+    """Wrap arrays: `x` alone, `(x, y)`, `{"x": ..., "y": ...}` (arrays or trees of them), or a dict of columns."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.x, self.y = pair(data, spec.columns, spec.labelled)
@@ -41,10 +41,8 @@ class ArraySource:
 
     def pieces(self, part: str, count: int) -> list[Block]:
         """Return this many blocks of rows, in order."""
-        return [
-            Block(part, *(None if t is None else map_tree(lambda a, s=s, e=e: a[s:e], t) for t in (self.x, self.y)))
-            for s, e in even_split(self.rows, count)
-        ]
+        cuts = [slice(start, stop) for start, stop in even_split(self.rows, count)]
+        return [Block(part, cut_rows(self.x, cut), None if self.y is None else cut_rows(self.y, cut)) for cut in cuts]
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the rows."""

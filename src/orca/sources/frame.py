@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -106,14 +107,17 @@ class FrameSource:
         if taken:
             raise DataError(f"the DataFrame has the column {taken[0]!r} already. Name another with output_cols=['…'].")
         fields = [StructField(name, _spark_type(*head)) for name, head in zip(names, output.heads, strict=True)]
-        wrapped = [f.name for f in self.frame.schema.fields if isinstance(f.dataType, UserDefinedType)]
-        frame = self.frame
-        for name in wrapped:  # Arrow tasks cannot return a vector: it travels as an array and is wrapped again
-            frame = frame.withColumn(name, _plain(frame, name, "float64"))
-        schema = StructType([*frame.schema.fields, *fields])
+        # Arrow tasks cannot return a vector: it travels as an array and is wrapped again. Names are put aside, as
+        # mapInArrow resolves them without quotes and stumbles over a dot or a backtick.
+        have = self.frame.columns
+        cells = [_plain(self.frame, name, "float64").alias(f"c{i}") for i, name in enumerate(have)]
+        frame = self.frame.select(*cells)
+        kept = [StructField(n, f.dataType, f.nullable, f.metadata) for n, f in zip(have, frame.schema, strict=True)]
+        schema = StructType([*kept, *fields])
         result = frame.mapInArrow(PredictTask(task, self.columns.features, tuple(schema.names)), schema)
-        for name in wrapped:
-            result = result.withColumn(name, _vector(name))
+        for name in have:
+            if _is_vector(self.frame.schema[name].dataType):
+                result = result.withColumn(name, _vector(name))
         return result
 
     def _names(self) -> tuple[str, ...]:
@@ -170,7 +174,7 @@ class PredictTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch with its predictions."""
         for batch in batches:
-            x = single(tuple(to_numpy(batch.column(name), name) for name in self.features))
+            x = single(tuple(to_numpy(batch.column(self.names.index(name)), name) for name in self.features))
             heads = flatten(self.task(x))[0]
             columns = [to_arrow(squeeze(_storable(head))) for head in heads]
             yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=self.names)
@@ -202,7 +206,8 @@ class ExportTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the path of the partition's file, if it has rows."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
-        path = Path(self.folder) / f"{uuid.uuid4().hex}.arrow"
+        # Sorted by name the files are in the partitions' order; a second try of a task writes a file of its own.
+        path = Path(self.folder) / f"{_partition():06d}-{uuid.uuid4().hex}.arrow"
         writer = None
         for batch in batches:
             writer = writer or pa.ipc.new_file(str(path), batch.schema)
@@ -224,6 +229,11 @@ class ArrowFile:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
 
 
 def export(frame: DataFrame, folder: Path) -> list[Callable[[], Items]]:
@@ -250,14 +260,20 @@ def _plain(frame: DataFrame, name: str, precision: str = "float32") -> Any:
     """Return a column as Arrow knows it: an ML vector, dense or sparse, as an array."""
     from pyspark.ml.functions import vector_to_array
 
-    column = F.col(f"`{name}`")
-    return vector_to_array(column, precision) if _is_vector(frame.schema[name].dataType) else column
+    column = _column(name)
+    if not _is_vector(frame.schema[name].dataType):
+        return column
+    return F.when(column.isNotNull(), vector_to_array(column, precision))  # alone, it fails on a null
 
 
 def _vector(name: str) -> Any:
     from pyspark.ml.functions import array_to_vector
 
-    return array_to_vector(F.col(f"`{name}`"))
+    return F.when(_column(name).isNotNull(), array_to_vector(_column(name)))
+
+
+def _column(name: str) -> Any:
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _is_vector(kind: DataType) -> bool:

@@ -29,6 +29,12 @@ from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
 from orca.core.tree import flatten
 from orca.errors import DataError
 
+# Ray's own column types that are no arrays of one shape.
+_UNFIT = {
+    "ray.data.arrow_pickled_object": "Python objects",
+    "ray.data.arrow_variable_shaped_tensor": "tensors of different shapes",
+}
+
 
 class DatasetSource:
     """Wrap a Ray Dataset: named feature and label columns, or those called x and y."""
@@ -156,8 +162,6 @@ class PredictTask:
     task: Callable[[Any], Any]
     columns: Columns
 
-    __name__ = "predict"  # what Ray Data calls it in its progress and plans
-
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its predictions."""
         heads = flatten(self.task(single(tuple(_array(table, name) for name in self.columns.features))))[0]
@@ -270,9 +274,10 @@ def _table(block: Any) -> pa.Table:
 
 def _array(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
     column = table.column(name)
-    if getattr(column.type, "extension_name", "") == "ray.data.arrow_pickled_object":
+    what = _UNFIT.get(getattr(column.type, "extension_name", ""))
+    if what:
         raise DataError(
-            f"column {name!r} holds Python objects, which no model can be fed with. "
+            f"column {name!r} holds {what}, which no model can be fed with. "
             "Turn it into numbers or arrays of one shape first, with map_batches."
         )
     return to_numpy(column, name)

@@ -1,4 +1,4 @@
-"""ShardsSource: XShards of {"x", "y"} arrays or of pandas frames. Owns reading a shard and adding "prediction" to it."""
+"""ShardsSource: XShards of {"x", "y"} arrays or pandas frames. Owns reading a shard and adding "prediction" to it."""
 
 from __future__ import annotations
 

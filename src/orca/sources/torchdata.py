@@ -31,7 +31,8 @@ class LoaderSource:
     """Wrap a torch Dataset or DataLoader instance, split over the ranks."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
-        self.loader = data if isinstance(data, DataLoader) else _loader(data, spec)
+        size = spec.batch_size or DEFAULT_BATCH
+        self.loader = data if isinstance(data, DataLoader) else _loader(data, size, shuffle=spec.labelled)
         self.batch_size: int | None = spec.batch_size or self.loader.batch_size or DEFAULT_BATCH
         _check(self.loader)
 
@@ -133,16 +134,17 @@ class LoaderRows:
 
     def __post_init__(self) -> None:
         _check(self.loader)
-        self.count = len(self.loader.dataset)  # type: ignore[arg-type]
+        self.size = len(self.loader.dataset)  # type: ignore[arg-type]
+        self.count = _draws(self.loader.sampler)
         self.batch_size = self.loader.batch_size
         self.drop_last = self.loader.drop_last
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
         """Return the epoch's indices: the loader's own sampler decides whether and how they are shuffled."""
-        sampler = self.loader.sampler
+        sampler: Any = self.loader.sampler
         if isinstance(sampler, SequentialSampler):
             return np.arange(self.count)
-        if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self.count:
+        if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self.size:
             return generator.permutation(self.count) if shuffle else np.arange(self.count)
         with torch.random.fork_rng(devices=[]):  # the same draw on every rank
             seed = int(generator.integers(2**62))
@@ -150,7 +152,11 @@ class LoaderRows:
             if getattr(sampler, "generator", None) is not None:
                 sampler.generator.manual_seed(seed)
             order = np.fromiter(sampler, dtype=np.int64)
-        self.count = len(order)
+        if len(order) != self.count:
+            raise DataError(
+                f"the sampler {type(sampler).__name__} gave {len(order)} rows, but its length is {self.count}. "
+                "Let its __len__ return what an epoch has."
+            )
         return order
 
     def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
@@ -230,22 +236,21 @@ def call_data_creator(creator: Callable[..., Any], config: dict[str, Any], share
             f"the data creator {getattr(creator, '__name__', creator)!r} must return a torch DataLoader (or Dataset); "
             f"got {type(made).__name__}."
         )
-    return made if isinstance(made, DataLoader) else DataLoader(made, batch_size=share, shuffle=True)
+    return made if isinstance(made, DataLoader) else _loader(made, share, shuffle=True)
 
 
 def _required(parameters: Any) -> list[str]:
     return [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (2, 4)]
 
 
-def _loader(dataset: Any, spec: DataSpec) -> DataLoader[Any]:
-    shuffle = None if isinstance(dataset, IterableDataset) else spec.labelled
-    return DataLoader(dataset, batch_size=spec.batch_size or DEFAULT_BATCH, shuffle=shuffle)
+def _loader(dataset: Any, batch_size: int, shuffle: bool) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size, shuffle=None if isinstance(dataset, IterableDataset) else shuffle)
 
 
 def _check(loader: DataLoader[Any]) -> None:
-    if loader.batch_size is None and loader.batch_sampler is not None:
+    if loader.batch_size is None and not isinstance(loader.dataset, IterableDataset):
         raise NotYet(
-            "a DataLoader with a batch_sampler of its own cannot be split over workers yet. "
+            "a DataLoader with a batch_sampler of its own, or with batch_size=None, cannot be split over workers yet. "
             "Pass a sampler (or shuffle=True) and a batch_size instead."
         )
     if not isinstance(loader.dataset, IterableDataset) and not hasattr(loader.dataset, "__len__"):
@@ -255,11 +260,22 @@ def _check(loader: DataLoader[Any]) -> None:
         )
 
 
+def _draws(sampler: Any) -> int:
+    """Return how many rows an epoch has: those of the sampler, which may be more or fewer than the dataset's."""
+    try:
+        return len(sampler)
+    except TypeError:
+        raise ArgumentError(
+            f"the sampler {type(sampler).__name__} has no length, so its rows cannot be split over workers. "
+            "Give it __len__."
+        ) from None
+
+
 def _rows(part: str, loader: Any, rank: int, ranks: int, folder: Path) -> Rows:
     if not isinstance(loader.dataset, IterableDataset):
         return LoaderRows(loader)
-    blocks = (batch for number, batch in enumerate(loader) if number % ranks == rank)
-    stream = ((part, *(None if t is None else _numpy(t) for t in split_batch(batch))) for batch in blocks)
+    pairs = (split_batch(batch) for number, batch in enumerate(loader) if number % ranks == rank)
+    stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
     rows: SpoolRows = spool_parts(stream, folder, [part])[part]
     rows.batch_size = loader.batch_size or DEFAULT_BATCH
     return rows

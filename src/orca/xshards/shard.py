@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orca.core.plan import even_split
-from orca.core.tree import map_tree, rows_of
+from orca.core.tree import cut_rows, rows_of
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class XShards:
             raise DataError(
                 f"XShards.partition takes numpy arrays and dicts, lists and tuples of them; got {type(data).__name__}."
             )
+        if num_shards is not None and num_shards < 1:
+            raise ArgumentError(f"num_shards must be a positive whole number; got {num_shards!r}.")
         context = OrcaContext.get_spark_context()
         shards = num_shards or context.defaultParallelism
         rows = rows_of(data)
@@ -43,7 +45,7 @@ class XShards:
                 f"the number of shards must not be larger than the number of rows; got {shards} shards for {rows} "
                 "row(s). Pass a smaller num_shards."
             )
-        parts = [map_tree(lambda array, s=s, e=e: array[s:e], data) for s, e in even_split(rows, shards)]
+        parts = [cut_rows(data, slice(start, stop)) for start, stop in even_split(rows, shards)]
         return SparkXShards(context.parallelize(parts, shards))
 
 

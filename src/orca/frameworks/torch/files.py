@@ -17,6 +17,7 @@ from typing import Any
 
 import fsspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import nn
@@ -26,6 +27,7 @@ from orca.errors import ArgumentError
 
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")
 _FORMAT = 1
+_FILES = {"weights.safetensors", "optimizer.safetensors", "state.json"}
 
 
 def save_state(state: State, path: str) -> None:
@@ -68,7 +70,7 @@ def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module |
         return _load_folder(fs, place, path), None
     data = fs.cat_file(place)
     if path.endswith(".safetensors"):
-        return State(payload={"models": [load_tensors(data)], "optimizers": [], "schedulers": []}), None
+        return State(payload={"models": [_tensors(data, path)], "optimizers": [], "schedulers": []}), None
     found = _torch_load(data, path, weights_only)
     if isinstance(found, nn.Module):
         return State(payload={"models": [found.state_dict()], "optimizers": [], "schedulers": []}), found
@@ -83,9 +85,12 @@ def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module |
 def _load_folder(fs: Any, place: str, path: str) -> State:
     if not fs.exists(f"{place}/state.json"):
         raise ArgumentError(f"the folder {path} holds no saved model: there is no state.json in it.")
-    about = json.loads(fs.cat_file(f"{place}/state.json"))
-    weights = load_tensors(fs.cat_file(f"{place}/weights.safetensors"))
-    others = load_tensors(fs.cat_file(f"{place}/optimizer.safetensors"))
+    try:
+        about = json.loads(fs.cat_file(f"{place}/state.json"))
+        data, rest = fs.cat_file(f"{place}/weights.safetensors"), fs.cat_file(f"{place}/optimizer.safetensors")
+    except (ValueError, FileNotFoundError) as error:
+        raise ArgumentError(f"the model in the folder {path} is not complete: {error}. Save it again.") from error
+    weights, others = _tensors(data, path), _tensors(rest, path)
     models: list[dict[str, torch.Tensor]] = [{} for _ in range(about["models"])]
     for key, value in weights.items():
         number, name = key.split("/", 1)
@@ -99,15 +104,21 @@ def _load_folder(fs: Any, place: str, path: str) -> State:
 def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=weights_only)
-    except pickle.UnpicklingError as error:
-        if not weights_only:
-            raise ArgumentError(f"{path} cannot be read as a torch file: {error}.") from error
-        raise ArgumentError(
-            f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from the "
-            "file. If you trust it, call load(path, weights_only=False)."
-        ) from error
-    except (RuntimeError, EOFError, KeyError) as error:
-        raise ArgumentError(f"{path} cannot be read as a torch file: {error}. Is it complete?") from error
+    except Exception as error:  # what is no torch file fails in many ways
+        if weights_only and isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            raise ArgumentError(
+                f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from "
+                "the file. If you trust it, call load(path, weights_only=False)."
+            ) from error
+        # Without torch's own words: they advise weights_only=False for any file.
+        raise ArgumentError(f"{path} cannot be read as a torch file ({type(error).__name__}). Is it complete?") from error
+
+
+def _tensors(data: bytes, path: str) -> dict[str, torch.Tensor]:
+    try:
+        return load_tensors(data)
+    except SafetensorError as error:
+        raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
 
 
 def _torch_bytes(thing: Any) -> bytes:
@@ -168,14 +179,25 @@ def _replacing(fs: Any, place: str) -> Iterator[str]:
     if "file" not in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)):
         yield place  # object stores show a file only when it is complete
         return
-    draft = f"{place}.draft-{uuid.uuid4().hex[:8]}"
+    foreign = sorted(set(os.listdir(place)) - _FILES) if os.path.isdir(place) else []
+    if foreign:
+        raise ArgumentError(
+            f"the folder {place} holds other things than a saved model, {foreign[0]!r} for example, and would be "
+            "replaced. Save to a folder of its own."
+        )
+    draft, old = (f"{place}.{word}-{uuid.uuid4().hex[:8]}" for word in ("draft", "old"))
     try:
         yield draft
-        if os.path.isdir(place):
-            shutil.rmtree(place)
+        if os.path.isdir(place) or os.path.isdir(draft) and os.path.exists(place):
+            os.replace(place, old)
         os.replace(draft, place)
+    except BaseException:
+        if os.path.exists(old) and not os.path.exists(place):
+            os.replace(old, place)
+        raise
     finally:
-        if os.path.isdir(draft):
-            shutil.rmtree(draft)
-        elif os.path.exists(draft):
-            os.remove(draft)
+        for left in (draft, old):
+            if os.path.isdir(left):
+                shutil.rmtree(left)
+            elif os.path.exists(left):
+                os.remove(left)

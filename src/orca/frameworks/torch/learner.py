@@ -156,7 +156,8 @@ class TorchLearner:
         pulse.at(DATA)
         for step, batch in enumerate(batches):
             loss = self._train_step(batch, pulse)
-            pulse.step(epoch, step + 1, pulse.steps, book.add(loss, batch.rows))
+            shown = book.add(loss, batch.rows, self._rows_of_mean(batch.rows))
+            pulse.step(epoch, step + 1, pulse.steps, shown)
             pulse.at(DATA)
         return book.close()
 
@@ -173,7 +174,8 @@ class TorchLearner:
                     output = self._forward(self.net, batch.x)
                     outputs, targets = self._pair(output, batch)
                     if self.criterion is not None:
-                        sums.append(self.criterion(*outputs, *targets).double() * self._rows_of_mean(batch.rows))
+                        loss = self.criterion(*outputs, *targets).double().mean()
+                        sums.append(loss * self._rows_of_mean(batch.rows))
                     for metric in metrics:
                         metric.update(_single(outputs), _single(targets))
                     losses.rows += batch.rows
@@ -311,16 +313,21 @@ class _LossBook:
         self.losses = Losses()
         self.window: list[torch.Tensor] = []
         self.rows: list[int] = []
+        self.weights: list[int] = []
         self.seen: list[int] = []
         self.shown: float | None = None
 
-    def add(self, loss: torch.Tensor | None, rows: int) -> float | None:
-        """Write down a step's loss (None for a step without rows); return the newest loss that was looked at."""
+    def add(self, loss: torch.Tensor | None, rows: int, weight: int) -> float | None:
+        """Write down a step's loss (None for a step without rows); return the newest loss that was looked at.
+
+        `weight` is how many rows the loss is the mean of: all of them, or 1 for a loss that sums.
+        """
         self.losses.steps += 1
         self.losses.last_rows = rows
         if loss is not None:
             self.window.append(loss)
             self.rows.append(rows)
+            self.weights.append(weight)
             self.seen.append(self.losses.steps)
         if len(self.window) >= _WINDOW:
             self._look()
@@ -348,14 +355,16 @@ class _LossBook:
                 raise LossNotFinite(text)
             logger.warning(text)
             self.on_nan = "ignore"
-        self.losses.loss_sum += float((values * self.rows).sum())
+        self.losses.loss_sum += float((values * self.weights).sum())
         self.losses.rows += sum(self.rows)
-        self.shown = float(values[-1])
-        self.window, self.rows, self.seen = [], [], []
+        self.shown = float(values[-1]) * self.weights[-1] / self.rows[-1]
+        self.window, self.rows, self.weights, self.seen = [], [], [], []
 
 
 def build_model(model: Any, config: dict[str, Any]) -> nn.Module:
     """Return the module itself, or the one its creator makes."""
+    if model is None:
+        raise ArgumentError("there is no model. Pass model= to from_torch, or load an entire model.")
     net = model if isinstance(model, nn.Module) else call_creator(model, config)
     if not isinstance(net, nn.Module):
         raise ArgumentError(
@@ -383,7 +392,7 @@ def build_loss(loss: Any, config: dict[str, Any]) -> Any:
     if loss is None or isinstance(loss, nn.Module):
         return loss
     if isinstance(loss, type):
-        return loss()
+        return call_creator(loss, config)
     if not callable(loss):
         raise ArgumentError(f"the loss must be a torch loss or a function; got {type(loss).__name__}.")
     return call_creator(loss, config) if _required(loss) == 1 else loss
@@ -397,7 +406,7 @@ def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
             "Pass the object itself, or a function that makes it on the worker."
         )
     if isinstance(creator, type):
-        return creator()
+        return creator(*arguments[: _required(creator)])  # its defaults are not meant for a config
     parameters = inspect.signature(creator).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return creator(*arguments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from orca.core.tree import flatten
 from orca.core.world import World
 
 # Optimizers whose update of an element looks at that element alone: they may work on slices of a flat vector.
+# A class derived from one of them may do anything: it is not among them.
 ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
@@ -60,7 +62,11 @@ class Replicated:
         self.optimizer = optimizer
         trained = [p for p in model.parameters() if p.requires_grad]
         ids = [trained[0].device.index] if trained and trained[0].device.type == "cuda" else None
-        self.module: nn.Module = nn.parallel.DistributedDataParallel(model, device_ids=ids) if trained else model
+        # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
+        wrap = partial(nn.parallel.DistributedDataParallel, device_ids=ids, broadcast_buffers=False)
+        self.model = model
+        self.module: nn.Module = wrap(model) if trained else model
+        _share_buffers(model)
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
@@ -77,6 +83,7 @@ class Replicated:
     def step(self, closure: Callable[[], float] | None = None) -> None:
         """Step the optimizer."""
         self.optimizer.step(closure) if closure else self.optimizer.step()
+        _share_buffers(self.model)
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's own state: it is whole on every rank."""
@@ -94,17 +101,18 @@ class Sharded:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
         self.module, self.optimizer = model, optimizer
-        for tensor in [*model.parameters(), *model.buffers()]:
+        for tensor in model.parameters():
             dist.broadcast(tensor.data, 0)
+        _share_buffers(model)
         saved = optimizer.state_dict()
         self.numbers = [group["params"] for group in saved["param_groups"]]
-        self.flats: list[Flat] = []
+        self.flats: list[Slices | Deals] = []
         for group, numbers in zip(optimizer.param_groups, self.numbers, strict=True):
             mine: list[nn.Parameter] = []
             for params, places in _alike(group["params"], numbers):
                 states = [saved["state"].get(number, {}) for number in places]
-                sliced = isinstance(optimizer, ELEMENTWISE) and _uniform(params, states)
-                flat = (Slices if sliced else Deals)(params, places, world)
+                sliced = type(optimizer) in ELEMENTWISE and _uniform(params, states)
+                flat = Slices(params, places, world) if sliced else Deals(params, places, world)
                 self.flats.append(flat)
                 mine += flat.mine
             group["params"] = mine
@@ -133,8 +141,7 @@ class Sharded:
         self.optimizer.step()
         for flat in self.flats:
             flat.gather_weights()
-        for buffer in self.module.buffers():  # as DistributedDataParallel does: rank 0's running statistics count
-            dist.broadcast(buffer, 0)
+        _share_buffers(self.module)
 
     def optimizer_state(self) -> dict[str, Any]:
         """Gather the slices of the state and cut them into the parameters' shapes."""
@@ -259,11 +266,14 @@ class Deals(Flat):
 
 
 def _alike(params: list[nn.Parameter], numbers: list[int]) -> Iterator[tuple[list[nn.Parameter], list[int]]]:
-    """Yield a group's trained parameters by dtype and device, with their numbers: a flat vector has one of each."""
+    """Yield a group's trained parameters by dtype and device, with their numbers: a flat vector has one of each.
+
+    Those without a dimension go apart: their state looks like the counters of an optimizer.
+    """
     kinds: dict[Any, tuple[list[nn.Parameter], list[int]]] = {}
     for param, number in zip(params, numbers, strict=True):
         if param.requires_grad:
-            alike = kinds.setdefault((param.dtype, param.device), ([], []))
+            alike = kinds.setdefault((param.dtype, param.device, param.dim() > 0), ([], []))
             alike[0].append(param)
             alike[1].append(number)
     yield from kinds.values()
@@ -271,6 +281,8 @@ def _alike(params: list[nn.Parameter], numbers: list[int]) -> Iterator[tuple[lis
 
 def _uniform(params: list[nn.Parameter], states: list[dict[str, Any]]) -> bool:
     """Say whether the states of all parameters are alike: shaped as the parameter, or the same number."""
+    if not params[0].dim():
+        return False
     for param, state in zip(params, states, strict=True):
         if state.keys() != states[0].keys():
             return False
@@ -301,6 +313,18 @@ def _offsets(params: list[nn.Parameter]) -> list[int]:
 
 def _scaled(loss: torch.Tensor, weight: float) -> torch.Tensor:
     return loss if weight == 1.0 else loss * weight  # even shares are the common case, and a tiny model's steps short
+
+
+def _share_buffers(model: nn.Module) -> None:
+    """Give every rank the buffers of rank 0, whose running statistics count; one broadcast for each kind of number."""
+    kinds: dict[Any, list[torch.Tensor]] = {}
+    for buffer in model.buffers():
+        kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer.detach())
+    for buffers in kinds.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        dist.broadcast(flat, 0)
+        for buffer, shared in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(shared.view_as(buffer))
 
 
 def _backward_zeros(output: Any) -> None:

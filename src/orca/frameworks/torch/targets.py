@@ -32,9 +32,8 @@ def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Te
         if target.is_floating_point() and target.shape == output.shape:
             return target.to(output.dtype)  # probabilities of every class
         shape = (output.shape[0], *output.shape[2:])
-        fits = target.shape != shape and target.numel() == _product(shape)
-        return (target.reshape(shape) if fits else target).long()
-    if target.shape != output.shape and target.numel() == output.numel():
+        return (target.reshape(shape) if _same_rows(target.shape, shape) else target).long()
+    if _same_rows(target.shape, output.shape):
         target = target.reshape(output.shape)
     if output.is_floating_point() and (target.is_floating_point() or target.shape == output.shape):
         target = target.to(output.dtype)
@@ -52,8 +51,6 @@ def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[
     return outputs, targets
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+def _same_rows(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Say whether shapes differ by dimensions of 1 alone: any other reshape would mix the values of a row."""
+    return [size for size in one if size != 1] == [size for size in other if size != 1]

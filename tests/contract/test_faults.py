@@ -1,0 +1,264 @@
+"""Faults: what goes wrong on a rank reaches the caller soon, as one error that names it, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orca import Estimator
+from orca.core.engine import Settings
+from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, WorkerStalled
+
+ENGINES = ("local", "spark", "ray")
+X = np.random.default_rng(0).random((12, 3), dtype=np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+class Troubled(nn.Module):
+    """Get into trouble on rank 1 in the second step; which kind is written in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.folder, self.calls = str(folder), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if dist.is_initialized() and self.training:
+            Path(self.folder, f"pid-{dist.get_rank()}").write_text(str(os.getpid()))
+            if dist.get_rank() == 1 and self.calls == 2:
+                self.get_into_trouble()
+        return self.layer(x)
+
+    def get_into_trouble(self) -> None:
+        Path(self.folder, "when").write_text(str(time.time()))
+        kind = Path(self.folder, "kind").read_text()
+        if kind == "raise":
+            raise ValueError("a row is broken")
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "sleep":
+            time.sleep(600)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Give the word of each backend, with its cluster up."""
+    if request.param != "local":
+        pytest.importorskip({"spark": "pyspark", "ray": "ray"}[request.param])
+        request.getfixturevalue({"spark": "spark", "ray": "ray_context"}[request.param])
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_folder_left() -> Iterator[None]:
+    """Fail a test that leaves a temporary folder of Orca's."""
+    before = folders()
+    yield
+    assert soon(lambda: not folders() - before, 5), f"left behind: {folders() - before}"
+
+
+def folders() -> set[str]:
+    temporary = Path(tempfile.gettempdir())
+    return {entry.name for entry in temporary.glob("orca-*") if not entry.name.startswith("orca-java-")}
+
+
+def soon(happens: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not happens() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return happens()
+
+
+class Trial:
+    """Run a fit that gets into trouble, and tell what became of it."""
+
+    def __init__(self, engine: str, folder: Path, stall: float = 60.0) -> None:
+        self.folder = folder
+        model = Troubled(folder)
+        self.estimator = Estimator.from_torch(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            loss=nn.MSELoss(),
+            backend=engine,
+            workers_per_node=2,
+            stall_timeout=stall,
+            use_tqdm=False,
+        )
+
+    def fails(self, kind: str, error: type[WorkerFailed], within: float) -> WorkerFailed:
+        (self.folder / "kind").write_text(kind)
+        with pytest.raises(WorkerFailed) as raised:
+            self.estimator.fit((X, Y), batch_size=4)
+        seconds = time.time() - float((self.folder / "when").read_text())
+        told = raised.value
+        assert type(told) is error, told
+        assert told.rank == 1 and told.host and f"rank 1 on {told.host} {error.verb}: " in str(told)
+        assert told.__cause__ is None and (told.__context__ is None or told.__suppress_context__), "more than one error"
+        assert seconds < within, f"it took {seconds:.1f} s to tell"
+        assert soon(lambda: not self.survivors(), 5), f"ranks still run: {self.survivors()}"
+        return told
+
+    def survivors(self) -> list[psutil.Process]:
+        """Return the ranks that are still there."""
+        found = []
+        for file in self.folder.glob("pid-*"):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(int(file.read_text()))
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def succeeds(self) -> None:
+        """Fit again, with the same Estimator."""
+        (self.folder / "kind").write_text("none")
+        assert [line["num_samples"] for line in self.estimator.fit((X, Y), batch_size=4)] == [12]
+
+
+@pytest.mark.slow
+def test_an_exception_is_told_with_rank_and_traceback(engine: str, tmp_path: Path) -> None:
+    trial = Trial(engine, tmp_path)
+    told = trial.fails("raise", WorkerFailed, within=10)
+    assert told.reason == "ValueError: a row is broken"
+    assert "in get_into_trouble" in told.remote_traceback and "ValueError: a row is broken" in told.remote_traceback
+    trial.succeeds()
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named(engine: str, tmp_path: Path) -> None:
+    trial = Trial(engine, tmp_path)
+    trial.fails("kill", WorkerLost, within=15)
+    trial.succeeds()
+
+
+@pytest.mark.slow
+def test_a_stuck_rank_is_named_with_its_stack(engine: str, tmp_path: Path) -> None:
+    told = Trial(engine, tmp_path, stall=5.0).fails("sleep", WorkerStalled, within=5 + 15)
+    assert "in get_into_trouble" in told.remote_traceback
+    assert "stall_timeout (now 5 s)" in told.reason and "phase forward" in told.reason
+
+
+@pytest.mark.parametrize("engine", ["spark", "ray"], indirect=True)
+def test_too_few_slots_are_refused_with_the_numbers(engine: str) -> None:
+    estimator = local(backend=engine, workers_per_node=9)
+    began = time.monotonic()
+    with pytest.raises(TooFewSlots, match=r"9 worker.* must run at the same time.* 3 ") as raised:
+        estimator.fit((X, Y))
+    assert time.monotonic() - began < 5
+    assert "workers_per_node" in str(raised.value)
+
+
+# What is refused before anything starts, or by the only rank of a local run.
+
+
+def local(**changes: Any) -> Estimator:
+    """Return an Estimator that would work, but for the changes."""
+    model = nn.Linear(3, 1)
+    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loss": nn.MSELoss()}
+    return Estimator.from_torch(**{"backend": "local", "use_tqdm": False} | given | changes)
+
+
+@pytest.mark.parametrize("size", [0, -3, 2.5, True, "8"])
+def test_batch_size_must_be_a_positive_whole_number(size: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"batch_size must be a positive whole number; got {size!r}"):
+        local().fit((X, Y), batch_size=size)
+
+
+@pytest.mark.parametrize("epochs", [0, 1.0])
+def test_epochs_must_be_a_positive_whole_number(epochs: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"epochs must be a positive whole number; got {epochs!r}"):
+        local().fit((X, Y), epochs=epochs)
+
+
+def test_unequal_lengths_are_told_with_the_shapes() -> None:
+    with pytest.raises(DataError, match=r"same number of rows; got shapes \[\(12, 3\), \(11, 1\)\]"):
+        local().fit((X, Y[:-1]))
+
+
+def test_missing_columns_of_pandas_are_named() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": X[:, 0], "y": Y[:, 0]})
+    with pytest.raises(DataError, match=r"(?s)'?nope'?.*a.*y"):
+        local().fit(frame, feature_cols=["nope"], label_cols=["y"])
+
+
+def test_missing_columns_of_a_dataframe_are_named(spark: Any) -> None:
+    frame = spark.createDataFrame([(1.0, 2.0)], "a double, y double")
+    with pytest.raises(DataError, match=r"(?s)'?nope'?.*a.*y"):
+        local(backend="spark").fit(frame, feature_cols=["a", "nope"], label_cols=["y"])
+    with pytest.raises(DataError, match=r"need label_cols for a DataFrame; got columns \['a', 'y'\]"):
+        local(backend="spark").fit(frame, feature_cols=["a"])
+
+
+def test_a_model_must_be_a_module() -> None:
+    with pytest.raises(ArgumentError, match="the model must be a torch.nn.Module or a function .*; got int"):
+        local(model=3, optimizer=None)
+
+
+def test_a_model_creator_must_return_a_module() -> None:
+    wrong = local(model=lambda config: "a model", optimizer=lambda model, config: None)
+    with pytest.raises(WorkerFailed, match="the model must be a torch.nn.Module .*; got str") as raised:
+        wrong.fit((X, Y))
+    assert raised.value.rank == 0
+
+
+@pytest.mark.parametrize("part", ["optimizer", "loss"])
+def test_training_needs_optimizer_and_loss(part: str) -> None:
+    with pytest.raises(ArgumentError, match=f"You must provide the {part} for train. Pass {part}= to from_torch"):
+        local(**{part: None}).fit((X, Y))
+
+
+@pytest.mark.parametrize("thing", [threading.Lock, socket.socket])
+def test_an_unpicklable_creator_is_named(thing: Callable[[], Any]) -> None:
+    held = thing()
+
+    def model_creator(config: Any) -> nn.Module:
+        assert held
+        return nn.Linear(3, 1)
+
+    def data_creator(config: Any, batch_size: int) -> Any:
+        assert held
+
+    advice = "cannot be sent to the workers: .* create such things inside the creator function"
+    try:
+        with pytest.raises(ArgumentError, match=f"^model {advice}"):
+            local(model=model_creator, optimizer=lambda model, config: None).fit((X, Y))
+        with pytest.raises(ArgumentError, match=f"^the data {advice}"):
+            local().fit(data_creator)
+    finally:
+        if isinstance(held, socket.socket):
+            held.close()
+
+
+def test_a_loss_that_is_not_finite_raises_or_warns(capfd: pytest.CaptureFixture[str]) -> None:
+    broken = X.copy()
+    broken[7] = np.nan
+    says = "the loss became nan at step 2 of epoch 1. Lower the learning rate"
+    with pytest.raises(WorkerFailed, match=says) as raised:
+        local().fit((broken, Y), batch_size=4, shuffle=False)
+    assert raised.value.reason.startswith("LossNotFinite: ")
+    capfd.readouterr()
+    lines = local().fit((broken, Y), batch_size=4, shuffle=False, on_nan="warn")
+    assert np.isnan(lines[0]["train_loss"]) and lines[0]["num_samples"] == 12
+    assert capfd.readouterr().err.count(says) == 1
+    with pytest.raises(ArgumentError, match="on_nan must be 'raise', 'warn' or 'ignore'; got 'stop'"):
+        local().fit((X, Y), on_nan="stop")
+
+
+def test_settings_reach_the_engine() -> None:
+    assert local(stall_timeout=7.0, threads_per_worker=2).settings == Settings(7.0, False, 2)

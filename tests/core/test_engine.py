@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from orca.core.engine import (
+    Settings,
+    _extend_path,
+    _set_threads,
+    dispatch,
+    dumps,
+    is_secondary,
+    scratch,
+    seal,
+)
+from orca.core.source import Shards
+from orca.engines.local import LocalEngine
+from orca.errors import ArgumentError, WorkerFailed
+from orca.testing import leaks
+
+HOST = "127.0.0.1"
+SETTINGS = Settings(stall_timeout=30, progress=False)
+
+
+@dataclass
+class Parts:
+    """Be a learner of parts that may not be picklable."""
+
+    model: Any = None
+    optimizer: Any = None
+    loss: Any = None
+
+
+@dataclass
+class Job:
+    """Be a job with a learner."""
+
+    learner: Parts
+    config: Any = None
+
+    def __call__(self, world: Any, rows: Any, pulse: Any) -> None:
+        pass
+
+
+def no_rows(items: Any, folder: Path) -> dict[str, Any]:
+    return {}
+
+
+def test_a_sealed_job_keeps_its_parts_linked() -> None:
+    weights = [1.0]
+    job, open_rows = cloudpickle.loads(seal(Job(Parts(model={"w": weights}, optimizer=[weights])), no_rows))
+    assert job.learner.model["w"] is job.learner.optimizer[0] and open_rows(None, None) == {}
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "loss"])
+def test_seal_names_the_part_of_the_learner_that_cannot_travel(part: str) -> None:
+    job = Job(replace(Parts(), **{part: threading.Lock()}))
+    with pytest.raises(ArgumentError, match=rf"^{part} cannot be sent to the workers: .*lock.*inside the creator"):
+        seal(job, no_rows)
+
+
+def test_seal_names_the_part_of_the_job_that_cannot_travel() -> None:
+    with pytest.raises(ArgumentError, match=r"^config cannot be sent to the workers"):
+        seal(Job(Parts(), config={"lock": threading.Lock()}), no_rows)
+
+
+def test_seal_speaks_of_the_job_where_it_is_none_of_its_parts() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ArgumentError, match=r"^the job cannot be sent to the workers"):
+        seal(Job(Parts()), lambda items, folder: {"lock": lock})  # type: ignore[dict-item]
+
+
+def test_what_cannot_be_pickled_is_named_with_its_cause() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"the data cannot be sent to the workers: TypeError: .*open file, a lock"
+    ) as e:
+        dumps(threading.Lock(), "the data")
+    assert isinstance(e.value.__cause__, TypeError)
+
+
+DistNetworkError = type("DistNetworkError", (RuntimeError,), {})
+
+
+@pytest.mark.parametrize(
+    ("error", "secondary"),
+    [
+        (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:123"), True),
+        (RuntimeError("Connection reset by peer"), True),
+        (RuntimeError("NCCL communicator was aborted on rank 1"), True),
+        (DistNetworkError("the client socket has timed out"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("Connection closed by peer"), False),
+        (KeyError("x"), False),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_errors_that_only_tell_of_a_gone_rank_are_secondary(error: BaseException, secondary: bool) -> None:
+    assert is_secondary(error) is secondary
+
+
+def test_scratch_is_gone_after_the_block() -> None:
+    with scratch() as folder:
+        (folder / "deep" / "er").mkdir(parents=True)
+        assert folder.name.startswith("orca-") and folder.parent == Path(tempfile.gettempdir())
+    assert not folder.exists()
+
+
+def test_scratch_is_gone_after_a_failure() -> None:
+    with pytest.raises(KeyboardInterrupt), scratch() as folder:
+        (folder / "file").write_text("half")
+        raise KeyboardInterrupt
+    assert not folder.exists()
+
+
+def released(open_rows: Any = no_rows) -> tuple[Shards, list[str]]:
+    """Return shards and the list that tells when they were released."""
+    told: list[str] = []
+    return Shards(open_rows, list, release=lambda: told.append("released")), told
+
+
+def test_dispatch_opens_the_hub_and_releases_the_shards_after_it() -> None:
+    shards, told = released()
+    with leaks(), dispatch(Job(Parts()), shards, 2, HOST, SETTINGS) as (envelope, hub):
+        assert envelope.ticket == hub.ticket and envelope.ticket.size == 2 and envelope.settings == SETTINGS
+        assert type(cloudpickle.loads(envelope.work)[0]).__name__ == "Job" and envelope.path == tuple(sys.path)
+        assert told == []
+    assert told == ["released"]
+
+
+def test_dispatch_releases_the_shards_after_a_failure() -> None:
+    shards, told = released()
+    with leaks(), pytest.raises(ZeroDivisionError), dispatch(Job(Parts()), shards, 1, HOST, SETTINGS):
+        raise ZeroDivisionError
+    assert told == ["released"]
+
+
+def test_dispatch_releases_the_shards_of_a_job_that_cannot_travel() -> None:
+    shards, told = released()
+    with leaks(), pytest.raises(ArgumentError, match="^loss cannot be sent"):
+        with dispatch(Job(Parts(loss=threading.Lock())), shards, 1, HOST, SETTINGS):
+            raise AssertionError("never here")
+    assert told == ["released"]
+
+
+def fails(items: Any, folder: Path) -> dict[str, Any]:
+    (folder / "half a spool").write_text("x")
+    raise ValueError(f"row {next(items)} of the data is bad")
+
+
+def test_an_error_on_a_rank_reaches_the_caller_and_nothing_is_left() -> None:
+    told: list[str] = []
+    shards = Shards(fails, lambda: [lambda: iter([7])], release=lambda: told.append("released"))
+    with leaks(), pytest.raises(WorkerFailed, match=r"rank 0 on \S+ failed: ValueError: row 7") as info:
+        LocalEngine(1).run(Job(Parts()), shards, SETTINGS)
+    assert info.value.rank == 0 and ", in fails" in info.value.remote_traceback
+    assert told == ["released"]
+
+
+def test_workers_find_the_drivers_folders_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = list(sys.path)
+    _extend_path([str(tmp_path), str(tmp_path / "missing"), "", *before[:1], str(tmp_path)])
+    assert sys.path == [*before, str(tmp_path)]
+
+
+@pytest.mark.parametrize(("threads", "ranks", "expected"), [(3, 2, 3), (0, 2, 4), (0, 100, 1)])
+def test_ranks_of_a_node_share_its_cores(
+    threads: int, ranks: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=seen.append))
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    _set_threads(threads, SimpleNamespace(local_size=ranks))  # type: ignore[arg-type]
+    assert seen == [expected]

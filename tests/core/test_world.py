@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from orca.core.engine import Settings
+from orca.core.source import Shards
+from orca.core.telemetry import DATA, PHASES, Pulse
+from orca.core.world import World, _check_versions, _interface, _listen, _waiting
+from orca.engines.local import LocalEngine
+from orca.errors import ArgumentError, OrcaError
+
+
+def no_rows(items: Any, folder: Path) -> dict[str, Any]:
+    return {}
+
+
+def meet(world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
+    """Use every collective once and return what came of it."""
+    pulse.at(DATA)
+    whole, half = np.array([[world.rank, 1]], np.int64), np.array([0.5 * world.rank], np.float32)
+    told = {
+        "place": (world.rank, world.size, world.local_rank, world.local_size, world.host),
+        "all_gather": world.all_gather({"rank": world.rank, "text": "x" * 1000 * world.rank}),
+        "gather": world.gather(("from", world.rank)),
+        "broadcast": world.broadcast([world.rank + 10]),
+        "sum": world.all_reduce([whole, half], "sum"),
+        "mean": world.all_reduce([whole, half]),
+        "none": world.all_reduce([]),
+        "phase": PHASES[pulse.phase],
+    }
+    return told | {"mine": (whole, half)}
+
+
+@pytest.fixture(scope="module")
+def told(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """Return what each of three real processes over gloo tells."""
+    pytest.importorskip("torch")
+    cloudpickle.register_pickle_by_value(request.module)
+    return LocalEngine(3).run(meet, Shards(no_rows, list), Settings(stall_timeout=60, progress=False))
+
+
+def test_every_rank_knows_its_place(told: list[dict[str, Any]]) -> None:
+    size = len(told)
+    assert [rank["place"] for rank in told] == [(r, size, r, size, "127.0.0.1") for r in range(size)]
+
+
+def test_all_gather_gives_every_ranks_item_to_all(told: list[dict[str, Any]]) -> None:
+    expected = [{"rank": r, "text": "x" * 1000 * r} for r in range(len(told))]
+    assert all(rank["all_gather"] == expected for rank in told)
+
+
+def test_gather_gives_them_to_rank_0_alone(told: list[dict[str, Any]]) -> None:
+    assert told[0]["gather"] == [("from", r) for r in range(len(told))]
+    assert all(rank["gather"] is None for rank in told[1:])
+
+
+def test_broadcast_gives_rank_0s_item_to_all(told: list[dict[str, Any]]) -> None:
+    assert all(rank["broadcast"] == [10] for rank in told)
+
+
+def test_all_reduce_adds_up_or_takes_the_mean(told: list[dict[str, Any]]) -> None:
+    size = len(told)
+    ranks = sum(range(size))
+    for rank in told:
+        whole, half = rank["sum"]
+        assert whole.tolist() == [[ranks, size]] and whole.dtype == np.int64
+        assert half.tolist() == [0.5 * ranks] and half.dtype == np.float32
+        whole, half = rank["mean"]
+        assert whole.tolist() == [[ranks / size, 1.0]] and half.tolist() == [0.5 * ranks / size]
+        assert rank["none"] == []
+
+
+def test_all_reduce_leaves_its_arguments_alone(told: list[dict[str, Any]]) -> None:
+    for r, rank in enumerate(told):
+        assert rank["mine"][0].tolist() == [[r, 1]] and rank["mine"][1].tolist() == [0.5 * r]
+
+
+def test_a_collective_comes_back_to_the_phase_it_left(told: list[dict[str, Any]]) -> None:
+    assert all(rank["phase"] == "data" for rank in told)
+
+
+def test_waiting_shows_in_the_pulse() -> None:
+    pulse = Pulse()
+    pulse.at(DATA)
+    with _waiting(pulse):
+        assert PHASES[pulse.phase] == "wait"
+    assert PHASES[pulse.phase] == "data"
+
+
+CARD = {"host": "10.0.0.1", "python": "3.11", "torch": "2.9.1"}
+
+
+def test_equal_versions_are_welcome() -> None:
+    _check_versions([CARD, {**CARD, "host": "10.0.0.2"}])
+
+
+@pytest.mark.parametrize(("what", "other"), [("python", "3.12"), ("torch", "2.8.0")])
+def test_differing_versions_are_refused_with_both_named(what: str, other: str) -> None:
+    said = (
+        rf"same {what}; rank 0 on 10.0.0.1 has {CARD[what]}, rank 1 on 10.0.0.2 has {other}. Give every node the same"
+    )
+    with pytest.raises(ArgumentError, match=said):
+        _check_versions([CARD, {**CARD, "host": "10.0.0.2", what: other}])
+
+
+def test_rank_0_listens_before_it_tells_where() -> None:
+    with _listen("127.0.0.1") as server:
+        host, port = server.getsockname()
+        assert host == "127.0.0.1" and port > 0
+
+
+def test_the_interface_is_found_by_its_address() -> None:
+    assert _interface("127.0.0.1") == _interface("127.0.1.1") == _interface("127.0.0.1")
+    with pytest.raises(OrcaError, match=r"no network interface of .* has the address 192\.0\.2\.77\. Check"):
+        _interface("192.0.2.77")

@@ -1,0 +1,274 @@
+"""RayEngine on a real Ray: parity with a plain loop, order, every kind of failure, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from orca import Estimator
+from orca.core.engine import Settings
+from orca.core.source import DataSpec, Shards
+from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost, WorkerStalled
+from orca.sources.arrays import ArraySource
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.usefixtures("ray_context")
+
+CPUS = 3
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(ray_context: Any) -> Iterator[None]:
+    """Fail a test after which Ray does not get all back: processes, seats, CPUs, folders."""
+    yield
+    deadline = time.monotonic() + 10
+    while left := _left():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_ray_must_be_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ArgumentError, match=r'Call init_orca_context\(runtime="ray", cores=\.\.\.\) first'):
+        _engine().on_cluster(1)
+
+
+def test_workers_are_nodes_times_workers_per_node() -> None:
+    assert _engine().on_cluster(2).workers == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_full_batch_training_equals_one_process(workers: int) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(50, 4)).astype(np.float32)
+    y = (x @ np.array([1.0, -2.0, 0.5, 3.0], np.float32))[:, None]
+    torch.manual_seed(3)
+    plain = torch.nn.Linear(4, 1)
+    est = Estimator.from_torch(
+        model=lambda config: torch.nn.Linear(4, 1),
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        loss=torch.nn.MSELoss(),
+        backend="ray",
+        workers_per_node=workers,
+        seed=3,
+    )
+    stats = est.fit((x, y), epochs=3, batch_size=50)
+    losses = _plain_losses(plain, torch.from_numpy(x), torch.from_numpy(y), epochs=3)
+    np.testing.assert_allclose([line["train_loss"] for line in stats], losses, rtol=1e-5)
+    for name, weight in est.get_model().state_dict().items():
+        np.testing.assert_allclose(weight, plain.state_dict()[name], atol=1e-5)
+
+
+def test_results_come_in_rank_order_from_ranks_on_loopback_with_their_own_cpus() -> None:
+    results = _engine()(2).run(Describe(), _data(2), Settings())
+    assert results == [(0, 2, "127.0.0.1", 1, 5), (1, 2, "127.0.0.1", 1, 5)]
+    assert _engine()(1).run(Describe(), _data(1), Settings()) == [(0, 1, "127.0.0.1", CPUS, 10)]
+
+
+def test_map_answers_in_the_order_of_the_pieces() -> None:
+    assert _engine()(2).map(lambda piece: piece * piece, list(range(5))) == [0, 1, 4, 9, 16]
+
+
+def test_map_names_what_failed() -> None:
+    def task(piece: int) -> float:
+        return 1 / piece
+
+    with pytest.raises(WorkerFailed, match="rank 1 on .* failed: ZeroDivisionError") as caught:
+        _engine()(2).map(task, [1, 0])
+    assert "in task" in caught.value.remote_traceback
+
+
+def test_an_exception_is_named_with_rank_host_and_traceback(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("no such pixel")
+
+    error = _failure(fail, tmp_path, within=10)
+    assert type(error) is WorkerFailed
+    assert (error.rank, error.host, error.reason) == (1, os.uname().nodename, "ValueError: no such pixel")
+    assert "in fail" in error.remote_traceback
+
+
+def test_exit_in_user_code_is_a_failure(tmp_path: Path) -> None:
+    error = _failure(lambda: sys.exit(3), tmp_path, within=10)
+    assert type(error) is WorkerFailed
+    assert (error.rank, error.reason) == (1, "SystemExit: 3")
+
+
+def test_a_killed_rank_is_named(tmp_path: Path) -> None:
+    error = _failure(lambda: os.kill(os.getpid(), signal.SIGKILL), tmp_path, within=15)
+    assert type(error) is WorkerLost
+    assert (error.rank, error.host) == (1, os.uname().nodename)
+    assert "its process ended without a word" in error.reason
+
+
+def test_a_stalled_rank_is_named_with_its_stack(tmp_path: Path) -> None:
+    def sit_still() -> None:
+        time.sleep(1000)
+
+    error = _failure(sit_still, tmp_path, within=20, stall=5.0)
+    assert type(error) is WorkerStalled
+    assert error.rank == 1
+    assert "in sit_still" in error.remote_traceback
+
+
+def test_unpicklable_data_is_named() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ArgumentError, match="the data cannot be sent to the workers"):
+        _engine()(1).run(Describe(), Shards(_data(1).open, portable=lambda: [lambda: iter([lock])]), Settings())
+
+
+def test_an_interrupt_ends_all_ranks(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def interrupt() -> None:
+        while not mark.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        _engine()(2).run(OnRankOne(str(mark), lambda: time.sleep(1000)), _data(2), Settings())
+
+
+def test_more_workers_than_cpus_are_refused_with_the_numbers() -> None:
+    began = time.monotonic()
+    with pytest.raises(TooFewSlots, match=r"4 worker\(s\) .* Ray has 3 CPU\(s\) on 1 node\(s\), .* Lower workers_per"):
+        _engine()(4).run(Describe(), _data(4), Settings())
+    assert time.monotonic() - began < 5
+
+
+def test_cpus_that_others_hold_are_told_or_left_to_them() -> None:
+    with _held(2):
+        began = time.monotonic()
+        with pytest.raises(TooFewSlots, match=r"2 worker\(s\) .* 3 CPU\(s\) on 1 node\(s\), 1 of them free now"):
+            _engine()(2).run(Describe(), _data(2), Settings())
+        assert time.monotonic() - began < 5
+        assert _engine()(1).map(lambda piece: piece, [7]) == [7]
+
+
+def test_ranks_of_a_node_see_its_gpus_in_their_order() -> None:
+    from orca.engines.ray import Card, Rank, Seat, _devices
+
+    places = [("a", "1"), ("a", "0"), ("b", "0")]
+    ranks = [Rank(i, Seat(None, i, 1, 1, node, "", "")) for i, (node, _) in enumerate(places)]  # type: ignore[arg-type]
+    cards = [Card(1, "", (gpu,)) for _, gpu in places]
+    assert [_devices(rank, ranks, cards) for rank in ranks] == [("1", "0"), ("1", "0"), ("0",)]
+
+
+@pytest.mark.slow
+def test_seats_are_spread_over_nodes_and_ranks_of_a_node_are_neighbours(run_program: Callable[..., Any]) -> None:
+    said = run_program("""
+        import ray
+        from ray.cluster_utils import Cluster
+        from orca.engines.ray import RayEngine, _reserved
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
+        cluster.add_node(num_cpus=3)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, logging_level="WARNING")
+        workers = RayEngine.on_cluster(2).workers
+        with _reserved(workers) as seats:
+            nodes = [seat.node for seat in seats]
+            print("told", workers, nodes == sorted(nodes), [nodes.count(node) for node in sorted(set(nodes))],
+                  {seat.cpus for seat in seats})
+        ray.shutdown()
+        cluster.shutdown()
+    """)
+    assert "told 4 True [2, 2] {1}" in said.stdout
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Return who a rank is, its threads and its rows."""
+
+    def __call__(self, world: Any, rows: Any, pulse: Any) -> tuple[int, int, str, int, int]:
+        return world.rank, world.size, world.host, torch.get_num_threads(), rows["train"].count
+
+
+@dataclass(frozen=True)
+class OnRankOne:
+    """Do something on rank 1 while the others wait for it; leaves a mark when it begins."""
+
+    mark: str
+    act: Callable[[], None]
+
+    def __call__(self, world: Any, rows: Any, pulse: Any) -> None:
+        if world.rank == 1:
+            Path(self.mark).touch()
+            self.act()
+        world.all_gather(world.rank)
+
+
+def _failure(act: Callable[[], None], folder: Path, within: float, stall: float = 300.0) -> WorkerFailed:
+    """Return what is raised when rank 1 of 2 does something bad; fail if that takes too long from then on."""
+    mark = folder / "mark"
+    with pytest.raises(WorkerFailed) as caught:
+        _engine()(2).run(OnRankOne(str(mark), act), _data(2), Settings(stall_timeout=stall))
+    assert time.time() - mark.stat().st_mtime < within
+    return caught.value
+
+
+def _engine() -> Any:
+    from orca.engines.ray import RayEngine
+
+    return RayEngine
+
+
+def _data(ranks: int) -> Shards:
+    x = np.arange(10, dtype=np.float32)
+    return ArraySource((x, x), DataSpec()).shards(ranks)
+
+
+def _plain_losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@contextlib.contextmanager
+def _held(cpus: int) -> Iterator[None]:
+    """Let another program's actor hold CPUs."""
+
+    class Holder:
+        def ready(self) -> None:
+            pass
+
+    actor = ray.remote(num_cpus=cpus)(Holder).remote()
+    ray.get(actor.ready.remote())
+    yield
+    ray.kill(actor)
+
+
+def _left() -> list[str]:
+    groups = [g for g in ray.util.placement_group_table().values() if g["state"] != "REMOVED"]
+    free = ray.available_resources().get("CPU", 0)
+    ranks = [p for p in psutil.Process().children(recursive=True) if _name(p).startswith("ray::OrcaRank")]
+    folders = list(Path(tempfile.gettempdir()).glob("orca-[0-9]*"))
+    return [*map(str, [*groups, *ranks, *folders]), *([f"{free} CPUs free"] if free != CPUS else [])]
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return " ".join(process.cmdline())
+    return ""

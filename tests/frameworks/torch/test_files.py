@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from torch import nn
+
+from orca.core.learner import OutputSpec, State
+from orca.errors import ArgumentError
+from orca.frameworks.torch.files import load_state, save_module, save_state
+
+
+def trained(lr: float = 0.01) -> State:
+    """Return a state as a fit leaves it: Adam with two groups, betas of their own and a step behind it."""
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    groups: list[dict[str, Any]] = [
+        {"params": list(net[0].parameters()), "lr": 0.5},
+        {"params": [*net[1].parameters(), *net[2].parameters()], "betas": (0.7, 0.8), "weight_decay": 0.1},
+    ]
+    adam = torch.optim.Adam(groups, lr=lr, amsgrad=True)
+    net(torch.randn(4, 3)).sum().backward()
+    adam.step()
+    payload = {"models": [dict(net.state_dict())], "optimizers": [adam.state_dict()], "schedulers": []}
+    return State(epoch=3, steps=17, payload=payload, output=OutputSpec((("float32", (1,)), ("int64", ())), ("tuple", (), (None, None))))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Say whether two trees are equal in every value and every type."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def by_name(state: State) -> list[dict[str, torch.Tensor]]:
+    return [dict(sorted(model.items())) for model in state.payload["models"]]
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt", "model.ckpt", "deep/er/model", "deep/er/model.pth"])
+def test_weights_and_optimizer_come_back_exactly(tmp_path: Path, name: str) -> None:
+    state = trained()
+    save_state(state, str(tmp_path / name))
+    loaded, module = load_state(str(tmp_path / name))
+    assert module is None
+    assert (loaded.epoch, loaded.steps) == (3, 17)
+    assert same(by_name(loaded), by_name(state))
+    assert same(loaded.payload["optimizers"], state.payload["optimizers"])
+    groups = loaded.payload["optimizers"][0]["param_groups"]
+    assert groups[1]["betas"] == (0.7, 0.8) and isinstance(groups[1]["betas"], tuple)
+    assert [group["lr"] for group in groups] == [0.5, 0.01]
+    assert loaded.payload["schedulers"] == []
+
+
+def test_a_folder_holds_safetensors_and_json_alone(tmp_path: Path) -> None:
+    state = trained()
+    save_state(state, str(tmp_path / "model"))
+    assert sorted(os.listdir(tmp_path / "model")) == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    assert json.loads((tmp_path / "model" / "state.json").read_text())["epoch"] == 3
+    assert load_state(str(tmp_path / "model"))[0].output == state.output
+    assert os.listdir(tmp_path) == ["model"]  # no draft
+
+
+def test_a_safetensors_file_holds_the_weights_alone(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    state, path = trained(), str(tmp_path / "model.safetensors")
+    save_state(state, path)
+    assert same(dict(sorted(load_file(path).items())), by_name(state)[0])
+    loaded, _ = load_state(path)
+    assert same(by_name(loaded), by_name(state))
+    assert loaded.payload["optimizers"] == []
+
+
+def test_weights_in_any_memory_order_are_saved(tmp_path: Path) -> None:
+    turned = torch.arange(6.0).reshape(2, 3).t()
+    for name in ("folder", "file.safetensors", "file.pt"):
+        save_state(State(payload={"models": [{"w": turned}], "optimizers": []}), str(tmp_path / name))
+        assert torch.equal(load_state(str(tmp_path / name))[0].payload["models"][0]["w"], turned)
+
+
+def test_a_state_dict_of_plain_torch_is_loaded(tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    for options in ({}, {"_use_new_zipfile_serialization": False}):
+        torch.save(net.state_dict(), tmp_path / "plain.pt", **options)
+        loaded, module = load_state(str(tmp_path / "plain.pt"))
+        assert module is None
+        assert same(by_name(loaded), [dict(sorted(net.state_dict().items()))])
+        assert loaded.payload["optimizers"] == []
+
+
+def test_an_entire_module_is_loaded_only_when_trusted(tmp_path: Path) -> None:
+    net, path = nn.Linear(3, 2), str(tmp_path / "entire.pt")
+    save_module(net, path)
+    with pytest.raises(ArgumentError, match=r"holds more than tensors.*If you trust it, call load\(path, weights_only=Fa"):
+        load_state(path)
+    state, module = load_state(path, weights_only=False)
+    assert isinstance(module, nn.Linear)
+    assert torch.equal(module.weight, net.weight)
+    assert torch.equal(state.payload["models"][0]["weight"], net.weight)
+
+
+class Malice:
+    """Create a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    buffer = io.BytesIO()
+    torch.save({"weight": torch.zeros(1), "evil": Malice(trace)}, buffer)
+    contents = [buffer.getvalue(), *(pickle.dumps(Malice(trace), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1))]
+    for number, content in enumerate(contents):
+        for name in ("evil.pt", "evil", "evil.safetensors"):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(ArgumentError, match="holds more than tensors|cannot be read"):
+                load_state(str(tmp_path / name))
+            assert not trace.exists(), (number, name)
+    folder = tmp_path / "folder"
+    save_state(trained(), str(folder))
+    for name in os.listdir(folder):
+        broken = tmp_path / f"broken-{name}"
+        shutil.copytree(folder, broken)
+        (broken / name).write_bytes(contents[1])
+        with pytest.raises(ArgumentError, match="is not complete|cannot be read"):
+            load_state(str(broken))
+        assert not trace.exists(), name
+    pickle.loads(contents[1])  # the trap is a real one: trusted, it springs
+    assert trace.exists()
+
+
+def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="there is no saved model at .*nowhere.pt. Check the path"):
+        load_state(str(tmp_path / "nowhere.pt"))
+    with pytest.raises(ArgumentError, match="holds no saved model: there is no state.json in it"):
+        load_state(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"just some words", b'{"a": 1}', bytes(300), b"\x80\x02}q\x00", b"PK\x03\x04 a zip"])
+@pytest.mark.parametrize("name", ["file.pt", "file.safetensors"])
+def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ArgumentError, match=f"{name} cannot be read as .*Is it complete"):
+        load_state(str(tmp_path / name))
+
+
+def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+    for name in ("model.pt", "model.safetensors"):
+        save_state(trained(), str(tmp_path / name))
+        content = (tmp_path / name).read_bytes()
+        for length in (20, len(content) // 2, len(content) - 20):
+            (tmp_path / name).write_bytes(content[:length])
+            with pytest.raises(ArgumentError, match=f"{name} cannot be read as .*Is it complete"):
+                load_state(str(tmp_path / name))
+
+
+def test_a_file_without_weights_is_named(tmp_path: Path) -> None:
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ArgumentError, match=r"list.pt holds a list, not a model's weights. Was it written by save\(\)"):
+        load_state(str(tmp_path / "list.pt"))
+
+
+def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        save_state(trained(), str(tmp_path / "model"))
+        (tmp_path / "model" / name).unlink()
+        with pytest.raises(ArgumentError, match="the model in the folder .*model is not complete"):
+            load_state(str(tmp_path / "model"))
+
+
+def test_what_json_cannot_hold_is_named(tmp_path: Path) -> None:
+    state = State(payload={"models": [{}], "optimizers": [{"when": object()}]})
+    with pytest.raises(ArgumentError, match="a state with a object in it cannot be written as JSON. Save to .*.pt"):
+        save_state(state, str(tmp_path / "model"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt", "model.safetensors"])
+def test_a_new_save_replaces_the_old(tmp_path: Path, name: str) -> None:
+    path = str(tmp_path / name)
+    save_state(trained(), path)
+    newer = trained()
+    save_state(newer, path)
+    assert same(by_name(load_state(path)[0]), by_name(newer))
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt"])
+@pytest.mark.parametrize("moment", ["writing", "replacing"])
+def test_a_save_that_fails_keeps_the_old(
+    tmp_path: Path, name: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, old = str(tmp_path / name), trained()
+    save_state(old, path)
+    local = type(fsspec.filesystem("file"))
+    write, replace, calls = local.pipe_file, os.replace, []
+
+    def full_disk(fs: Any, spot: str, data: bytes, **more: Any) -> None:
+        calls.append(spot)
+        write(fs, spot, data[: len(data) // 2], **more)
+        if spot.endswith("state.json") or name.endswith(".pt"):
+            raise OSError("No space left on device")
+
+    def refused(source: str, target: str) -> None:
+        calls.append(source)
+        if ".draft-" in source:
+            raise OSError("No space left on device")
+        replace(source, target)
+
+    if moment == "writing":
+        monkeypatch.setattr(local, "pipe_file", full_disk)
+    else:
+        monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(OSError, match="No space left"):
+        save_state(trained(), path)
+    monkeypatch.undo()
+    assert calls
+    assert same(by_name(load_state(path)[0]), by_name(old))
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for name in ("", "/"):
+        with pytest.raises(ArgumentError, match="holds other things than a saved model, 'thesis.tex'.*a folder of its own"):
+            save_state(trained(), f"{tmp_path}{name}")
+    folder = tmp_path / "notes.pt"
+    folder.mkdir()
+    (folder / "note").write_text("x")
+    with pytest.raises(ArgumentError, match="holds other things than a saved model, 'note'"):
+        save_state(trained(), str(folder))
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    assert sorted(os.listdir(tmp_path)) == ["notes.pt", "thesis.tex"]
+
+
+def test_an_empty_folder_and_a_file_may_be_replaced(tmp_path: Path) -> None:
+    for place in (tmp_path / "folder", tmp_path / "file"):
+        place.mkdir() if place.name == "folder" else place.write_text("an old model")
+        save_state(trained(), str(place))
+        assert load_state(str(place))[0].epoch == 3
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt", "model.safetensors"])
+def test_any_filesystem_will_do(name: str) -> None:
+    path, state = f"memory://orca-tests/{name}", trained()
+    try:
+        save_state(trained(), path)
+        save_state(state, path)
+        assert same(by_name(load_state(path)[0]), by_name(state))
+        with pytest.raises(ArgumentError, match="there is no saved model at memory://orca-tests/other"):
+            load_state("memory://orca-tests/other")
+    finally:
+        fsspec.filesystem("memory").rm("/orca-tests", recursive=True)

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from frameworks.torch.alone import AloneEngine
+from torch import nn
+from torch.nn import functional as F
+
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan, OutputSpec, State
+from orca.core.loop import History
+from orca.core.metrics import MSE
+from orca.core.telemetry import Pulse
+from orca.core.world import TorchWorld
+from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
+from orca.frameworks.torch.learner import TorchLearner, build_loss, build_model, build_optimizer
+from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.testing import shards_of
+
+X = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+Y = X.sum(axis=1) + 0.5
+
+
+def linear(outputs: int = 1, dtype: torch.dtype = torch.float32) -> nn.Linear:
+    torch.manual_seed(1)
+    return nn.Linear(3, outputs, dtype=dtype)
+
+
+def sgd(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=config.get("lr", 0.1), momentum=0.9)
+
+
+def learner_of(model: Any, loss: Any, optimizer: Any = sgd, **config: Any) -> TorchLearner:
+    return TorchLearner.of(model, optimizer, loss, config, "replicated")
+
+
+def fit(learner: TorchLearner, x: Any, y: Any, **options: Any) -> tuple[History, State]:
+    plan = FitPlan(**{"batch_size": 4, "shuffle": False, **options})
+    return AloneEngine().run(FitJob(learner, plan, (), None), shards_of([(x, y)]), Settings())[0]
+
+
+def evaluate(learner: TorchLearner, x: Any, y: Any, metrics: Any = ()) -> dict[str, Any]:
+    return AloneEngine().run(EvaluateJob(learner, 4, metrics, None), shards_of([(x, y)]), Settings())[0][0]
+
+
+def predict(learner: TorchLearner, x: Any) -> Any:
+    return PredictJob.of(learner, learner.initial_state(0), 4)(x)
+
+
+def plain_torch(net: nn.Module, loss: Callable[..., torch.Tensor], x: Any, y: Any, epochs: int = 1) -> list[float]:
+    """Train as a PyTorch tutorial does; return the mean loss a row of each epoch (losses here are means)."""
+    optimizer, lines = sgd(net, {}), []
+    for _ in range(epochs):
+        total = 0.0
+        for at in range(0, len(x), 4):
+            optimizer.zero_grad()
+            value = loss(net(x[at : at + 4]), y[at : at + 4])
+            value.backward()
+            optimizer.step()
+            total += float(value.detach()) * len(x[at : at + 4])
+        lines.append(total / len(x))
+    return lines
+
+
+# Building
+
+
+class Net(nn.Linear):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config["width"], 1)
+
+
+class Fixed(nn.Linear):
+    def __init__(self, width: int = 7) -> None:
+        super().__init__(width, 1)
+
+
+def test_a_model_is_an_instance_a_creator_or_a_class() -> None:
+    net, config = linear(), {"width": 5}
+    assert build_model(net, config) is net
+    assert build_model(lambda config: nn.Linear(config["width"], 1), config).weight.shape == (1, 5)
+    assert build_model(lambda: nn.Linear(2, 1), config).weight.shape == (1, 2)
+    assert build_model(lambda config, width=4: nn.Linear(width, config["width"]), config).weight.shape[0] == 5
+    assert build_model(lambda *args: nn.Linear(args[0]["width"], 1), config).weight.shape == (1, 5)
+    assert build_model(Net, config).weight.shape == (1, 5)
+    assert build_model(Fixed, config).weight.shape == (1, 7)
+
+
+def test_an_optimizer_is_an_instance_or_a_creator() -> None:
+    net, config = linear(), {"lr": 0.25}
+    made = torch.optim.SGD(net.parameters(), lr=0.5)
+    assert build_optimizer(made, net, config) is made
+    for creator in (sgd, lambda model, config: sgd(model, config), lambda model, config, lr=1: sgd(model, config)):
+        assert build_optimizer(creator, net, config).param_groups[0]["lr"] == 0.25
+    assert build_optimizer(lambda model: sgd(model, {}), net, config).param_groups[0]["lr"] == 0.1
+
+
+class Scaled(nn.Module):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.scale = config["scale"]
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.scale * F.mse_loss(output, target)
+
+
+def test_a_loss_is_an_instance_a_class_a_function_or_a_creator() -> None:
+    instance, config = nn.L1Loss(), {"scale": 3.0}
+    assert build_loss(instance, config) is instance
+    assert build_loss(None, config) is None
+    assert isinstance(build_loss(nn.L1Loss, config), nn.L1Loss)
+    assert build_loss(F.mse_loss, config) is F.mse_loss
+    assert build_loss(lambda config: Scaled(config), config).scale == 3.0
+    assert build_loss(Scaled, config).scale == 3.0
+    mine = lambda output, target, weight=2: (output - target).abs().sum() * weight  # noqa: E731
+    assert build_loss(mine, config) is mine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3, None, None), "the model must be a torch.nn.Module or a function that returns one; got int"),
+        ((nn.Linear(1, 1), "adam", None), r"the optimizer must be a torch.optim.Optimizer or a function .*; got str"),
+        ((nn.Linear(1, 1), None, "mse"), "the loss must be a torch loss, a function .* or a creator; got str"),
+    ],
+)
+def test_wrong_kinds_are_refused_before_anything_travels(arguments: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        TorchLearner.of(*arguments, {}, "replicated")
+
+
+def test_several_models_are_not_built_yet() -> None:
+    with pytest.raises(NotYet, match="a list of models is not built yet. Put them into one torch.nn.Module"):
+        TorchLearner.of([nn.Linear(1, 1)], None, None, {}, "replicated")
+
+
+def test_an_optimizer_instance_needs_its_model() -> None:
+    net, other = linear(), linear()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(ArgumentError, match="got a model creator. Pass the module itself, or an optimizer creator"):
+        learner_of(lambda config: net, nn.MSELoss(), optimizer)
+    with pytest.raises(ArgumentError, match="the optimizer has none of the model's parameters"):
+        learner_of(other, nn.MSELoss(), optimizer)
+    assert learner_of(net, nn.MSELoss(), optimizer).optimizer is optimizer
+
+
+def test_creators_that_return_something_else_are_named() -> None:
+    with pytest.raises(ArgumentError, match=r"got dict. Return the module from model_creator\(config\)"):
+        build_model(lambda config: config, {})
+    with pytest.raises(ArgumentError, match=r"got NoneType. Return it from optimizer_creator\(model, config\)"):
+        build_optimizer(lambda model, config: None, linear(), {})
+    with pytest.raises(ArgumentError, match="there is no model. Pass model= to from_torch, or load an entire model"):
+        build_model(None, {})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ((None, sgd, nn.MSELoss()), "there is no model to train"),
+        ((linear(), None, nn.MSELoss()), "You must provide the optimizer for train"),
+        ((linear(), sgd, None), "You must provide the loss for train"),
+    ],
+)
+def test_what_training_needs_is_named(parts: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        TorchLearner(*parts).check_trainable()
+
+
+def test_the_seed_decides_the_first_weights() -> None:
+    learner = learner_of(lambda config: nn.Linear(3, 1), nn.MSELoss())
+    first, again, other = (learner.initial_state(seed).payload["models"][0]["weight"] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_drawing_first_weights_leaves_the_users_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    learner_of(lambda config: nn.Linear(3, 1), nn.MSELoss()).initial_state(1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+# Training
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_trains_as_in_plain_torch_whatever_its_reduction(reduction: str) -> None:
+    net = linear()
+    history, state = fit(learner_of(linear(), nn.MSELoss(reduction=reduction)), X, Y, epochs=3)
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)[:, None]
+    if reduction == "sum":  # the sum has the gradients of the mean times the rows; statistics are means of rows
+        optimizer, expected = sgd(net, {}), []
+        for _ in range(3):
+            total = 0.0
+            for at in range(0, 10, 4):
+                optimizer.zero_grad()
+                loss = F.mse_loss(net(x[at : at + 4]), y[at : at + 4], reduction="sum")
+                loss.backward()
+                optimizer.step()
+                total += float(loss.detach())
+            expected.append(total / 10)
+        last = float(loss.detach()) / 2
+    else:
+        expected = plain_torch(net, F.mse_loss, x, y, epochs=3)
+        last = None
+    assert [line["train_loss"] for line in history.epochs] == pytest.approx(expected, rel=1e-5)
+    assert torch.allclose(state.payload["models"][0]["weight"], net.weight, rtol=1e-5)
+    if last is not None:
+        assert history.epochs[-1]["last_train_loss"] == pytest.approx(last, rel=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_loss_of_an_evaluation_is_the_mean_of_the_rows(reduction: str) -> None:
+    net = linear()
+    expected = F.mse_loss(net(torch.from_numpy(X))[:, 0], torch.from_numpy(Y)).item()
+    stats = evaluate(learner_of(net, nn.MSELoss(reduction=reduction)), X, Y, (MSE(),))
+    assert stats["val_loss"] == pytest.approx(expected, rel=1e-5)
+    assert stats["MSE"] == pytest.approx(expected, rel=1e-5)
+    assert stats["num_samples"] == 10
+
+
+def test_labels_in_any_shape_never_broadcast() -> None:
+    losses = [
+        fit(learner_of(linear(), loss), X, labels, epochs=2)[0].epochs[-1]["train_loss"]
+        for labels in (Y, Y[:, None], Y.astype(np.float64))
+        for loss in (nn.MSELoss(), nn.MSELoss, F.mse_loss)
+    ]
+    expected = plain_torch(linear(), F.mse_loss, torch.from_numpy(X), torch.from_numpy(Y)[:, None], epochs=2)[-1]
+    assert losses == pytest.approx([expected] * 9, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64, np.uint8])
+@pytest.mark.parametrize("shape", [(10,), (10, 1)])
+def test_classes_may_come_as_any_numbers(dtype: Any, shape: tuple[int, ...]) -> None:
+    labels = (np.arange(10) % 2).astype(dtype).reshape(shape)
+    history, _ = fit(learner_of(linear(2), nn.CrossEntropyLoss()), X, labels)
+    x, y = torch.from_numpy(X), torch.arange(10) % 2
+    assert history.epochs[0]["train_loss"] == pytest.approx(plain_torch(linear(2), F.cross_entropy, x, y)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_come_in_the_precision_of_the_model(dtype: torch.dtype) -> None:
+    for features in (X, X.astype(np.float64), X.astype(np.float16)):
+        learner = learner_of(linear(dtype=dtype), nn.MSELoss())
+        _, state = fit(learner, features, Y)
+        assert state.payload["models"][0]["weight"].dtype == dtype
+        assert predict(learner, features).dtype == np.dtype(str(dtype).removeprefix("torch."))
+
+
+class Sum(nn.Module):
+    """Take several inputs by position, or one dict of them; whole numbers come as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, first: Any, second: torch.Tensor | None = None) -> Any:
+        if isinstance(first, dict):
+            first, second = first["a"], first["inner"]["b"]
+        assert first.dtype == torch.float32 and second.dtype == torch.int64
+        total = first.sum(dim=1) + self.weight * second
+        return {"total": total, "parts": (first, second)}
+
+
+def test_inputs_and_outputs_may_be_trees() -> None:
+    a, b = X.astype(np.float64), np.arange(10)
+    learner = learner_of(Sum(), lambda *parts: F.mse_loss(parts[0], parts[3].float()))
+    for x in ((a, b), [a, b], {"a": a, "inner": {"b": b}}):
+        output = predict(learner, x)
+        assert output["total"] == pytest.approx(X.sum(axis=1) + b, rel=1e-5)
+        assert isinstance(output["parts"], tuple)
+        assert output["parts"][1].dtype == np.int64
+        assert np.array_equal(output["parts"][1], b)
+        _, state = fit(learner, x, Y)
+        structure = ("dict", ("total", "parts"), (None, ("tuple", (), (None, None))))
+        assert state.output == OutputSpec((("float32", ()), ("float32", (3,)), ("int64", ())), structure)
+
+
+def test_text_is_refused_with_what_to_do() -> None:
+    with pytest.raises(DataError, match="a torch model cannot take values of type .*'red'.*StringIndexer or a cast"):
+        fit(learner_of(linear(), nn.MSELoss()), np.array(["red"] * 10), Y)
+
+
+def test_missing_labels_are_named() -> None:
+    with pytest.raises(DataError, match="there are no labels to compare the outputs with. Pass label_cols"):
+        fit(learner_of(linear(), nn.MSELoss()), X, None)
+
+
+# A loss that is not finite
+
+
+def poisoned(rows: int = 300, at: int = 280) -> tuple[np.ndarray, np.ndarray]:
+    x = np.ones((rows, 3), np.float32)
+    x[at] = np.inf
+    return x, np.ones(rows, np.float32)
+
+
+def test_a_loss_that_is_not_finite_ends_the_fit_and_names_its_step() -> None:
+    message = r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.*or pass on_nan='warn' to go on"
+    with pytest.raises(LossNotFinite, match=message):
+        fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(), batch_size=2)
+
+
+def test_a_loss_that_is_not_finite_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        history, _ = fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(at=100), batch_size=1, on_nan="warn")
+    told = [record.getMessage() for record in caplog.records if "the loss became" in record.getMessage()]
+    assert len(told) == 1
+    assert "at step 101 of epoch 1" in told[0]
+    assert history.epochs[0]["num_samples"] == 300
+    assert not np.isfinite(history.epochs[0]["train_loss"])
+
+
+def test_a_loss_that_is_not_finite_may_be_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        history, _ = fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(), batch_size=2, on_nan="ignore")
+    assert not [record for record in caplog.records if "the loss became" in record.getMessage()]
+    assert history.epochs[0]["batch_count"] == 150
+
+
+# What is left of a run
+
+
+def test_the_users_module_is_not_trained_in_place() -> None:
+    net = linear()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    learner = learner_of(net, nn.MSELoss(), optimizer)
+    _, state = fit(learner, X, Y)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert not optimizer.state
+    assert not torch.equal(state.payload["models"][0]["weight"], before["weight"])
+    built = learner.build(state)
+    assert built is not net
+    assert torch.equal(built.weight, state.payload["models"][0]["weight"])
+
+
+def test_the_hook_is_called_before_the_model_is_built() -> None:
+    told: list[str] = []
+    learner = TorchLearner.of(
+        lambda config: told.append("model") or linear(), sgd, nn.MSELoss(), {}, "replicated", lambda: told.append("hook")
+    )
+    learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Pulse()), None, 0, training=False)
+    assert told == ["hook", "model"]
+
+
+def test_another_model_takes_the_creators_along_but_not_an_optimizer_of_the_old_one() -> None:
+    net, other = linear(), linear()
+    kept = learner_of(net, nn.MSELoss()).with_parts(other, None)
+    assert kept.model is other and kept.optimizer is sgd and isinstance(kept.loss, nn.MSELoss)
+    bound = learner_of(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1))
+    assert bound.with_parts(other, None).optimizer is None
+    assert bound.with_parts(None, nn.L1Loss()).optimizer is bound.optimizer

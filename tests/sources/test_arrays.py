@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orca.core.engine import Settings
+from orca.core.feed import Feed
+from orca.core.source import Columns, DataSpec
+from orca.core.tree import flatten, map_tree
+from orca.errors import ArgumentError, DataError
+from orca.registry import source_of
+from orca.sources.arrays import ArraySource, PandasSource
+from orca.testing import ThreadEngine
+
+N = 7
+A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
+B = np.arange(N)
+SIZE = 3
+
+
+@dataclass(frozen=True)
+class ReadAll:
+    """Return a rank's batches of one epoch of each part."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+        feeds = {part: Feed(part_rows, world, SIZE, shuffle=False, seed=0) for part, part_rows in rows.items()}
+        return {part: [(b.x, b.y) for b in feed.epoch(1) if b.rows] for part, feed in feeds.items()}
+
+
+def read(source: Any, ranks: int = 2, valid: Any = None) -> list[dict[str, list[Any]]]:
+    return ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, valid), Settings(10))
+
+
+def labels(told: list[dict[str, list[Any]]], part: str = "train") -> list[Any]:
+    return sorted(label for rank in told for _, y in rank[part] for label in np.asarray(y).reshape(-1).tolist())
+
+
+def spec(*features: str, labels: Any = (), outputs: Any = (), labelled: bool = True, size: int | None = None) -> DataSpec:
+    return DataSpec(Columns(features, tuple(labels), tuple(outputs)), labelled, size)
+
+
+def doubled(x: Any) -> Any:
+    return map_tree(lambda array: array * 2, x)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"),
+    [(A, np.ndarray), ((A, B), tuple), ([A, B], list), ({"a": A, "in": {"b": B}}, dict), (({"a": A}, [B]), tuple)],
+)
+def test_trees_of_arrays_reach_the_ranks_as_they_are(x: Any, kind: type) -> None:
+    for data in ((x, B), [x, B], {"x": x, "y": B}):
+        source = source_of(data, spec())
+        assert isinstance(source, ArraySource)
+        told = read(source, ranks=3)
+        assert labels(told) == B.tolist()
+        for rank in told:
+            for got, y in rank["train"]:
+                assert isinstance(got, kind)
+                check_equal(got, map_tree(lambda array, y=y: array[y], x))  # labels are row numbers here
+
+
+def check_equal(one: Any, other: Any) -> None:
+    assert flatten(one)[1] == flatten(other)[1]
+    for left, right in zip(flatten(one)[0], flatten(other)[0], strict=True):
+        np.testing.assert_array_equal(left, right)
+        assert left.dtype == right.dtype
+
+
+def test_validation_rows_are_kept_apart() -> None:
+    train, valid = source_of((A, B), spec()), source_of((A[:3], B[:3] + 100), spec())
+    told = read(train, 2, valid)
+    assert labels(told) == B.tolist()
+    assert labels(told, "valid") == [100, 101, 102]
+
+
+def test_fewer_rows_than_ranks_are_enough() -> None:
+    assert labels(read(source_of((A[:1], B[:1]), spec()), ranks=3)) == [0]
+
+
+def test_a_dict_may_hold_named_columns() -> None:
+    data = {"one": A, "two": B, "label": B * 10}
+    told = read(source_of(data, spec("two", "one", labels=["label"])), ranks=1)
+    (two, one), y = told[0]["train"][0]
+    assert two.tolist() == [0, 1, 2] and one.shape == (3, 2) and y.tolist() == [0, 10, 20]
+    with pytest.raises(DataError, match=r"there is no column 'lable'; the data has \['one', 'two', 'label'\]. Did you mean 'label'"):
+        source_of(data, spec("one", labels=["lable"]))
+
+
+def test_several_labels_stay_several() -> None:
+    data = {"one": A, "two": B, "three": B * 10}
+    told = read(source_of(data, spec("one", labels=["two", "three"])), ranks=1)
+    assert [part.tolist() for part in told[0]["train"][0][1]] == [[0, 1, 2], [0, 10, 20]]
+
+
+def test_unequal_lengths_are_refused() -> None:
+    message = r"all arrays of data must have the same number of rows; got shapes \[\(7, 2\), \(6,\)\]. Check features and"
+    for data in ((A, B[:6]), {"x": A, "y": B[:6]}):
+        with pytest.raises(DataError, match=message):
+            source_of(data, spec())
+
+
+@pytest.mark.parametrize("data", [(A, A, B), [A], (A,)])
+def test_features_and_labels_must_be_told_apart(data: Any) -> None:
+    with pytest.raises(DataError, match=r"data with labels must be \(x, y\) or .*got a (tuple|list) of (3|1).*\(\(x1, x2\), y\)"):
+        source_of(data, spec())
+
+
+@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], 5, "file.csv", (A, [1, 2]), {}, np.float32(3), (np.array(3), A)])
+def test_other_things_are_refused_with_what_is_taken(data: Any) -> None:
+    with pytest.raises(ArgumentError, match="data of type .* is not supported. Pass numpy arrays, pandas, a torch Dataset"):
+        source_of(data, spec())
+
+
+def test_the_batch_size_is_32_unless_given() -> None:
+    assert source_of((A, B), spec()).batch_size == 32
+    assert source_of((A, B), spec(size=5)).batch_size == 5
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 10])
+def test_predictions_are_arrays_in_the_order_of_the_rows(ranks: int) -> None:
+    engine = ThreadEngine(ranks)
+    unlabelled = spec(labelled=False)
+    np.testing.assert_array_equal(source_of(A, unlabelled).answer(doubled, engine), A * 2)
+    first, second = source_of((A, B), unlabelled).answer(doubled, engine)
+    np.testing.assert_array_equal(first, A * 2)
+    np.testing.assert_array_equal(second, B * 2)
+    np.testing.assert_array_equal(source_of({"x": A, "y": B}, unlabelled).answer(doubled, engine), A * 2)
+    assert source_of(A[:0], unlabelled).answer(doubled, engine).shape == (0, 2)
+    assert set(source_of({"a": A, "b": B}, unlabelled).answer(doubled, engine)) == {"a", "b"}
+
+
+# pandas
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "number": B,
+            "list": [[float(i), 1.0] for i in B],
+            "array": [np.full((2, 2), i, np.float32) for i in B],
+            "label": B * 10,
+            "text": [f"t{i}" for i in B],
+        },
+        index=B[::-1] + 50,
+    )
+
+
+def test_cells_are_numbers_lists_or_arrays() -> None:
+    source = source_of(frame(), spec("number", "list", "array", labels=["label"]))
+    assert isinstance(source, PandasSource)
+    told = read(source)
+    assert labels(told) == (B * 10).tolist()
+    for rank in told:
+        for (number, lists, arrays), y in rank["train"]:
+            assert (number * 10).tolist() == y.tolist()
+            assert lists.tolist() == [[i, 1.0] for i in number]
+            assert arrays.shape == (len(y), 2, 2) and arrays.dtype == np.float32
+            assert arrays[:, 1, 1].tolist() == number.tolist()
+
+
+def test_one_feature_column_is_one_argument() -> None:
+    told = read(source_of(frame(), spec("list", labels=["label", "number"])), ranks=1)
+    x, y = told[0]["train"][0]
+    assert x.shape == (3, 2)
+    assert [part.tolist() for part in y] == [[0, 10, 20], [0, 1, 2]]
+
+
+def test_missing_columns_are_named_with_the_nearest() -> None:
+    with pytest.raises(DataError, match="there is no column 'nubmer'; .* Did you mean 'number'"):
+        source_of(frame(), spec("nubmer", labels=["label"]))
+    with pytest.raises(DataError, match="there is no column 'zzz'; the data has .*'text'].$"):
+        source_of(frame(), spec("number", labels=["zzz"]))
+    with pytest.raises(DataError, match=r"needs feature_cols for tabular data; got columns \['number'"):
+        source_of(frame(), spec(labels=["label"]))
+
+
+def test_cells_of_different_shapes_are_refused() -> None:
+    ragged = pd.DataFrame({"a": [[1.0], [1.0, 2.0]], "y": [0, 1]})
+    with pytest.raises(DataError, match="the cells of column 'a' differ in shape: .*Pad or cut them first"):
+        source_of(ragged, spec("a", labels=["y"]))
+
+
+def test_missing_cells_are_refused() -> None:
+    holes = pd.DataFrame({"a": [[1.0], None], "y": [0, 1]})
+    with pytest.raises(DataError, match=r"column 'a' has missing values. Fill or drop them first \(fillna, dropna\)"):
+        source_of(holes, spec("a", labels=["y"]))
+
+
+def test_a_frame_is_answered_with_one_more_column() -> None:
+    given = frame()
+    source = source_of(given, spec("list", labelled=False))
+    answer = source.answer(lambda x: x.sum(axis=1, keepdims=True), ThreadEngine(3))
+    assert answer["prediction"].tolist() == [i + 1.0 for i in B]
+    assert answer.index.tolist() == given.index.tolist()
+    pd.testing.assert_frame_equal(answer.drop(columns="prediction"), given)
+    assert "prediction" not in given
+
+
+def test_answers_of_several_numbers_are_arrays_in_cells() -> None:
+    answer = source_of(frame(), spec("array", labelled=False)).answer(doubled, ThreadEngine(2))
+    assert [cell.tolist() for cell in answer["prediction"]] == [[[2 * i, 2 * i]] * 2 for i in B]
+
+
+def test_output_columns_are_named_as_asked() -> None:
+    def heads(x: Any) -> Any:
+        return {"a": x, "b": x.sum(axis=1)}
+
+    engine = ThreadEngine(2)
+    answer = source_of(frame(), spec("list", outputs=["both", "total"], labelled=False)).answer(heads, engine)
+    assert answer["total"].tolist() == [i + 1.0 for i in B]
+    assert [cell.tolist() for cell in answer["both"]] == frame()["list"].tolist()
+    plain = source_of(frame(), spec("list", labelled=False)).answer(heads, engine)
+    assert plain["prediction_1"].tolist() == [i + 1.0 for i in B]
+    with pytest.raises(DataError, match=r"the model has 2 output\(s\), but output_cols names 1: \['one'\]. Name each"):
+        source_of(frame(), spec("list", outputs=["one"], labelled=False)).answer(heads, engine)

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml.linalg import DenseVector, SparseVector, Vectors, VectorUDT
+from pyspark.sql import types as T
+from torch import nn
+
+from orca import Estimator
+from orca.core.engine import Settings
+from orca.core.feed import Feed
+from orca.core.learner import OutputSpec
+from orca.core.source import Columns, DataSpec
+from orca.core.tree import flatten
+from orca.errors import DataError, WorkerFailed
+from orca.registry import source_of
+from orca.sources.frame import FrameSource
+from orca.testing import ThreadEngine
+
+N = 11
+SETTINGS = Settings(30)
+SCHEMA = T.StructType(
+    [
+        T.StructField("byte", T.ByteType()),
+        T.StructField("int", T.IntegerType()),
+        T.StructField("long", T.LongType()),
+        T.StructField("float", T.FloatType()),
+        T.StructField("double", T.DoubleType()),
+        T.StructField("bool", T.BooleanType()),
+        T.StructField("decimal", T.DecimalType(12, 3)),
+        T.StructField("array", T.ArrayType(T.FloatType())),
+        T.StructField("nested", T.ArrayType(T.ArrayType(T.DoubleType()))),
+        T.StructField("dense", VectorUDT()),
+        T.StructField("sparse", VectorUDT()),
+        T.StructField("binary", T.BinaryType()),
+        T.StructField("label", T.IntegerType()),
+        T.StructField("text", T.StringType()),
+        T.StructField("day", T.DateType()),
+        T.StructField("time", T.TimestampType()),
+        T.StructField("map", T.MapType(T.StringType(), T.IntegerType())),
+        T.StructField("struct", T.StructType([T.StructField("one", T.IntegerType()), T.StructField("two", T.StringType())])),
+        T.StructField("holey", VectorUDT()),
+    ]
+)
+# What a rank gets of row i: its dtype, and its value.
+EXPECTED: dict[str, tuple[str, Any]] = {
+    "byte": ("int8", lambda i: i),
+    "int": ("int32", lambda i: i + 1),
+    "long": ("int64", lambda i: i << 40),
+    "float": ("float32", lambda i: i / 2),
+    "double": ("float64", lambda i: i / 4),
+    "bool": ("bool", lambda i: i % 2 == 0),
+    "decimal": ("float64", lambda i: i + 0.125),
+    "array": ("float32", lambda i: [i, 1]),
+    "nested": ("float64", lambda i: [[i, 0], [1, 2], [3, 4]]),
+    "dense": ("float32", lambda i: [i, -i]),
+    "sparse": ("float32", lambda i: [0, i, 0, 0]),
+    "binary": ("uint8", lambda i: [i, 255]),
+}
+
+
+def row(i: int) -> tuple[Any, ...]:
+    return (
+        i, i + 1, i << 40, i / 2, i / 4, i % 2 == 0, decimal.Decimal(f"{i}.125"), [float(i), 1.0],
+        [[float(i), 0.0], [1.0, 2.0], [3.0, 4.0]], Vectors.dense([i, -i]), Vectors.sparse(4, {1: float(i)}),
+        bytes([i, 255]), i % 2, None if i % 3 else f"t{i}", datetime.date(2020, 1, 1 + i),
+        datetime.datetime(2021, 2, 3, 4, 5, i), {"a": i}, (i, "x"), None if i % 2 else Vectors.dense([i]),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def frame(spark: Any) -> Any:
+    """Return rows of every kind, in 5 partitions."""
+    made = spark.createDataFrame(spark.sparkContext.parallelize([row(i) for i in range(N)], 5), SCHEMA)
+    return made.cache()
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder_stays_empty(spark: Any) -> Iterator[None]:
+    yield
+    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-frame")] == []
+
+
+@dataclass(frozen=True)
+class ReadAll:
+    """Return a rank's batches of each part."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+        feeds = {name: Feed(part, world, 4, shuffle=False, seed=0) for name, part in rows.items()}
+        return {name: [(b.x, b.y, b.rows, b.step_rows) for b in feed.epoch(1)] for name, feed in feeds.items()}
+
+
+def spec(features: Any, labels: Any = ("label",), outputs: Any = (), labelled: bool = True) -> DataSpec:
+    return DataSpec(Columns(tuple(features), tuple(labels), tuple(outputs)), labelled, 4)
+
+
+def read(frame: Any, features: Any, labels: Any = ("label",), ranks: int = 2, valid: Any = None) -> list[Any]:
+    """Feed a frame to ranks of another engine than Spark's: through Arrow files."""
+    source = source_of(frame, spec(features, labels))
+    assert isinstance(source, FrameSource)
+    other = None if valid is None else source_of(valid, spec(features, labels))
+    return ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, other), SETTINGS)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Answer as a PredictJob does."""
+
+    function: Any
+    output: OutputSpec | None = None
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(x)
+
+
+# Feeding
+
+
+def test_every_kind_of_column_reaches_the_ranks(frame: Any) -> None:
+    told = read(frame, EXPECTED, ("label", "long"))
+    seen = []
+    for rank in told:
+        for x, (label, number), rows, _ in rank["train"]:
+            if not rows:
+                continue
+            row_numbers = number >> 40
+            seen += row_numbers.tolist()
+            assert label.tolist() == (row_numbers % 2).tolist()
+            for (name, (dtype, value)), array in zip(EXPECTED.items(), x, strict=True):
+                assert array.dtype == dtype, name
+                np.testing.assert_array_equal(array, np.array([value(i) for i in row_numbers]), err_msg=name)
+    assert sorted(seen) == list(range(N))
+
+
+def test_rows_are_dealt_evenly_whatever_the_partitions(spark: Any) -> None:
+    for partitions, ranks in ((7, 2), (1, 3)):
+        numbers = spark.range(0, N, 1, partitions).selectExpr("id as x", "id as label")
+        told = read(numbers, ["x"], ranks=ranks)
+        held = [[y for _, ys, rows, _ in rank["train"] if rows for y in ys.tolist()] for rank in told]
+        assert sorted(sum(held, [])) == list(range(N))
+        assert max(map(len, held)) - min(map(len, held)) <= partitions
+        assert [step_rows for *_, step_rows in told[0]["train"]] == [4, 4, 3]
+
+
+def test_the_same_frame_is_dealt_the_same_way_again(spark: Any) -> None:
+    numbers = spark.range(0, N, 1, 4).selectExpr("id as x", "id as label")
+    first, again = ([[x.tolist() for x, *_ in rank["train"]] for rank in read(numbers, ["x"], ranks=3)] for _ in range(2))
+    assert first == again
+
+
+def test_validation_rows_travel_along_and_stay_apart(spark: Any) -> None:
+    train = spark.range(0, N, 1, 3).selectExpr("id as x", "id as label")
+    valid = spark.range(100, 103, 1, 2).selectExpr("'other' as more", "cast(id as int) as label", "id as x")
+    told = read(train, ["x"], valid=valid)
+    parts = {
+        part: sorted(y for rank in told for _, ys, rows, _ in rank[part] if rows for y in ys.tolist())
+        for part in ("train", "valid")
+    }
+    assert parts == {"train": list(range(N)), "valid": [100, 101, 102]}
+
+
+def test_an_empty_frame_gives_no_step(spark: Any) -> None:
+    told = read(spark.range(N).selectExpr("id as x", "id as label").where("x < 0"), ["x"])
+    assert told == [{"train": []}, {"train": []}]
+
+
+def test_names_may_hold_dots_spaces_and_backticks(spark: Any) -> None:
+    odd = spark.createDataFrame([(1.0, [2.0], 3, Vectors.dense([4]))], ["a.b", "with space", "tick`y`", "v.`e c"])
+    (rank,) = read(odd, ["a.b", "with space", "v.`e c"], ["tick`y`"], ranks=1)
+    x, y, *_ = rank["train"][0]
+    assert [part.tolist() for part in x] == [[1.0], [[2.0]], [[4.0]]]
+    assert y.tolist() == [3]
+    source = source_of(odd, spec(["v.`e c"], [], ["out.p`ut"], labelled=False))
+    answer = source.answer(Task(lambda x: x, OutputSpec((("float32", (1,)),))), None)
+    assert answer.columns == [*odd.columns, "out.p`ut"]
+    assert tuple(answer.collect()[0]) == (1.0, [2.0], 3, DenseVector([4.0]), 4.0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ("if(id = 5, null, id)", r"column 'x' holds 1 null\(s\); a model needs a value in every row. Fill them"),
+        ("if(id = 5, array(1, null), array(1, 2))", r"column 'x' holds 1 null\(s\).*use transform with coalesce"),
+        ("if(id = 5, array(1, 2, 3), array(1, 2))", "column 'x' holds rows of different lengths: (2 and 3|3 and 2)"),
+        ("if(id < 5, array(1), array(1, 2))", "rows of different lengths: 1 and 2|column 0 changed after .* rows"),
+        ("if(id = 5, cast('abc' as binary), cast('ab' as binary))", "column 'x' holds rows of different lengths"),
+    ],
+)
+def test_cells_that_make_no_batch_are_named(spark: Any, cells: str, message: str) -> None:
+    bad = spark.range(0, N, 1, 2).selectExpr(f"{cells} as x", "id as label")
+    with pytest.raises(WorkerFailed, match=message) as caught:
+        read(bad, ["x"], ranks=1)
+    assert "DataError" in caught.value.reason
+
+
+def test_a_missing_vector_is_named(frame: Any) -> None:
+    with pytest.raises(WorkerFailed, match=r"column 'holey' holds 5 null\(s\)"):
+        read(frame, ["holey"], ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (["struct"], ["label"], r"column 'struct' has the type struct<one:int,two:string>, which cannot feed a model.*select\("),
+        (["map"], ["label"], "column 'map' has the type map<string,int>, which cannot feed a model. Use numbers"),
+        (["int"], ["struct"], "column 'struct' has the type struct"),
+        (["itn"], ["label"], "there is no column 'itn'; the data has .* Did you mean 'int'"),
+        (["int"], ["lable"], "there is no column 'lable'; .* Did you mean 'label'"),
+        ([], ["label"], "needs feature_cols for tabular data; got columns"),
+        (["int"], [], r"training and evaluation need label_cols for a DataFrame; got columns .* Pass label_cols=\['…'\]"),
+    ],
+)
+def test_wrong_columns_are_refused_at_the_door(frame: Any, features: Any, labels: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        source_of(frame, spec(features, labels))
+
+
+# Answering
+
+
+def heads(x: Any) -> Any:
+    number = np.asarray(x)[:, 0]
+    grid = np.stack([number, number + 0.5, -number, number * 0], axis=1).reshape(-1, 2, 2)
+    return {"score": x[:, :1], "grid": grid, "more": (number.astype(np.int64), number > 3, number.astype(np.uint8))}
+
+
+HEADS = OutputSpec((("float64", (1,)), ("float64", (2, 2)), ("int64", ()), ("bool", ()), ("uint8", ())))
+
+
+def jobs_of(spark: Any, action: Any) -> tuple[Any, int]:
+    """Return what an action gives and how many Spark jobs it ran."""
+    context, group = spark.sparkContext, f"probe {id(action)}"
+    context.setJobGroup(group, "what a test watches")
+    try:
+        result = action()
+    finally:
+        context.setJobGroup("rest", "")
+    return result, len(context.statusTracker().getJobIdsForGroup(group))
+
+
+def test_an_answer_is_lazy_and_its_schema_is_known(spark: Any, frame: Any) -> None:
+    source = source_of(frame, spec(["dense"], labelled=False, outputs=["score", "grid", "best", "high", "small"]))
+    answer, jobs = jobs_of(spark, lambda: source.answer(Task(heads, HEADS), None))
+    assert jobs == 0
+    assert answer.schema[: len(SCHEMA)] == SCHEMA
+    assert answer.select("score", "grid", "best", "high", "small").schema.simpleString() == (
+        "struct<score:double,grid:array<array<double>>,best:bigint,high:boolean,small:smallint>"
+    )
+    rows, jobs = jobs_of(spark, answer.collect)
+    assert jobs > 0
+    given = frame.collect()
+    assert [tuple(r)[: len(SCHEMA)] for r in rows] == [tuple(r) for r in given]  # all other columns, in their order
+    for i, answered in enumerate(rows):
+        assert answered.score == i and answered.grid == [[i, i + 0.5], [-i, 0]]
+        assert (answered.best, answered.high, answered.small) == (i, i > 3, i)
+        assert isinstance(answered.sparse, DenseVector | SparseVector) and answered.sparse == Vectors.sparse(4, {1: i})
+        assert answered.holey is None if i % 2 else answered.holey == Vectors.dense([i])
+
+
+def test_answers_are_named_prediction_unless_told_otherwise(spark: Any, frame: Any) -> None:
+    one = Task(lambda x: x[:, 0], OutputSpec((("float32", ()),)))
+    answer = source_of(frame, spec(["array"], labelled=False)).answer(one, None)
+    assert answer.columns == [*frame.columns, "prediction"]
+    several = source_of(frame, spec(["array"], labelled=False)).answer(Task(heads, HEADS), None)
+    assert several.columns[-5:] == [f"prediction_{i}" for i in range(5)]
+    with pytest.raises(DataError, match=r"the model has 5 output\(s\), but output_cols names 1: \['p'\]"):
+        source_of(frame, spec(["array"], labelled=False, outputs=["p"])).answer(Task(heads, HEADS), None)
+    with pytest.raises(DataError, match=r"has the column 'prediction' already. Name another with output_cols=\['…'\]"):
+        source_of(answer, spec(["array"], labelled=False)).answer(one, None)
+    named = source_of(answer, spec(["array"], labelled=False, outputs=["again"])).answer(one, None)
+    assert [(r.prediction, r.again) for r in named.collect()] == [(i, i) for i in range(N)]
+
+
+def test_an_unknown_output_is_learned_from_one_row(spark: Any, frame: Any) -> None:
+    answer = source_of(frame, spec(["array", "int"], labelled=False)).answer(Task(lambda x: (x[0], x[1])), None)
+    assert answer.select("prediction_0", "prediction_1").schema.simpleString() == (
+        "struct<prediction_0:array<float>,prediction_1:int>"
+    )
+    assert [(r.prediction_0, r.prediction_1) for r in answer.collect()] == [([i, 1], i + 1) for i in range(N)]
+    with pytest.raises(DataError, match="predict cannot know the model's output from an empty DataFrame. Fit or evaluate"):
+        source_of(frame.where("int < 0"), spec(["array"], labelled=False)).answer(Task(lambda x: x), None)
+
+
+def test_partitions_without_rows_are_answered(spark: Any) -> None:
+    sparse = spark.range(0, N, 1, 4).selectExpr("id", "array(id, id) as x").where("id in (4, 9)")
+    task = Task(lambda x: x.sum(axis=1), OutputSpec((("int64", ()),)))
+    answer = source_of(sparse, spec(["x"], (), labelled=False)).answer(task, None)
+    assert [(r.id, r.prediction) for r in answer.collect()] == [(4, 8), (9, 18)]
+    assert answer.where("id < 0").count() == 0
+
+
+# A model, end to end
+
+
+class Mixed(nn.Module):
+    """Take a vector, a number and bytes; give a number and a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, dense: torch.Tensor, number: torch.Tensor, binary: torch.Tensor) -> Any:
+        assert dense.dtype == torch.float32 and number.dtype == torch.int32 and binary.dtype == torch.uint8
+        score = self.linear(dense) + binary[:, :1].float()
+        return score, torch.stack([score[:, 0], number.float()], dim=1)
+
+
+def both(score: torch.Tensor, classes: torch.Tensor, target: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(score, target) + nn.functional.cross_entropy(classes, label.long())
+
+
+def sgd(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-4)
+
+
+def test_a_frame_trains_and_is_answered_on_spark(spark: Any, frame: Any) -> None:
+    features, labels = ["dense", "int", "binary"], ["double", "label"]
+    estimator = Estimator.from_torch(
+        model=lambda config: Mixed(), optimizer=sgd, loss=both, backend="spark", workers_per_node=2, seed=1
+    )
+    before = estimator.predict(frame, feature_cols=features)  # with the weights that training begins with
+    first = estimator.get_model()
+    stats = estimator.fit(frame, epochs=2, batch_size=4, feature_cols=features, label_cols=labels, validation_data=frame)
+    assert [line["num_samples"] for line in stats] == [N, N]
+    assert [line["batch_count"] for line in stats] == [3, 3]
+    assert stats[1]["val_loss"] < stats[0]["val_loss"]
+    assert stats[0]["val_num_samples"] == N
+
+    (answer, jobs) = jobs_of(spark, lambda: estimator.predict(frame, feature_cols=features, output_cols=["a", "b"]))
+    assert jobs == 0
+    assert answer.schema["a"].dataType == T.FloatType()
+    assert answer.schema["b"].dataType == T.ArrayType(T.FloatType())
+    x = [torch.tensor([EXPECTED[name][1](i) for i in range(N)], dtype=kind) for name, kind in zip(
+        features, (torch.float32, torch.int32, torch.uint8), strict=True)]
+    for answered, names, net in ((before, ["prediction_0", "prediction_1"], first), (answer, ["a", "b"], estimator.get_model())):
+        score, classes = net(*x)
+        rows = answered.collect()
+        assert [r[names[0]] for r in rows] == pytest.approx(score[:, 0].tolist(), rel=1e-5)
+        np.testing.assert_allclose([r[names[1]] for r in rows], classes.tolist(), rtol=1e-5)
+
+
+def linear(config: dict[str, Any]) -> nn.Module:
+    return nn.Linear(2, 1)
+
+
+def test_fewer_rows_than_workers_train_and_wrong_cells_are_told_on_spark(spark: Any, frame: Any) -> None:
+    estimator = Estimator.from_torch(
+        model=linear, optimizer=sgd, loss=nn.MSELoss(), backend="spark", workers_per_node=3, seed=1
+    )
+    (stats,) = estimator.fit(frame.where("int = 3"), batch_size=8, feature_cols=["dense"], label_cols=["int"])
+    assert (stats["num_samples"], stats["batch_count"]) == (1, 1)
+    with pytest.raises(WorkerFailed, match=r"column 'holey' holds . null\(s\)"):
+        estimator.fit(frame, feature_cols=["holey"], label_cols=["int"])
+    with pytest.raises(WorkerFailed, match="a torch model cannot take values of type .*StringIndexer or a cast"):
+        estimator.evaluate(frame.fillna("none"), feature_cols=["text"], label_cols=["int"])
+
+
+def test_a_frame_feeds_plain_processes(spark: Any, frame: Any, tmp_path: Path) -> None:
+    estimator = Estimator.from_torch(
+        model=linear, optimizer=sgd, loss=nn.MSELoss(), backend="local", workers_per_node=2, seed=1
+    )
+    stats = estimator.fit(frame, batch_size=4, feature_cols=["dense"], label_cols=["double"], validation_data=frame)
+    assert (stats[0]["num_samples"], stats[0]["val_num_samples"]) == (N, N)
+    answered = estimator.predict(frame, feature_cols="dense").collect()
+    net = estimator.get_model()
+    expected = net(torch.tensor([[float(i), -float(i)] for i in range(N)]))[:, 0].tolist()
+    assert [r.prediction for r in answered] == pytest.approx(expected, rel=1e-5)
+    assert len(flatten(estimator.get_state_dict()["models"])[0]) == 2

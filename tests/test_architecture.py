@@ -1,0 +1,192 @@
+"""The rules of the source tree: who imports whom, what is loaded when, what a file must have."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+FILES = sorted((SOURCES / "orca").rglob("*.py"))
+TREES = {file: ast.parse(file.read_text(), str(file)) for file in FILES}
+
+# What a part of the package may import of ours, besides itself. Parts that are not listed may import all but TOP.
+MAY_IMPORT = {
+    "errors": set(),
+    "core": {"errors"},
+    "engines": {"core", "errors", "cluster"},  # cluster: to ask about the one that is up
+    "sources": {"core", "errors"},
+    "frameworks": {"core", "errors"},
+    "registry": {"core", "errors"},
+    "job": {"core", "errors"},
+    "estimator": {"core", "errors", "job", "registry", "cluster"},
+}
+TOP = {"classic", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
+
+HEAVY = {"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino"}
+UNWANTED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
+
+
+def name_of(file: Path) -> tuple[str, ...]:
+    """Return a file's module as its parts: ("orca", "core", "feed")."""
+    parts = file.relative_to(SOURCES).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def part_of(module: tuple[str, ...]) -> str:
+    """Return the part of the package that a module belongs to; each framework is one of its own."""
+    if module[:1] != ("orca",):
+        return module[0]
+    return ".".join(module[1:3]) if module[1:2] == ("frameworks",) else ".".join(module[1:2])
+
+
+def imports(file: Path, nodes: Iterator[ast.AST] | None = None) -> Iterator[tuple[str, ...]]:
+    """Yield every module a file imports, inside functions too."""
+    for node in nodes or ast.walk(TREES[file]):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin: tuple[str, ...] = ()
+            if node.level:
+                depth = node.level - (file.name == "__init__.py")
+                origin = name_of(file)[: len(name_of(file)) - depth]
+            origin += tuple((node.module or "").split(".")) if node.module else ()
+            # `from orca import errors` means orca.errors
+            yield from ((*origin, alias.name) if len(origin) < 3 else origin for alias in node.names)
+
+
+def at_the_top(file: Path) -> Iterator[ast.AST]:
+    """Yield what runs when the file is imported: no function bodies, nothing for type checkers alone."""
+    nodes: list[ast.AST] = list(TREES[file].body)
+    while nodes:
+        node = nodes.pop()
+        yield node
+        checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not checking:
+            nodes.extend(ast.iter_child_nodes(node))
+
+
+def relative(file: Path) -> str:
+    return str(file.relative_to(SOURCES))
+
+
+def test_parts_import_only_what_they_may() -> None:
+    wrong = []
+    for file in FILES:
+        part = part_of(name_of(file))
+        allowed = MAY_IMPORT.get(part.split(".")[0])
+        for module in imports(file):
+            other = part_of(module)
+            if module[0] != "orca" or other == part or allowed is None or not other:
+                continue
+            if part == "frameworks" or other not in allowed:
+                wrong.append(f"{relative(file)} imports {'.'.join(module)}")
+    assert wrong == []
+
+
+def test_nobody_imports_what_sits_on_top() -> None:
+    wrong = [
+        f"{relative(file)} imports {'.'.join(module)}"
+        for file in FILES
+        for module in imports(file)
+        if part_of(module) in TOP and part_of(module) != part_of(name_of(file))
+    ]
+    assert wrong == []
+
+
+def test_core_has_no_framework_of_its_own() -> None:
+    """Collectives come from torch.distributed, loaded where they are used; nothing else of the heavy ones."""
+    for file in FILES:
+        if part_of(name_of(file)) in ("core", "errors", "job", "registry", "estimator", ""):
+            assert not {module[0] for module in imports(file, at_the_top(file))} & HEAVY, relative(file)
+            assert not {module[0] for module in imports(file)} & (HEAVY - {"torch"}), relative(file)
+
+
+@pytest.mark.parametrize(("folder", "words"), [("frameworks", "spark|ray"), ("engines", "torch|keras")])
+def test_axes_do_not_speak_of_each_other(folder: str, words: str) -> None:
+    wrong = [
+        f"{relative(file)}:{number}: {line.strip()}"
+        for file in FILES
+        if name_of(file)[1:2] == (folder,)
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if re.search(rf"\b({words})\b", line, re.IGNORECASE)
+    ]
+    assert wrong == []
+
+
+def test_importing_orca_loads_no_framework(run_program: Callable[..., Any]) -> None:
+    said = run_program(
+        f"""
+        import sys
+        import orca, orca.estimator, orca.job, orca.registry, orca.testing, orca.engines.local
+        assert orca.Estimator and dir(orca)
+        print(sorted({HEAVY!r} & set(sys.modules)))
+        """
+    )
+    assert said.stdout.strip() == "[]"
+
+
+def public_things(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Yield the public classes, functions and methods of a module or class."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            decorators = {ast.unparse(decorator).rsplit(".", 1)[-1] for decorator in node.decorator_list}
+            if not decorators & {"setter", "deleter", "overload"}:  # the getter, or the last of them, says it
+                yield prefix + node.name, node
+            if isinstance(node, ast.ClassDef):
+                yield from public_things(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try):
+            yield from public_things(node, prefix)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    missing = []
+    for file, tree in TREES.items():
+        if ast.get_docstring(tree) is None:
+            missing.append(relative(file))
+        missing += [
+            f"{relative(file)}: {name}"
+            for name, node in public_things(tree)
+            if ast.get_docstring(node) is None  # type: ignore[arg-type]
+        ]
+    assert missing == []
+
+
+def test_nothing_is_printed() -> None:
+    wrong = [
+        f"{relative(file)}:{node.lineno}"
+        for file, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert wrong == []
+
+
+def test_names_say_what_is_inside() -> None:
+    names = {part for file in FILES for part in name_of(file)}
+    assert not names & UNWANTED_NAMES
+    assert not [name for name in names if name.startswith("base_") or name.endswith("_impl")]
+    classes = [node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert not [name for name in classes if name.endswith(("Manager", "Factory", "Impl"))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "core.arrow", "core.metrics", "core.plan", "core.spool", "core.telemetry", "core.tree", "errors",
+        "frameworks.torch.targets", "sources.torchdata", pytest.param("estimator", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_examples_in_docstrings_hold(name: str) -> None:
+    if name in ("estimator", "frameworks.torch.targets", "sources.torchdata"):
+        pytest.importorskip("torch")
+    module = importlib.import_module(f"orca.{name}")
+    result = doctest.testmod(module)
+    assert result.failed == 0
+    assert result.attempted > 0 or name == "errors"
