@@ -14,8 +14,8 @@ from orca.core.feed import Feed
 from orca.core.learner import FitPlan, Learner, OutputSpec, Predictor, State
 from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epochs
 from orca.core.metrics import Metric
+from orca.core.pulse import Pulse
 from orca.core.source import Rows
-from orca.core.telemetry import Pulse
 from orca.core.tree import cut_rows, rows_of
 from orca.core.world import World
 from orca.errors import DataError

@@ -31,8 +31,9 @@ import psutil
 from orca.core.engine import Job, Settings, dumps, scratch, seal
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
+from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch, Shards
-from orca.core.telemetry import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Parted, Pulse, from_parting, reason_of
+from orca.core.telemetry import Parted, from_parting, reason_of
 from orca.core.world import World
 from orca.errors import OrcaError, WorkerFailed
 from orca.sources.arrays import Block, OpenBlocks

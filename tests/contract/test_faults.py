@@ -25,6 +25,7 @@ from orca.core.engine import Settings
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, WorkerStalled
 
 ENGINES = ("local", "spark", "ray")
+pytestmark = pytest.mark.timeout(300)
 X = np.random.default_rng(0).random((12, 3), dtype=np.float32)
 Y = X.sum(axis=1, keepdims=True)
 

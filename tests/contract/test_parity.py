@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from contract import truth
-from contract.truth import FITS, Case, Outcome, TruthJob
+from contract.truth import FITS, Case, Outcome, RowsJob, TruthJob
+from orca import Estimator
 from orca.core.engine import Settings
-from orca.registry import engine_class
+from orca.core.source import Columns, DataSpec
+from orca.registry import engine_class, source_of
 
 ENGINES = ("local", "spark", "ray")
 RANKS = (1, 2, 3)
+pytestmark = pytest.mark.timeout(300)  # the first test of a run waits for all of it
 SHAPES = {case.name: case for case in truth.shape_cases()}
 LOADERS = {case.name: case for case in truth.loader_cases()}
 OPTIMIZERS = {case.name: case for case in truth.optimizer_cases()}
@@ -114,6 +117,57 @@ def stepped() -> list[dict[str, Outcome]]:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_sharded_sync_equals_one_process_for_every_optimizer(optimizer: str, stepped: Any) -> None:
     check_parity(OPTIMIZERS[optimizer], [rank[optimizer] for rank in stepped])
+
+
+def test_estimator_of_arrays() -> None:
+    case = SHAPES["even-adam-replicated"]
+    estimator = check_estimator(case, truth.rows_for("even"), "local", 2)
+    x, y = truth.rows_for("valid")
+    with torch.no_grad():
+        expected = estimator.get_model()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(estimator.predict(x, batch_size=3), expected, 1e-12, 1e-12)
+    scores = {key.removeprefix("val_"): value for key, value in truth.scores(estimator.get_model(), x, y).items()}
+    told = {key.lower(): value for key, value in estimator.evaluate((x, y), batch_size=4).items()}
+    assert {key: told[key] for key in scores} == pytest.approx(scores, rel=1e-12, abs=0)
+
+
+def test_estimator_of_a_dataframe_with_fewer_rows_than_ranks(spark: Any) -> None:
+    x, y = truth.rows_for("few")
+    rows = list(zip(x.tolist(), y[:, 0].tolist(), strict=True))
+    frame = spark.createDataFrame(rows, "x array<double>, y double").coalesce(1)
+    check_estimator(SHAPES["few-adam-sharded"], frame, "bigdl", 3, feature_cols=["x"], label_cols=["y"])
+
+
+def test_estimator_of_xshards_with_uneven_partitions(spark: Any) -> None:
+    from orca.xshards import SparkXShards
+
+    (x, y), cuts = truth.rows_for("uneven"), truth.dealt("uneven", 2)
+    shards = [{"x": x[start:stop], "y": y[start:stop]} for start, stop in cuts]
+    data = SparkXShards(spark.sparkContext.parallelize(shards, 2))
+    check_estimator(SHAPES["uneven-sgd-replicated"], data, "spark", 2)
+
+
+def check_estimator(case: Case, data: Any, backend: str, ranks: int, **columns: Any) -> Estimator:
+    """Compare two fits of an Estimator with the plain loop; the rows of each step are told by a job of our own."""
+    estimator = Estimator.from_torch(
+        model=case.model,
+        optimizer=case.optimizer,
+        loss=case.loss,
+        metrics=list(case.metrics()),
+        backend=backend,
+        workers_per_node=ranks,
+        seed=truth.SEED,
+        use_tqdm=False,
+    )
+    assert estimator.backend.sync == case.sync
+    names = Columns(*(tuple(columns.get(key, ())) for key in ("feature_cols", "label_cols")))
+    cut = source_of(data, DataSpec(names, batch_size=case.batch_size)).shards(ranks)
+    steps = estimator.engine.run(RowsJob(sum(FITS), case.batch_size, truth.SEED), cut, estimator.settings)
+    lines = [line for epochs in FITS for line in estimator.fit(data, epochs, case.batch_size, **columns)]
+    state = estimator.get_state_dict()
+    assert state["epoch"] == sum(FITS)
+    check_parity(case, [Outcome(rank, lines, state) for rank in steps])
+    return estimator
 
 
 def check_parity(case: Case, told: list[Outcome]) -> None:

@@ -1,8 +1,8 @@
 """Truth: what training on n ranks must equal. Owns the data, the cases, the job that trains them and the plain loop.
 
-Starting ranks costs seconds, training a case some milliseconds: so one run trains many cases on the same ranks, through
-the same FitJob that Estimator.fit sends. Next to the results it brings back which rows each rank gave to each step: what
-one process must be fed to end with the same weights.
+Starting ranks costs seconds, training a case some milliseconds: so one run trains many cases on the same ranks,
+through the same FitJob that Estimator.fit sends. Next to the results it brings back which rows each rank gave to each
+step: what one process must be fed to end with the same weights.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from orca.core.learner import FitPlan
 from orca.core.metrics import AUC, MAE, MSE, Accuracy, Metric, metrics_of
 from orca.core.plan import even_split
 from orca.core.source import DataSpec, Items, Shards
-from orca.core.telemetry import Pulse
+from orca.core.pulse import Pulse
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.frameworks.torch.learner import TorchLearner
@@ -59,7 +60,7 @@ def dealt(part: str, ranks: int) -> list[tuple[int, int]]:
         "valid": {2: [8, 3], 3: [4, 0, 7]},
     }[part][ranks]
     edges = np.cumsum([0, *sizes]).tolist()
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def numbers_of(part: str, x: Any) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 import tqdm.auto
 
 from orca.core.progress import Progress
-from orca.core.telemetry import Beat
+from orca.core.pulse import Beat
 
 
 class Bar:

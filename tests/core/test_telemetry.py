@@ -20,12 +20,14 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from orca.core import telemetry
-from orca.core.telemetry import BACKWARD, DATA, FORWARD, OPTIMIZER, WAIT, Beat, Failure, Hub, Link, Parted, Sign, Ticket
+from orca.core import pulse, telemetry
+from orca.core.pulse import BACKWARD, DATA, FORWARD, OPTIMIZER, WAIT, Beat
+from orca.core.telemetry import Failure, Hub, Link, Parted, Sign, Ticket
 from orca.errors import ArgumentError, WorkerFailed, WorkerLost, WorkerStalled
 
 RANK = """
 import json, os, sys, time
+from orca.core.pulse import *
 from orca.core.telemetry import *
 from orca.core import telemetry
 ticket = Ticket(**json.loads(sys.argv[1]))
@@ -104,7 +106,7 @@ def test_gather_gives_all_texts_in_rank_order_again_and_again() -> None:
 
         expected = [[f"{rank}:{turn}" for rank in range(3)] for turn in range(20)]
         assert list(pool.map(meet, links)) == [expected] * 3
-        assert [link.pulse.phase for link in links] == [telemetry.START] * 3
+        assert [link.pulse.phase for link in links] == [pulse.START] * 3
 
 
 def test_gather_carries_any_text_of_megabytes() -> None:
@@ -301,24 +303,24 @@ def test_callback_that_fails_does_not_end_the_hub(caplog: pytest.LogCaptureFixtu
 
 
 def test_profile_adds_the_time_to_the_phase_that_was_left() -> None:
-    pulse = telemetry.Pulse()
-    pulse.at(FORWARD)
+    mine = pulse.Pulse()
+    mine.at(FORWARD)
     time.sleep(0.02)
-    pulse.at(BACKWARD)
-    assert not any(pulse.profile.values())
-    pulse.profiling = True
-    pulse.at(DATA)
+    mine.at(BACKWARD)
+    assert not any(mine.profile.values())
+    mine.profiling = True
+    mine.at(DATA)
     time.sleep(0.05)
-    pulse.at(FORWARD)
-    pulse.profiling = False
-    pulse.at(DATA)
-    assert 0.05 <= pulse.profile["data"] < 0.5
-    assert pulse.profile["forward"] == 0.0 and pulse.profile["backward"] < 0.02
+    mine.at(FORWARD)
+    mine.profiling = False
+    mine.at(DATA)
+    assert 0.05 <= mine.profile["data"] < 0.5
+    assert mine.profile["forward"] == 0.0 and mine.profile["backward"] < 0.02
 
 
 def test_mark_costs_less_than_half_a_microsecond() -> None:
-    pulse = telemetry.Pulse()
-    assert min(timeit.repeat(lambda: pulse.at(DATA), number=10_000, repeat=20)) / 10_000 < 0.5e-6
+    mine = pulse.Pulse()
+    assert min(timeit.repeat(lambda: mine.at(DATA), number=10_000, repeat=20)) / 10_000 < 0.5e-6
 
 
 # Failures.
@@ -442,12 +444,12 @@ def test_end_after_a_reported_error_is_no_loss(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_stalled_rank_is_named_with_its_stack_while_the_other_waits() -> None:
-    waiting = "link.pulse.step(3, 7, 9); link.pulse.at(telemetry.BACKWARD); time.sleep(30)"
+    waiting = "link.pulse.step(3, 7, 9); link.pulse.at(BACKWARD); time.sleep(30)"
     stuck = """
     def read_forever():
         time.sleep(30)
     link.pulse.step(3, 7, 9)
-    link.pulse.at(telemetry.DATA)
+    link.pulse.at(DATA)
     read_forever()
     """
     with Hub(2, stall=1.0) as hub, spawned(hub.ticket, waiting, stuck) as processes:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from orca.core.engine import Settings
+from orca.core.pulse import DATA, PHASES, Pulse
 from orca.core.source import Shards
-from orca.core.telemetry import DATA, PHASES, Pulse
 from orca.core.world import World, _check_versions, _interface, _listen, _waiting
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, OrcaError

@@ -16,7 +16,7 @@ from orca.registry import BACKENDS
 from seeds.blocks import code_blocks, document
 from zoo.orca.learn.pytorch import Estimator
 
-TEXT = document("001_pytorch_estimator.md")
+TEXT = document("001_pytorch_estimator.txt")
 CREATE, *METHODS = code_blocks(TEXT, language="")
 # Gradient clipping is not built yet.
 LATER = {"clear_gradient_clipping", "set_constant_gradient_clipping", "set_l2_norm_gradient_clipping"}

@@ -16,16 +16,26 @@ EPOCHS, BATCH = 2, 8  # the document's learning rate is small: it takes small ba
 TRAIN, TEST = 6000, 1000
 
 
+GIVEN = f"""
+import os
+os.chdir({{folder!r}})
+epochs, batch_size = {EPOCHS}, {BATCH}
+# One core, so that torch takes one thread: two of them on a busy machine wait a hundred times longer than they work.
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {{{{max(os.sched_getaffinity(0))}}}})
+"""
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_program_of_the_document_trains_and_validates(tmp_path: Path) -> None:
     unpack_images(tmp_path / "data")
-    blocks = code_blocks(document("003_fashion_mnist.md"))
+    blocks = code_blocks(document("003_fashion_mnist.txt"))
     assert len(blocks) == 8
     # YARN needs a cluster; the rest is the document's.
     program = substitute("\n".join(blocks), 'cluster_mode="yarn-client"', 'cluster_mode="local"')
-    given = f"import os\nos.chdir({str(tmp_path)!r})\nepochs, batch_size = {EPOCHS}, {BATCH}\n"
 
-    said = run_program(given + program).stdout
+    said = run_program(GIVEN.format(folder=str(tmp_path)) + program, timeout=180).stdout
 
     train, valid = told(said, "Train stats"), told(said, "Validation stats")
     assert [line["epoch"] for line in train] == list(range(1, EPOCHS + 1))
@@ -33,7 +43,7 @@ def test_program_of_the_document_trains_and_validates(tmp_path: Path) -> None:
     assert [line["batch_count"] for line in train] == [TRAIN // BATCH] * EPOCHS
     assert train[-1]["train_loss"] < train[0]["train_loss"]
     assert valid["num_samples"] == TEST
-    assert valid["Accuracy"] >= 0.4  # ten classes: chance gives 0.1
+    assert valid["Accuracy"] >= 0.5  # plain torch reaches 0.63 to 0.72; ten classes: chance gives 0.1
     assert valid["val_loss"] < 2.0  # chance gives ln(10) = 2.3
 
 

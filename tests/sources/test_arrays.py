@@ -39,7 +39,9 @@ def labels(told: list[dict[str, list[Any]]], part: str = "train") -> list[Any]:
     return sorted(label for rank in told for _, y in rank[part] for label in np.asarray(y).reshape(-1).tolist())
 
 
-def spec(*features: str, labels: Any = (), outputs: Any = (), labelled: bool = True, size: int | None = None) -> DataSpec:
+def spec(
+    *features: str, labels: Any = (), outputs: Any = (), labelled: bool = True, size: int | None = None
+) -> DataSpec:
     return DataSpec(Columns(features, tuple(labels), tuple(outputs)), labelled, size)
 
 
@@ -89,7 +91,9 @@ def test_a_dict_may_hold_named_columns() -> None:
     told = read(source_of(data, spec("two", "one", labels=["label"])), ranks=1)
     (two, one), y = told[0]["train"][0]
     assert two.tolist() == [0, 1, 2] and one.shape == (3, 2) and y.tolist() == [0, 10, 20]
-    with pytest.raises(DataError, match=r"there is no column 'lable'; the data has \['one', 'two', 'label'\]. Did you mean 'label'"):
+    with pytest.raises(
+        DataError, match=r"there is no column 'lable'; the data has \['one', 'two', 'label'\]. Did you mean 'label'"
+    ):
         source_of(data, spec("one", labels=["lable"]))
 
 
@@ -100,7 +104,9 @@ def test_several_labels_stay_several() -> None:
 
 
 def test_unequal_lengths_are_refused() -> None:
-    message = r"all arrays of data must have the same number of rows; got shapes \[\(7, 2\), \(6,\)\]. Check features and"
+    message = (
+        r"all arrays of data must have the same number of rows; got shapes \[\(7, 2\), \(6,\)\]. Check features and"
+    )
     for data in ((A, B[:6]), {"x": A, "y": B[:6]}):
         with pytest.raises(DataError, match=message):
             source_of(data, spec())
@@ -108,13 +114,17 @@ def test_unequal_lengths_are_refused() -> None:
 
 @pytest.mark.parametrize("data", [(A, A, B), [A], (A,)])
 def test_features_and_labels_must_be_told_apart(data: Any) -> None:
-    with pytest.raises(DataError, match=r"data with labels must be \(x, y\) or .*got a (tuple|list) of (3|1).*\(\(x1, x2\), y\)"):
+    with pytest.raises(
+        DataError, match=r"data with labels must be \(x, y\) or .*got a (tuple|list) of (3|1).*\(\(x1, x2\), y\)"
+    ):
         source_of(data, spec())
 
 
 @pytest.mark.parametrize("data", [[[1, 2], [3, 4]], 5, "file.csv", (A, [1, 2]), {}, np.float32(3), (np.array(3), A)])
 def test_other_things_are_refused_with_what_is_taken(data: Any) -> None:
-    with pytest.raises(ArgumentError, match="data of type .* is not supported. Pass numpy arrays, pandas, a torch Dataset"):
+    with pytest.raises(
+        ArgumentError, match="data of type .* is not supported. Pass numpy arrays, pandas, a torch Dataset"
+    ):
         source_of(data, spec())
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ SCHEMA = T.StructType(
         T.StructField("day", T.DateType()),
         T.StructField("time", T.TimestampType()),
         T.StructField("map", T.MapType(T.StringType(), T.IntegerType())),
-        T.StructField("struct", T.StructType([T.StructField("one", T.IntegerType()), T.StructField("two", T.StringType())])),
+        T.StructField(
+            "struct", T.StructType([T.StructField("one", T.IntegerType()), T.StructField("two", T.StringType())])
+        ),
         T.StructField("holey", VectorUDT()),
     ]
 )
@@ -147,14 +150,16 @@ def test_rows_are_dealt_evenly_whatever_the_partitions(spark: Any) -> None:
         numbers = spark.range(0, N, 1, partitions).selectExpr("id as x", "id as label")
         told = read(numbers, ["x"], ranks=ranks)
         held = [[y for _, ys, rows, _ in rank["train"] if rows for y in ys.tolist()] for rank in told]
-        assert sorted(sum(held, [])) == list(range(N))
+        assert sorted([*chain(*held)]) == list(range(N))
         assert max(map(len, held)) - min(map(len, held)) <= partitions
         assert [step_rows for *_, step_rows in told[0]["train"]] == [4, 4, 3]
 
 
 def test_the_same_frame_is_dealt_the_same_way_again(spark: Any) -> None:
     numbers = spark.range(0, N, 1, 4).selectExpr("id as x", "id as label")
-    first, again = ([[x.tolist() for x, *_ in rank["train"]] for rank in read(numbers, ["x"], ranks=3)] for _ in range(2))
+    first, again = (
+        [[x.tolist() for x, *_ in rank["train"]] for rank in read(numbers, ["x"], ranks=3)] for _ in range(2)
+    )
     assert first == again
 
 
@@ -181,7 +186,7 @@ def test_names_may_hold_dots_spaces_and_backticks(spark: Any) -> None:
     assert [part.tolist() for part in x] == [[1.0], [[2.0]], [[4.0]]]
     assert y.tolist() == [3]
     source = source_of(odd, spec(["v.`e c"], [], ["out.p`ut"], labelled=False))
-    answer = source.answer(Task(lambda x: x, OutputSpec((("float32", (1,)),))), None)
+    answer = source.answer(Task(lambda x: x, OutputSpec((("float64", (1,)),))), None)
     assert answer.columns == [*odd.columns, "out.p`ut"]
     assert tuple(answer.collect()[0]) == (1.0, [2.0], 3, DenseVector([4.0]), 4.0)
 
@@ -211,13 +216,21 @@ def test_a_missing_vector_is_named(frame: Any) -> None:
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        (["struct"], ["label"], r"column 'struct' has the type struct<one:int,two:string>, which cannot feed a model.*select\("),
+        (
+            ["struct"],
+            ["label"],
+            r"column 'struct' has the type struct<one:int,two:string>, which cannot feed a model.*select\(",
+        ),
         (["map"], ["label"], "column 'map' has the type map<string,int>, which cannot feed a model. Use numbers"),
         (["int"], ["struct"], "column 'struct' has the type struct"),
         (["itn"], ["label"], "there is no column 'itn'; the data has .* Did you mean 'int'"),
         (["int"], ["lable"], "there is no column 'lable'; .* Did you mean 'label'"),
         ([], ["label"], "needs feature_cols for tabular data; got columns"),
-        (["int"], [], r"training and evaluation need label_cols for a DataFrame; got columns .* Pass label_cols=\['…'\]"),
+        (
+            ["int"],
+            [],
+            r"training and evaluation need label_cols for a DataFrame; got columns .* Pass label_cols=\['…'\]",
+        ),
     ],
 )
 def test_wrong_columns_are_refused_at_the_door(frame: Any, features: Any, labels: Any, message: str) -> None:
@@ -287,7 +300,9 @@ def test_an_unknown_output_is_learned_from_one_row(spark: Any, frame: Any) -> No
         "struct<prediction_0:array<float>,prediction_1:int>"
     )
     assert [(r.prediction_0, r.prediction_1) for r in answer.collect()] == [([i, 1], i + 1) for i in range(N)]
-    with pytest.raises(DataError, match="predict cannot know the model's output from an empty DataFrame. Fit or evaluate"):
+    with pytest.raises(
+        DataError, match="predict cannot know the model's output from an empty DataFrame. Fit or evaluate"
+    ):
         source_of(frame.where("int < 0"), spec(["array"], labelled=False)).answer(Task(lambda x: x), None)
 
 
@@ -330,7 +345,9 @@ def test_a_frame_trains_and_is_answered_on_spark(spark: Any, frame: Any) -> None
     )
     before = estimator.predict(frame, feature_cols=features)  # with the weights that training begins with
     first = estimator.get_model()
-    stats = estimator.fit(frame, epochs=2, batch_size=4, feature_cols=features, label_cols=labels, validation_data=frame)
+    stats = estimator.fit(
+        frame, epochs=2, batch_size=4, feature_cols=features, label_cols=labels, validation_data=frame
+    )
     assert [line["num_samples"] for line in stats] == [N, N]
     assert [line["batch_count"] for line in stats] == [3, 3]
     assert stats[1]["val_loss"] < stats[0]["val_loss"]
@@ -340,9 +357,14 @@ def test_a_frame_trains_and_is_answered_on_spark(spark: Any, frame: Any) -> None
     assert jobs == 0
     assert answer.schema["a"].dataType == T.FloatType()
     assert answer.schema["b"].dataType == T.ArrayType(T.FloatType())
-    x = [torch.tensor([EXPECTED[name][1](i) for i in range(N)], dtype=kind) for name, kind in zip(
-        features, (torch.float32, torch.int32, torch.uint8), strict=True)]
-    for answered, names, net in ((before, ["prediction_0", "prediction_1"], first), (answer, ["a", "b"], estimator.get_model())):
+    x = [
+        torch.tensor([EXPECTED[name][1](i) for i in range(N)], dtype=kind)
+        for name, kind in zip(features, (torch.float32, torch.int32, torch.uint8), strict=True)
+    ]
+    for answered, names, net in (
+        (before, ["prediction_0", "prediction_1"], first),
+        (answer, ["a", "b"], estimator.get_model()),
+    ):
         score, classes = net(*x)
         rows = answered.collect()
         assert [r[names[0]] for r in rows] == pytest.approx(score[:, 0].tolist(), rel=1e-5)

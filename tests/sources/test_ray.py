@@ -115,10 +115,9 @@ def test_fit_evaluate_and_predict_equal_one_process_for_uneven_blocks() -> None:
     evaluated = est.evaluate(_uneven([2, 18]), batch_size=8)
     assert evaluated["num_samples"] == 20
     assert evaluated["val_loss"] == pytest.approx(np.mean((answers - y[:, 0]) ** 2), rel=1e-4)
-    result = est.predict(_uneven([7, 1, 12]))
-    frame = result.to_pandas()
-    assert list(frame.columns) == ["x", "y", "prediction"]
-    np.testing.assert_allclose(frame["prediction"], answers, atol=1e-4)
+    rows = est.predict(_uneven([7, 1, 12])).take_all()
+    assert list(rows[0]) == ["x", "y", "prediction"]
+    np.testing.assert_allclose([row["prediction"] for row in rows], answers, atol=1e-4)
 
 
 def test_fewer_rows_than_ranks_train() -> None:

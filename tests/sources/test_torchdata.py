@@ -3,6 +3,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,8 @@ def test_a_dataset_is_split_over_the_ranks_and_shuffled_every_epoch(ranks: int) 
     assert isinstance(source, LoaderSource)
     first, second = steps_of(source, ranks, epochs=2)
     assert [len(step) for step in first] == [4, 4, 2]
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == ROWS.tolist()
-    assert sum(first, []) != sum(second, []) != ROWS.tolist()
+    assert sorted([*chain(*first)]) == sorted([*chain(*second)]) == ROWS.tolist()
+    assert [*chain(*first)] != [*chain(*second)] != ROWS.tolist()
     assert steps_of(source, ranks, shuffle=False) == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]]
 
 
@@ -147,7 +148,7 @@ def test_a_sampler_is_drawn_the_same_on_every_rank(ranks: int, drawn: int) -> No
     sampler = WeightedRandomSampler([1.0] * 5 + [0.0] * 5, drawn)
     first, second = drawn_steps(sampler, ranks)
     assert [len(step) for step in first] == [4] * (drawn // 4) + [drawn % 4] * (drawn % 4 > 0)
-    assert set(sum(first, []) + sum(second, [])) <= {0, 1, 2, 3, 4}
+    assert set([*chain(*first)] + [*chain(*second)]) <= {0, 1, 2, 3, 4}
     assert first != second
     assert drawn_steps(sampler, 3) == [first, second]
 
@@ -162,7 +163,7 @@ def test_a_sampler_with_a_generator_of_its_own_is_drawn_anew_every_epoch() -> No
 def test_a_sampler_of_some_rows_makes_an_epoch_of_them() -> None:
     for steps in drawn_steps(SubsetRandomSampler([1, 3, 5, 7, 9]), 2, batch_size=3):
         assert [len(step) for step in steps] == [3, 2]
-        assert sorted(sum(steps, [])) == [1, 3, 5, 7, 9]
+        assert sorted([*chain(*steps)]) == [1, 3, 5, 7, 9]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_a_sampler_of_some_rows_makes_an_epoch_of_them() -> None:
 def test_a_random_sampler_draws_as_many_rows_as_it_says(options: dict[str, Any], count: int) -> None:
     first, second = drawn_steps(RandomSampler(DATA, **options), 2)
     assert sum(map(len, first)) == sum(map(len, second)) == count
-    assert set(sum(first, [])) <= set(ROWS.tolist())
+    assert set([*chain(*first)]) <= set(ROWS.tolist())
     assert first != second
 
 
@@ -191,7 +192,9 @@ class Short(Endless):
 
 
 def test_a_sampler_must_tell_its_length() -> None:
-    with pytest.raises(WorkerFailed, match="the sampler Endless has no length, so its rows cannot be split over workers"):
+    with pytest.raises(
+        WorkerFailed, match="the sampler Endless has no length, so its rows cannot be split over workers"
+    ):
         steps_of(source_of(DataLoader(DATA, batch_size=4, sampler=Endless()), spec()), 1)
     with pytest.raises(WorkerFailed, match="the sampler Short gave 10 rows, but its length is 4. Let its __len__"):
         steps_of(source_of(DataLoader(DATA, batch_size=4, sampler=Short()), spec()), 1)
@@ -207,9 +210,13 @@ def test_the_collate_function_is_kept() -> None:
     assert first == [100, 101]
 
 
-@pytest.mark.parametrize("options", [{"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False)}, {"batch_size": None}])
+@pytest.mark.parametrize(
+    "options", [{"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False)}, {"batch_size": None}]
+)
 def test_batches_that_cannot_be_split_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(NotYet, match="batch_sampler of its own, or with batch_size=None, cannot be split .*a batch_size"):
+    with pytest.raises(
+        NotYet, match="batch_sampler of its own, or with batch_size=None, cannot be split .*a batch_size"
+    ):
         source_of(DataLoader(DATA, **options), spec())
 
 
@@ -219,7 +226,9 @@ class Unsized(Dataset):  # type: ignore[type-arg]
 
 
 def test_a_dataset_without_a_length_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="the dataset Unsized has no length.*Give it __len__, or make it an IterableD"):
+    with pytest.raises(
+        ArgumentError, match="the dataset Unsized has no length.*Give it __len__, or make it an IterableD"
+    ):
         source_of(DataLoader(Unsized(), sampler=Endless()), spec())
 
 
@@ -237,15 +246,15 @@ def test_every_row_of_a_stream_is_read_once(ranks: int, loaded: bool) -> None:
     data = DataLoader(Stream(), batch_size=3) if loaded else Stream()
     for epoch in steps_of(source_of(data, spec(None if loaded else 3)), ranks, epochs=2):
         assert [len(step) for step in epoch] == [3, 3, 3, 1]
-        assert sorted(sum(epoch, [])) == ROWS.tolist()
+        assert sorted([*chain(*epoch)]) == ROWS.tolist()
 
 
 def test_a_stream_keeps_the_settings_of_its_loader() -> None:
     (dropped,) = steps_of(source_of(DataLoader(Stream(), batch_size=4, drop_last=True), spec()), 2, shuffle=False)
-    assert sorted(sum(dropped, [])) == list(range(8))
+    assert sorted([*chain(*dropped)]) == list(range(8))
     loader = DataLoader(Stream(), batch_size=4, collate_fn=collate)
     (moved,) = steps_of(source_of(loader, spec()), 2)
-    assert sorted(sum(moved, [])) == (ROWS + 100).tolist()
+    assert sorted([*chain(*moved)]) == (ROWS + 100).tolist()
 
 
 def test_validation_data_travels_along() -> None:
@@ -338,7 +347,9 @@ def test_all_ranks_must_see_the_same_dataset() -> None:
         last = int(threading.current_thread().name[-1])  # another dataset on each rank: rank_0, rank_1
         return DataLoader(TensorDataset(ROWS[: 4 + last], ROWS[: 4 + last]), batch_size=2)
 
-    with pytest.raises(WorkerFailed, match=r"every worker must see the same dataset, but their lengths differ: .*split for"):
+    with pytest.raises(
+        WorkerFailed, match=r"every worker must see the same dataset, but their lengths differ: .*split for"
+    ):
         steps_of(source_of(creator, spec(4)), 2)
 
 
@@ -365,7 +376,12 @@ def test_creators_of_one_node_may_run_one_after_the_other() -> None:
 def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
     engine, expected = ThreadEngine(ranks), np.asarray(DATA.tensors[0]) * 2
     unlabelled = spec(4, labelled=False)
-    kinds: list[Any] = [DATA, DataLoader(DATA, batch_size=3, shuffle=True), Stream(), DataLoader(Stream(), batch_size=3)]
+    kinds: list[Any] = [
+        DATA,
+        DataLoader(DATA, batch_size=3, shuffle=True),
+        Stream(),
+        DataLoader(Stream(), batch_size=3),
+    ]
     kinds += [lambda config, batch_size: loader_of(batch_size, shuffle=True), lambda config: DATA]
     kinds += [TensorDataset(DATA.tensors[0])]
     for kind in kinds:

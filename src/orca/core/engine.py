@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import cloudpickle
 
 from orca.core.progress import Progress
+from orca.core.pulse import DATA, Pulse
 from orca.core.source import Items, Open, Rows, Shards
-from orca.core.telemetry import DATA, Hub, Link, Pulse, Ticket
+from orca.core.telemetry import Hub, Link, Ticket
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orca.core.metrics import Meter
+from orca.core.pulse import Pulse
 from orca.core.source import Batch
-from orca.core.telemetry import Pulse
 from orca.core.tree import flatten
 from orca.core.world import World
 

@@ -16,7 +16,7 @@ from typing import Any
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan, Learner, Losses
 from orca.core.metrics import Metric, result_dict
-from orca.core.telemetry import Pulse
+from orca.core.pulse import Pulse
 from orca.core.world import World
 
 

@@ -8,7 +8,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from orca.core.telemetry import Beat
+from orca.core.pulse import Beat
 
 logger = logging.getLogger(__name__)
 

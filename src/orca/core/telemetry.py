@@ -1,16 +1,12 @@
 """Telemetry: what ranks tell the driver while they run. Owns rendezvous, beats, aborts and which failure came first.
 
-A Hub listens at the driver, a Link connects each rank to it: TCP, one JSON line per message, opened by the secret of
-the run. What arrives becomes one of the frozen dataclasses at the end of this file or the connection is dropped;
-nothing is ever unpickled or evaluated.
+A Hub listens at the driver, a Link connects each rank to it (`core/wire.py`), opened by the secret of the run. Ranks
+mark where they are on a pulse (`core/pulse.py`), which the link sends in beats.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
-import ipaddress
-import json
 import logging
 import os
 import queue
@@ -21,25 +17,40 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from orca.core.pulse import PHASES, WAIT, Beat, Pulse
+from orca.core.wire import (
+    Abort,
+    Ack,
+    Apart,
+    Ask,
+    Bell,
+    Bye,
+    Fail,
+    Gather,
+    Gathered,
+    Hello,
+    Log,
+    Malformed,
+    Refused,
+    Stack,
+    Welcome,
+    Wire,
+    encode,
+    listen,
+)
 from orca.errors import ArgumentError, OrcaError, WorkerFailed, WorkerLost, WorkerStalled
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python < 3.11 has no typing.Self.
 
 __all__ = ["PHASES", "Beat", "Failure", "Hub", "Link", "Parted", "Pulse", "Ticket"]
-
-# What a rank is doing. Higher is further in the step: among stuck ranks the lowest holds up the others.
-PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "wait")
-START, DATA, FORWARD, BACKWARD, OPTIMIZER, EVALUATE, CHECKPOINT, WAIT = range(len(PHASES))
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
 HELLO_WITHIN = 5.0  # seconds a new connection has to present the secret
@@ -52,7 +63,6 @@ BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed
 STACKS = 4  # suspects asked for their stack
 MESSAGE_LIMIT = 8 << 20  # bytes of one message
 HELLO_LIMIT = 64 << 10  # bytes of one message before the secret was seen
-CHUNK, READS = 64 << 10, 64  # bytes of one recv, and how many in a row before others get their turn
 LOG_BACKLOG = 1000  # messages queued in a rank above which log lines are dropped
 SILENT_END = "its process ended without a word: killed, out of memory, or its node is gone"
 
@@ -97,73 +107,6 @@ class Failure:
         """Return the exception to raise for it."""
         kind = {"lost": WorkerLost, "stalled": WorkerStalled}.get(self.kind, WorkerFailed)
         return kind(self.rank, self.host, self.reason, self.traceback)
-
-
-@dataclass(frozen=True)
-class Beat:
-    """Tell where a rank is."""
-
-    rank: int
-    epoch: int = 0
-    step: int = 0
-    steps: int = 0
-    phase: int = START
-    progress: int = -1
-    loss: float | None = None
-
-    @property
-    def doing(self) -> str:
-        """Return the name of its phase."""
-        return PHASES[self.phase] if 0 <= self.phase < len(PHASES) else f"phase {self.phase}"
-
-
-class Pulse:
-    """Mark where the training loop is: written by its thread, read by the link's, without locks.
-
-    `profile` holds the seconds spent in each phase while `profiling` is on.
-    """
-
-    __slots__ = ("_since", "epoch", "loss", "phase", "profile", "progress", "stepped", "steps")
-
-    def __init__(self) -> None:
-        self.epoch = self.stepped = self.steps = self.progress = 0
-        self.phase = START
-        self.loss: float | None = None
-        self.profile = dict.fromkeys(PHASES, 0.0)
-        self._since = 0.0
-
-    def at(self, phase: int) -> None:
-        """Enter a phase, also the same one again: each call counts as progress."""
-        if self._since:
-            now = time.perf_counter()
-            self.profile[PHASES[self.phase]] += now - self._since
-            self._since = now
-        self.phase = phase
-        self.progress += 1
-
-    def step(self, epoch: int, step: int, steps: int, loss: float | None = None) -> None:
-        """Begin training step `step` of `steps`; the loss is read with float() only when a beat is sent."""
-        self.epoch, self.stepped, self.steps = epoch, step, steps
-        if loss is not None:
-            self.loss = loss
-        self.progress += 1
-
-    @property
-    def profiling(self) -> bool:
-        """Tell whether the time in each phase is added up in `profile`."""
-        return self._since > 0.0
-
-    @profiling.setter
-    def profiling(self, on: bool) -> None:
-        self._since = time.perf_counter() if on else 0.0
-
-    def beat(self, rank: int) -> Beat:
-        """Return what to tell the driver now."""
-        loss = None
-        with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
-            loss = None if self.loss is None else float(self.loss)
-        place = (int(self.epoch), int(self.stepped), int(self.steps), int(self.phase))
-        return Beat(rank, *place, progress=self.progress, loss=loss)
 
 
 class Hub:
@@ -857,10 +800,6 @@ def end_process() -> None:
 # The wire.
 
 
-class Malformed(OrcaError):
-    """Say that what came over a connection is no message of ours."""
-
-
 @dataclass(eq=False)
 class Seat:
     """Hold one connection of the hub; rank -1 until it presented the secret, joined once it saw our welcome."""
@@ -870,142 +809,7 @@ class Seat:
     deadline: float
     rank: int = -1
     joined: bool = False
-    beat: Beat = Beat(-1)
-
-
-class Wire:
-    """Exchange messages over one socket without ever blocking; for one thread."""
-
-    def __init__(self, sock: socket.socket, limit: int) -> None:
-        self.sock, self.limit, self.ended = sock, limit, False
-        self._inbox, self._scanned = bytearray(), 0
-        self._outbox: deque[memoryview] = deque()
-        self._hushed = False
-        guard(sock)
-        sock.setblocking(False)
-        keep_alive(sock)
-
-    def read(self) -> Iterator[object]:
-        """Yield the messages that are here; sets `ended` when the other side is gone.
-
-        Raises:
-            Malformed: A message is too long or none of ours.
-        """
-        yield from self._lines()  # what an earlier reader left
-        for _ in range(READS):
-            try:
-                data = self.sock.recv(CHUNK)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self.ended = True
-                return
-            self._inbox += data
-            yield from self._lines()
-            self._check(len(self._inbox))
-
-    def _lines(self) -> Iterator[object]:
-        while (end := self._inbox.find(b"\n", self._scanned)) >= 0:
-            line, self._scanned = bytes(self._inbox[:end]), 0
-            del self._inbox[: end + 1]
-            self._check(len(line))
-            yield decode(line)
-        self._scanned = len(self._inbox)
-
-    def _check(self, length: int) -> None:
-        if length > self.limit:
-            raise Malformed(f"a message is longer than {self.limit} bytes")
-
-    def send(self, line: bytes) -> None:
-        """Queue a line."""
-        self._outbox.append(memoryview(line))
-
-    def flush(self) -> None:
-        """Send what the socket takes now; a broken connection is found by read."""
-        with suppress(OSError):
-            while self._outbox:
-                sent = self.sock.send(self._outbox[0])
-                if sent == len(self._outbox[0]):
-                    self._outbox.popleft()
-                else:
-                    self._outbox[0] = self._outbox[0][sent:]
-
-    def hush(self) -> None:
-        """Say that nothing more will be sent."""
-        if not self._hushed:
-            self._hushed = True
-            with suppress(OSError):
-                self.sock.shutdown(socket.SHUT_WR)
-
-    @property
-    def pending(self) -> bool:
-        """Tell whether something waits to be sent."""
-        return bool(self._outbox)
-
-    @property
-    def events(self) -> int:
-        """Return what a selector should watch for."""
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
-
-    @property
-    def closed(self) -> bool:
-        """Tell whether it was closed at this side."""
-        return self.sock.fileno() < 0
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.sock.close()
-
-
-class Bell:
-    """Wake a thread that sleeps in a selector."""
-
-    def __init__(self) -> None:
-        self.sock, self._rope = socket.socketpair()
-        for end in (self.sock, self._rope):
-            guard(end)
-            end.setblocking(False)
-
-    def ring(self) -> None:
-        """Wake it; harmless when it rang already or is gone."""
-        with suppress(OSError):
-            self._rope.send(b"!")
-
-    def hush(self) -> None:
-        """Forget the rings so far."""
-        with suppress(OSError):
-            self.sock.recv(CHUNK)
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.sock.close()
-        self._rope.close()
-
-
-def listen(host: str, size: int) -> socket.socket:
-    """Return a socket that listens on one interface, at a port the system picks."""
-    try:
-        if host in ("", "*"):
-            raise OSError("it means every interface")
-        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
-            raise OSError("it means every interface")
-        door = socket.socket(family, kind, protocol)
-        try:
-            door.bind(address)
-            door.listen(size + 64)
-        except OSError:
-            door.close()
-            raise
-    except OSError as error:
-        raise ArgumentError(
-            f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
-        ) from None
-    door.setblocking(False)
-    guard(door)
-    return door
+    beat: Beat = field(default_factory=lambda: Beat(-1))
 
 
 def shake_hands(ticket: Ticket, rank: int, timeout: float) -> Wire:
@@ -1036,157 +840,3 @@ def shake_hands(ticket: Ticket, rank: int, timeout: float) -> Wire:
     except BaseException:
         wire.close()
         raise
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Let the system find out within half a minute that the other machine is gone, and send small messages at once."""
-    options = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in options.items():  # not every system has them all
-        with suppress(OSError, AttributeError):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-# A forked child, such as a data loader's, would hold our connections open: the end of its parent would go unseen.
-_guarded: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-guard = _guarded.add
-
-
-def _close_in_child() -> None:
-    for sock in list(_guarded):
-        sock.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
-
-
-# The messages, besides Beat. Rank to hub: Hello to Bye; hub to rank: the others.
-
-
-@dataclass(frozen=True)
-class Hello:
-    """Present the secret."""
-
-    secret: str = field(repr=False)
-    rank: int
-    host: str
-
-
-@dataclass(frozen=True)
-class Gather:
-    """Give this rank's text of a round."""
-
-    round: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Log:
-    """Give a line to show."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Fail:
-    """Report an error."""
-
-    reason: str
-    traceback: str
-    secondary: bool
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Show where the rank is."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Bye:
-    """Announce a clean end."""
-
-
-@dataclass(frozen=True)
-class Welcome:
-    """Accept a rank."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Turn a connection away."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Give the texts of all ranks of a round."""
-
-    round: int
-    texts: list[str]
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Say that a round cannot be completed, because of which rank and what became of it."""
-
-    round: int
-    rank: int
-    how: str
-
-
-@dataclass(frozen=True)
-class Ack:
-    """Confirm that an error is known."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Ask for the stack."""
-
-
-@dataclass(frozen=True)
-class Abort:
-    """End the process."""
-
-    reason: str
-
-
-MESSAGES: Mapping[str, type] = {
-    kind.__name__: kind
-    for kind in (Beat, Hello, Gather, Log, Fail, Stack, Bye, Welcome, Refused, Gathered, Apart, Ack, Ask, Abort)
-}
-FITS: Mapping[str, Callable[[object], bool]] = {
-    "int": lambda value: type(value) is int,
-    "str": lambda value: type(value) is str,
-    "bool": lambda value: type(value) is bool,
-    "float | None": lambda value: value is None or type(value) is float,
-    "list[str]": lambda value: type(value) is list and all(type(item) is str for item in value),
-}
-
-
-def encode(message: object) -> bytes:
-    """Return a message as one line."""
-    fields = {name: getattr(message, name) for name in type(message).__dataclass_fields__}  # type: ignore[attr-defined]
-    return json.dumps([type(message).__name__, fields]).encode() + b"\n"
-
-
-def decode(line: bytes) -> object:
-    """Return the message in a line.
-
-    Raises:
-        Malformed: It is none: no JSON, an unknown name, a field missing, too much or of the wrong type.
-    """
-    try:
-        name, values = json.loads(line)
-        kind = MESSAGES[name]
-        kinds = {item.name: str(item.type) for item in dataclasses.fields(kind)}
-        if kinds.keys() != values.keys() or not all(FITS[kinds[key]](value) for key, value in values.items()):
-            raise ValueError(f"the fields of {name} are {kinds}")
-        return kind(**values)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Malformed(f"a message is malformed ({type(error).__name__}: {str(error)[:200]})") from None

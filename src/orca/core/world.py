@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
-from orca.core.telemetry import WAIT, Pulse
+from orca.core.pulse import WAIT, Pulse
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 

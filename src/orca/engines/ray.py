@@ -34,6 +34,7 @@ from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
 _LOOPBACK = "127.0.0.1"
 _ALL_CPUS_WITHIN = 2.5  # seconds in which seats with all CPUs of the nodes must be there
 _SEATS_WITHIN = 1.5  # seconds in which seats with one CPU each must be there
+_FREE_WITHIN = 1.0  # seconds to wait until Ray has given-back seats on its books
 _SWEEP_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 
 logger = logging.getLogger(__name__)
@@ -297,6 +298,14 @@ def _reserved(workers: int) -> Iterator[list[Seat]]:
         yield _seats(group, shares, nodes)
     finally:
         remove_placement_group(group)
+        _await_free(sum(cpus for cpus, _ in shares))
+
+
+def _await_free(cpus: int) -> None:
+    """Wait a moment until Ray has the CPUs back: who comes next, Ray Data for one, would complain that none is free."""
+    deadline = time.monotonic() + _FREE_WITHIN
+    while ray.available_resources().get("CPU", 0) < cpus and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _shares(nodes: list[dict[str, Any]], workers: int) -> list[tuple[int, int]]:

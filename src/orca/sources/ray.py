@@ -299,13 +299,18 @@ def _keep_order(data: Any) -> None:
 
 @contextmanager
 def _quiet(data: Any) -> Iterator[None]:
-    """Compute without the log lines and bars of Ray Data, which would come between the user's own."""
-    log, context = logging.getLogger("ray.data"), data.context
-    level, bars = log.level, context.enable_progress_bars
-    log.setLevel(logging.WARNING)
-    context.enable_progress_bars = False
+    """Compute without the bars and chatter of Ray Data, which would come between the user's own lines."""
+    handlers, context = list(logging.getLogger("ray.data").handlers), data.context
+    bars, context.enable_progress_bars = context.enable_progress_bars, False
+    for handler in handlers:
+        handler.addFilter(_worth_telling)
     try:
         yield
     finally:
-        log.setLevel(level)
         context.enable_progress_bars = bars
+        for handler in handlers:
+            handler.removeFilter(_worth_telling)
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING and not record.getMessage().startswith("Progress bars disabled")

@@ -1,4 +1,4 @@
-"""Alone: a world of one rank in this process. It is a real one, with gloo, so that torch trains here in milliseconds."""
+"""Alone: a world of one rank in this process, a real one with gloo: torch trains here without starting anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from orca.core.engine import Job, Settings, dumps, scratch, seal
 from orca.core.source import Shards
-from orca.core.telemetry import Pulse
+from orca.core.pulse import Pulse
 from orca.core.world import TorchWorld, form
 
 

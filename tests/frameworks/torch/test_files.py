@@ -29,7 +29,12 @@ def trained(lr: float = 0.01) -> State:
     net(torch.randn(4, 3)).sum().backward()
     adam.step()
     payload = {"models": [dict(net.state_dict())], "optimizers": [adam.state_dict()], "schedulers": []}
-    return State(epoch=3, steps=17, payload=payload, output=OutputSpec((("float32", (1,)), ("int64", ())), ("tuple", (), (None, None))))
+    return State(
+        epoch=3,
+        steps=17,
+        payload=payload,
+        output=OutputSpec((("float32", (1,)), ("int64", ())), ("tuple", (), (None, None))),
+    )
 
 
 def same(one: Any, other: Any) -> bool:
@@ -91,6 +96,18 @@ def test_weights_in_any_memory_order_are_saved(tmp_path: Path) -> None:
         assert torch.equal(load_state(str(tmp_path / name))[0].payload["models"][0]["w"], turned)
 
 
+def test_tied_weights_are_saved(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[1].weight = net[0].weight
+    torch.save(net.state_dict(), tmp_path / "tied.pt")
+    state, _ = load_state(str(tmp_path / "tied.pt"))
+    for name in ("folder", "file.safetensors", "file.pt"):
+        save_state(state, str(tmp_path / name))
+        (weights,) = load_state(str(tmp_path / name))[0].payload["models"]
+        assert torch.equal(weights["0.weight"], net[0].weight)
+        assert torch.equal(weights["1.weight"], net[0].weight)
+
+
 def test_a_state_dict_of_plain_torch_is_loaded(tmp_path: Path) -> None:
     net = nn.Linear(3, 2)
     for options in ({}, {"_use_new_zipfile_serialization": False}):
@@ -104,12 +121,22 @@ def test_a_state_dict_of_plain_torch_is_loaded(tmp_path: Path) -> None:
 def test_an_entire_module_is_loaded_only_when_trusted(tmp_path: Path) -> None:
     net, path = nn.Linear(3, 2), str(tmp_path / "entire.pt")
     save_module(net, path)
-    with pytest.raises(ArgumentError, match=r"holds more than tensors.*If you trust it, call load\(path, weights_only=Fa"):
+    with pytest.raises(
+        ArgumentError, match=r"holds more than tensors.*If you trust it, call load\(path, weights_only=Fa"
+    ):
         load_state(path)
     state, module = load_state(path, weights_only=False)
     assert isinstance(module, nn.Linear)
     assert torch.equal(module.weight, net.weight)
     assert torch.equal(state.payload["models"][0]["weight"], net.weight)
+
+
+def test_a_module_whose_class_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "entire.pt")
+    save_module(nn.Linear(3, 2), path)
+    monkeypatch.delattr(nn.modules.linear, "Linear")
+    with pytest.raises(ArgumentError, match="entire.pt cannot be read as a torch file .*Linear"):
+        load_state(path, weights_only=False)
 
 
 class Malice:
@@ -127,7 +154,10 @@ def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     buffer = io.BytesIO()
     torch.save({"weight": torch.zeros(1), "evil": Malice(trace)}, buffer)
-    contents = [buffer.getvalue(), *(pickle.dumps(Malice(trace), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1))]
+    contents = [
+        buffer.getvalue(),
+        *(pickle.dumps(Malice(trace), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)),
+    ]
     for number, content in enumerate(contents):
         for name in ("evil.pt", "evil", "evil.safetensors"):
             (tmp_path / name).write_bytes(content)
@@ -154,7 +184,9 @@ def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
         load_state(str(tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"just some words", b'{"a": 1}', bytes(300), b"\x80\x02}q\x00", b"PK\x03\x04 a zip"])
+@pytest.mark.parametrize(
+    "content", [b"", b"just some words", b'{"a": 1}', bytes(300), b"\x80\x02}q\x00", b"PK\x03\x04 a zip"]
+)
 @pytest.mark.parametrize("name", ["file.pt", "file.safetensors"])
 def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
@@ -240,7 +272,9 @@ def test_a_save_that_fails_keeps_the_old(
 def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     for name in ("", "/"):
-        with pytest.raises(ArgumentError, match="holds other things than a saved model, 'thesis.tex'.*a folder of its own"):
+        with pytest.raises(
+            ArgumentError, match="holds other things than a saved model, 'thesis.tex'.*a folder of its own"
+        ):
             save_state(trained(), f"{tmp_path}{name}")
     folder = tmp_path / "notes.pt"
     folder.mkdir()

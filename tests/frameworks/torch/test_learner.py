@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frameworks.torch.alone import AloneEngine
 from torch import nn
 from torch.nn import functional as F
 
+from frameworks.torch.alone import AloneEngine
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan, OutputSpec, State
 from orca.core.loop import History
 from orca.core.metrics import MSE
-from orca.core.telemetry import Pulse
+from orca.core.pulse import Pulse
 from orca.core.world import TorchWorld
 from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
 from orca.frameworks.torch.learner import TorchLearner, build_loss, build_model, build_optimizer
@@ -302,7 +302,9 @@ def poisoned(rows: int = 300, at: int = 280) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_loss_that_is_not_finite_ends_the_fit_and_names_its_step() -> None:
-    message = r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.*or pass on_nan='warn' to go on"
+    message = (
+        r"the loss became (inf|nan) at step 141 of epoch 1. Lower the learning rate.*or pass on_nan='warn' to go on"
+    )
     with pytest.raises(LossNotFinite, match=message):
         fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(), batch_size=2)
 
@@ -344,7 +346,12 @@ def test_the_users_module_is_not_trained_in_place() -> None:
 def test_the_hook_is_called_before_the_model_is_built() -> None:
     told: list[str] = []
     learner = TorchLearner.of(
-        lambda config: told.append("model") or linear(), sgd, nn.MSELoss(), {}, "replicated", lambda: told.append("hook")
+        lambda config: told.append("model") or linear(),
+        sgd,
+        nn.MSELoss(),
+        {},
+        "replicated",
+        lambda: told.append("hook"),
     )
     learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Pulse()), None, 0, training=False)
     assert told == ["hook", "model"]

@@ -11,7 +11,9 @@ from torch.nn import functional as F
 from orca.frameworks.torch.targets import align, align_all, takes_classes
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.NLLLoss(), nn.MultiMarginLoss(), F.cross_entropy, F.nll_loss])
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(), nn.NLLLoss(), nn.MultiMarginLoss(), F.cross_entropy, F.nll_loss]
+)
 def test_losses_of_class_numbers_are_known(loss: Any) -> None:
     assert takes_classes(loss)
 

@@ -96,7 +96,11 @@ def _load_folder(fs: Any, place: str, path: str) -> State:
         number, name = key.split("/", 1)
         models[int(number)][name] = value
     heads = about["output"]
-    output = OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in heads[0]), _unpack(heads[1], others)) if heads else None
+    output = (
+        OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in heads[0]), _unpack(heads[1], others))
+        if heads
+        else None
+    )
     payload = {"models": models, **_unpack(about["rest"], others)}
     return State(epoch=about["epoch"], steps=about["steps"], payload=payload, output=output)
 
@@ -110,8 +114,9 @@ def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
                 f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from "
                 "the file. If you trust it, call load(path, weights_only=False)."
             ) from error
-        # Without torch's own words: they advise weights_only=False for any file.
-        raise ArgumentError(f"{path} cannot be read as a torch file ({type(error).__name__}). Is it complete?") from error
+        # Not in torch's words by default: they advise weights_only=False for any file.
+        words = type(error).__name__ if weights_only else f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"{path} cannot be read as a torch file ({words}). Is it complete?") from error
 
 
 def _tensors(data: bytes, path: str) -> dict[str, torch.Tensor]:
@@ -128,7 +133,14 @@ def _torch_bytes(thing: Any) -> bytes:
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+    """Return tensors as safetensors takes them: each in one piece, and none in the memory of another (tied weights)."""
+    seen: set[int] = set()
+    packed = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        packed[name] = tensor.contiguous().clone() if place in seen else tensor.contiguous()
+        seen.add(place)
+    return packed
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -188,7 +200,7 @@ def _replacing(fs: Any, place: str) -> Iterator[str]:
     draft, old = (f"{place}.{word}-{uuid.uuid4().hex[:8]}" for word in ("draft", "old"))
     try:
         yield draft
-        if os.path.isdir(place) or os.path.isdir(draft) and os.path.exists(place):
+        if os.path.isdir(place) or (os.path.isdir(draft) and os.path.exists(place)):
             os.replace(place, old)
         os.replace(draft, place)
     except BaseException:

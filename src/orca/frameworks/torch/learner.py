@@ -16,8 +16,8 @@ from torch import nn
 
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
+from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
-from orca.core.telemetry import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
@@ -99,7 +99,10 @@ class TorchLearner:
 
     def build(self, state: State) -> nn.Module:
         """Return a module of its own with the weights of a state."""
-        net = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else build_model(self.model, self.config)
+        with torch.random.fork_rng(devices=[]):  # a creator's draws are thrown away
+            net = (
+                copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else build_model(self.model, self.config)
+            )
         net.load_state_dict(state.payload["models"][0])
         return net
 
@@ -302,7 +305,6 @@ class TorchLearner:
         if cast and tensor.is_floating_point():
             tensor = tensor.to(self.precision)
         return tensor.to(self.device, non_blocking=True)
-
 
 
 class _LossBook:

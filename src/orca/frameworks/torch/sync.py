@@ -6,9 +6,9 @@ rows x ranks / rows of the step: the mean over ranks is then exactly the mean ov
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +25,11 @@ ELEMENTWISE = tuple(
     for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
     if hasattr(torch.optim, name)
 )
+
+# How DistributedDataParallel calls the sharing of buffers before each forward pass: newer torch has a new name.
+_BEFORE_FORWARD = "broadcast_buffers"
+if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters:
+    _BEFORE_FORWARD = "forward_sync_buffers"
 
 
 class Sync(Protocol):
@@ -63,9 +68,9 @@ class Replicated:
         trained = [p for p in model.parameters() if p.requires_grad]
         ids = [trained[0].device.index] if trained and trained[0].device.type == "cuda" else None
         # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
-        wrap = partial(nn.parallel.DistributedDataParallel, device_ids=ids, broadcast_buffers=False)
+        options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False}
         self.model = model
-        self.module: nn.Module = wrap(model) if trained else model
+        self.module: nn.Module = nn.parallel.DistributedDataParallel(model, **options) if trained else model
         _share_buffers(model)
 
     def zero(self) -> None:
@@ -249,9 +254,7 @@ class Deals(Flat):
         super().__init__(params, numbers, offsets, chunk, world)
         here = [at for at in range(len(params)) if owner[at][0] == world.rank]
         self.here = [numbers[at] for at in here]
-        self.mine = [
-            self._own(owner[at][1], owner[at][1] + params[at].numel(), params[at].shape) for at in here
-        ]
+        self.mine = [self._own(owner[at][1], owner[at][1] + params[at].numel(), params[at].shape) for at in here]
 
     def cut_state(self, state: dict[int, dict[str, Any]]) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """Yield this rank's parameters and their state."""

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orca.core.engine import Settings
+from orca.core.source import Items, Shards
+from orca.core.pulse import Pulse
+from orca.core.world import World
+from orca.engines.local import LocalEngine
+from orca.errors import WorkerLost
+from programs import run_program
+
+QUIET = Settings(60.0, progress=False)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Be rows that are just the items."""
+
+    items: list[Any]
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Piece:
+    number: int
+
+    def __call__(self) -> Items:
+        return iter([(self.number, 0), (self.number, 1)])
+
+
+def open_items(items: Items, folder: Path) -> Any:
+    return {"train": Kept(list(items))}
+
+
+def shards(pieces: int = 0) -> Shards:
+    return Shards(open_items, lambda: [Piece(number) for number in range(pieces)])
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Tell what a rank sees."""
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> Any:
+        others = world.all_gather(world.rank * 10)
+        place = (world.rank, world.size, world.local_rank, world.local_size)
+        return place, others, rows["train"].items, os.environ["OMP_NUM_THREADS"]
+
+
+@dataclass(frozen=True)
+class Linger:
+    """Write down where each rank is and stay there."""
+
+    folder: str
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> None:
+        Path(self.folder, f"pid-{world.rank}").write_text(str(os.getpid()))
+        time.sleep(600)
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Let rank 1 end without a word."""
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> None:
+        if world.rank == 1:
+            os._exit(3)
+        world.all_gather("anybody?")
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(file.read_text() or 0) for file in folder.glob("pid-*")]
+
+
+def test_ranks_meet_and_results_come_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads = str(max(1, (os.cpu_count() or 1) // 3))
+    told = LocalEngine(3).run(Tell(), shards(4), QUIET)
+    assert [place for place, *_ in told] == [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)]
+    assert [others for _, others, *_ in told] == [[0, 10, 20]] * 3
+    assert [items for *_, items, _ in told] == [
+        [(0, 0), (0, 1), (3, 0), (3, 1)],
+        [(1, 0), (1, 1)],
+        [(2, 0), (2, 1)],
+    ]
+    assert [seen for *_, seen in told] == [threads] * 3
+
+
+def test_map_answers_in_the_order_of_the_pieces() -> None:
+    assert LocalEngine(2).map(str, [3, 1, 2]) == ["3", "1", "2"]
+
+
+def test_a_rank_that_exits_is_lost_with_its_exit_code() -> None:
+    with pytest.raises(WorkerLost, match="rank 1 on 127.0.0.1 was lost: its process ended with exit code 3"):
+        LocalEngine(2).run(Leave(), shards(), QUIET)
+
+
+def test_an_interrupt_of_the_driver_ends_the_ranks(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while len(pids(tmp_path)) < 2 and not stop.wait(0.05):
+            pass
+        if not stop.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LocalEngine(2).run(Linger(str(tmp_path)), shards(), QUIET)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(pids(tmp_path)) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pids(tmp_path))
+
+
+def test_ranks_end_when_the_driver_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import importlib.util, os, signal, sys, threading, time
+import cloudpickle
+spec = importlib.util.spec_from_file_location("behaviour", {__file__!r})
+behaviour = sys.modules["behaviour"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(behaviour)
+cloudpickle.register_pickle_by_value(behaviour)
+from pathlib import Path
+folder = Path({str(tmp_path)!r})
+
+def end():
+    while len(behaviour.pids(folder)) < 2:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=end, daemon=True).start()
+behaviour.LocalEngine(2).run(behaviour.Linger(str(folder)), behaviour.shards(), behaviour.QUIET)
+"""
+    said = run_program(code, check=False)  # which fails where a rank survives
+    assert said.returncode == -signal.SIGKILL and len(pids(tmp_path)) == 2

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from programs import run_program
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+# No launcher and no Spark of this process: a program as a user starts it.
+CLEAN: dict[str, str | None] = {
+    **{name: None for name in os.environ if name.startswith(("SPARK_", "PYSPARK_")) and name != "SPARK_HOME"},
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # JVMs that live for seconds
+}
+
+# The same in every mode: fit, evaluate and predict a DataFrame with two workers; then a user's error on rank 1.
+BODY = """
+import os, sys, time
+import numpy as np, torch
+import torch.distributed as dist
+from torch import nn
+from orca import Estimator
+from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+from orca.cluster.java import ensure_java
+from orca.core.metrics import MSE
+from orca.errors import TooFewSlots, WorkerFailed
+
+
+class Net(nn.Module):
+    def __init__(self, fails=False):
+        super().__init__()
+        self.layer, self.fails = nn.Linear(3, 1), fails
+
+    def forward(self, x, z):
+        if self.fails and dist.get_rank() == 1:
+            self.break_down()
+        return self.layer(torch.cat([x, z[:, None]], 1))
+
+    def break_down(self):
+        raise LookupError(f"broken in {os.getpid()}")
+
+
+def estimator(workers_per_node, backend="spark", **options):
+    torch.manual_seed(0)
+    net = Net(**options)
+    return Estimator.from_torch(
+        model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.01), loss=nn.MSELoss(), metrics=[MSE()],
+        backend=backend, workers_per_node=workers_per_node, use_tqdm=False,
+    )
+
+
+def check(session, workers_per_node):
+    rows = [([i / 10, (i % 3) / 3], i / 7, i / 5 - 1) for i in range(11)]
+    frame = session.createDataFrame(rows, "x array<float>, z float, y float").repartition(3)
+    named = {"feature_cols": ["x", "z"], "label_cols": ["y"]}
+    for backend in ("spark", "bigdl"):
+        est = estimator(workers_per_node, backend)
+        assert est.engine.workers == 2, est.engine.workers
+        stats = est.fit(frame, epochs=2, batch_size=4, validation_data=frame, **named)
+        counts = [(line["num_samples"], line["batch_count"], line["val_num_samples"]) for line in stats]
+        assert counts == [(11, 3, 11)] * 2, counts
+        assert stats[1]["train_loss"] < stats[0]["train_loss"], stats
+    answered = est.predict(frame, feature_cols=["x", "z"])
+    assert dict(answered.dtypes)["prediction"] == "float", answered.dtypes
+    told = answered.collect()
+    assert len(told) == 11
+    net = est.get_model().eval()
+    with torch.no_grad():
+        known = net(torch.tensor([row.x for row in told]), torch.tensor([row.z for row in told]))[:, 0].numpy()
+    np.testing.assert_allclose([row.prediction for row in told], known, rtol=1e-5, atol=1e-6)
+    stats = est.evaluate(frame, batch_size=4, **named)
+    error = float(np.mean((known.astype(float) - np.array([row.y for row in told])) ** 2))
+    assert stats["num_samples"] == 11
+    np.testing.assert_allclose([stats["MSE"], stats["val_loss"]], error, rtol=1e-4)
+
+    try:
+        estimator(workers_per_node, fails=True).fit(frame, batch_size=4, **named)
+    except WorkerFailed as failed:
+        assert type(failed) is WorkerFailed and failed.rank == 1 and failed.host, repr(failed)
+        assert failed.reason.startswith("LookupError: broken in "), failed
+        assert "in break_down" in failed.remote_traceback, failed
+        assert failed.reason.split()[-1] != str(os.getpid())
+    else:
+        raise AssertionError("the error of rank 1 was lost")
+
+    began = time.monotonic()
+    try:
+        estimator(4 * workers_per_node).fit(frame, batch_size=4, **named)
+    except TooFewSlots as refused:
+        assert "8 worker" in str(refused) and "2 task" in str(refused), refused
+        assert time.monotonic() - began < 6
+    else:
+        raise AssertionError("8 workers ran in 2 slots")
+    print("all is well")
+"""
+
+
+def test_session_of_the_user_on_a_local_cluster() -> None:
+    code = """
+ensure_java()
+os.environ["PYSPARK_PYTHON"] = sys.executable
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false").getOrCreate()
+check(session, workers_per_node=1)
+session.stop()
+"""
+    assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
+
+
+def test_standalone_master_with_two_workers() -> None:
+    code = """
+init_orca_context(cluster_mode="standalone", num_nodes=2, cores=1, memory="1g")
+check(OrcaContext.get_spark_session(), workers_per_node=1)
+stop_orca_context()
+"""
+    assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
+
+
+def test_spark_connect() -> None:
+    pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
+    import pyspark
+
+    if not list(Path(pyspark.__file__).parent.glob("jars/spark-connect_*.jar")):
+        pytest.skip("this pyspark brings no Connect server: Spark 3.5 would download it")
+    code = """
+ensure_java()
+os.environ["PYSPARK_PYTHON"] = sys.executable
+from pyspark.sql import SparkSession
+session = SparkSession.builder.remote("local[2]").getOrCreate()
+assert type(session).__module__.startswith("pyspark.sql.connect")
+check(session, workers_per_node=2)
+session.stop()
+"""
+    assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout

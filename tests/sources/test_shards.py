@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from orca import Estimator, XShards
+from orca.core.engine import Settings
+from orca.core.feed import Feed
+from orca.core.source import Columns, DataSpec
+from orca.errors import DataError, WorkerFailed
+from orca.registry import source_of
+from orca.sources.shards import Predicted, ShardsSource, read_shard
+from orca.testing import ThreadEngine
+
+N = 9
+A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
+B = np.arange(N, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class ReadAll:
+    """Return a rank's batches of each part."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+        feeds = {name: Feed(part, world, 4, shuffle=False, seed=0) for name, part in rows.items()}
+        return {name: [(b.x, b.y) for b in feed.epoch(1) if b.rows] for name, feed in feeds.items()}
+
+
+def spec(features: Any = (), labels: Any = (), outputs: Any = (), labelled: bool = True) -> DataSpec:
+    return DataSpec(Columns(tuple(features), tuple(labels), tuple(outputs)), labelled, 4)
+
+
+def read(shards: Any, how: DataSpec, ranks: int = 2, valid: Any = None) -> list[Any]:
+    """Feed shards to ranks of another engine than Spark's: through Arrow files."""
+    source = source_of(shards, how)
+    assert isinstance(source, ShardsSource)
+    other = None if valid is None else source_of(valid, how)
+    told = ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, other), Settings(30))
+    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-shards")] == []
+    return told
+
+
+def labels(told: list[Any], part: str = "train") -> list[float]:
+    return sorted(y for rank in told for _, ys in rank[part] for y in np.asarray(ys).tolist())
+
+
+def as_frame(shard: Any) -> pd.DataFrame:
+    return pd.DataFrame({"pair": list(shard["x"]), "one": shard["y"], "label": shard["y"] * 10})
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_row_of_every_shard_reaches_a_rank(spark: Any, ranks: int) -> None:
+    told = read(XShards.partition({"x": A, "y": B}, num_shards=3), spec(), ranks)
+    assert labels(told) == B.tolist()
+    assert len(told) == ranks
+    for rank in told:
+        for x, y in rank["train"]:
+            np.testing.assert_array_equal(x, A[y.astype(int)])
+
+
+def test_a_list_of_inputs_becomes_several_arguments_and_validation_stays_apart(spark: Any) -> None:
+    train = XShards.partition({"x": [A, B], "y": B}, num_shards=3)
+    valid = XShards.partition({"x": [A[:2], B[:2]], "y": B[:2] + 100}, num_shards=2)
+    told = read(train, spec(), valid=valid)
+    assert labels(told) == B.tolist()
+    assert labels(told, "valid") == [100, 101]
+    for rank in told:
+        for (pair, one), y in rank["train"]:
+            assert pair.shape == (len(y), 2)
+            assert one.tolist() == y.tolist()
+
+
+def test_shards_may_be_frames(spark: Any) -> None:
+    frames = XShards.partition({"x": A, "y": B}, num_shards=2).transform_shard(as_frame)
+    told = read(frames, spec(["pair", "one"], ["label"]))
+    assert labels(told) == (B * 10).tolist()
+    (pair, one), y = told[0]["train"][0]
+    assert pair.shape == (len(y), 2)
+    assert (one * 10).tolist() == y.tolist()
+
+
+def test_shards_of_another_kind_are_refused() -> None:
+    columns = Columns(("one",), ("label",))
+    with pytest.raises(DataError, match=r'each shard must be a dict with "x" .*got dict with keys \[.a.\]'):
+        read_shard({"a": A}, columns)
+    with pytest.raises(DataError, match=r"or a pandas DataFrame with feature_cols; got ndarray"):
+        read_shard(A, columns)
+    frame = as_frame({"x": A, "y": B})
+    with pytest.raises(DataError, match="there is no column 'lable'; .*Did you mean 'label'"):
+        read_shard(frame, Columns(("one",), ("lable",)))
+    with pytest.raises(DataError, match="needs feature_cols for tabular data"):
+        read_shard(frame, Columns())
+
+
+def test_shards_without_labels_cannot_train(spark: Any) -> None:
+    with pytest.raises(WorkerFailed, match=r'a shard has no labels. Training needs shards of {"x": …, "y": …}'):
+        read(XShards.partition({"x": A}, num_shards=2), spec())
+
+
+def test_unequal_lengths_in_a_shard_are_named(spark: Any) -> None:
+    uneven = XShards.partition({"x": A, "y": B}, num_shards=2).transform_shard(lambda s: {"x": s["x"], "y": s["y"][1:]})
+    with pytest.raises(WorkerFailed, match="column 1 has . rows, expected . rows. Give every column the same rows"):
+        read(uneven, spec())
+
+
+def test_predictions_are_added_to_a_shard_in_its_own_kind() -> None:
+    def heads(x: Any) -> Any:
+        return {"sum": x.sum(axis=1, keepdims=True), "twice": x * 2}
+
+    shard = {"x": A, "y": B, "more": "kept"}
+    answered = Predicted(heads, Columns())(shard)
+    assert answered["more"] == "kept"
+    assert answered["prediction"]["sum"].tolist() == A.sum(axis=1).tolist()
+    np.testing.assert_array_equal(answered["prediction"]["twice"], A * 2)
+    assert "prediction" not in shard
+    frame = as_frame(shard)
+    named = Predicted(heads, Columns(("pair",), (), ("s", "t")))(frame)
+    assert named["s"].tolist() == A.sum(axis=1).tolist()
+    assert [cell.tolist() for cell in named["t"]] == (A * 2).tolist()
+    assert list(frame.columns) == ["pair", "one", "label"]
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, pair: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.cat([pair, one[:, None]], dim=1))
+
+
+def test_shards_train_and_are_answered_in_their_order(spark: Any) -> None:
+    estimator = Estimator.from_torch(
+        model=lambda config: TwoInputs(),
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=1e-4),
+        loss=nn.MSELoss(),
+        backend="spark",
+        workers_per_node=2,
+        seed=2,
+    )
+    shards = XShards.partition({"x": [A, B], "y": B}, num_shards=3)
+    stats = estimator.fit(shards, epochs=2, batch_size=4, validation_data=shards)
+    assert [line["num_samples"] for line in stats] == [N, N]
+    assert stats[0]["val_num_samples"] == N
+    frames = shards.transform_shard(lambda shard: as_frame({"x": shard["x"][0], "y": shard["y"]}))
+    net = estimator.get_model()
+    expected = net(torch.from_numpy(A), torch.from_numpy(B))[:, 0].tolist()
+    answered = estimator.predict(shards)
+    assert [set(shard) for shard in answered.collect()] == [{"x", "y", "prediction"}] * 3
+    np.testing.assert_array_equal(np.concatenate([shard["y"] for shard in answered.collect()]), B)
+    got = np.concatenate([shard["prediction"] for shard in answered.collect()])
+    assert got.tolist() == pytest.approx(expected, rel=1e-5)
+    in_frames = estimator.predict(frames, feature_cols=["pair", "one"], output_cols="guess").collect()
+    assert pd.concat(in_frames)["guess"].tolist() == pytest.approx(expected, rel=1e-5)
+    stats = estimator.evaluate(frames, feature_cols=["pair", "one"], label_cols=["one"])
+    assert stats["num_samples"] == N
