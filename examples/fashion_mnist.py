@@ -76,6 +76,7 @@ def optimizer_creator(model, config):
 
 def main():
     args = parse_arguments()
+    torch.manual_seed(0)
     data_dir = str(Path(args.data_dir).resolve())
     unpack(Path(data_dir))
     if args.backend in ("ray", "torch_distributed"):

@@ -85,16 +85,8 @@ def test_default_backend_is_the_one_of_the_import_root(kind: Any, backend: str) 
     est = kind.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=torch.nn.MSELoss())
     assert est.backend == BACKENDS[backend]
     assert isinstance(est, kind) and isinstance(est, orca.Estimator)
-    assert inspect.signature(kind.from_torch).parameters["backend"].default == backend
     given = kind.from_torch(model=model, loss=torch.nn.MSELoss(), backend="local")
     assert given.backend == BACKENDS["local"]
-
-
-def test_signature_of_from_torch_differs_in_the_default_backend_alone() -> None:
-    ours = inspect.signature(orca.Estimator.from_torch).parameters
-    zoos = inspect.signature(zoo.orca.learn.pytorch.Estimator.from_torch).parameters
-    assert list(zoos) == list(ours)
-    assert [name for name in ours if ours[name].default != zoos[name].default] == ["backend"]
 
 
 def test_importing_every_shim_loads_no_framework_and_no_engine() -> None:

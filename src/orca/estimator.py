@@ -6,6 +6,7 @@ fit:  check the arguments  ->  source_of(data)  ->  engine.run(FitJob, shards)  
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from orca.errors import ArgumentError, DataError, NotYet
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.registry import Backend, backend_of, engine_class, learner_class, source_of
 
-logger = logging.getLogger(__name__)
+_PATH_NAMES = ("model_path", "checkpoint", "filepath")
 
 
 class Estimator:
@@ -56,14 +57,17 @@ class Estimator:
         self._state: State | None = None
         self._engine: Engine | None = None
 
-    @staticmethod
+    default_backend = "spark"
+
+    @classmethod
     def from_torch(
+        cls,
         *,
         model: Any = None,
         optimizer: Any = None,
         loss: Any = None,
         metrics: Any = None,
-        backend: str = "spark",
+        backend: str | None = None,
         config: dict[str, Any] | None = None,
         workers_per_node: int = 1,
         scheduler_creator: Callable[..., Any] | None = None,
@@ -77,7 +81,7 @@ class Estimator:
         log_to_driver: bool = True,
         seed: int | None = None,
         stall_timeout: float = 300.0,
-        threads_per_worker: int = 0,
+        threads_per_worker: int | None = None,
     ) -> Estimator:
         """Make an Estimator of a PyTorch model.
 
@@ -86,7 +90,7 @@ class Estimator:
             optimizer: A `torch.optim.Optimizer` of that module, or a creator `(model, config)`.
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics, or functions `(output, target)` of all rows.
-            backend: "spark", "bigdl", "ray" ("torch_distributed") or "local".
+            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed") or "local".
             config: What all creators get.
             workers_per_node: Workers (ranks) on each node of the cluster.
             scheduler_creator: Not yet.
@@ -100,17 +104,18 @@ class Estimator:
             log_to_driver: Accepted.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
-            threads_per_worker: Threads of a worker's arithmetic; 0 shares a node's cores among its workers.
+            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
+                else a node's cores shared among its workers.
 
         Raises:
             ArgumentError: An argument has the wrong kind.
         """
-        chosen = backend_of(backend)
+        chosen = backend_of(backend or cls.default_backend)
         learner = learner_class("torch")
         for name, value in (("scheduler_creator", scheduler_creator), ("training_operator_cls", training_operator_cls)):
             if value is not None:
                 raise NotYet(f"from_torch: {name} is not built yet; leave it out.")
-        return Estimator(
+        return cls(
             learner.of(model, optimizer, loss, dict(config or {}), chosen.sync, initialization_hook),
             chosen,
             metrics=metrics,
@@ -118,7 +123,7 @@ class Estimator:
             workers_per_node=workers_per_node,
             model_dir=model_dir,
             seed=learner.default_seed() if seed is None else _natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads_per_worker),
+            settings=Settings(stall_timeout, use_tqdm, threads_per_worker or _threads_asked_for()),
         )
 
     def fit(
@@ -282,30 +287,34 @@ class Estimator:
         payload = {key: whole.get(key, []) for key in ("models", "optimizers", "schedulers")}
         self._state = State(epoch=whole.get("epoch", 0), payload=payload)
 
-    def save(self, model_path: str, entire: bool = False) -> str:
+    def save(self, path: str | None = None, entire: bool = False, **other_names: str) -> str:
         """Save weights and optimizer state; returns the path.
 
         Args:
-            model_path: A folder (safetensors and JSON), or a file: `.pt`-style for a torch state dict,
-                `.safetensors` for weights alone. Any fsspec path.
+            path: A folder (safetensors and JSON), or a file: `.pt`-style for a torch state dict, `.safetensors` for
+                weights alone. Any fsspec path.
             entire: Whether to pickle the whole module instead; loading it needs weights_only=False.
+            other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
-        path = str(model_path)
+        place = _path("save", path, other_names)
         if entire:
-            self.learner.save_model(self.get_model(), path)
+            self.learner.save_model(self.get_model(), place)
         else:
-            self.learner.save_state(self._current(), path)
-        return path
+            self.learner.save_state(self._current(), place)
+        return place
 
-    def load(self, model_path: str, loss: Any = None, *, weights_only: bool = True) -> Estimator:
+    def load(
+        self, path: str | None = None, loss: Any = None, *, weights_only: bool = True, **other_names: str
+    ) -> Estimator:
         """Load what save wrote, a torch state dict, or a pickled module where weights_only=False says so.
 
         Args:
-            model_path: The path.
+            path: The path.
             loss: A loss to use from now on.
             weights_only: False lets a pickled file run its code: only for files you trust.
+            other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
-        self._state, model = self.learner.load_state(str(model_path), weights_only)
+        self._state, model = self.learner.load_state(_path("load", path, other_names), weights_only)
         if model is not None or loss is not None:
             self.learner = self.learner.with_parts(model, loss)
         return self
@@ -358,6 +367,19 @@ def _same_kind(source: Source, valid: Source) -> Source:
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
     return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:
+    """Return the path given by position or under one of the names that releases gave it."""
+    given = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
+    if len(given) != 1 or other_names:
+        raise ArgumentError(f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {given} and {other_names}.")
+    return str(given[0])
+
+
+def _threads_asked_for() -> int:
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() else 0
 
 
 def _natural(name: str, value: Any) -> int:

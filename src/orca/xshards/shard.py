@@ -49,7 +49,7 @@ class XShards:
         return SparkXShards(context.parallelize(parts, shards))
 
 
-class SparkXShards:
+class SparkXShards(XShards):
     """Be shards in a Spark RDD.
 
     Args:

@@ -85,7 +85,7 @@ class TorchLearner:
 
     @staticmethod
     def default_seed() -> int:
-        """Return torch's own seed: the one the user set with torch.manual_seed, or torch's default."""
+        """Return torch's own seed: the one the user set with torch.manual_seed, or what torch began with."""
         return torch.initial_seed() % 2**63
 
     def check_trainable(self) -> None:
