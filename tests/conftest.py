@@ -38,6 +38,8 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
         patch.setenv("ORCA_TEST_RUN", mark)
         patch.setenv("TMPDIR", folder)
+        # Two threads of torch in each of several ranks on a busy machine wait far longer than they work.
+        patch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
         patch.setattr(tempfile, "tempdir", folder)
         yield
         processes = programs.end_processes("ORCA_TEST_RUN", mark, GRACE, spared=[os.getpid(), *_spared()])

@@ -29,6 +29,8 @@ def main() -> None:
     if not works([str(python), "-c", ""]):
         run([*uv, "venv", "--quiet", "--clear", "--python", interpreter(options.python), str(venv)])
     install = [*uv, "pip", "install", "--python", str(python)]
+    if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # otherwise every process would compile torch's sources anew
+        install.append("--compile-bytecode")
     if options.torch or options.torch_index:
         index = ["--index-url", options.torch_index] if options.torch_index else []
         run([*install, *index, *(options.torch or "torch").split(), "torchvision"])

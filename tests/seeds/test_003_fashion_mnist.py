@@ -20,9 +20,8 @@ GIVEN = f"""
 import os
 os.chdir({{folder!r}})
 epochs, batch_size = {EPOCHS}, {BATCH}
-# One core, so that torch takes one thread: two of them on a busy machine wait a hundred times longer than they work.
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {{{{max(os.sched_getaffinity(0))}}}})
+# Two threads of torch on a busy machine wait a hundred times longer than they work.
+os.environ["OMP_NUM_THREADS"] = "1"
 """
 
 
