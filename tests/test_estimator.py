@@ -37,14 +37,18 @@ def shift(output: Any, target: Any) -> float:
     return float(target.sum()) + len(output)
 
 
+class Alone(Estimator):
+    """Be an Estimator whose one rank runs in this process."""
+
+    engine = AloneEngine()  # type: ignore[assignment]
+
+
 def estimator(model: Any = net, optimizer: Any = adam, loss: Any = None, **options: Any) -> Estimator:
     """Return an Estimator whose one rank runs in this process."""
     loss = nn.CrossEntropyLoss() if loss is None else loss
-    made = Estimator.from_torch(
+    return Alone.from_torch(
         **{"model": model, "optimizer": optimizer, "loss": loss, "backend": "local", "seed": 7, **options}
     )
-    made._engine = AloneEngine()
-    return made
 
 
 def weights(made: Estimator) -> list[torch.Tensor]:
@@ -270,7 +274,11 @@ def test_the_config_reaches_all_creators_and_is_not_changed() -> None:
     for _ in range(2):
         (line,) = made.fit(data, batch_size=4)
         assert (line["num_samples"], line["batch_count"]) == (6, 2)
-    made.get_model()
+    for _ in range(2):
+        assert len(made.get_model()) == 4
+        assert made.predict(X).shape == (N, 2)
+    untrained = estimator(greedy, config=config)
+    assert untrained.predict(X).shape == untrained.predict(X).shape == (N, 2)
     assert made.get_state_dict()["optimizers"][0]["param_groups"][0]["lr"] == 0.25
     assert config == {"width": 4, "lr": 0.25, "rows": 6}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from orca.core.engine import Engine, Settings
@@ -55,7 +56,6 @@ class Estimator:
         self.workers_per_node = _positive("workers_per_node", workers_per_node)
         self.model_dir, self.seed = model_dir, seed
         self._state: State | None = None
-        self._engine: Engine | None = None
 
     default_backend = "spark"
 
@@ -159,7 +159,7 @@ class Estimator:
             label_cols: Columns the outputs are compared with.
             validation_data: Data of the same kind, evaluated after every epoch.
             callbacks: Not yet.
-            max_steps: Stop after this many steps.
+            max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             validation_methods: Not yet; pass metrics= to the Estimator.
             checkpoint_trigger: Not yet.
             shuffle: Whether each epoch reads in a new order; a DataLoader's own sampler decides for it.
@@ -192,7 +192,8 @@ class Estimator:
         mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
         plan = FitPlan(epochs, source.batch_size, bool(mixed), self.seed, on_nan, profile, max_steps)
         job = FitJob(self.learner, plan, self.metrics, self._state)
-        results = self.engine.run(job, source.shards(self.engine.workers, valid), self.settings)
+        engine = self.engine
+        results = engine.run(job, source.shards(engine.workers, valid), self.settings)
         self._state = next(state for _, state in results if state is not None)
         histories = [history for history, _ in results]
         if reduce_results:
@@ -237,7 +238,8 @@ class Estimator:
         source = source_of(data, self._spec(batch_size, feature_cols, label_cols))
         metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
         job = EvaluateJob(self.learner, source.batch_size, metrics, self._state, self.seed, num_steps, profile)
-        results = self.engine.run(job, source.shards(self.engine.workers), self.settings)
+        engine = self.engine
+        results = engine.run(job, source.shards(engine.workers), self.settings)
         if self._state is not None and self._state.output is None:
             self._state.output = results[0][2]
         return results[0][0] if reduce_results else [own for _, own, _ in results]
@@ -323,15 +325,13 @@ class Estimator:
     load_checkpoint = load
 
     def shutdown(self, force: bool = False) -> None:
-        """Let go of the engine; the cluster's own context stays as it is."""
-        self._engine = None
+        """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""
 
     @property
     def engine(self) -> Engine:
         """Return the engine of the backend, on the cluster that is up now."""
-        if self._engine is None:
-            self._engine = engine_class(self.backend.engine).on_cluster(self.workers_per_node)
-        return self._engine
+        engine: Engine = engine_class(self.backend.engine).on_cluster(self.workers_per_node)
+        return engine
 
     def _current(self) -> State:
         """Return the state to answer with: the trained one, or the weights training would begin with."""
@@ -350,7 +350,7 @@ class Estimator:
         from orca.cluster.context import OrcaContext
 
         if batch_size is not None:
-            _positive("batch_size", batch_size)
+            batch_size = _positive("batch_size", batch_size)
         columns = Columns(_names(features), _names(labels), _names(outputs))
         serialize = bool(OrcaContext.serialize_data_creator)
         return DataSpec(columns, labelled, batch_size, dict(self.config), serialize)
@@ -389,6 +389,6 @@ def _natural(name: str, value: Any) -> int:
 
 
 def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ArgumentError(f"{name} must be a positive whole number; got {value!r}.")
-    return value
+    return int(value)

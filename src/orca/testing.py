@@ -234,8 +234,9 @@ class LinearLearner:
 
 
 def _add(losses: Losses, error: np.ndarray, rows: int) -> None:
-    losses.last_loss_sum, losses.last_rows = float(error @ error), rows
+    losses.last_loss_sum, losses.last_mass = float(error @ error), rows
     losses.loss_sum += losses.last_loss_sum
+    losses.mass += rows
     losses.rows += rows
     losses.steps += 1
 

@@ -177,6 +177,6 @@ def test_ranks_of_a_node_share_its_cores(
 ) -> None:
     seen: list[int] = []
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=seen.append))
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("orca.core.engine.cores", lambda: 8)
     _set_threads(threads, SimpleNamespace(local_size=ranks))  # type: ignore[arg-type]
     assert seen == [expected]

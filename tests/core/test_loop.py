@@ -29,7 +29,8 @@ class Summing(LinearLearner):
         for batch in batches:
             values = batch.x[: batch.rows, 0]
             losses.loss_sum += epoch * float(values.sum())
-            losses.last_loss_sum, losses.last_rows = epoch * float(values.sum()), batch.rows
+            losses.last_loss_sum, losses.last_mass = epoch * float(values.sum()), batch.rows
+            losses.mass += batch.rows
             losses.rows += batch.rows
             losses.steps += 1
         return losses

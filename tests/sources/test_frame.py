@@ -82,10 +82,11 @@ def row(i: int) -> tuple[Any, ...]:
 
 
 @pytest.fixture(scope="module")
-def frame(spark: Any) -> Any:
-    """Return rows of every kind, in 5 partitions."""
-    made = spark.createDataFrame(spark.sparkContext.parallelize([row(i) for i in range(N)], 5), SCHEMA)
-    return made.cache()
+def frame(spark: Any) -> Iterator[Any]:
+    """Yield rows of every kind, in 5 partitions."""
+    made = spark.createDataFrame(spark.sparkContext.parallelize([row(i) for i in range(N)], 5), SCHEMA).cache()
+    yield made
+    made.unpersist()
 
 
 @pytest.fixture(autouse=True)
@@ -385,6 +386,16 @@ def test_fewer_rows_than_workers_train_and_wrong_cells_are_told_on_spark(spark: 
         estimator.fit(frame, feature_cols=["holey"], label_cols=["int"])
     with pytest.raises(WorkerFailed, match="a torch model cannot take values of type .*StringIndexer or a cast"):
         estimator.evaluate(frame.fillna("none"), feature_cols=["text"], label_cols=["int"])
+
+
+@pytest.mark.parametrize("made", ["planned away", "found at run time"])
+def test_an_empty_frame_is_told_on_spark(spark: Any, frame: Any, made: str) -> None:
+    empty = frame.where("int < 0") if made == "found at run time" else frame.limit(0)
+    estimator = Estimator.from_torch(
+        model=linear, optimizer=sgd, loss=nn.MSELoss(), backend="spark", workers_per_node=2, seed=1
+    )
+    with pytest.raises((DataError, WorkerFailed), match="no rows"):
+        estimator.fit(empty, feature_cols=["dense"], label_cols=["int"])
 
 
 def test_a_frame_feeds_plain_processes(spark: Any, frame: Any, tmp_path: Path) -> None:

@@ -155,6 +155,10 @@ def test_a_sampler_is_drawn_the_same_on_every_rank(ranks: int, drawn: int) -> No
 
 def test_a_sampler_with_a_generator_of_its_own_is_drawn_anew_every_epoch() -> None:
     sampler = WeightedRandomSampler([1.0] * N, N, generator=torch.Generator())
+    try:
+        cloudpickle.dumps(sampler)
+    except TypeError:
+        pytest.skip("this torch cannot pickle a generator")
     first, second = drawn_steps(sampler, 2)
     assert first != second
     assert drawn_steps(sampler, 3) == [first, second]

@@ -54,6 +54,18 @@ def squeeze(output: np.ndarray) -> np.ndarray:
     return output[:, 0] if output.ndim == 2 and output.shape[1] == 1 else output
 
 
+def with_columns(frame: Any, named: dict[str, np.ndarray]) -> Any:
+    """Return a pandas frame with more columns; a row of several numbers is one cell.
+
+    Raises:
+        DataError: A column of that name is there already.
+    """
+    for name in named:
+        if name in frame.columns:
+            raise DataError(f"the data has the column {name!r} already. Name another with output_cols=['…'].")
+    return frame.assign(**{name: list(cells) if cells.ndim > 1 else cells for name, cells in named.items()})
+
+
 def column_array(column: Any, name: str) -> np.ndarray:
     """Return a pandas or object column as one array; cells that are arrays or lists are stacked.
 

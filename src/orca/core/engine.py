@@ -95,17 +95,21 @@ class HubPeer:
         return self.link.all_gather(text)
 
 
-def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any]) -> Any:
-    """Run one rank: read its rows, join the others, do the job. Reports a failure before it raises it."""
+def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], items: Iterable[Any]) -> bytes:
+    """Run one rank: read its rows, join the others, do the job; return its result, pickled.
+
+    Reports a failure before it raises it.
+    """
     _extend_path(envelope.path)
     preload()
     link = Link.connect(envelope.ticket, rank)
     try:
-        with scratch() as folder:
-            job, open_rows = cloudpickle.loads(envelope.work)
-            # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
-            patience = 0.0 if link.connected else envelope.settings.stall_timeout
-            result = _work(job, open_rows, envelope, peer_of(link), iter(items), folder, link.pulse, patience)
+        job, open_rows = cloudpickle.loads(envelope.work)
+        # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
+        patience = 0.0 if link.connected else envelope.settings.stall_timeout
+        # Spools are files without a name: nothing is left of them, even when the rank is killed.
+        rows = dict(open_rows(_counted(iter(items), link.pulse), Path(tempfile.gettempdir())))
+        result = dumps(_work(job, rows, envelope.settings, peer_of(link), link.pulse, patience), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise
@@ -119,20 +123,10 @@ def preload() -> None:
         import torch.distributed  # noqa: F401
 
 
-def _work(
-    job: Job,
-    open_rows: Open,
-    envelope: Envelope,
-    peer: Peer,
-    items: Items,
-    folder: Path,
-    pulse: Pulse,
-    patience: float,
-) -> Any:
-    rows = dict(open_rows(_counted(items, pulse), folder))
+def _work(job: Job, rows: dict[str, Rows], settings: Settings, peer: Peer, pulse: Pulse, patience: float) -> Any:
     try:
         with form(peer, patience, pulse) as world:
-            _set_threads(envelope.settings.threads, world)
+            _set_threads(settings.threads, world)
             result = job(world, rows, pulse)
             gc.collect()  # torch deadlocks when its process group goes while a DistributedDataParallel is alive
         return result
@@ -203,8 +197,7 @@ def seal(job: Job, open_rows: Open) -> bytes:
 @contextmanager
 def scratch() -> Iterator[Path]:
     """Give a temporary folder that is gone afterwards, whatever happens."""
-    # The process is in the name: an engine that kills a rank can remove its folder.
-    folder = Path(tempfile.mkdtemp(prefix=f"orca-{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix="orca-"))
     try:
         yield folder
     finally:

@@ -51,23 +51,24 @@ class Feed:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batch of every step of an epoch."""
         cuts = list(self._cuts(epoch))[first_step:]
-        read = self.rows.read(index for index, _ in cuts if len(index))
-        for index, step_rows in cuts:
+        read = self.rows.read(index for index, _, _ in cuts if len(index))
+        for index, step_rows, leader in cuts:
             x, y = next(read) if len(index) else self.template
-            yield Batch(x, y, len(index), step_rows)
+            yield Batch(x, y, len(index), step_rows, leader)
 
-    def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield (this rank's indices, rows over all ranks) of every step."""
+    def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yield (this rank's indices, rows over all ranks, the first rank with rows) of every step."""
         shared = self.rows.shared
         rank = self.world.rank
         order = self.rows.order(np.random.default_rng([self.seed, epoch, 0 if shared else rank + 1]), self.shuffle)
         if not shared:
-            for start, stop, step_rows in self.plan.slices(rank):
-                yield order[start:stop], step_rows
+            for step, (before, after) in enumerate(self.plan.walk()):
+                leader = next(r for r, (start, stop) in enumerate(zip(before, after, strict=True)) if start < stop)
+                yield order[before[rank] : after[rank]], self.plan.rows_in(step), leader
             return
         for start, stop, step_rows in self.plan.slices(0):
             first, last = even_split(stop - start, self.world.size)[rank]
-            yield order[start + first : start + last], step_rows
+            yield order[start + first : start + last], step_rows, 0
 
 
 def _template(rows: Rows) -> Any:

@@ -24,7 +24,7 @@ class FitPlan:
         seed: Seed of initial weights, order and dropout.
         on_nan: "raise", "warn" or "ignore" when the loss is not finite.
         profile: Whether to measure where time goes.
-        max_steps: Stop after this many steps in all; None for no limit.
+        max_steps: Train this many steps instead, over as many epochs as it takes.
     """
 
     epochs: int = 1
@@ -38,12 +38,16 @@ class FitPlan:
 
 @dataclass
 class Losses:
-    """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly."""
+    """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly.
+
+    The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
+    """
 
     loss_sum: float = 0.0
+    mass: float = 0.0
     rows: int = 0
     last_loss_sum: float = 0.0
-    last_rows: int = 0
+    last_mass: float = 0.0
     steps: int = 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from orca.core.feed import Feed
@@ -39,13 +39,13 @@ def run_epochs(
     pulse: Pulse,
     trained: int,
 ) -> History:
-    """Train `plan.epochs` epochs after the `trained` ones."""
+    """Train `plan.epochs` epochs after the `trained` ones, or as many as `plan.max_steps` takes."""
     history = History()
-    for epoch in range(trained + 1, trained + plan.epochs + 1):
-        left = None if plan.max_steps is None else plan.max_steps - history.steps
-        if left is not None and left <= 0:
+    left = plan.max_steps or plan.epochs * train.steps
+    for epoch in count(trained + 1):
+        steps = min(train.steps, left - history.steps)
+        if not steps:
             break
-        steps = train.steps if left is None else min(train.steps, left)
         pulse.step(epoch, 0, steps)
         began = time.perf_counter()
         losses = learner.train(islice(train.epoch(epoch), steps), pulse, epoch, plan)
@@ -83,13 +83,12 @@ def evaluate(
 
 
 def _training_stats(epoch: int, steps: int, told: Sequence[Losses]) -> dict[str, Any]:
-    rows = sum(losses.rows for losses in told)
-    last = sum(losses.last_rows for losses in told)
+    last = sum(losses.last_mass for losses in told)
     return {
-        "num_samples": rows,
+        "num_samples": sum(losses.rows for losses in told),
         "epoch": epoch,
         "batch_count": steps,
-        "train_loss": _ratio(sum(losses.loss_sum for losses in told), rows),
+        "train_loss": _ratio(sum(losses.loss_sum for losses in told), sum(losses.mass for losses in told)),
         "last_train_loss": _ratio(sum(losses.last_loss_sum for losses in told), last),
     }
 
@@ -98,9 +97,9 @@ def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, li
     meters = [metric.start() for metric in metrics]
     for position, meter in enumerate(meters):
         meter.merge(*(states[position] for _, states in told))
-    rows = sum(losses.rows for losses, _ in told)
+    rows, mass = (sum(getattr(losses, name) for losses, _ in told) for name in ("rows", "mass"))
     loss = sum(losses.loss_sum for losses, _ in told)
-    return {"num_samples": rows, "val_loss": _ratio(loss, rows)} | result_dict(meters)
+    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | result_dict(meters)
 
 
 def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
@@ -123,5 +122,5 @@ def mean_profile(told: Sequence[dict[str, float]]) -> dict[str, float]:
     return {key: sum(profile[key] for profile in told) / len(told) for key in told[0]}
 
 
-def _ratio(total: float, rows: int) -> float:
-    return total / rows if rows else float("nan")
+def _ratio(total: float, mass: float) -> float:
+    return total / mass if mass else float("nan")

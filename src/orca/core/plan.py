@@ -52,11 +52,12 @@ class Plan:
 
     def slices(self, rank: int) -> Iterator[tuple[int, int, int]]:
         """Yield (start, stop, rows of the step over all ranks) of one rank's rows, step by step."""
-        start = 0
-        for step in range(self.steps):
-            stop = self._given(min((step + 1) * self.batch_size, self.rows))[rank]
-            yield start, stop, self.rows_in(step)
-            start = stop
+        for step, (before, after) in enumerate(self.walk()):
+            yield before[rank], after[rank], self.rows_in(step)
+
+    def walk(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Yield how many rows each rank has given before and after each step."""
+        yield from pairwise(self._given(min(step * self.batch_size, self.rows)) for step in range(self.steps + 1))
 
     def _given(self, position: int) -> Sequence[int]:
         """Return how many rows each rank has given when `position` rows were used in all."""

@@ -17,13 +17,14 @@ class Batch:
     """Hold one rank's part of one step.
 
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
-    it takes part in the step with weight zero.
+    it takes part in the step with weight zero. `leader` is the first rank that has rows in this step.
     """
 
     x: Any
     y: Any
     rows: int
     step_rows: int
+    leader: int = 0
 
 
 @dataclass(frozen=True)

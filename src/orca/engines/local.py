@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -62,7 +60,6 @@ class LocalEngine:
                     process.kill()
                 for process in ranks:
                     process.wait()
-                    _sweep(process.pid)
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, in this process: the data is here already."""
@@ -90,12 +87,6 @@ def _watch(ranks: list[subprocess.Popen[bytes]], hub: Hub) -> None:
         time.sleep(0.02)
 
 
-def _sweep(pid: int) -> None:
-    """Remove the temporary folder that a killed rank could not remove itself."""
-    for folder in Path(tempfile.gettempdir()).glob(f"orca-{pid}-*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _unexplained(codes: list[int | None]) -> WorkerFailed:
     rank = next(rank for rank, code in enumerate(codes) if code)
     return WorkerLost(rank, _HOST, f"its process ended with exit code {codes[rank]}")
@@ -113,7 +104,7 @@ def main(folder: Path, rank: int) -> None:
     items: Items = chain.from_iterable(piece() for piece in pieces)
     size = envelope.ticket.size
     result = run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, _HOST), items)
-    (folder / f"result-{rank}").write_bytes(dumps(result, "the result"))
+    (folder / f"result-{rank}").write_bytes(result)
 
 
 if __name__ == "__main__":

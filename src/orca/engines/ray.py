@@ -6,13 +6,10 @@ other while holding CPUs. What needs CPUs of its own, like computing a Ray Datas
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +32,7 @@ _LOOPBACK = "127.0.0.1"
 _ALL_CPUS_WITHIN = 2.5  # seconds in which seats with all CPUs of the nodes must be there
 _SEATS_WITHIN = 1.5  # seconds in which seats with one CPU each must be there
 _FREE_WITHIN = 1.0  # seconds to wait until Ray has given-back seats on its books
-_SWEEP_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
+_GONE_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +68,7 @@ class RayEngine:
                 taken = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
                 del parcels
                 cards = _gathered(taken, ranks, hub)
-                with _swept(ranks, cards):
+                with _ended(ranks, cards):
                     runs = [
                         rank.actor.run.remote(envelope, self._place(rank, nodes), _devices(rank, ranks, cards))
                         for rank in ranks
@@ -129,10 +126,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Card:
-    """Tell the driver which process a rank is, where it keeps temporary files and which GPUs it was given."""
+    """Tell the driver which process a rank is and which GPUs it was given."""
 
     pid: int
-    temporary: str
     gpus: tuple[str, ...]
 
 
@@ -171,7 +167,7 @@ class OrcaRank:
         preload()
         self.parcel = parcel
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Outcome(Card(os.getpid(), tempfile.gettempdir(), gpus))
+        return Outcome(Card(os.getpid(), gpus))
 
     def run(self, envelope: Envelope, place: Place, devices: tuple[str, ...]) -> Outcome:
         """Run the job."""
@@ -180,11 +176,7 @@ class OrcaRank:
         settings = replace(envelope.settings, threads=envelope.settings.threads or place.cpus)
         envelope = replace(envelope, settings=settings)
         rank, size, host = place.rank, envelope.ticket.size, place.host
-        return Outcome.of(
-            lambda: dumps(
-                run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, host), self._items()), "the result"
-            )
-        )
+        return Outcome.of(lambda: run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, host), self._items()))
 
     def _items(self) -> Items:
         """Yield all items; a piece is let go when it is read."""
@@ -202,14 +194,11 @@ def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
 
 
 @ray.remote(num_cpus=0)
-def _sweep(cards: list[Card]) -> None:
-    """Remove what killed ranks left in the temporary folder of this node, once they are gone."""
-    deadline = time.monotonic() + _SWEEP_WITHIN
+def _await_end(cards: list[Card]) -> None:
+    """Wait until the killed ranks of this node are gone."""
+    deadline = time.monotonic() + _GONE_WITHIN
     while any(map(_alive, cards)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for card in cards:
-        for folder in glob.glob(os.path.join(glob.escape(card.temporary), f"orca-{card.pid}-*")):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _alive(card: Card) -> bool:
@@ -366,8 +355,8 @@ def _started(seats: list[Seat]) -> Iterator[list[Rank]]:
 
 
 @contextmanager
-def _swept(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
-    """After a failure, end all ranks and remove what they could not remove themselves."""
+def _ended(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
+    """After a failure, end all ranks and see them gone."""
     try:
         yield
     except BaseException:
@@ -376,8 +365,10 @@ def _swept(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
         left = []
         for node in {rank.seat.node for rank in ranks}:
             there = [card for rank, card in zip(ranks, cards, strict=True) if rank.seat.node == node]
-            left.append(_sweep.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, True)).remote(there))
-        ray.wait(left, num_returns=len(left), timeout=2 * _SWEEP_WITHIN)
+            left.append(
+                _await_end.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, True)).remote(there)
+            )
+        ray.wait(left, num_returns=len(left), timeout=2 * _GONE_WITHIN)
         raise
 
 

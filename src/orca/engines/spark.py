@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from orca.cluster.spark import active_session, driver_host, nodes, slots
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
-from orca.errors import ArgumentError, TooFewSlots, WorkerFailed
+from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
@@ -142,7 +142,7 @@ class BarrierTask:
         except Exception as error:
             where = _MARK.format(rank=rank, host=host)
             raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
-        yield from _payload(rank, dumps(result, "the result"))
+        yield from _payload(rank, result)
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,8 @@ def _payload(rank: int, data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _assemble(rows: list[Any], count: int) -> list[Any]:
+    if not rows:  # Spark plans a frame without rows away and starts no task for it
+        raise DataError("there are no rows: the DataFrame is empty. Check the filters and joins that made it.")
     parts: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
     for row in rows:
         parts[row.rank].append((row.part, bytes(row.payload)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from orca.core.columns import check_columns, column_array, concatenate, output_names, single, squeeze
+from orca.core.columns import check_columns, column_array, concatenate, output_names, single, squeeze, with_columns
 from orca.core.feed import SpoolRows, spool_parts
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
@@ -74,9 +74,8 @@ class PandasSource:
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return the frame with the prediction column(s)."""
-        outputs = flatten(self.arrays.answer(task, engine))[0]
-        names = output_names(self.columns, len(outputs))
-        return self.frame.assign(**{n: list(squeeze(o)) for n, o in zip(names, outputs, strict=True)})
+        heads = [squeeze(head) for head in flatten(self.arrays.answer(task, engine))[0]]
+        return with_columns(self.frame, dict(zip(output_names(self.columns, len(heads)), heads, strict=True)))
 
 
 @dataclass(frozen=True)

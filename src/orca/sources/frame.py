@@ -294,6 +294,8 @@ def _check_type(name: str, kind: DataType) -> None:
 
 def _spark_type(dtype: str, shape: tuple[int, ...]) -> DataType:
     """Return the type of a prediction: a number for one number a row, else an array as deep as the output."""
+    if dtype not in _TYPES:
+        raise DataError(f"the model's output has the type {dtype}, which Spark does not have. Return real numbers.")
     kind: DataType = _TYPES[dtype]
     for _ in () if shape == (1,) else shape:
         kind = ArrayType(kind)

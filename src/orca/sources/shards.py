@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from orca.core.columns import check_columns, column_array, output_names, single, squeeze
+from orca.core.columns import check_columns, column_array, output_names, single, squeeze, with_columns
 from orca.core.feed import SpoolRows, spool_parts
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
 from orca.core.tree import flatten, map_tree
@@ -95,11 +95,11 @@ class Predicted:
     def __call__(self, shard: Any) -> Any:
         """Return the shard with its predictions."""
         output = self.task(read_shard(shard, self.columns)[0])
-        if isinstance(shard, dict):
+        if isinstance(shard, dict) and not self.columns.outputs:
             return {**shard, "prediction": map_tree(squeeze, output)}
-        heads = flatten(output)[0]
-        names = output_names(self.columns, len(heads))
-        return shard.assign(**{name: list(squeeze(head)) for name, head in zip(names, heads, strict=True)})
+        heads = [squeeze(head) for head in flatten(output)[0]]
+        named = dict(zip(output_names(self.columns, len(heads)), heads, strict=True))
+        return {**shard, **named} if isinstance(shard, dict) else with_columns(shard, named)
 
 
 def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:

@@ -51,7 +51,10 @@ class LoaderSource:
         """Return predictions as arrays, in the order of the dataset."""
         if isinstance(self.loader.dataset, IterableDataset):
             return concatenate([task(_numpy(_features(batch))) for batch in self.loader])
-        parts = even_split(len(self.loader.dataset), engine.workers)  # type: ignore[arg-type]
+        rows = len(self.loader.dataset)  # type: ignore[arg-type]
+        if not rows:
+            raise DataError("there are no rows to predict: the dataset is empty.")
+        parts = even_split(rows, engine.workers)
         return concatenate(engine.map(OnRange(task, self.loader), [part for part in parts if part[0] < part[1]]))
 
 

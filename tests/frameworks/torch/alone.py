@@ -15,8 +15,8 @@ import cloudpickle
 import torch.distributed as dist
 
 from orca.core.engine import Job, Settings, dumps, scratch, seal
-from orca.core.source import Shards
 from orca.core.pulse import Pulse
+from orca.core.source import Shards
 from orca.core.world import TorchWorld, form
 
 

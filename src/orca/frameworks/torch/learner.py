@@ -18,12 +18,12 @@ from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
-from orca.core.tree import flatten, map_tree
+from orca.core.tree import cut_rows, flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
 from orca.frameworks.torch.files import load_state, save_module, save_state
 from orca.frameworks.torch.sync import Sync, sync_of
-from orca.frameworks.torch.targets import align_all, takes_classes
+from orca.frameworks.torch.targets import align_all, mass_of, takes_classes, weighs
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +99,9 @@ class TorchLearner:
 
     def build(self, state: State) -> nn.Module:
         """Return a module of its own with the weights of a state."""
-        with torch.random.fork_rng(devices=[]):  # a creator's draws are thrown away
-            net = (
-                copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else build_model(self.model, self.config)
-            )
+        with torch.random.fork_rng(devices=[]):  # a creator's draws, and what it does to its config, are thrown away
+            net = build_model(self.model, dict(self.config))
+        net = copy.deepcopy(net) if net is self.model else net
         net.load_state_dict(state.payload["models"][0])
         return net
 
@@ -110,7 +109,7 @@ class TorchLearner:
         """Return the weights training would begin with."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            net = build_model(self.model, self.config)
+            net = build_model(self.model, dict(self.config))
         return State(payload={"models": [_on_cpu(net.state_dict())], "optimizers": [], "schedulers": []})
 
     def with_parts(self, model: nn.Module | None, loss: Any) -> TorchLearner:
@@ -140,8 +139,7 @@ class TorchLearner:
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(self.device)
         self.classes = takes_classes(self.criterion)
-        self.output: OutputSpec | None = state.output if state else None
-        self.steps = state.steps if state else 0
+        self.sample: Any = None
         if state:
             self.net.load_state_dict(state.payload["models"][0])
         if training:
@@ -158,9 +156,8 @@ class TorchLearner:
         book = _LossBook(epoch, plan.on_nan)
         pulse.at(DATA)
         for step, batch in enumerate(batches):
-            loss = self._train_step(batch, pulse)
-            shown = book.add(loss, batch.rows, self._rows_of_mean(batch.rows))
-            pulse.step(epoch, step + 1, pulse.steps, shown)
+            part = self._train_step(batch, pulse)
+            pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows))
             pulse.at(DATA)
         return book.close()
 
@@ -174,21 +171,21 @@ class TorchLearner:
                 pulse.at(EVALUATE)
                 losses.steps += 1
                 if batch.rows:
-                    output = self._forward(self.net, batch.x)
-                    outputs, targets = self._pair(output, batch)
+                    outputs, targets = self._pair(self._forward(self.net, batch.x), batch)
                     if self.criterion is not None:
-                        loss = self.criterion(*outputs, *targets).double().mean()
-                        sums.append(loss * self._rows_of_mean(batch.rows))
+                        times, mass = self._times(batch, targets)
+                        sums.append(self.criterion(*outputs, *targets).double().mean() * times if mass else 0.0)
+                        losses.mass += mass
                     for metric in metrics:
                         metric.update(_single(outputs), _single(targets))
                     losses.rows += batch.rows
                 pulse.at(DATA)
-        losses.loss_sum = float(torch.stack(sums).sum()) if sums else 0.0 if self.criterion is not None else np.nan
+        losses.loss_sum = float(sum(sums)) if self.criterion is not None else np.nan
         return losses
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row."""
-        told = self.world.all_gather(self.output)
+        told = self.world.all_gather(self._describe())
         payload = {"models": [_on_cpu(self.net.state_dict())], "optimizers": [], "schedulers": []}
         if hasattr(self, "agree"):
             payload["optimizers"] = [_on_cpu(self.agree.optimizer_state())]
@@ -211,64 +208,89 @@ class TorchLearner:
             output = _call(self.net, self._tensors(x))
             return map_tree(_to_numpy, output)
 
-    def _train_step(self, batch: Batch, pulse: Pulse) -> torch.Tensor | None:
+    def _train_step(self, batch: Batch, pulse: Pulse) -> _Part | None:
         if isinstance(self.stepper, torch.optim.LBFGS):
             return self._closure_step(batch, pulse)
-        loss = self._gradients(batch, pulse)
+        part = self._gradients(batch, pulse)
         pulse.at(OPTIMIZER)
-        self.agree.step()
-        return loss
+        self.agree.step(batch.leader)
+        return part
 
-    def _closure_step(self, batch: Batch, pulse: Pulse) -> torch.Tensor | None:
+    def _closure_step(self, batch: Batch, pulse: Pulse) -> _Part | None:
         """Step an optimizer that asks for the loss several times: every rank must see the same loss."""
-        seen: list[torch.Tensor | None] = []
+        seen: list[_Part | None] = []
 
         def closure() -> float:
-            loss = self._gradients(batch, pulse)
-            seen.append(loss)
-            mean = torch.zeros((), device=self.device) if loss is None else loss * self._weight(batch) / self.world.size
+            part = self._gradients(batch, pulse)
+            seen.append(part)
+            mean = torch.zeros((), dtype=torch.float64, device=self.device)
+            if part is not None:
+                mean += part.loss.double() * part.weight / self.world.size
             dist.all_reduce(mean)
             return float(mean)
 
-        self.agree.step(closure)
+        self.agree.step(batch.leader, closure)
         return seen[0]
 
-    def _gradients(self, batch: Batch, pulse: Pulse) -> torch.Tensor | None:
-        """Leave the step's gradients in the weights; return the mean loss of this rank's rows."""
+    def _gradients(self, batch: Batch, pulse: Pulse) -> _Part | None:
+        """Leave the step's gradients in the weights; return this rank's part of the loss."""
         pulse.at(FORWARD)
         self.agree.zero()
         if not batch.rows:
             self._idle(batch, pulse)
             return None
-        loss = self._loss(batch)
+        outputs, targets = self._pair(self._forward_training(batch), batch)
+        loss = self.criterion(*outputs, *targets)
+        loss = loss.mean() if loss.dim() else loss
+        times, mass = self._times(batch, targets)
+        share = times / self._total(mass) if self._weighs(batch) else times / self._times(batch)[0]
         pulse.at(BACKWARD)
-        self.agree.backward(loss, self._weight(batch))
-        return loss.detach()
+        if not mass:  # every target of this rank is ignored: its mean is 0 / 0
+            self.agree.idle(outputs)
+            return None
+        part = _Part(loss.detach(), times, mass, share * self.world.size)
+        self.agree.backward(loss, part.weight)
+        return part
 
     def _idle(self, batch: Batch, pulse: Pulse) -> None:
         """Step along without rows: the template row goes through twice (batch norm needs two) and counts nothing."""
         kept = [buffer.clone() for buffer in self.net.buffers()]
         twice = map_tree(lambda leaf: np.repeat(leaf, 2, axis=0), batch.x)
         output = self._forward(self.agree.module, twice)
+        if self._weighs(batch):  # after the forward pass, which may hold a collective of DistributedDataParallel's own
+            self._total(0.0)
         pulse.at(BACKWARD)
         self.agree.idle(output)
         for buffer, old in zip(self.net.buffers(), kept, strict=True):
             buffer.copy_(old)
 
-    def _loss(self, batch: Batch) -> torch.Tensor:
-        outputs, targets = self._pair(self._forward(self.agree.module, batch.x), batch)
-        if self.criterion is None:
-            raise ArgumentError("fit needs a loss; got loss=None. Pass loss= to the Estimator.")
-        loss = self.criterion(*outputs, *targets)
-        if loss.dim():
-            loss = loss.mean()
-        return loss
-
     def _forward(self, module: nn.Module, x: Any) -> Any:
-        output = _call(module, self._tensors(x))
-        if self.output is None:
-            self.output = OutputSpec.of(output)
+        if self.sample is None:
+            self.sample = cut_rows(x, slice(0, 1))
+        return _call(module, self._tensors(x))
+
+    def _forward_training(self, batch: Batch) -> Any:
+        try:
+            return self._forward(self.agree.module, batch.x)
+        except ValueError as error:
+            if batch.rows > 1 or "more than 1 value per channel" not in str(error):
+                raise
+        # Batch norm has no statistics of one row. One process would have had more of them: use the running ones.
+        norms = [module for module in self.net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        for norm in norms:
+            norm.eval()
+        output = self._forward(self.agree.module, batch.x)
+        for norm in norms:
+            norm.train()
         return output
+
+    def _describe(self) -> OutputSpec | None:
+        """Describe what the model answers for a row: a model in training may give something else."""
+        if self.sample is None:
+            return None
+        self.net.eval()
+        with torch.no_grad():
+            return OutputSpec.of(_call(self.net, self._tensors(self.sample)))
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         if batch.y is None:
@@ -278,13 +300,28 @@ class TorchLearner:
         targets = map_tree(lambda leaf: self._tensor(leaf, cast=False), batch.y)
         return align_all(output, targets, self.classes)
 
-    def _weight(self, batch: Batch) -> float:
-        """Return the factor that makes the mean over ranks of the losses the loss over the rows of the step."""
-        return self._rows_of_mean(batch.rows) * self.world.size / self._rows_of_mean(batch.step_rows)
+    def _weighs(self, batch: Batch) -> bool:
+        """Say whether the loss divides by the weights of its targets instead of the rows."""
+        return weighs(self.criterion, batch.y)
 
-    def _rows_of_mean(self, rows: int) -> int:
-        """Return how many rows the loss divided by: all of them, or none where it sums."""
-        return 1 if getattr(self.criterion, "reduction", "mean") == "sum" else rows
+    def _times(self, batch: Batch, targets: list[Any] | None = None) -> tuple[float, float]:
+        """Return (the factor that makes the loss of this rank's rows a sum, what that sum is a mean over).
+
+        Without targets: those of the whole step, for losses that do not look at targets for it.
+        """
+        rows = batch.step_rows if targets is None else batch.rows
+        if getattr(self.criterion, "reduction", "mean") == "sum":
+            return 1.0, rows
+        if targets is not None and self._weighs(batch):
+            mass = float(mass_of(self.criterion, targets[0]))
+            return mass, mass
+        return rows, rows
+
+    def _total(self, mass: float) -> float:
+        """Return the sum of all ranks' masses."""
+        total = torch.tensor(mass, dtype=torch.float64)
+        dist.all_reduce(total)
+        return float(total) or 1.0
 
     def _tensors(self, x: Any) -> Any:
         return map_tree(lambda leaf: self._tensor(leaf, cast=True), x)
@@ -307,29 +344,40 @@ class TorchLearner:
         return tensor.to(self.device, non_blocking=True)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Be one rank's part of a step's loss.
+
+    Attributes:
+        loss: The loss of this rank's rows.
+        times: What makes it a sum: rows for a mean, 1 for a sum.
+        mass: What that sum is divided by for the mean: rows, or the targets' weights.
+        weight: What the loss is scaled by, so that the mean over ranks is the loss of the whole step.
+    """
+
+    loss: torch.Tensor
+    times: float
+    mass: float
+    weight: float
+
+
 class _LossBook:
     """Keep the losses of an epoch without waiting for each: they are looked at a window at a time."""
 
     def __init__(self, epoch: int, on_nan: str) -> None:
         self.epoch, self.on_nan = epoch, on_nan
         self.losses = Losses()
-        self.window: list[torch.Tensor] = []
-        self.rows: list[int] = []
-        self.weights: list[int] = []
+        self.window: list[_Part] = []
         self.seen: list[int] = []
         self.shown: float | None = None
 
-    def add(self, loss: torch.Tensor | None, rows: int, weight: int) -> float | None:
-        """Write down a step's loss (None for a step without rows); return the newest loss that was looked at.
-
-        `weight` is how many rows the loss is the mean of: all of them, or 1 for a loss that sums.
-        """
+    def add(self, part: _Part | None, rows: int) -> float | None:
+        """Write down a step's loss (None for a step without rows); return the newest loss that was looked at."""
         self.losses.steps += 1
-        self.losses.last_rows = rows
-        if loss is not None:
-            self.window.append(loss)
-            self.rows.append(rows)
-            self.weights.append(weight)
+        self.losses.rows += rows
+        self.losses.last_mass = part.mass if part else 0
+        if part is not None:
+            self.window.append(part)
             self.seen.append(self.losses.steps)
         if len(self.window) >= _WINDOW:
             self._look()
@@ -338,14 +386,14 @@ class _LossBook:
     def close(self) -> Losses:
         """Return the sums of the epoch."""
         self._look()
-        if self.losses.last_rows:
-            self.losses.last_loss_sum = (self.shown or 0.0) * self.losses.last_rows
+        if self.losses.last_mass:
+            self.losses.last_loss_sum = (self.shown or 0.0) * self.losses.last_mass
         return self.losses
 
     def _look(self) -> None:
         if not self.window:
             return
-        values = torch.stack(self.window).double().cpu().numpy()
+        values = torch.stack([part.loss for part in self.window]).double().cpu().numpy()
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad) and self.on_nan != "ignore":
             step = self.seen[bad[0]]
@@ -357,10 +405,11 @@ class _LossBook:
                 raise LossNotFinite(text)
             logger.warning(text)
             self.on_nan = "ignore"
-        self.losses.loss_sum += float((values * self.weights).sum())
-        self.losses.rows += sum(self.rows)
-        self.shown = float(values[-1]) * self.weights[-1] / self.rows[-1]
-        self.window, self.rows, self.weights, self.seen = [], [], [], []
+        sums = values * [part.times for part in self.window]
+        self.losses.loss_sum += float(sums.sum())
+        self.losses.mass += sum(part.mass for part in self.window)
+        self.shown = float(sums[-1]) / self.window[-1].mass
+        self.window, self.seen = [], []
 
 
 def build_model(model: Any, config: dict[str, Any]) -> nn.Module:

@@ -46,8 +46,8 @@ class Sync(Protocol):
     def idle(self, output: Any) -> None:
         """Take part in a step without rows: contribute a gradient of exactly zero."""
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Update the weights, the same on every rank."""
+    def step(self, leader: int, closure: Callable[[], float] | None = None) -> None:
+        """Update the weights, the same on every rank; take over the buffers of the leader, which had rows."""
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's state as one process would hold it; all ranks call it together."""
@@ -85,10 +85,10 @@ class Replicated:
         """Send zeros back through the model, so that every bucket of gradients is still averaged."""
         _backward_zeros(output)
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:
+    def step(self, leader: int, closure: Callable[[], float] | None = None) -> None:
         """Step the optimizer."""
         self.optimizer.step(closure) if closure else self.optimizer.step()
-        _share_buffers(self.model)
+        _share_buffers(self.model, leader)
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's own state: it is whole on every rank."""
@@ -141,12 +141,12 @@ class Sharded:
         _backward_zeros(output)
         self._reduce()
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:
+    def step(self, leader: int, closure: Callable[[], float] | None = None) -> None:
         """Update this rank's slices and gather everyone's."""
         self.optimizer.step()
         for flat in self.flats:
             flat.gather_weights()
-        _share_buffers(self.module)
+        _share_buffers(self.module, leader)
 
     def optimizer_state(self) -> dict[str, Any]:
         """Gather the slices of the state and cut them into the parameters' shapes."""
@@ -318,14 +318,14 @@ def _scaled(loss: torch.Tensor, weight: float) -> torch.Tensor:
     return loss if weight == 1.0 else loss * weight  # even shares are the common case, and a tiny model's steps short
 
 
-def _share_buffers(model: nn.Module) -> None:
-    """Give every rank the buffers of rank 0, whose running statistics count; one broadcast for each kind of number."""
+def _share_buffers(model: nn.Module, leader: int = 0) -> None:
+    """Give every rank the leader's buffers: its running statistics count. One broadcast for each kind of number."""
     kinds: dict[Any, list[torch.Tensor]] = {}
     for buffer in model.buffers():
         kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer.detach())
     for buffers in kinds.values():
         flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
-        dist.broadcast(flat, 0)
+        dist.broadcast(flat, leader)
         for buffer, shared in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
             buffer.copy_(shared.view_as(buffer))
 

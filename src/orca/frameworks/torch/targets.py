@@ -19,6 +19,25 @@ def takes_classes(loss: Any) -> bool:
     return isinstance(loss, _CLASS_LOSSES) or loss in _CLASS_FUNCTIONS
 
 
+def weighs(loss: Any, target: Any) -> bool:
+    """Say whether a loss divides by its targets' weights: then ranks must add these up, not their rows.
+
+    Class numbers of more than one dimension (a class for each token or pixel) may hold torch's default ignore_index.
+    """
+    if not isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or loss.reduction != "mean":
+        return False
+    leaf = flatten(target)[0][0]
+    if str(leaf.dtype).removeprefix("torch.").startswith(("float", "bfloat")) and leaf.ndim > 1:
+        return False  # probabilities: torch divides by the rows
+    return loss.weight is not None or loss.ignore_index != -100 or max([1, *leaf.shape[1:]]) > 1
+
+
+def mass_of(loss: Any, target: torch.Tensor) -> torch.Tensor:
+    """Return what such a loss divides by: the sum of the weights of the targets that count."""
+    kept = target[target != loss.ignore_index]
+    return torch.tensor(kept.numel()) if loss.weight is None else loss.weight[kept].sum()
+
+
 def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Tensor:
     """Give a target the dtype and shape that the loss compares the output with.
 
