@@ -165,7 +165,7 @@ def test_ranks_of_a_node_see_its_gpus_in_their_order() -> None:
 
     places = [("a", "1"), ("a", "0"), ("b", "0")]
     ranks = [Rank(i, Seat(None, i, 1, 1, node, "", "")) for i, (node, _) in enumerate(places)]  # type: ignore[arg-type]
-    cards = [Card(1, "", (gpu,)) for _, gpu in places]
+    cards = [Card(1, (gpu,)) for _, gpu in places]
     assert [_devices(rank, ranks, cards) for rank in ranks] == [("1", "0"), ("1", "0"), ("0",)]
 
 
