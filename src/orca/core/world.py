@@ -122,15 +122,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
     os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
     patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
-    # The listening socket is handed over, never released and bound again: no other process can take the port.
-    store = dist.TCPStore(
-        told[0]["host"],
-        told[0]["port"],
-        peer.size,
-        peer.rank == 0,
-        timeout=patience,
-        **({"master_listen_fd": server.detach()} if server else {}),
-    )
+    store = _store(dist, told[0]["host"], told[0]["port"], peer, server, patience)
     gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in told)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpus else "gloo",
@@ -143,6 +135,17 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
     # the group goes before it does. A failed rank's process ends anyway.
     dist.destroy_process_group()
+
+
+def _store(dist: Any, host: str, port: int, peer: Peer, server: socket.socket | None, patience: timedelta) -> Any:
+    """Return the store of the run. The listening socket is handed over: no other process can take the port."""
+    if server is None:
+        return dist.TCPStore(host, port, peer.size, False, timeout=patience)
+    options = {"timeout": patience, "master_listen_fd": server.detach()}
+    try:
+        return dist.TCPStore(host, port, peer.size, True, **options)
+    except NotImplementedError:  # torch < 2.5: only the older kind of store takes a socket
+        return dist.TCPStore(host, port, peer.size, True, use_libuv=False, **options)
 
 
 @contextmanager

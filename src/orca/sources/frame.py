@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DatetimeType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -35,6 +35,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     UserDefinedType,
 )
 
@@ -284,7 +286,9 @@ def _check_type(name: str, kind: DataType) -> None:
     inner = kind
     while isinstance(inner, ArrayType):
         inner = inner.elementType
-    simple = NumericType | BooleanType | BinaryType | StringType | DecimalType | DatetimeType
+    simple = (
+        NumericType | BooleanType | BinaryType | StringType | DecimalType | DateType | TimestampType | TimestampNTZType
+    )
     if not isinstance(inner, simple) and not _is_vector(kind):
         raise DataError(
             f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "
