@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     The run gets a temporary folder and a mark in the environment of its own, so that two runs on one machine do not
     see each other's, and orphans are found too.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore Ctrl-C
     tmp_path_factory.getbasetemp()  # pytest's own folder stays where it was, for a look at it after a failure
     mark = uuid.uuid4().hex
     folder = tempfile.mkdtemp(prefix="tests-")

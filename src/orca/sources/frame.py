@@ -25,7 +25,6 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
-    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -286,9 +285,7 @@ def _check_type(name: str, kind: DataType) -> None:
     inner = kind
     while isinstance(inner, ArrayType):
         inner = inner.elementType
-    simple = (
-        NumericType | BooleanType | BinaryType | StringType | DecimalType | DateType | TimestampType | TimestampNTZType
-    )
+    simple = NumericType | BooleanType | BinaryType | StringType | DateType | TimestampType | TimestampNTZType
     if not isinstance(inner, simple) and not _is_vector(kind):
         raise DataError(
             f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "

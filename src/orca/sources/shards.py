@@ -39,12 +39,13 @@ class ShardsSource:
         return hasattr(data, "rdd") and hasattr(data, "transform_shard")
 
     def shards(self, ranks: int, valid: ShardsSource | None = None) -> Shards:
-        """Give whole shards to ranks: where they lie as there are ranks, each partition is a rank's."""
+        """Deal whole shards out to the ranks.
+
+        They are always dealt, never read where they lie: a Python RDD in the stage of the barrier would need two Python
+        workers in each of its tasks, which Spark 3.5 was seen to wait for without end.
+        """
         frame = self._pickled(0)
-        if valid is not None:
-            frame = deal(frame.union(valid._pickled(1)), ranks)
-        elif self.xshards.num_partitions() != ranks:
-            frame = deal(frame, ranks)
+        frame = deal(frame if valid is None else frame.union(valid._pickled(1)), ranks)
         folder = Path(tempfile.gettempdir()) / f"orca-shards-{uuid.uuid4().hex}"
         return Shards(
             OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1]),
