@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from orca.frameworks.torch.targets import align, align_all, takes_classes
+from orca.frameworks.torch.targets import align, align_all, takes_classes, weighs
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,19 @@ def test_another_number_of_targets_is_left_to_the_loss() -> None:
     outputs, targets = align_all((torch.zeros(2, 1), torch.zeros(2, 1)), torch.tensor([1, 2]), False)
     assert len(outputs) == 2
     assert targets[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "expected"),
+    [
+        (nn.CrossEntropyLoss(), torch.zeros(4), False),
+        (nn.CrossEntropyLoss(weight=torch.ones(3)), torch.zeros(4), True),
+        (nn.CrossEntropyLoss(weight=torch.ones(3)), torch.zeros(4, 1), True),  # class numbers in a column of floats
+        (nn.CrossEntropyLoss(weight=torch.ones(3)), torch.zeros(4, 3), False),  # probabilities
+        (nn.CrossEntropyLoss(), torch.zeros(4, 2, dtype=torch.long), True),  # tokens, some of them ignored perhaps
+        (nn.CrossEntropyLoss(weight=torch.ones(3), reduction="sum"), torch.zeros(4), False),
+        (nn.MSELoss(), torch.zeros(4), False),
+    ],
+)
+def test_only_losses_that_divide_by_their_targets_weights_weigh(loss: Any, target: Any, expected: bool) -> None:
+    assert weighs(loss, target) is expected

@@ -27,9 +27,10 @@ def weighs(loss: Any, target: Any) -> bool:
     if not isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or loss.reduction != "mean":
         return False
     leaf = flatten(target)[0][0]
-    if str(leaf.dtype).removeprefix("torch.").startswith(("float", "bfloat")) and leaf.ndim > 1:
+    wide = max([1, *leaf.shape[1:]]) > 1
+    if wide and "float" in str(leaf.dtype):
         return False  # probabilities: torch divides by the rows
-    return loss.weight is not None or loss.ignore_index != -100 or max([1, *leaf.shape[1:]]) > 1
+    return loss.weight is not None or loss.ignore_index != -100 or wide
 
 
 def mass_of(loss: Any, target: torch.Tensor) -> torch.Tensor:
