@@ -18,6 +18,9 @@ import cloudpickle
 import pytest
 
 import programs
+from orca.core.loading import triton_first
+
+triton_first()  # test modules load TensorFlow before others train with torch
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away

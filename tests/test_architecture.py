@@ -26,8 +26,9 @@ MAY_IMPORT = {
     "registry": {"core", "errors"},
     "job": {"core", "errors"},
     "estimator": {"core", "errors", "job", "registry", "cluster"},
+    "faces": {"core", "errors", "job", "registry", "cluster", "estimator", "sources"},
 }
-TOP = {"classic", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
+TOP = {"classic", "faces", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
 
 HEAVY = {"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino"}
 UNWANTED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
@@ -181,11 +182,14 @@ def test_names_say_what_is_inside() -> None:
     [
         "core.arrow", "core.metrics", "core.plan", "core.spool", "core.telemetry", "core.tree", "errors",
         "frameworks.torch.targets", "sources.torchdata", pytest.param("estimator", marks=pytest.mark.slow),
+        pytest.param("faces.keras", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_examples_in_docstrings_hold(name: str) -> None:
     if name in ("estimator", "frameworks.torch.targets", "sources.torchdata"):
         pytest.importorskip("torch")
+    if name == "faces.keras":
+        pytest.importorskip("tensorflow")
     module = importlib.import_module(f"orca.{name}")
     result = doctest.testmod(module)
     assert result.failed == 0

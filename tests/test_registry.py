@@ -24,7 +24,9 @@ def test_every_backend_has_an_engine() -> None:
 
 
 def test_an_unknown_backend_lists_the_known() -> None:
-    with pytest.raises(ArgumentError, match=r"one of bigdl, local, ray, spark, torch_distributed; got backend: 'sprk'"):
+    with pytest.raises(
+        ArgumentError, match=r"one of bigdl, local, ray, spark, tf2, torch_distributed; got backend: 'sprk'"
+    ):
         backend_of("sprk")
 
 

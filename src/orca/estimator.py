@@ -12,14 +12,14 @@ from numbers import Integral
 from typing import Any
 
 from orca.core.engine import Engine, Settings
-from orca.core.learner import FitPlan, State
+from orca.core.learner import FitPlan, OutputSpec, State
 from orca.core.metrics import metrics_of
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Source
 from orca.errors import ArgumentError, DataError, NotYet
 from orca.job import EvaluateJob, FitJob, PredictJob
-from orca.registry import Backend, backend_of, engine_class, learner_class, source_of
+from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
 
-_PATH_NAMES = ("model_path", "checkpoint", "filepath")
+_PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
 
 class Estimator:
@@ -41,7 +41,7 @@ class Estimator:
     def __init__(
         self,
         learner: Any,
-        backend: Backend,
+        backend: Backend | None,
         *,
         metrics: Any = None,
         config: dict[str, Any] | None = None,
@@ -53,7 +53,7 @@ class Estimator:
         self.learner, self.backend, self.settings = learner, backend, settings or Settings()
         self.metrics = tuple(metrics_of(metrics))
         self.config = dict(config or {})
-        self.workers_per_node = _positive("workers_per_node", workers_per_node)
+        self.workers_per_node = positive("workers_per_node", workers_per_node)
         self.model_dir, self.seed = model_dir, seed
         self._state: State | None = None
 
@@ -122,9 +122,19 @@ class Estimator:
             config=config,
             workers_per_node=workers_per_node,
             model_dir=model_dir,
-            seed=learner.default_seed() if seed is None else _natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads_per_worker or _threads_asked_for()),
+            seed=learner.default_seed() if seed is None else natural("seed", seed),
+            settings=Settings(stall_timeout, use_tqdm, threads_per_worker or threads_asked_for()),
         )
+
+    @classmethod
+    def from_keras(cls, **options: Any) -> Any:
+        """Make an Estimator of a Keras model: see `orca.faces.keras.KerasEstimator.of` for its arguments."""
+        return face_class("keras").of(**options)
+
+    @classmethod
+    def from_openvino(cls, **options: Any) -> Any:
+        """Make an Estimator of an OpenVINO model: see `orca.faces.openvino.OpenvinoEstimator.of` for its arguments."""
+        return face_class("openvino").of(**options)
 
     def fit(
         self,
@@ -180,15 +190,15 @@ class Estimator:
         ):
             if value:
                 raise NotYet(f"fit: {name} is not built yet; leave it out.")
-        _positive("epochs", epochs)
+        positive("epochs", epochs)
         if max_steps is not None:
-            _positive("max_steps", max_steps)
+            positive("max_steps", max_steps)
         if on_nan not in ("raise", "warn", "ignore"):
             raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
         self.learner.check_trainable()
         spec = self._spec(batch_size, feature_cols, label_cols)
         source = source_of(data, spec)
-        valid = None if validation_data is None else _same_kind(source, source_of(validation_data, spec))
+        valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
         mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
         plan = FitPlan(epochs, source.batch_size, bool(mixed), self.seed, on_nan, profile, max_steps)
         job = FitJob(self.learner, plan, self.metrics, self._state)
@@ -234,14 +244,13 @@ class Estimator:
         if callbacks:
             raise NotYet("evaluate: callbacks are not built yet; leave them out.")
         if num_steps is not None:
-            _positive("num_steps", num_steps)
+            positive("num_steps", num_steps)
         source = source_of(data, self._spec(batch_size, feature_cols, label_cols))
         metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
         job = EvaluateJob(self.learner, source.batch_size, metrics, self._state, self.seed, num_steps, profile)
         engine = self.engine
         results = engine.run(job, source.shards(engine.workers), self.settings)
-        if self._state is not None and self._state.output is None:
-            self._state.output = results[0][2]
+        self._learn_rows(*results[0][2])
         return results[0][0] if reduce_results else [own for _, own, _ in results]
 
     def predict(
@@ -271,8 +280,7 @@ class Estimator:
             raise NotYet("predict: callbacks are not built yet; leave them out.")
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
         source = source_of(data, spec)
-        job = PredictJob.of(self.learner, self._current(), spec.batch_size or DEFAULT_BATCH)
-        return source.answer(job, self.engine)
+        return source.answer(self._answers(self.learner, spec), self.engine)
 
     def get_model(self) -> Any:
         """Return the model with its trained weights."""
@@ -298,7 +306,7 @@ class Estimator:
             entire: Whether to pickle the whole module instead; loading it needs weights_only=False.
             other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
-        place = _path("save", path, other_names)
+        place = self._path("save", path, other_names)
         if entire:
             self.learner.save_model(self.get_model(), place)
         else:
@@ -316,7 +324,7 @@ class Estimator:
             weights_only: False lets a pickled file run its code: only for files you trust.
             other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
-        self._state, model = self.learner.load_state(_path("load", path, other_names), weights_only)
+        self._state, model = self.learner.load_state(self._path("load", path, other_names), weights_only)
         if model is not None or loss is not None:
             self.learner = self.learner.with_parts(model, loss)
         return self
@@ -324,20 +332,65 @@ class Estimator:
     save_checkpoint = save
     load_checkpoint = load
 
+    def to_openvino(self, path: str, sample: Any = None) -> str:
+        """Write the trained model as an OpenVINO model, to serve it faster with `Estimator.from_openvino`.
+
+        Args:
+            path: Where the .xml file goes (the .bin beside it), at any fsspec path.
+            sample: A row of features (first dimension 1; a tuple for several inputs); not needed after a fit or an
+                evaluation, which have seen rows.
+
+        Returns:
+            The path of the .xml file.
+
+        Raises:
+            ArgumentError: No row was seen yet, or OpenVINO cannot convert the model.
+        """
+        state = self._current()
+        if sample is None and state.input is None:
+            raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
+        row = sample if sample is not None or state.input is None else state.input.example()
+        written: str = learner_class("openvino").convert(self.get_model(), row, path)
+        return written
+
     def shutdown(self, force: bool = False) -> None:
         """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""
 
     @property
     def engine(self) -> Engine:
-        """Return the engine of the backend, on the cluster that is up now."""
-        engine: Engine = engine_class(self.backend.engine).on_cluster(self.workers_per_node)
+        """Return the engine of the backend on the cluster that is up now; without a backend, of that cluster."""
+        from orca.cluster.context import OrcaContext
+
+        up = None if self.backend else OrcaContext.cluster()
+        name = self.backend.engine if self.backend else up.runtime if up else "local"
+        engine: Engine = engine_class(name).on_cluster(self.workers_per_node)
         return engine
+
+    def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
+        """Remember what rows and answers look like, as far as it was not known."""
+        if self._state is not None:
+            self._state.input = self._state.input or given
+            self._state.output = self._state.output or output
 
     def _current(self) -> State:
         """Return the state to answer with: the trained one, or the weights training would begin with."""
         if self._state is None:
             self._state = self.learner.initial_state(self.seed)
         return self._state
+
+    @staticmethod
+    def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:
+        """Return the path given by position or under one of the names that releases gave it."""
+        given = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
+        if len(given) != 1 or other_names:
+            raise ArgumentError(
+                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {given} and {other_names}."
+            )
+        return str(given[0])
+
+    def _answers(self, learner: Any, spec: DataSpec) -> PredictJob:
+        """Return the job that answers for blocks of rows."""
+        return PredictJob.of(learner, self._current(), spec.batch_size or DEFAULT_BATCH)
 
     def _spec(
         self,
@@ -350,13 +403,18 @@ class Estimator:
         from orca.cluster.context import OrcaContext
 
         if batch_size is not None:
-            batch_size = _positive("batch_size", batch_size)
+            batch_size = positive("batch_size", batch_size)
         columns = Columns(_names(features), _names(labels), _names(outputs))
         serialize = bool(OrcaContext.serialize_data_creator)
         return DataSpec(columns, labelled, batch_size, dict(self.config), serialize)
 
 
-def _same_kind(source: Source, valid: Source) -> Source:
+def same_kind(source: Source, valid: Source) -> Source:
+    """Return validation data that is of the kind of the training data.
+
+    Raises:
+        DataError: It is of another kind.
+    """
     if type(source) is not type(valid):
         raise DataError(
             f"validation_data must be of the same kind as data; got {type(source).__name__.removesuffix('Source')} "
@@ -369,26 +427,21 @@ def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
     return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:
-    """Return the path given by position or under one of the names that releases gave it."""
-    given = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
-    if len(given) != 1 or other_names:
-        raise ArgumentError(f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {given} and {other_names}.")
-    return str(given[0])
-
-
-def _threads_asked_for() -> int:
+def threads_asked_for() -> int:
+    """Return the threads that OMP_NUM_THREADS asks for on the driver, 0 where it does not."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return int(asked) if asked.isdigit() else 0
 
 
-def _natural(name: str, value: Any) -> int:
+def natural(name: str, value: Any) -> int:
+    """Return a number that must be 0, 1, 2, ..."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ArgumentError(f"{name} must be a whole number, 0 or more; got {value!r}.")
     return value
 
 
-def _positive(name: str, value: Any) -> int:
+def positive(name: str, value: Any) -> int:
+    """Return a number that must be 1, 2, 3, ..."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ArgumentError(f"{name} must be a positive whole number; got {value!r}.")
     return int(value)

@@ -10,7 +10,7 @@ import cloudpickle
 
 from orca.core.columns import concatenate
 from orca.core.engine import dumps
-from orca.core.feed import Feed
+from orca.core.feed import Feed, StreamFeed, feed_of
 from orca.core.learner import FitPlan, Learner, OutputSpec, Predictor, State
 from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epochs
 from orca.core.metrics import Metric
@@ -34,10 +34,13 @@ class FitJob:
         """Run on one rank."""
         plan, learner = self.plan, self.learner
         pulse.profiling = plan.profile
-        train = Feed(rows["train"], world, plan.batch_size, shuffle=plan.shuffle, seed=plan.seed)
-        if not train.plan.rows:
-            raise DataError("there are no rows to train on: the data is empty, or drop_last left nothing of it.")
-        valid = Feed(rows["valid"], world, plan.batch_size, shuffle=False, seed=plan.seed) if "valid" in rows else None
+        train = feed_of(rows["train"], world, plan.batch_size, shuffle=plan.shuffle, seed=plan.seed)
+        train.check_rows()
+        valid = None
+        if "valid" in rows:
+            valid = feed_of(rows["valid"], world, plan.batch_size, shuffle=False, seed=plan.seed)
+        _check_ends(train, plan.steps_per_epoch or plan.max_steps, "steps_per_epoch")
+        _check_ends(valid, plan.validation_steps, "validation_steps")
         learner.join(world, self.state, plan.seed, training=True)
         try:
             trained = self.state.epoch if self.state else 0
@@ -52,7 +55,7 @@ class FitJob:
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """Evaluate on every rank; each returns (statistics over all ranks, statistics of its own, output spec)."""
+    """Evaluate on every rank; each returns (statistics over all ranks, statistics of its own, row specs)."""
 
     learner: Learner
     batch_size: int | None
@@ -65,17 +68,18 @@ class EvaluateJob:
     def __call__(self, world: World, rows: dict[str, Rows], pulse: Pulse) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Run on one rank."""
         pulse.profiling = self.profile
-        feed = Feed(rows["train"], world, self.batch_size, shuffle=False, seed=self.seed)
+        feed = feed_of(rows["train"], world, self.batch_size, shuffle=False, seed=self.seed)
+        _check_ends(feed, self.num_steps, "num_steps")
         self.learner.join(world, self.state, self.seed, training=False)
         try:
             reduced, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps)
-            output = self.learner.state().output
+            state = self.learner.state()
         finally:
             self.learner.leave()
         if self.profile:
-            own["profile"] = profile_of(pulse, evaluated=min(feed.steps, self.num_steps or feed.steps))
+            own["profile"] = profile_of(pulse, evaluated=self.num_steps or feed.steps or 0)
             reduced = reduced | {"profile": mean_profile(world.all_gather(own["profile"]))}
-        return reduced, own, output
+        return reduced, own, (state.input, state.output)
 
 
 @dataclass(frozen=True)
@@ -114,3 +118,8 @@ class PredictJob:
 
 
 _restored: dict[str, Any] = {}
+
+
+def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:
+    if feed is not None and feed.endless and not limit:
+        raise DataError(f"the data has no end (it repeats itself). Pass {name}=, or leave out repeat().")

@@ -24,6 +24,7 @@ BACKENDS = {
     "spark": Backend("spark", "replicated"),
     "ray": Backend("ray", "replicated"),
     "torch_distributed": Backend("ray", "replicated"),
+    "tf2": Backend("ray", "replicated"),
     "local": Backend("local", "replicated"),
 }
 
@@ -33,7 +34,17 @@ ENGINES = {
     "ray": ("orca.engines.ray", "RayEngine"),
 }
 
-LEARNERS = {"torch": ("orca.frameworks.torch.learner", "TorchLearner")}
+LEARNERS = {
+    "torch": ("orca.frameworks.torch.learner", "TorchLearner"),
+    "keras": ("orca.frameworks.keras.learner", "KerasLearner"),
+    "openvino": ("orca.frameworks.openvino", "OpenvinoPredictor"),
+}
+
+# Estimators of frameworks whose verbs take arguments of their own.
+FACES = {
+    "keras": ("orca.faces.keras", "KerasEstimator"),
+    "openvino": ("orca.faces.openvino", "OpenvinoEstimator"),
+}
 
 # Asked in this order; each looks at sys.modules before it imports anything.
 SOURCES = (
@@ -41,12 +52,23 @@ SOURCES = (
     ("orca.sources.shards", "ShardsSource", "pyspark"),
     ("orca.sources.ray", "DatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
+    ("orca.sources.tfdata", "DatasetSource", "tensorflow"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
-    ("orca.sources.torchdata", "CreatorSource", "torch"),
+    ("orca.sources.creator", "CreatorSource", ""),
 )
 
-EXTRAS = {"pyspark": "spark", "py4j": "spark", "ray": "ray", "torch": "torch", "safetensors": "torch"}
+EXTRAS = {
+    "pyspark": "spark",
+    "py4j": "spark",
+    "ray": "ray",
+    "torch": "torch",
+    "safetensors": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "tf_keras": "tensorflow",
+    "openvino": "openvino",
+}
 
 
 def backend_of(word: str) -> Backend:
@@ -70,6 +92,11 @@ def engine_class(name: str) -> Any:
 def learner_class(name: str) -> Any:
     """Import a framework's learner."""
     return _load(*LEARNERS[name], need=f"a {name} model")
+
+
+def face_class(name: str) -> Any:
+    """Import a framework's Estimator."""
+    return _load(*FACES[name], need=f"a {name} model")
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:

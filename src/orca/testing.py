@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 
 from orca.core.engine import Job, Settings, dumps, scratch, seal
-from orca.core.learner import FitPlan, Losses, OutputSpec, State
+from orca.core.learner import FitPlan, Losses, NoCallbacks, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch, Shards
@@ -155,7 +155,7 @@ class ThreadWorld:
 
 
 @dataclass
-class LinearLearner:
+class LinearLearner(NoCallbacks):
     """Learn y = x @ weight + bias by gradient descent on the squared error, in float64.
 
     Args:

@@ -31,7 +31,8 @@ from orca.core.world import World
 from orca.frameworks.torch.learner import TorchLearner
 from orca.job import FitJob
 from orca.sources.arrays import OpenBlocks
-from orca.sources.torchdata import CreatorSource, LoaderSource, OpenLoaders
+from orca.sources.creator import CreatorSource
+from orca.sources.torchdata import LoaderSource, OpenLoaders
 
 SEED = 11
 FITS = (2, 1)  # epochs of the first fit, and of the second that goes on from its state

@@ -105,6 +105,18 @@ def test_strings_become_objects(kind: pa.DataType) -> None:
     assert array.tolist() == ["bc", "ä"]
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)])
+def test_lists_of_strings_become_objects(kind: pa.DataType) -> None:
+    column = pa.array([["x", "x"], ["a", "bc"], ["ä", ""]], kind)
+    array = to_numpy(column[1:], "x")
+    assert array.dtype == object
+    assert array.tolist() == [["a", "bc"], ["ä", ""]]
+    assert to_numpy(pa.chunked_array([column[:1], column[1:]]), "x").shape == (3, 2)
+    if not pa.types.is_fixed_size_list(kind):
+        with pytest.raises(DataError, match="column 'tags' holds rows of different lengths: 2 and 1"):
+            to_numpy(pa.array([["a", "b"], ["c"]], kind), "tags")
+
+
 def test_tensors_keep_their_shape() -> None:
     storage = pa.array(np.arange(12, dtype=np.float32).reshape(2, 6).tolist(), pa.list_(pa.float32(), 6))
     column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [2, 3]), storage)

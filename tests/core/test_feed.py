@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from orca.core.engine import Settings
-from orca.core.feed import Feed, spool_parts
-from orca.core.source import Rows, Shards
+from orca.core.feed import Feed, StreamFeed, feed_of, spool_parts
+from orca.core.source import Batch, Rows, Shards
 from orca.core.world import World
 from orca.errors import DataError, WorkerFailed
 from orca.testing import ThreadEngine, shards_of
@@ -187,6 +187,94 @@ def test_drop_last_leaves_the_short_step_out() -> None:
     assert [sum(map(len, step)) for step in steps_of(row, row, batch_size=4)] == [4, 4]
 
 
+def test_data_without_rows_is_refused_for_training() -> None:
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        feed_of(parts["train"], world, 4, shuffle=False, seed=0).check_rows()
+
+    row = NumberRows(3)
+    row.drop_last = True
+    for rows in (held(0, 0), [row, row]):
+        with pytest.raises(WorkerFailed, match="there are no rows to train on: the data is empty, or drop_last left"):
+            on_ranks(job, *rows)
+    assert on_ranks(job, *held(0, 1)) == [None, None]
+
+
+# Streams.
+
+
+class NumberStream:
+    """Be steps of numbers, of which each rank takes those that leave it as the remainder."""
+
+    def __init__(self, steps: list[int], known: bool = True, endless: bool = False) -> None:
+        self.sizes, self.endless, self.passes = steps, endless, 0
+        self.steps = len(steps) if known else None
+
+    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+        self.passes += 1
+        for size in self.sizes:
+            mine = np.arange(100 * self.passes + rank, 100 * self.passes + size, ranks)
+            yield Batch(mine, None, len(mine), size)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stream_flows_anew_in_every_epoch() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        feed = feed_of(parts["train"], world, 7, shuffle=True, seed=0)
+        feed.check_rows()
+        assert isinstance(feed, StreamFeed)
+        assert (feed.steps, feed.endless, feed.world) == (2, False, world)
+        return [[(batch.x.tolist(), batch.step_rows) for batch in feed.epoch(epoch)] for epoch in (1, 2)]
+
+    one, two = on_ranks(job, NumberStream([3, 2]), NumberStream([3, 2]))  # type: ignore[arg-type]
+    assert one == [[([100, 102], 3), ([100], 2)], [([200, 202], 3), ([200], 2)]]
+    assert two == [[([101], 3), ([101], 2)], [([201], 3), ([201], 2)]]
+
+
+def test_a_stream_tells_that_it_has_no_end() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
+        return feed.steps, feed.endless
+
+    assert on_ranks(job, NumberStream([1], known=False, endless=True)) == [(None, True)]  # type: ignore[arg-type]
+    assert on_ranks(job, NumberStream([1], known=False)) == [(None, False)]  # type: ignore[arg-type]
+    assert not Feed.endless
+
+
+def test_an_empty_stream_is_refused_by_all_ranks() -> None:
+    def known(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        feed_of(parts["train"], world, None, shuffle=True, seed=0).check_rows()
+
+    def unknown(world: World, parts: dict[str, Any], pulse: Any) -> str:
+        feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
+        feed.check_rows()
+        with pytest.raises(DataError) as info:
+            list(feed.epoch(1))
+        return str(info.value)
+
+    message = "there are no rows to train on: the data is empty, or drop_last left nothing of it."
+    with pytest.raises(WorkerFailed, match=message):
+        on_ranks(known, NumberStream([]), NumberStream([]))  # type: ignore[arg-type]
+    streams = [NumberStream([], known=False) for _ in range(2)]
+    assert on_ranks(unknown, *streams) == [message] * 2  # type: ignore[arg-type]
+
+
+def test_streams_of_unequal_length_are_refused() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        feed_of(parts["train"], world, None, shuffle=True, seed=0)
+
+    for other, told in (
+        (NumberStream([1, 1]), 2),
+        (NumberStream([1], False), None),
+        (NumberStream([1], False, True), ""),
+    ):
+        with pytest.raises(
+            WorkerFailed, match=rf"DataError: every worker must see the same .*\(1, .*{told}.*split for"
+        ):
+            on_ranks(job, NumberStream([1]), other)  # type: ignore[arg-type]
+
+
 # The spool as rows.
 
 
@@ -208,6 +296,21 @@ def test_spooled_parts_keep_their_structure(tmp_path: Path) -> None:
     finally:
         for rows in parts.values():
             rows.close()
+
+
+def test_texts_reach_the_batches_as_objects(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    from orca.core.columns import column_array
+
+    frame = pd.DataFrame({"word": ["a", "bc", "ä"], "tags": [["x", "y"], ["z", ""], ["q", "r"]]})
+    x = tuple(column_array(frame[name], name) for name in frame)
+
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        return [batch.x for batch in feed_of(parts["train"], world, 2, shuffle=False, seed=0).epoch(1)]
+
+    (words, tags), (last, _) = ThreadEngine(1).run(job, shards_of([(x, None)]), Settings())[0]
+    assert words.dtype == tags.dtype == object
+    assert words.tolist() == ["a", "bc"] and tags.tolist() == [["x", "y"], ["z", ""]] and last.tolist() == ["ä"]
 
 
 def test_a_block_of_another_structure_is_refused(tmp_path: Path) -> None:

@@ -179,3 +179,71 @@ def test_evaluate_counts_only_the_steps_asked_for() -> None:
     assert [reduced["num_samples"] for reduced, _ in some] == [4, 4]
     assert [own["num_samples"] for _, own in some] == [2, 2]
     assert list(some[0][0]) == ["num_samples", "val_loss", "MSE"]
+
+
+class Noting(Summing):
+    """Note which rows each epoch had, and stop where one is told to."""
+
+    def __init__(self, stop_after: int = 99, rank: int = 0) -> None:
+        super().__init__(1)
+        self.stop_after, self.stopper = stop_after, rank
+        self.seen: list[list[float]] = []
+        self.calls: list[Any] = []
+
+    def join(self, world: World, *args: Any, **options: Any) -> None:
+        super().join(world, *args, **options)
+        self.rank = world.rank
+
+    def begin(self, plan: FitPlan, steps: int | None) -> None:
+        self.calls.append(("begin", steps))
+
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan) -> Losses:
+        kept = list(batches)
+        self.seen.append([float(value) for batch in kept for value in batch.x[: batch.rows, 0]])
+        return super().train(iter(kept), pulse, epoch, plan)
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        self.calls.append(("end", line["epoch"], "val_loss" in line))
+        return self.rank == self.stopper and line["epoch"] >= self.stop_after
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+
+@dataclass(frozen=True)
+class NotingJob:
+    """Run the epochs; return the history, what the learner saw and what it was told."""
+
+    plan: FitPlan
+    stop_after: int = 99
+    stopper: int = 0
+
+    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        learner = Noting(self.stop_after, self.stopper)
+        return LoopJob(self.plan, learner=learner)(world, rows, pulse), learner.seen, learner.calls
+
+
+def test_an_epoch_of_some_steps_goes_on_in_the_data_where_the_last_one_ended() -> None:
+    plan = FitPlan(epochs=4, batch_size=2, shuffle=False, steps_per_epoch=2)
+    ((history, seen, calls),) = ThreadEngine(1).run(NotingJob(plan), shards_of([shard(1, 2, 3, 4, 5)]), SETTINGS)
+    assert seen == [[1, 2, 3, 4], [5, 1, 2], [3, 4, 5], [1, 2, 3, 4]]
+    assert [line["batch_count"] for line in history.epochs] == [2, 2, 2, 2]
+    assert calls[0] == ("begin", 2) and calls[-1] == "finish"
+
+
+@pytest.mark.parametrize(("freq", "validated"), [(1, [1, 2, 3, 4]), (2, [2, 4]), ((1, 3), [1, 3])])
+def test_validation_comes_after_the_epochs_it_is_asked_for(freq: Any, validated: list[int]) -> None:
+    plan = FitPlan(epochs=4, batch_size=2, shuffle=False, validation_freq=freq, validation_steps=1)
+    shards = shards_of([shard(1, 2)], [shard(1, 2, 3, 4)])
+    ((history, _, calls),) = ThreadEngine(1).run(NotingJob(plan), shards, SETTINGS)
+    assert [line["epoch"] for line in history.epochs if "val_loss" in line] == validated
+    assert {line["val_num_samples"] for line in history.epochs if "val_loss" in line} == {2}
+    assert [call[1] for call in calls[1:-1] if call[2]] == validated
+
+
+@pytest.mark.parametrize("stopper", [0, 1])
+def test_one_rank_that_asks_to_stop_stops_all_of_them(stopper: int) -> None:
+    plan = FitPlan(epochs=9, batch_size=2, shuffle=False)
+    told = ThreadEngine(2).run(NotingJob(plan, 3, stopper), shards_of([shard(1, 2), shard(3)]), SETTINGS)
+    assert [len(history.epochs) for history, _, _ in told] == [3, 3]
+    assert [calls[-1] for _, _, calls in told] == ["finish", "finish"]

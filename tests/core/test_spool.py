@@ -70,6 +70,26 @@ def test_take_is_what_numpy_takes(tmp_path: Path, chunk_bytes: int, mapped: int,
                 assert np.array_equal(got, column[index])
 
 
+@pytest.mark.parametrize("mapped", [32 << 20, 200 << 10])
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 3)])
+def test_rows_of_several_texts_come_back(tmp_path: Path, shape: tuple[int, ...], mapped: int, monkeypatch) -> None:
+    monkeypatch.setattr(spool_module, "_MAPPED", mapped)  # the small one makes take go piece by piece
+    random = np.random.default_rng(0)
+    words = np.array([f"wörd {each}" * (each % 3) for each in range(500)], object)
+    texts = words[random.integers(0, 500, (2000, *shape))]
+    raw = np.array([word.encode() for word in texts.reshape(-1)], object).reshape(texts.shape)
+    fixed, number = texts.astype(str), np.arange(2000)
+    columns = (texts, number, raw, fixed)
+    parts = zip(*(np.split(column, [7, 700, 1501]) for column in columns), strict=True)
+    with written(tmp_path, [list(part) for part in parts], 5000) as spool:
+        assert spool.rows == 2000
+        for index in (random.integers(0, 2000, 300), np.arange(2000), np.array([1999]), np.array([], int)):
+            for got, column in zip(spool.take(index), (texts, number, raw, texts), strict=True):
+                assert got.shape == (len(index), *column.shape[1:])
+                assert got.dtype == column.dtype
+                assert np.array_equal(got, column[index])
+
+
 def test_what_is_taken_is_fresh(tmp_path: Path) -> None:
     with written(tmp_path, [[np.zeros((4, 2))]]) as spool:
         (first,) = spool.take(np.array([1, 2]))
@@ -127,7 +147,7 @@ def test_parts_without_rows_are_passed_over(tmp_path: Path) -> None:
         ([np.ones((2, 3)), np.ones(2, "f4")], r"column 1 changed after 4 rows: expected float64.*got float32.*Cast"),
         ([np.ones((2, 3)), np.array(["a", "b"])], "column 1 changed after 4 rows: expected float64.*got text"),
         ([np.ones((2, 3)), np.zeros(2, "V3")], "column 1 is of dtype .*V3.*neither numbers"),
-        ([np.ones((2, 3)), np.array([["a"], ["b"]], object)], r"column 1 is text of shape \(1,\).*one text per row"),
+        ([np.ones((2, 3)), np.array([["a"], ["b"]], object)], r"column 1 changed.*got text of shape \(1,\)"),
         ([], "at least one column"),
     ],
 )
@@ -153,6 +173,25 @@ def test_objects_must_be_text_of_one_kind(tmp_path: Path, second: list, message:
     with pytest.raises(DataError, match=message), SpoolWriter(tmp_path) as writer:
         writer.append([np.array(["a"], object)])
         writer.append([np.array(second, object)])
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ([["a", "b", "c"]], r"column 0 changed after 1 rows: expected text of shape \(2,\).*got text of shape \(3,\)"),
+        ([[b"a", b"b"]], "column 0 changed: expected .*large_string.*got .*large_binary"),
+        ([["a", None]], r"column 0 holds 1 null\(s\).*fillna"),
+    ],
+)
+def test_rows_of_several_texts_must_be_alike(tmp_path: Path, second: list, message: str) -> None:
+    with pytest.raises(DataError, match=message), SpoolWriter(tmp_path) as writer:
+        writer.append([np.array([["a", "b"]], object)])
+        writer.append([np.array(second, object)])
+
+
+def test_rows_of_no_texts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"column 0 is text of shape \(0,\) per row: it holds nothing. Leave it out"):
+        written(tmp_path, [[np.empty((3, 0), object)]])
 
 
 def test_nothing_is_left_after_close(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -28,9 +27,9 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.source import DataSpec
 from orca.core.tree import flatten
-from orca.errors import ArgumentError, DataError, NotYet, WorkerFailed
+from orca.errors import ArgumentError, NotYet, WorkerFailed
 from orca.registry import source_of
-from orca.sources.torchdata import CreatorSource, LoaderSource, call_data_creator, split_batch
+from orca.sources.torchdata import LoaderSource, split_batch
 from orca.testing import ThreadEngine
 
 N = 10
@@ -277,102 +276,6 @@ def test_the_last_of_several_things_is_the_label() -> None:
     assert split_batch(5) == (5, None)
 
 
-# Creators
-
-
-def loader_of(batch_size: int, shuffle: bool = False) -> DataLoader:  # type: ignore[type-arg]
-    return DataLoader(DATA, batch_size=batch_size, shuffle=shuffle)
-
-
-def test_a_creator_takes_what_its_signature_says() -> None:
-    config = {"lr": 1}
-    sizes = [
-        call_data_creator(lambda: loader_of(5), config, 3).batch_size,
-        call_data_creator(lambda config: loader_of(config["lr"] + 5), config, 3).batch_size,
-        call_data_creator(lambda config: loader_of(config["batch_size"]), config, 3).batch_size,
-        call_data_creator(lambda config, batch_size: loader_of(batch_size), config, 3).batch_size,
-        call_data_creator(lambda config, size: loader_of(size), config, 3).batch_size,
-        call_data_creator(lambda config, batch_size=7: loader_of(batch_size), config, 3).batch_size,
-        call_data_creator(lambda config, batch_size, extra=4: loader_of(batch_size + extra), config, 3).batch_size,
-        call_data_creator(lambda config, extra=4: loader_of(extra), config, 3).batch_size,
-    ]
-    assert sizes == [5, 6, 3, 3, 3, 3, 7, 4]
-    assert config == {"lr": 1}
-
-
-def test_a_creator_may_return_a_dataset() -> None:
-    made = call_data_creator(lambda config, batch_size: DATA, {}, 3)
-    assert made.batch_size == 3
-    assert isinstance(made.sampler, RandomSampler)
-    streamed = call_data_creator(lambda config, batch_size: Stream(), {}, 3)
-    assert [len(y) for _, y in streamed] == [3, 3, 3, 1]
-
-
-@pytest.mark.parametrize(("made", "word"), [(None, "NoneType"), (ROWS, "Tensor"), ([1], "list")])
-def test_a_creator_that_returns_something_else_is_named(made: Any, word: str) -> None:
-    def train_loader_creator(config: dict[str, Any], batch_size: int) -> Any:
-        return made
-
-    message = rf"the data creator 'train_loader_creator' must return a torch DataLoader \(or Dataset\); got {word}"
-    with pytest.raises(DataError, match=message):
-        call_data_creator(train_loader_creator, {}, 1)
-    with pytest.raises(WorkerFailed, match=message):
-        steps_of(source_of(train_loader_creator, spec(4)), 2)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_creator_gets_a_ranks_share_and_its_loader_is_split(ranks: int) -> None:
-    source = source_of(lambda config, batch_size: loader_of(batch_size), spec(4))
-    assert isinstance(source, CreatorSource)
-    assert source.batch_size is None  # every rank's loader brings its part of it
-    assert steps_of(source, ranks) == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]]
-
-
-def test_every_rank_has_a_share_even_of_a_small_batch() -> None:
-    (steps,) = steps_of(source_of(lambda config, batch_size: loader_of(batch_size), spec(1)), 3)
-    assert [len(step) for step in steps] == [3, 3, 3, 1]
-
-
-def test_creators_read_the_config_and_do_not_change_it() -> None:
-    def creator(config: dict[str, Any]) -> Any:
-        config["touched"] = True
-        return loader_of(config["batch_size"] * config["factor"])
-
-    given = {"factor": 2}
-    source = source_of(creator, DataSpec(batch_size=4, config=given))
-    assert [len(step) for step in steps_of(source, 2)[0]] == [8, 2]
-    assert given == {"factor": 2}
-
-
-def test_all_ranks_must_see_the_same_dataset() -> None:
-    def creator(config: dict[str, Any], batch_size: int) -> Any:
-        import threading
-
-        last = int(threading.current_thread().name[-1])  # another dataset on each rank: rank_0, rank_1
-        return DataLoader(TensorDataset(ROWS[: 4 + last], ROWS[: 4 + last]), batch_size=2)
-
-    with pytest.raises(
-        WorkerFailed, match=r"every worker must see the same dataset, but their lengths differ: .*split for"
-    ):
-        steps_of(source_of(creator, spec(4)), 2)
-
-
-def test_creators_of_one_node_may_run_one_after_the_other() -> None:
-    folder = Path(tempfile.mkdtemp())
-
-    def creator(config: dict[str, Any], batch_size: int) -> Any:
-        import time
-
-        (folder / "busy").mkdir()  # fails where another creator is at work
-        time.sleep(0.05)
-        (folder / "busy").rmdir()
-        return loader_of(batch_size)
-
-    source = source_of(creator, DataSpec(batch_size=4, serialize=True))
-    assert len(steps_of(source, 3)[0]) == 3
-    assert not list(folder.iterdir())
-
-
 # Answers
 
 
@@ -386,7 +289,6 @@ def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
         Stream(),
         DataLoader(Stream(), batch_size=3),
     ]
-    kinds += [lambda config, batch_size: loader_of(batch_size, shuffle=True), lambda config: DATA]
     kinds += [TensorDataset(DATA.tensors[0])]
     for kind in kinds:
         np.testing.assert_array_equal(source_of(kind, unlabelled).answer(lambda x: x * 2, engine), expected)

@@ -142,9 +142,11 @@ def _counted(items: Items, pulse: Pulse) -> Items:
 
 
 def _set_threads(threads: int, world: World) -> None:
+    share = threads or max(1, cores() // world.local_size)
+    os.environ["OMP_NUM_THREADS"] = str(share)  # for libraries that are loaded later
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(threads or max(1, cores() // world.local_size))
+        torch.set_num_threads(share)
 
 
 def cores() -> int:

@@ -1,19 +1,28 @@
-"""Feed: a rank's rows as batches. Owns batch_size, shuffle, seed and how uneven shards take part in equal steps."""
+"""Feed: a rank's rows or stream as batches. Owns batch_size, shuffle, seed and how uneven shards step together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from orca.core.plan import Plan, even_split
-from orca.core.source import Batch, Rows
+from orca.core.source import Batch, Rows, Stream
 from orca.core.spool import Spool, SpoolWriter
 from orca.core.tree import Structure, flatten, map_tree, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
+
+
+def feed_of(
+    rows: Rows | Stream, world: World, batch_size: int | None, *, shuffle: bool, seed: int
+) -> Feed | StreamFeed:
+    """Return the feed of a rank's rows or stream; all ranks call it together. See `Feed` for the arguments."""
+    if hasattr(rows, "batches"):
+        return StreamFeed(cast(Stream, rows), world)
+    return Feed(rows, world, batch_size, shuffle=shuffle, seed=seed)
 
 
 class Feed:
@@ -26,6 +35,8 @@ class Feed:
         shuffle: Whether each epoch reads in a new order, drawn from (seed, epoch).
         seed: The seed of the order.
     """
+
+    endless = False
 
     def __init__(self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int) -> None:
         self.rows, self.world, self.shuffle, self.seed = rows, world, shuffle, seed
@@ -48,6 +59,15 @@ class Feed:
         """Return the steps of an epoch, the same on every rank."""
         return self.plan.steps
 
+    def check_rows(self) -> None:
+        """Check that there is something to train on.
+
+        Raises:
+            DataError: No rank has a row, or drop_last leaves none.
+        """
+        if not self.plan.rows:
+            raise _no_rows()
+
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batch of every step of an epoch."""
         cuts = list(self._cuts(epoch))[first_step:]
@@ -69,6 +89,53 @@ class Feed:
         for start, stop, step_rows in self.plan.slices(0):
             first, last = even_split(stop - start, self.world.size)[rank]
             yield order[start + first : start + last], step_rows, 0
+
+
+class StreamFeed:
+    """Yield a rank's part of every step of a stream, pass after pass: the stream itself owns their size and order.
+
+    Args:
+        stream: The stream, the same on every rank.
+        world: The ranks that step together; one exchange makes sure that they see streams of one length.
+    """
+
+    def __init__(self, stream: Stream, world: World) -> None:
+        self.stream, self.world = stream, world
+        self.steps = stream.steps
+        self.endless = bool(getattr(stream, "endless", False))
+        told = world.all_gather((self.steps, self.endless))
+        if len(set(told)) > 1:
+            raise DataError(
+                "every worker must see the same dataset, but their lengths differ: "
+                f"{tuple('endless' if endless else steps for steps, endless in told)} batches. "
+                "A data creator must return the whole dataset on each worker; it is split for you."
+            )
+
+    def check_rows(self) -> None:
+        """Check that there is something to train on; a stream of unknown length tells when its first pass ends.
+
+        Raises:
+            DataError: The stream is known to be empty.
+        """
+        if self.steps == 0:
+            raise _no_rows()
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """Yield this rank's part of every step of one more pass; the stream decides on its order, not the epoch.
+
+        Raises:
+            DataError: The pass is empty, which it then is on all ranks.
+        """
+        empty = True
+        for batch in self.stream.batches(self.world.rank, self.world.size):
+            empty = False
+            yield batch
+        if empty:
+            raise _no_rows()
+
+
+def _no_rows() -> DataError:
+    return DataError("there are no rows to train on: the data is empty, or drop_last left nothing of it.")
 
 
 def _template(rows: Rows) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from orca.core.metrics import Meter
 from orca.core.pulse import Pulse
 from orca.core.source import Batch
-from orca.core.tree import flatten
+from orca.core.tree import flatten, unflatten
 from orca.core.world import World
 
 
@@ -25,6 +27,11 @@ class FitPlan:
         on_nan: "raise", "warn" or "ignore" when the loss is not finite.
         profile: Whether to measure where time goes.
         max_steps: Train this many steps instead, over as many epochs as it takes.
+        steps_per_epoch: Steps of an epoch, which goes on in the data where the last one ended; None for all of it.
+        validation_steps: Steps of a validation; None for all of the data.
+        validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
+        initial_epoch: The number of the first epoch, for callbacks that count them.
+        callbacks: Callbacks of the framework, which its learner calls.
     """
 
     epochs: int = 1
@@ -34,6 +41,11 @@ class FitPlan:
     on_nan: str = "raise"
     profile: bool = False
     max_steps: int | None = None
+    steps_per_epoch: int | None = None
+    validation_steps: int | None = None
+    validation_freq: int | tuple[int, ...] = 1
+    initial_epoch: int = 0
+    callbacks: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -41,6 +53,7 @@ class Losses:
     """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly.
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
+    `logs` are what metrics of the framework itself say, over all ranks already.
     """
 
     loss_sum: float = 0.0
@@ -49,11 +62,12 @@ class Losses:
     last_loss_sum: float = 0.0
     last_mass: float = 0.0
     steps: int = 0
+    logs: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Describe what a model gives for a row: (dtype, shape of a row) of each head, and the heads' structure."""
+    """Describe a row of a model's output (or input): (dtype, shape) of each head, and the heads' structure."""
 
     heads: tuple[tuple[str, tuple[int, ...]], ...]
     structure: Any = None
@@ -64,22 +78,32 @@ class OutputSpec:
         heads, structure = flatten(output)
         return cls(tuple((str(h.dtype).removeprefix("torch."), tuple(h.shape[1:])) for h in heads), structure)
 
+    def example(self, rows: int = 1) -> Any:
+        """Return a tree of arrays of this kind: zeros, or empty texts."""
+        made = [
+            np.full((rows, *s), "", object) if kind == "object" else np.zeros((rows, *s), kind)
+            for kind, s in self.heads
+        ]
+        return unflatten(self.structure, made)
+
 
 @dataclass
 class State:
     """Hold everything training needs to go on: picklable, independent of how many ranks made it.
 
-    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers".
+    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
+    a row of the model's features and of its answers looks like, as far as it is known.
     """
 
     epoch: int = 0
     steps: int = 0
     payload: dict[str, Any] = field(default_factory=dict)
     output: OutputSpec | None = None
+    input: OutputSpec | None = None
 
     def for_answers(self) -> State:
         """Return what answering needs: the models' weights without the optimizers'."""
-        return State(self.epoch, self.steps, {"models": self.payload["models"]}, self.output)
+        return replace(self, payload={"models": self.payload["models"]})
 
 
 class Predictor(Protocol):
@@ -98,14 +122,37 @@ class Learner(Predictor, Protocol):
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model and optimizer on this rank, the same on every rank, and agree with the others."""
 
+    def begin(self, plan: FitPlan, steps: int | None) -> None:
+        """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
+
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
         """Train one epoch: the framework's only batch loop."""
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Feed outputs and targets to the metrics; return the loss."""
 
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Hear what an epoch gave over all ranks, validation included; say whether to stop here."""
+
+    def finish(self) -> None:
+        """End a fit: its epochs are done."""
+
     def state(self) -> State:
         """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
 
     def leave(self) -> None:
         """Drop everything that holds on to the process group."""
+
+
+class NoCallbacks:
+    """Be the part of a learner that has no callbacks to call."""
+
+    def begin(self, plan: FitPlan, steps: int | None) -> None:
+        """Begin a fit."""
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Never stop early."""
+        return False
+
+    def finish(self) -> None:
+        """End a fit."""

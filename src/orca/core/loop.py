@@ -1,6 +1,6 @@
 """Loop: the epoch driver on every rank. Owns the order of things in a fit and how ranks' numbers become one.
 
-    for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history
+    for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history  ->  go on?
 
 Every rank runs it with the same plan, so all of them take the same decisions at the same place.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
-from orca.core.feed import Feed
+from orca.core.feed import Feed, StreamFeed
 from orca.core.learner import FitPlan, Learner, Losses
 from orca.core.metrics import Metric, result_dict
 from orca.core.pulse import Pulse
@@ -31,8 +31,8 @@ class History:
 
 def run_epochs(
     learner: Learner,
-    train: Feed,
-    valid: Feed | None,
+    train: Feed | StreamFeed,
+    valid: Feed | StreamFeed | None,
     metrics: Sequence[Metric],
     plan: FitPlan,
     world: World,
@@ -41,33 +41,43 @@ def run_epochs(
 ) -> History:
     """Train `plan.epochs` epochs after the `trained` ones, or as many as `plan.max_steps` takes."""
     history = History()
-    left = plan.max_steps or plan.epochs * train.steps
+    if train.steps == 0:
+        return history
+    usual = plan.steps_per_epoch or train.steps
+    endless = chain.from_iterable(map(train.epoch, count(trained + 1)))
+    learner.begin(plan, usual)
     for epoch in count(trained + 1):
-        steps = min(train.steps, left - history.steps)
-        if not steps:
+        if history.steps == plan.max_steps or (not plan.max_steps and len(history.epochs) == plan.epochs):
             break
-        pulse.step(epoch, 0, steps)
+        steps = _least(usual, plan.max_steps and plan.max_steps - history.steps)
+        pulse.step(epoch, 0, steps or 0)
         began = time.perf_counter()
-        losses = learner.train(islice(train.epoch(epoch), steps), pulse, epoch, plan)
+        batches = endless if plan.steps_per_epoch else train.epoch(epoch)
+        losses = learner.train(islice(batches, steps), pulse, epoch, plan)
         seconds = time.perf_counter() - began
-        history.steps += steps
-        mine = _training_stats(epoch, steps, [losses])
-        line = _training_stats(epoch, steps, world.all_gather(losses))
-        if valid is not None:
-            reduced, own = evaluate(learner, valid, metrics, world, pulse)
+        history.steps += losses.steps
+        mine = _training_stats(epoch, [losses])
+        line = _training_stats(epoch, world.all_gather(losses))
+        validates = valid is not None and _is_due(len(history.epochs) + 1, plan.validation_freq)
+        if valid is not None and validates:
+            reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps)
             line |= _as_validation(reduced)
             mine |= _as_validation(own)
         if plan.profile:
-            mine["profile"] = profile_of(pulse, steps, valid.steps if valid else 0) | {"mean_train_epoch_s": seconds}
+            evaluated = (_least(valid.steps, plan.validation_steps) or 0) if valid and validates else 0
+            mine["profile"] = profile_of(pulse, losses.steps, evaluated) | {"mean_train_epoch_s": seconds}
             line["profile"] = mean_profile(world.all_gather(mine["profile"]))
         history.epochs.append(line)
         history.mine.append(mine)
+        if any(world.all_gather(learner.end_epoch(line))):
+            break
+    learner.finish()
     return history
 
 
 def evaluate(
     learner: Learner,
-    feed: Feed,
+    feed: Feed | StreamFeed,
     metrics: Sequence[Metric],
     world: World,
     pulse: Pulse,
@@ -82,12 +92,12 @@ def evaluate(
     return world.broadcast(reduced), _evaluation_stats(metrics, [mine])
 
 
-def _training_stats(epoch: int, steps: int, told: Sequence[Losses]) -> dict[str, Any]:
+def _training_stats(epoch: int, told: Sequence[Losses]) -> dict[str, Any]:
     last = sum(losses.last_mass for losses in told)
-    return {
+    return {f"train_{name}": value for name, value in told[0].logs.items()} | {
         "num_samples": sum(losses.rows for losses in told),
         "epoch": epoch,
-        "batch_count": steps,
+        "batch_count": told[0].steps,
         "train_loss": _ratio(sum(losses.loss_sum for losses in told), sum(losses.mass for losses in told)),
         "last_train_loss": _ratio(sum(losses.last_loss_sum for losses in told), last),
     }
@@ -99,7 +109,7 @@ def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, li
         meter.merge(*(states[position] for _, states in told))
     rows, mass = (sum(getattr(losses, name) for losses, _ in told) for name in ("rows", "mass"))
     loss = sum(losses.loss_sum for losses, _ in told)
-    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | result_dict(meters)
+    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | told[0][0].logs | result_dict(meters)
 
 
 def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +130,15 @@ def profile_of(pulse: Pulse, trained: int = 0, evaluated: int = 0) -> dict[str, 
 def mean_profile(told: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the mean of the ranks' profiles."""
     return {key: sum(profile[key] for profile in told) / len(told) for key in told[0]}
+
+
+def _least(*limits: int | None) -> int | None:
+    """Return the smallest of the limits that there are."""
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _is_due(epoch: int, freq: int | tuple[int, ...]) -> bool:
+    return epoch % freq == 0 if isinstance(freq, int) else epoch in freq
 
 
 def _ratio(total: float, mass: float) -> float:

@@ -17,7 +17,8 @@ class Batch:
     """Hold one rank's part of one step.
 
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
-    it takes part in the step with weight zero. `leader` is the first rank that has rows in this step.
+    it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
+    the rows' weights, where the data brings some.
     """
 
     x: Any
@@ -25,6 +26,7 @@ class Batch:
     rows: int
     step_rows: int
     leader: int = 0
+    weights: Any = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class DataSpec:
         batch_size: Rows of a step over all ranks; None where the user gave none.
         config: What data creators get.
         serialize: Whether creators on one node run one after the other (they may download to the same place).
+        whole: Whether creators make whole steps (of batch_size rows) that are cut for the ranks, not a rank's share.
+        seed: Seed of what creators draw, so that all ranks draw alike.
     """
 
     columns: Columns = Columns()
@@ -53,6 +57,8 @@ class DataSpec:
     batch_size: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
     serialize: bool = False
+    whole: bool = False
+    seed: int = 0
 
 
 class Rows(Protocol):
@@ -77,8 +83,23 @@ class Rows(Protocol):
         """Free what the rows hold: files, memory maps."""
 
 
+class Stream(Protocol):
+    """Be data that only flows: whole steps, in the same order on every rank, each of which takes its part of them.
+
+    `steps` is how many steps one pass has, None where nobody knows before its end.
+    """
+
+    steps: int | None
+
+    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+        """Yield this rank's part of every step of one more pass over the data."""
+
+    def close(self) -> None:
+        """Free what the stream holds."""
+
+
 Items = Iterator[Any]
-Open = Callable[[Items, Path], Mapping[str, Rows]]
+Open = Callable[[Items, Path], Mapping[str, Rows | Stream]]
 
 
 @dataclass(frozen=True)

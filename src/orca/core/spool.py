@@ -41,7 +41,7 @@ _MAPPED = 32 << 20  # bytes of the file that may be mapped (and count as memory 
 
 @dataclass(frozen=True)
 class Column:
-    """Say what one column's rows are: a dtype and a shape; text has dtype 'O' and no shape."""
+    """Say what one column's rows are: a dtype and a shape; text has dtype 'O'."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -252,7 +252,7 @@ class Spool:
         places = index * self._width + self._origins[chunks]
         texts, views = iter(self._texts), iter(self._views)
         return [
-            _take_text(next(texts), chunks, index - self._starts[chunks])
+            _take_text(next(texts), column, chunks, index - self._starts[chunks])
             if column.text
             else _take_fixed(next(views), column, places)
             for column in self._columns
@@ -363,11 +363,6 @@ def _supported(position: int, array: np.ndarray) -> Column:
         raise DataError(
             f"column {position} is of dtype {array.dtype}, which is neither numbers, dates nor text. Cast it."
         )
-    if array.dtype.kind in _TEXT and array.ndim != 1:
-        raise DataError(
-            f"column {position} is text of shape {array.shape[1:]} per row, expected one text per row. "
-            "Split it into columns, or turn it into numbers."
-        )
     return Column.of(array)
 
 
@@ -386,6 +381,17 @@ def _check_same(expected: list[Column], given: list[Column], rows: int) -> None:
 
 
 def _text(position: int, array: np.ndarray) -> pa.Array:
+    """Return a column of text, a list of fixed length in each row where a row has several."""
+    each = prod(array.shape[1:])
+    if not each:
+        raise DataError(
+            f"column {position} is text of shape {array.shape[1:]} per row: it holds nothing. Leave it out."
+        )
+    text = _flat_text(position, array.reshape(-1))
+    return text if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(text, each)
+
+
+def _flat_text(position: int, array: np.ndarray) -> pa.Array:
     # As a list: given an array, pa.array would import pandas.
     try:
         text = pa.array(array.tolist())
@@ -454,9 +460,13 @@ def _take_fixed(view: np.ndarray, column: Column, places: np.ndarray) -> np.ndar
     return taken.reshape(len(places), *column.shape)
 
 
-def _take_text(chunks: list[pa.Array], chunk_of: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    taken = np.empty(len(rows), object)
+def _take_text(chunks: list[pa.Array], column: Column, chunk_of: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    taken, each = column.empty(len(rows)), prod(column.shape)
     for number in np.unique(chunk_of):
         here = np.flatnonzero(chunk_of == number)
-        taken[here] = chunks[number].take(to_arrow(rows[here])).to_numpy(zero_copy_only=False)
+        chunk, places = chunks[number], rows[here]
+        if column.shape:  # the texts of a row lie side by side
+            chunk, places = chunk.values, (places[:, None] * each + np.arange(each)).reshape(-1)
+        texts = chunk.take(to_arrow(places)).to_numpy(zero_copy_only=False)
+        taken[here] = texts.reshape(len(here), *column.shape)
     return taken

@@ -141,11 +141,16 @@ def _store(dist: Any, host: str, port: int, peer: Peer, server: socket.socket | 
     """Return the store of the run. The listening socket is handed over: no other process can take the port."""
     if server is None:
         return dist.TCPStore(host, port, peer.size, False, timeout=patience)
-    options = {"timeout": patience, "master_listen_fd": server.detach()}
-    try:
-        return dist.TCPStore(host, port, peer.size, True, **options)
-    except NotImplementedError:  # torch < 2.5: only the older kind of store takes a socket
-        return dist.TCPStore(host, port, peer.size, True, use_libuv=False, **options)
+    # torch < 2.5: only the older kind of store takes a socket. It is chosen beforehand, as the newer kind may already
+    # have accepted another rank's connection when it refuses the socket.
+    older = {"use_libuv": False} if _torch_version() < (2, 5) else {}
+    return dist.TCPStore(host, port, peer.size, True, timeout=patience, master_listen_fd=server.detach(), **older)
+
+
+def _torch_version() -> tuple[int, ...]:
+    import torch
+
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 
 @contextmanager

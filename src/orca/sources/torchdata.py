@@ -1,4 +1,4 @@
-"""Torch data: Datasets, DataLoaders and creators of them. Owns splitting a loader over the ranks, every row once.
+"""Torch data: Datasets and DataLoaders. Owns splitting a loader over the ranks, every row once.
 
 A map-style dataset can be read by every rank: each step of the global order is cut among them, so that any number of
 ranks sees the same global batches. An iterable one is read by every rank, which keeps its share of the batches.
@@ -6,11 +6,7 @@ ranks sees the same global batches. An iterable one is read by every rank, which
 
 from __future__ import annotations
 
-import inspect
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,35 +54,6 @@ class LoaderSource:
         return concatenate(engine.map(OnRange(task, self.loader), [part for part in parts if part[0] < part[1]]))
 
 
-class CreatorSource:
-    """Wrap a creator function `(config[, batch_size, ...])`, called on every rank with that rank's share of a batch."""
-
-    batch_size = None
-
-    def __init__(self, data: Callable[..., Any], spec: DataSpec) -> None:
-        self.creator, self.spec = data, spec
-
-    @classmethod
-    def wraps(cls, data: Any) -> bool:
-        """Recognise a function."""
-        return callable(data) and not isinstance(data, type)
-
-    def shards(self, ranks: int, valid: CreatorSource | None = None) -> Shards:
-        """Send the creator, with its share, to every rank."""
-        creators = {"train": self.creator} | ({"valid": valid.creator} if valid else {})
-        shares = [stop - start for start, stop in even_split(self.spec.batch_size or DEFAULT_BATCH, ranks)]
-        pieces: list[Callable[[], Items]] = [
-            CreatorPiece(creators, self.spec.config, max(share, 1), rank, ranks, self.spec.serialize)
-            for rank, share in enumerate(shares)
-        ]
-        return Shards(OpenLoaders(), lambda: pieces)
-
-    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
-        """Return predictions as arrays, in the order of the loader's dataset."""
-        made = call_data_creator(self.creator, self.spec.config, self.spec.batch_size or DEFAULT_BATCH)
-        return LoaderSource(made, self.spec).answer(task, engine)
-
-
 @dataclass(frozen=True)
 class LoaderPiece:
     """Carry loaders to a rank."""
@@ -101,31 +68,12 @@ class LoaderPiece:
 
 
 @dataclass(frozen=True)
-class CreatorPiece:
-    """Carry creators to a rank and call them there."""
-
-    creators: dict[str, Callable[..., Any]]
-    config: dict[str, Any]
-    share: int
-    rank: int
-    ranks: int
-    serialize: bool
-
-    def __call__(self) -> Items:
-        """Give (part, loader, rank, ranks) items."""
-        for part, creator in self.creators.items():
-            with _one_at_a_time(self.serialize):
-                loader = call_data_creator(creator, self.config, self.share)
-            yield part, loader, self.rank, self.ranks
-
-
-@dataclass(frozen=True)
 class OpenLoaders:
     """Turn the loaders of a rank into rows."""
 
     def __call__(self, items: Items, folder: Path) -> dict[str, Rows]:
         """Return the rows of each part."""
-        return {part: _rows(part, loader, rank, ranks, folder) for part, loader, rank, ranks in items}
+        return {part: loader_rows(part, loader, rank, ranks, folder) for part, loader, rank, ranks in items}
 
 
 @dataclass
@@ -224,26 +172,37 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     return batch, None
 
 
-def call_data_creator(creator: Callable[..., Any], config: dict[str, Any], share: int) -> Any:
-    """Call a data creator with config and batch_size, whichever of them it takes."""
-    parameters = inspect.signature(creator).parameters
-    if "batch_size" in parameters or len(_required(parameters)) > 1:
-        made = creator(config, share)
-    elif parameters:
-        # The oldest creators read the batch size from their config.
-        made = creator({"batch_size": share, **config})
-    else:
-        made = creator()
-    if not isinstance(made, DataLoader | Dataset):
-        raise DataError(
-            f"the data creator {getattr(creator, '__name__', creator)!r} must return a torch DataLoader (or Dataset); "
-            f"got {type(made).__name__}."
-        )
-    return made if isinstance(made, DataLoader) else _loader(made, share, shuffle=True)
+def loader_of(made: Any, batch_size: int) -> DataLoader[Any] | None:
+    """Return what a creator made as a DataLoader, a Dataset in shuffled batches; None for anything else."""
+    if isinstance(made, DataLoader):
+        return made
+    return _loader(made, batch_size, shuffle=True) if isinstance(made, Dataset) else None
 
 
-def _required(parameters: Any) -> list[str]:
-    return [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (2, 4)]
+def loader_rows(part: str, loader: DataLoader[Any], rank: int, ranks: int, folder: Path) -> Rows:
+    """Return a rank's rows of a loader: all of a map-style dataset, which is shared, or its share of a stream."""
+    if not isinstance(loader.dataset, IterableDataset):
+        return LoaderRows(loader)
+    pairs = (split_batch(batch) for number, batch in enumerate(loader) if number % ranks == rank)
+    stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
+    rows: SpoolRows = spool_parts(stream, folder, [part])[part]
+    rows.batch_size = loader.batch_size or DEFAULT_BATCH
+    return rows
+
+
+def loader_answers(
+    task: Callable[[Any], Any], loader: DataLoader[Any], number: int, tasks: int
+) -> Iterator[tuple[int, Any]]:
+    """Yield (place, outputs) of one of several tasks that share a loader: a range of its rows, or every n-th batch."""
+    _check(loader)
+    if isinstance(loader.dataset, IterableDataset):
+        for place, batch in enumerate(loader):
+            if place % tasks == number:
+                yield place, task(_numpy(_features(batch)))
+        return
+    start, stop = even_split(len(loader.dataset), tasks)[number]  # type: ignore[arg-type]
+    if start < stop:
+        yield number, OnRange(task, loader)((start, stop))
 
 
 def _loader(dataset: Any, batch_size: int, shuffle: bool) -> DataLoader[Any]:
@@ -274,32 +233,9 @@ def _draws(sampler: Any) -> int:
         ) from None
 
 
-def _rows(part: str, loader: Any, rank: int, ranks: int, folder: Path) -> Rows:
-    if not isinstance(loader.dataset, IterableDataset):
-        return LoaderRows(loader)
-    pairs = (split_batch(batch) for number, batch in enumerate(loader) if number % ranks == rank)
-    stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
-    rows: SpoolRows = spool_parts(stream, folder, [part])[part]
-    rows.batch_size = loader.batch_size or DEFAULT_BATCH
-    return rows
-
-
 def _features(batch: Any) -> Any:
     return split_batch(batch)[0]
 
 
 def _numpy(tree: Any) -> Any:
     return map_tree(np.asarray, tree)
-
-
-@contextmanager
-def _one_at_a_time(locked: bool) -> Iterator[None]:
-    """Let the creators of one node run one after the other where the user asks for it."""
-    if not locked or sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with open(Path(tempfile.gettempdir()) / ".orcadata.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -40,8 +40,11 @@ def save_state(state: State, path: str) -> None:
         weights = {f"{i}/{k}": v for i, model in enumerate(state.payload["models"]) for k, v in model.items()}
         others: dict[str, torch.Tensor] = {}
         rest = _pack({k: v for k, v in state.payload.items() if k != "models"}, others)
-        output = (state.output.heads, _pack(state.output.structure, others)) if state.output else None
-        about = {"format": _FORMAT, "epoch": state.epoch, "steps": state.steps, "output": output}
+        specs = {
+            name: (spec.heads, _pack(spec.structure, others)) if spec else None
+            for name, spec in (("input", state.input), ("output", state.output))
+        }
+        about = {"format": _FORMAT, "epoch": state.epoch, "steps": state.steps, **specs}
         _write(
             path,
             {
@@ -95,14 +98,13 @@ def _load_folder(fs: Any, place: str, path: str) -> State:
     for key, value in weights.items():
         number, name = key.split("/", 1)
         models[int(number)][name] = value
-    heads = about["output"]
-    output = (
-        OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in heads[0]), _unpack(heads[1], others))
-        if heads
-        else None
-    )
+    specs = {
+        name: OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in told[0]), _unpack(told[1], others))
+        for name in ("input", "output")
+        if (told := about.get(name))
+    }
     payload = {"models": models, **_unpack(about["rest"], others)}
-    return State(epoch=about["epoch"], steps=about["steps"], payload=payload, output=output)
+    return State(epoch=about["epoch"], steps=about["steps"], payload=payload, **specs)
 
 
 def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from orca.core.learner import FitPlan, Losses, OutputSpec, State
+from orca.core.learner import FitPlan, Losses, NoCallbacks, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
@@ -31,7 +31,7 @@ _WINDOW = 64  # steps whose losses are looked at together: one look costs as muc
 
 
 @dataclass
-class TorchLearner:
+class TorchLearner(NoCallbacks):
     """Train a torch model. The fields travel to a rank; everything else is built there.
 
     Attributes:
@@ -189,7 +189,8 @@ class TorchLearner:
         payload = {"models": [_on_cpu(self.net.state_dict())], "optimizers": [], "schedulers": []}
         if hasattr(self, "agree"):
             payload["optimizers"] = [_on_cpu(self.agree.optimizer_state())]
-        return State(payload=payload, output=next((spec for spec in told if spec), None))
+        given, output = next((specs for specs in told if specs), (None, None))
+        return State(payload=payload, output=output, input=given)
 
     def leave(self) -> None:
         """Drop the replicas: torch cannot destroy a process group that a DistributedDataParallel still holds."""
@@ -284,13 +285,13 @@ class TorchLearner:
             norm.train()
         return output
 
-    def _describe(self) -> OutputSpec | None:
-        """Describe what the model answers for a row: a model in training may give something else."""
+    def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
+        """Describe a row, and what the model answers for it: a model in training may give something else."""
         if self.sample is None:
             return None
         self.net.eval()
         with torch.no_grad():
-            return OutputSpec.of(_call(self.net, self._tensors(self.sample)))
+            return OutputSpec.of(self.sample), OutputSpec.of(_call(self.net, self._tensors(self.sample)))
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         if batch.y is None:

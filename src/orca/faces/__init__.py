@@ -1,0 +1,1 @@
+"""Faces: Estimators whose verbs take the arguments of their framework. They sit on the Estimator."""

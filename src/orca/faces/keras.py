@@ -1,0 +1,421 @@
+"""KerasEstimator: the verbs of the TensorFlow 2 / Keras Estimator. Owns their arguments and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan, State
+from orca.errors import ArgumentError, NotYet
+from orca.estimator import Estimator, natural, positive, same_kind, threads_asked_for
+from orca.job import EvaluateJob, FitJob
+from orca.registry import backend_of, learner_class, source_of
+
+
+class KerasEstimator(Estimator):
+    """Train, evaluate and serve a Keras model on any engine. Made by `Estimator.from_keras`.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> def model_creator(config):
+        ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        ...     model.compile(optimizer=keras.optimizers.SGD(config["lr"]), loss="mse")
+        ...     return model
+        >>> est = Estimator.from_keras(model_creator=model_creator, config={"lr": 0.1}, backend="local")
+        >>> x = np.random.rand(64, 2).astype("float32")
+        >>> stats = est.fit((x, x.sum(axis=1)), epochs=2, batch_size=16)
+        >>> len(stats["loss"]), stats["train_loss"] == stats["loss"][-1]
+        (2, True)
+        >>> est.predict(x).shape
+        (64, 1)
+    """
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        model_creator: Callable[..., Any] | None = None,
+        keras_model: Any = None,
+        config: dict[str, Any] | None = None,
+        verbose: bool | int = True,
+        workers_per_node: int = 1,
+        compile_args_creator: Callable[..., Any] | None = None,
+        backend: str | None = None,
+        cpu_binding: bool = False,
+        log_to_driver: bool = True,
+        model_dir: str | None = None,
+        sync_batch_norm: bool = True,
+        seed: int = 0,
+        stall_timeout: float = 300.0,
+        threads_per_worker: int | None = None,
+    ) -> KerasEstimator:
+        """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
+
+        Args:
+            model_creator: A function `(config)` that returns a compiled model on each worker.
+            keras_model: A compiled model, in place of a creator.
+            config: What all creators get; inter_op_parallelism and intra_op_parallelism set TensorFlow's threads.
+            verbose: Whether to show a progress bar in a terminal.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
+            backend: "spark", "ray" ("tf2") or "local"; unless given, the cluster that is up.
+            cpu_binding: Accepted; a worker gets its share of the node's cores.
+            log_to_driver: Accepted.
+            model_dir: Where a checkpoint is kept after every fit.
+            sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
+                each worker use its own rows and averages the running statistics.
+            seed: Seed of initial weights, order and dropout.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
+            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
+                else a node's cores shared among its workers.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+        """
+        if (model_creator is None) == (keras_model is None):
+            raise ArgumentError(
+                "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
+                f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}."
+            )
+        options = dict(config or {})
+        learner = learner_class("keras").of(
+            model_creator if keras_model is None else keras_model, compile_args_creator, options, sync_batch_norm
+        )
+        return cls(
+            learner,
+            backend_of(backend) if backend else None,
+            config=options,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=natural("seed", seed),
+            settings=Settings(stall_timeout, bool(verbose), threads_per_worker or threads_asked_for()),
+        )
+
+    def fit(  # type: ignore[override]
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int = 32,
+        verbose: int = 1,
+        callbacks: Any = None,
+        validation_data: Any = None,
+        class_weight: dict[int, float] | None = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+        data_config: dict[str, Any] | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        *,
+        shuffle: bool = True,
+        on_nan: str = "raise",
+        profile: bool = False,
+    ) -> dict[str, Any]:
+        """Train, going on from the weights and the optimizer of the last fit (or load).
+
+        Args:
+            data: A creator `(config, batch_size)` that returns a batched tf.data.Dataset, a Spark DataFrame, XShards
+                of {"x", "y"}, arrays `(x, y)`, pandas, or a Ray Dataset.
+            epochs: The number of the last epoch: as many are trained, less `initial_epoch`.
+            batch_size: Rows of one step over all workers; a creator gets it as it is.
+            verbose: 0 for no progress bar.
+            callbacks: Keras callbacks. They run on every worker; those that write files, on the first alone.
+            validation_data: Data of the same kind, evaluated after every epoch.
+            class_weight: Class number -> weight of its rows in the loss.
+            initial_epoch: The number of the first epoch, for callbacks that count them.
+            steps_per_epoch: Steps of an epoch; the next one goes on in the data where it ended. All of the data
+                unless given.
+            validation_steps: Steps of a validation; all of the data unless given.
+            validation_freq: Validate every n-th epoch, or after the epochs of these numbers, counted from 1.
+            data_config: What data creators get in place of `config`.
+            feature_cols: Columns that become the model's inputs, in this order (or by their names, for a dict).
+            label_cols: Columns the outputs are compared with.
+            shuffle: Whether each epoch reads in a new order; a tf.data.Dataset decides for itself.
+            on_nan: "raise", "warn" or "ignore" when the loss is not finite.
+            profile: Whether to add a `profile` with where time went, a list of one dict an epoch.
+
+        Returns:
+            The history as Keras returns it (`loss`, `accuracy`, ...: a list of one value an epoch; `val_...` too) and
+            the last values under `train_loss`, `train_accuracy`, ... and `validation_loss`, ...
+
+        Raises:
+            ArgumentError: An argument or the data is wrong.
+            WorkerFailed: A worker failed, was lost or stalled; says which and why.
+        """
+        positive("epochs", epochs)
+        natural("initial_epoch", initial_epoch)
+        if initial_epoch >= epochs:
+            raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
+        for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
+            if value is not None:
+                positive(name, value)
+        if on_nan not in ("raise", "warn", "ignore"):
+            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
+        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols)
+        source = source_of(data, spec)
+        valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
+        given = _callbacks(callbacks)
+        plan = FitPlan(
+            epochs=epochs - initial_epoch,
+            batch_size=source.batch_size,
+            shuffle=shuffle,
+            seed=self.seed,
+            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in given) else on_nan,
+            profile=profile,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_freq=_frequency(validation_freq),
+            initial_epoch=initial_epoch,
+            callbacks=given,
+        )
+        learner = replace(self.learner, features=spec.columns.features, class_weight=_class_weight(class_weight))
+        engine = self.engine
+        settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
+        results = engine.run(FitJob(learner, plan, (), self._state), source.shards(engine.workers, valid), settings)
+        self._state = next(state for _, state in results if state is not None)
+        if self.model_dir is not None:
+            self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._state.epoch}")
+        return _statistics(results[0][0].epochs)
+
+    def evaluate(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int = 32,
+        num_steps: int | None = None,
+        verbose: int = 1,
+        sample_weight: Any = None,
+        callbacks: Any = None,
+        data_config: dict[str, Any] | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        steps: int | None = None,
+    ) -> dict[str, Any]:
+        """Evaluate the loss and the compiled metrics, exactly, over all rows.
+
+        Args:
+            data: Labelled data of any kind `fit` takes.
+            batch_size: Rows of one step over all workers.
+            num_steps: Stop after this many steps; None sees every row.
+            verbose: 0 for no progress bar.
+            sample_weight: Not yet; a creator's tf.data.Dataset may give (x, y, sample_weight).
+            callbacks: Not yet.
+            data_config: What data creators get in place of `config`.
+            feature_cols: Columns that become the model's inputs.
+            label_cols: Columns the outputs are compared with.
+            steps: Another name of num_steps.
+
+        Returns:
+            A dict with num_samples, and the loss and each metric under `validation_` and its name.
+        """
+        if sample_weight is not None:
+            raise NotYet("evaluate: sample_weight is not built yet; let a data creator return (x, y, sample_weight).")
+        if callbacks:
+            raise NotYet("evaluate: callbacks are not built yet; leave them out.")
+        limit = num_steps or steps
+        if limit is not None:
+            positive("num_steps", limit)
+        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols)
+        source = source_of(data, spec)
+        learner = replace(self.learner, features=spec.columns.features)
+        job = EvaluateJob(learner, source.batch_size, (), self._state, self.seed, limit)
+        engine = self.engine
+        settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
+        results = engine.run(job, source.shards(engine.workers), settings)
+        reduced = results[0][0]
+        self._learn_rows(*results[0][2])
+        return {_validation_name(name): value for name, value in reduced.items()}
+
+    def predict(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        verbose: int = 1,
+        steps: int | None = None,
+        callbacks: Any = None,
+        data_config: dict[str, Any] | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        output_cols: Sequence[str] | str | None = None,
+        min_partition_num: int | None = None,
+    ) -> Any:
+        """Answer for every row, in the kind the data came in and in its order.
+
+        Args:
+            data: Data of any kind `fit` takes; labels are not needed.
+            batch_size: Rows the model sees at a time.
+            verbose: Accepted.
+            steps: Accepted; every row is answered.
+            callbacks: Accepted by no release; leave them out.
+            data_config: What data creators get in place of `config`.
+            feature_cols: Columns that become the model's inputs.
+            output_cols: Names of the prediction columns; `prediction` unless given.
+            min_partition_num: Accepted.
+
+        Returns:
+            Arrays for arrays and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset with one more
+            column an output, computed lazily.
+        """
+        if callbacks:
+            raise NotYet("predict: callbacks are not built yet; leave them out.")
+        spec = self._keras_spec(batch_size, data_config, feature_cols, None, output_cols, labelled=False)
+        source = source_of(data, spec)
+        return source.answer(self._answers(replace(self.learner, features=spec.columns.features), spec), self.engine)
+
+    def get_model(self, sample_input: Any = None, set_weights: bool = True) -> Any:
+        """Return the model, compiled as it was, with its trained weights and the optimizer's state.
+
+        Args:
+            sample_input: Rows to build a model from that has no weights before it sees some.
+            set_weights: False returns the model as its creator makes it.
+        """
+        return self.learner.build(self._current() if set_weights else State(), sample_input)
+
+    def save(  # type: ignore[override]
+        self,
+        filepath: str | None = None,
+        overwrite: bool = True,
+        include_optimizer: bool = True,
+        save_format: str | None = None,
+        signatures: Any = None,
+        options: Any = None,
+        **other_names: str,
+    ) -> str:
+        """Save the whole model as Keras does: `.keras`, `.h5` or a SavedModel folder; returns the path.
+
+        Args:
+            filepath: Any fsspec path. A folder of Keras 3 holds a SavedModel for serving and the model itself.
+            overwrite: Whether to replace what is there.
+            include_optimizer: Whether training can go on from it.
+            save_format: "tf", "h5" or "keras", where the path does not tell.
+            signatures: Signatures of a SavedModel.
+            options: Options of a SavedModel.
+            other_names: The path under the names it had: checkpoint, model_path, path.
+        """
+        place = self._path("save", filepath, other_names)
+        model = self.get_model()
+        self.learner.save_model(
+            model,
+            place,
+            overwrite=overwrite,
+            include_optimizer=include_optimizer,
+            save_format=save_format,
+            signatures=signatures,
+            options=options,
+        )
+        return place
+
+    def load(  # type: ignore[override]
+        self,
+        filepath: str | None = None,
+        custom_objects: dict[str, Any] | None = None,
+        compile: bool = True,
+        options: Any = None,
+        **other_names: str,
+    ) -> KerasEstimator:
+        """Load a model that Keras or `save` wrote (or a checkpoint of `save_checkpoint`) in place of this one's.
+
+        Args:
+            filepath: Any fsspec path.
+            custom_objects: Name -> class or function of what is not Keras' own.
+            compile: Whether to compile it as it was saved.
+            options: Accepted.
+            other_names: The path under the names it had: checkpoint, model_path, path.
+        """
+        place = self._path("load", filepath, other_names)
+        if self.learner.is_checkpoint(place):
+            return self.load_checkpoint(place)
+        model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile)
+        self.learner = replace(self.learner.of(model, None, self.config, self.learner.sync_batch_norm))
+        self._state = self.learner.state_of(model, None)
+        return self
+
+    def save_weights(
+        self, filepath: str, overwrite: bool = True, save_format: str | None = None, options: Any = None
+    ) -> str:
+        """Save the weights alone, as Keras does; returns the path."""
+        self.learner.save_weights(self.get_model(), filepath, overwrite=overwrite, save_format=save_format)
+        return filepath
+
+    def load_weights(
+        self, filepath: str, by_name: bool = False, skip_mismatch: bool = False, options: Any = None
+    ) -> KerasEstimator:
+        """Load weights that Keras or `save_weights` wrote into this model."""
+        model = self.get_model()
+        self.learner.load_weights(model, filepath, by_name=by_name, skip_mismatch=skip_mismatch)
+        self._state = self.learner.state_of(model, self._state)
+        return self
+
+    def save_checkpoint(self, checkpoint: str) -> str:  # type: ignore[override]
+        """Save weights, optimizer state and the number of epochs trained, to go on from; returns the path."""
+        self.learner.save_checkpoint(self._current(), checkpoint)
+        return checkpoint
+
+    def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
+        """Go on from what save_checkpoint wrote."""
+        self._state = self.learner.load_checkpoint(checkpoint)
+        return self
+
+    restore = load_checkpoint
+
+    @classmethod
+    def latest_checkpoint(cls, checkpoint_dir: str) -> str | None:
+        """Return the newest checkpoint in a folder, None where there is none."""
+        found: str | None = learner_class("keras").latest_checkpoint(checkpoint_dir)
+        return found
+
+    def _keras_spec(
+        self,
+        batch_size: int | None,
+        data_config: dict[str, Any] | None,
+        features: Any,
+        labels: Any,
+        outputs: Any = None,
+        labelled: bool = True,
+    ) -> Any:
+        spec = self._spec(batch_size, features, labels, outputs, labelled)
+        config = spec.config if data_config is None else dict(data_config)
+        return replace(spec, config=config, whole=True, seed=self.seed)
+
+
+def _callbacks(callbacks: Any) -> tuple[Any, ...]:
+    given = () if callbacks is None else tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
+    for each in given:
+        if not hasattr(each, "on_epoch_end") or isinstance(each, type):
+            raise ArgumentError(
+                f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as [EarlyStopping(patience=2)]."
+            )
+    return given
+
+
+def _class_weight(weights: Any) -> dict[int, float] | None:
+    if weights is None:
+        return None
+    if not isinstance(weights, dict) or not weights or any(int(number) < 0 for number in weights):
+        raise ArgumentError(f"class_weight must be a dict of class numbers and weights; got {weights!r}.")
+    return {int(number): float(weight) for number, weight in weights.items()}
+
+
+def _frequency(freq: int | Sequence[int]) -> int | tuple[int, ...]:
+    return positive("validation_freq", freq) if isinstance(freq, int) else tuple(freq)
+
+
+def _validation_name(name: str) -> str:
+    return name if name in ("num_samples", "profile") else f"validation_{name.removeprefix('val_')}"
+
+
+def _statistics(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return an epoch's lines as Keras' history, and the last values under the names of the older releases."""
+    stats: dict[str, Any] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("train_"):
+                stats.setdefault(name.removeprefix("train_"), []).append(value)
+            elif name == "profile" or (name.startswith("val_") and name != "val_num_samples"):
+                stats.setdefault(name, []).append(value)
+    last = {name: value for line in lines for name, value in line.items()}
+    stats |= {name: value for name, value in last.items() if name.startswith("train_")}
+    stats |= {f"validation_{n.removeprefix('val_')}": v for n, v in last.items() if n in stats and n.startswith("val_")}
+    stats["num_samples"] = last["num_samples"]
+    return stats

@@ -1,0 +1,676 @@
+"""Files: how a Keras model and its training state are kept. Owns the formats, and that nothing is left half-written.
+
+What a path holds is told by its content, not by its name, so that any name works with any format. Loading runs no code
+from a file unless the caller says safe_mode=False.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+import h5py
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from orca.core.learner import OutputSpec, State
+from orca.errors import ArgumentError
+from orca.frameworks.keras.travel import (
+    family_of,
+    has_slots,
+    library,
+    optimizer_state,
+    set_optimizer_state,
+    without_optimizer,
+)
+
+H5_SUFFIXES = (".h5", ".hdf5")
+_FORMAT = 1
+_STATE, _ARRAYS, _SLOTS = "state.json", "weights.safetensors", "optimizer.safetensors"
+_SAVED, _INSIDE = "saved_model.pb", "model.keras"
+_OURS = {_STATE, _ARRAYS, _SLOTS}
+_SAVED_MODEL = {_SAVED, _INSIDE, _SLOTS, "keras_metadata.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
+# File systems that show a file while it is written, and can rename; object stores show it when it is complete.
+_RENAMING = {"hdfs", "arrow_hdfs", "viewfs", "sftp", "ssh", "smb", "ftp"}
+
+
+def save_model(
+    model: Any,
+    path: str,
+    *,
+    overwrite: bool = True,
+    include_optimizer: bool = True,
+    save_format: str | None = None,
+    signatures: Any = None,
+    options: Any = None,
+) -> None:
+    """Write a whole model: `.keras`, `.h5`, or a folder with a SavedModel.
+
+    A SavedModel of Keras 3 can be served but not be made a model again. So a folder written for Keras 3 holds such a
+    SavedModel and, beside it, `model.keras`, which is what `load_model` reads.
+
+    Args:
+        model: A model of keras or tf_keras.
+        path: Any path that fsspec knows; its folders are made.
+        overwrite: Whether something that is there already is replaced.
+        include_optimizer: Whether to keep how the model was compiled and its optimizer's variables.
+        save_format: "keras", "h5" or "tf" (a SavedModel); by default what the path ends in, a folder when it ends in
+            nothing.
+        signatures: Functions to serve, for a SavedModel.
+        options: tf.saved_model.SaveOptions, for a SavedModel.
+
+    Raises:
+        ArgumentError: The path is taken, the format is not known, or the model cannot be written in it.
+    """
+    form, family = _format_of(path, save_format), family_of(model)
+    if form != "tf" and (signatures is not None or options is not None):
+        raise ArgumentError(
+            f"signatures and options belong to a SavedModel, but {path} is to be a {form} file. Pass save_format='tf'."
+        )
+
+    def write(draft: str) -> None:
+        if form == "tf":
+            _write_saved_model(model, family, draft, include_optimizer, signatures, options)
+        elif form == "h5":
+            library(family).models.save_model(model, draft, include_optimizer=include_optimizer)
+        else:
+            _write_keras(model, family, draft, include_optimizer)
+
+    _refuse_to_overwrite(path, overwrite)
+    with _naming(f"the model {model.name!r} cannot be saved to {path} as {form}"):
+        _put(path, write, {"tf": "model", "h5": "model.h5", "keras": "model.keras"}[form], _SAVED_MODEL, _SAVED)
+
+
+def load_model(
+    path: str, custom_objects: dict[str, Any] | None = None, compile: bool = True, safe_mode: bool = True
+) -> Any:
+    """Read a model that save_model, or Keras itself, wrote: `.keras`, `.h5` or a folder.
+
+    Args:
+        path: Any path that fsspec knows.
+        custom_objects: Classes and functions of yours by the names in the file.
+        compile: Whether to compile it as it was.
+        safe_mode: False runs code that the file holds (lambdas); only for files you trust.
+
+    Raises:
+        ArgumentError: There is nothing, no Keras model, a class is missing, or reading it would run code.
+    """
+    with _local(path, "saved model") as place:
+        if os.path.isdir(place):
+            return _load_folder(place, path, custom_objects, compile, safe_mode)
+        kind = _kind_of(place)
+        if kind == "keras":
+            family = _family_of_archive(place, path)
+        elif kind == "h5":
+            family = _family_of_h5(place, path)
+        else:
+            raise ArgumentError(f"{path} is no Keras model: neither a .keras nor an HDF5 file. Is it complete?")
+        with _named_for(place, "model.keras" if kind == "keras" else "model.h5") as named:
+            return _read_model(family, named, path, custom_objects, compile, safe_mode)
+
+
+def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str | None = None) -> None:
+    """Write a model's weights: an HDF5 file, or for tf_keras and a path without `.h5` a TensorFlow checkpoint.
+
+    Args:
+        save_format: "h5" or "tf"; by default what the path says. Keras 3 has "h5" alone, whatever the path.
+
+    Raises:
+        ArgumentError: The path is taken, or the model's family does not have the format.
+    """
+    family = family_of(model)
+    if save_format not in (None, "h5", "tf", "keras"):
+        raise ArgumentError(f"save_format of weights is 'h5' or 'tf'; got {save_format!r}.")
+    as_h5 = path.endswith((*H5_SUFFIXES, ".keras")) if save_format is None else save_format != "tf"
+    if family == "keras" and save_format == "tf":
+        raise ArgumentError(
+            "Keras 3 writes no TensorFlow checkpoints: leave save_format out for a .weights.h5 file, or use "
+            "tf.train.Checkpoint(model=model)."
+        )
+    with _naming(f"the weights of {model.name!r} cannot be saved to {path}"):
+        if as_h5 or family == "keras":
+            _refuse_to_overwrite(path, overwrite)
+            legacy = family == "tf_keras" and not path.endswith(".weights.h5")
+            _put(path, model.save_weights, "weights.h5" if legacy else "model.weights.h5")
+        else:
+            _refuse_to_overwrite(path + ".index", overwrite)
+            _put_checkpoint(model, path)
+
+
+def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bool = False) -> None:
+    """Give a model the weights that save_weights, save_model (`.keras`, `.h5`) or Keras wrote.
+
+    Args:
+        by_name: Match layers by name, for HDF5 files of Keras 2.
+        skip_mismatch: Leave out layers whose weights do not fit.
+
+    Raises:
+        ArgumentError: There is nothing, it holds no weights, or they do not fit the model.
+    """
+    family = family_of(model)
+    options = {"skip_mismatch": skip_mismatch} | ({"by_name": True} if by_name else {})
+    fs, place = fsspec.core.url_to_fs(path)
+    if not fs.exists(place) and fs.exists(place + ".index"):
+        _load_checkpoint_of_tensorflow(model, family, fs, place, path, skip_mismatch)
+        return
+    with _local(path, "saved weights") as file:
+        if os.path.isdir(file):
+            raise ArgumentError(f"{path} is a folder, not a file of weights. Use load_model or load_checkpoint for it.")
+        kind = _kind_of(file)
+        if kind == "other":
+            raise ArgumentError(f"{path} holds no weights: neither an HDF5 nor a .keras file. Is it complete?")
+        name = "model.keras" if kind == "keras" else ("old.h5" if _is_old_h5(file, path) else "new.weights.h5")
+        with _named_for(file, name) as named, _naming(f"the weights in {path} do not fit the model {model.name!r}"):
+            model.load_weights(named, **options)
+
+
+def save_checkpoint(state: State, path: str) -> None:
+    """Write a training state as a folder of safetensors and JSON, whole or not at all."""
+    weights = {f"{i}/{k}": array for i, arrays in enumerate(state.payload["models"]) for k, array in enumerate(arrays)}
+    slots = {
+        f"{i}/{k}": array
+        for i, arrays in enumerate(state.payload.get("optimizers") or [])
+        for k, array in enumerate(arrays)
+    }
+    about = {
+        "format": _FORMAT,
+        "framework": "keras",
+        "epoch": state.epoch,
+        "steps": state.steps,
+        "models": [len(arrays) for arrays in state.payload["models"]],
+        "optimizers": [len(arrays) for arrays in state.payload.get("optimizers") or []],
+        "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots)],
+        "input": _described(state.input),
+        "output": _described(state.output),
+    }
+
+    def write(draft: str) -> None:
+        os.mkdir(draft)
+        for name, data in {
+            _ARRAYS: _array_bytes(weights),
+            _SLOTS: _array_bytes(slots),
+            _STATE: json.dumps(about).encode(),
+        }.items():
+            with open(os.path.join(draft, name), "wb") as file:
+                file.write(data)
+
+    _put(path, write, "checkpoint", _OURS, _STATE)
+
+
+def is_checkpoint(path: str) -> bool:
+    """Say whether a path holds what save_checkpoint writes."""
+    fs, place = fsspec.core.url_to_fs(path)
+    return bool(fs.exists(f"{place}/{_STATE}"))
+
+
+def load_checkpoint(path: str) -> State:
+    """Read a training state that save_checkpoint wrote.
+
+    Raises:
+        ArgumentError: There is nothing, or nothing that save_checkpoint wrote, or it is not complete.
+    """
+    fs, place = fsspec.core.url_to_fs(path)
+    if not fs.exists(place):
+        raise ArgumentError(f"there is no checkpoint at {path}. Check the path given to save_checkpoint().")
+    if not fs.exists(f"{place}/{_STATE}"):
+        raise ArgumentError(f"{path} is no checkpoint: there is no {_STATE} in it. Use load() for a saved model.")
+    try:
+        about = json.loads(fs.cat_file(f"{place}/{_STATE}"))
+        if about.get("framework") != "keras":
+            raise ArgumentError(f"{path} is no checkpoint of a Keras model. Load it with the Estimator that saved it.")
+        arrays = [load_arrays(fs.cat_file(f"{place}/{name}")) for name in (_ARRAYS, _SLOTS)]
+        for found, dtypes in zip(arrays, about["dtypes"], strict=True):
+            found.update({name: found[name].view(getattr(ml_dtypes, dtype)) for name, dtype in dtypes.items()})
+        models, optimizers = (
+            [[found[f"{i}/{k}"] for k in range(count)] for i, count in enumerate(about[key])]
+            for found, key in zip(arrays, ("models", "optimizers"), strict=True)
+        )
+        specs = {name: _read_spec(about.get(name)) for name in ("input", "output")}
+        payload = {"models": models, "optimizers": optimizers, "schedulers": []}
+        return State(epoch=about["epoch"], steps=about["steps"], payload=payload, **specs)
+    except ArgumentError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError, SafetensorError) as error:
+        raise ArgumentError(
+            f"the checkpoint {path} is not complete: {type(error).__name__}: {error}. Save it again."
+        ) from error
+
+
+def latest_checkpoint(folder: str) -> str | None:
+    """Return the newest thing in a folder that holds a model's weights; None when there is none.
+
+    That is a checkpoint of save_checkpoint, a `.keras` or `.h5` file, a SavedModel, or the prefix of a TensorFlow
+    checkpoint.
+    """
+    fs, place = fsspec.core.url_to_fs(folder)
+    if not fs.isdir(place):
+        return None
+    found = []
+    for entry in fs.ls(place, detail=True):
+        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
+        if re.search(r"\.(draft|old)-[0-9a-f]{8}$", name):
+            continue  # of a save that did not end
+        if entry["type"] == "directory":
+            mark = next((mark for mark in (_STATE, _SAVED) if fs.exists(f"{entry['name']}/{mark}")), None)
+            if mark:
+                found.append((_age(fs, f"{entry['name']}/{mark}"), _in_order(name), name))
+        elif name.endswith((".keras", *H5_SUFFIXES)):
+            found.append((_age(fs, entry["name"]), _in_order(name), name))
+        elif name.endswith(".index"):
+            found.append((_age(fs, entry["name"]), _in_order(name), name.removesuffix(".index")))
+    return f"{folder.rstrip('/')}/{max(found)[2]}" if found else None
+
+
+# Writing models.
+
+
+def _format_of(path: str, save_format: str | None) -> str:
+    if save_format is None:
+        if path.endswith(".keras"):
+            return "keras"
+        return "h5" if path.endswith(H5_SUFFIXES) else "tf"
+    if save_format not in ("keras", "h5", "tf"):
+        raise ArgumentError(f"save_format is 'keras', 'h5' or 'tf' (a SavedModel); got {save_format!r}.")
+    return save_format
+
+
+def _write_keras(model: Any, family: str, path: str, include_optimizer: bool) -> None:
+    library(family).models.save_model(model, path)
+    if not include_optimizer:
+        with open(path, "rb") as file:
+            data = without_optimizer(file.read())
+        with open(path, "wb") as file:
+            file.write(data)
+
+
+def _write_saved_model(
+    model: Any, family: str, path: str, include_optimizer: bool, signatures: Any, options: Any
+) -> None:
+    if family == "tf_keras":
+        model.save(path, save_format="tf", include_optimizer=include_optimizer, signatures=signatures, options=options)
+        if include_optimizer and has_slots(model):  # tf_keras gives a loaded model a new optimizer
+            slots = {f"0/{number}": array for number, array in enumerate(optimizer_state(model) or [])}
+            with open(os.path.join(path, _SLOTS), "wb") as file:
+                file.write(_array_bytes(slots))
+        return
+    if signatures is None and options is None:
+        model.export(path, verbose=False)
+    else:
+        import tensorflow as tf
+
+        tf.saved_model.save(model, path, signatures=signatures, options=options)
+    _write_keras(model, family, os.path.join(path, _INSIDE), include_optimizer)
+
+
+def _put_checkpoint(model: Any, path: str) -> None:
+    """Write a TensorFlow checkpoint: the data first, then the index that makes it one, then which is the newest."""
+    fs, place = fsspec.core.url_to_fs(path)
+    folder, name = os.path.split(place)
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as draft:
+        model.save_weights(os.path.join(draft, name), save_format="tf")
+        rank = {f"{name}.index": 1, "checkpoint": 2}
+        for file in sorted(os.listdir(draft), key=lambda file: rank.get(file, 0)):
+            with _replacing(fs, f"{folder}/{file}") as target:
+                fs.makedirs(folder, exist_ok=True)
+                fs.put_file(os.path.join(draft, file), target)
+
+
+# Reading models.
+
+
+def _load_folder(place: str, path: str, custom_objects: Any, compile: bool, safe_mode: bool) -> Any:
+    if os.path.exists(os.path.join(place, _INSIDE)):
+        inside = os.path.join(place, _INSIDE)
+        return _read_model(_family_of_archive(inside, path), inside, path, custom_objects, compile, safe_mode)
+    if os.path.exists(os.path.join(place, "keras_metadata.pb")):
+        model = _read_model("tf_keras", place, path, custom_objects, compile, safe_mode)
+        if compile and os.path.exists(os.path.join(place, _SLOTS)):
+            with open(os.path.join(place, _SLOTS), "rb") as file, _naming(f"the optimizer in {path} cannot be read"):
+                slots = load_arrays(file.read())
+            set_optimizer_state(model, [slots[f"0/{number}"] for number in range(len(slots))])
+        return model
+    if os.path.exists(os.path.join(place, _SAVED)):
+        raise ArgumentError(
+            f"{path} is a SavedModel that was exported for serving: it holds no Keras model. Load it with "
+            "keras.layers.TFSMLayer to predict, or save the model again with save()."
+        )
+    hint = " It is a checkpoint: use load_checkpoint." if os.path.exists(os.path.join(place, _STATE)) else ""
+    raise ArgumentError(f"the folder {path} holds no Keras model: there is no {_SAVED} in it.{hint}")
+
+
+def _read_model(family: str, place: str, path: str, custom_objects: Any, compile: bool, safe_mode: bool) -> Any:
+    if safe_mode and family == "tf_keras" and _holds_bytecode(place):
+        raise _would_run_code(path)
+    # Keras 3 (3.15 still) does not find losses by their short names ("mse") when it compiles from an .h5 itself.
+    by_hand = family == "keras" and compile and os.path.isfile(place) and h5py.is_hdf5(place)
+    try:
+        model = library(family).models.load_model(
+            place, custom_objects=custom_objects, compile=compile and not by_hand, safe_mode=safe_mode
+        )
+        if by_hand:
+            _compile_from_h5(model, place, custom_objects)
+        return model
+    except Exception as error:  # in many ways, from zip files to the user's from_config
+        said = " ".join(str(error).split())
+        if safe_mode and "safe_mode" in said:
+            raise _would_run_code(path) from error
+        missing = re.search(r"(?:[Cc]ould not locate|Unknown) (?:class|function|object|layer|\w+)[ :]*'([^']+)'", said)
+        if missing:
+            raise ArgumentError(
+                f"{path} names {missing[1]!r}, a class or function that is not known here. Pass "
+                f"custom_objects={{{missing[1]!r}: ...}}, or register it with register_keras_serializable."
+            ) from error
+        raise ArgumentError(f"{path} cannot be read as a model of {family}: {type(error).__name__}: {said}") from error
+
+
+def _would_run_code(path: str) -> ArgumentError:
+    return ArgumentError(
+        f"{path} holds code (a lambda, perhaps): loading it would run code from the file. If you trust it, pass "
+        "safe_mode=False; or use a named function, registered with register_keras_serializable, instead of the lambda."
+    )
+
+
+def _holds_bytecode(place: str) -> bool:
+    """Say whether a model of tf_keras has Lambda layers with bytecode; its safe_mode looks at .keras files alone."""
+    if os.path.isdir(place):
+        with open(os.path.join(place, "keras_metadata.pb"), "rb") as file:
+            config = file.read()
+    elif h5py.is_hdf5(place):
+        with h5py.File(place, "r") as h5:
+            found = h5.attrs["model_config"]
+            config = found.encode() if isinstance(found, str) else bytes(found)
+    else:
+        return False
+    return re.search(rb'_type"\s*:\s*"lambda"', config) is not None
+
+
+def _compile_from_h5(model: Any, place: str, custom_objects: Any) -> None:
+    """Compile a model of Keras 3 as its .h5 file says, and give the optimizer its variables."""
+    keras = library("keras")
+    with h5py.File(place, "r") as file:
+        if "training_config" not in file.attrs:
+            return
+        training = json.loads(file.attrs["training_config"])
+        group = file.get("optimizer_weights")
+        arrays = [group[name][()] for name in _weight_names(group)] if group is not None else []
+    with keras.saving.custom_object_scope(custom_objects or {}):
+        optimizer = keras.optimizers.deserialize(training.pop("optimizer_config"))
+        model.compile(optimizer=optimizer, **keras.saving.deserialize_keras_object(training))
+    if arrays:
+        set_optimizer_state(model, arrays)
+
+
+def _weight_names(group: Any) -> list[str]:
+    """Return the names of weights in their order; a list too long for one attribute of HDF5 is cut in pieces."""
+    if "weight_names" in group.attrs:
+        names = list(group.attrs["weight_names"])
+    else:
+        pieces = sorted((key for key in group.attrs if key.startswith("weight_names")), key=_in_order)
+        names = [name for key in pieces for name in group.attrs[key]]
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+
+def _kind_of(place: str) -> str:
+    if zipfile.is_zipfile(place):
+        return "keras"
+    return "h5" if h5py.is_hdf5(place) else "other"
+
+
+def _family_of_archive(place: str, path: str) -> str:
+    try:
+        with zipfile.ZipFile(place) as archive:
+            version = str(json.loads(archive.read("metadata.json"))["keras_version"])
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ArgumentError(f"{path} is no .keras file: {type(error).__name__}: {error}. Is it complete?") from error
+    return _family_of_version(version)
+
+
+def _family_of_h5(place: str, path: str) -> str:
+    try:
+        with h5py.File(place, "r") as file:
+            if "model_config" not in file.attrs:
+                raise ArgumentError(
+                    f"{path} holds weights alone, not a whole model. Build the model and use load_weights."
+                )
+            return _family_of_version(str(file.attrs.get("keras_version", "2")))
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read as HDF5: {error}. Is it complete?") from error
+
+
+def _family_of_version(version: str) -> str:
+    return "tf_keras" if version.startswith(("1.", "2")) else "keras"
+
+
+def _is_old_h5(place: str, path: str) -> bool:
+    try:
+        with h5py.File(place, "r") as file:
+            return "layer_names" in file.attrs or "model_weights" in file
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read as HDF5: {error}. Is it complete?") from error
+
+
+def _load_checkpoint_of_tensorflow(
+    model: Any, family: str, fs: Any, place: str, path: str, skip_mismatch: bool
+) -> None:
+    if family == "keras":
+        raise ArgumentError(
+            f"{path} is a TensorFlow checkpoint, which Keras 3 does not read. Use a .weights.h5 file, or "
+            "tf.train.Checkpoint(model=model).restore(path)."
+        )
+    if not model.built:
+        raise ArgumentError(f"the model {model.name!r} is not built. Call it once on a batch before load_weights.")
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
+        name = os.path.basename(place)
+        for file in fs.glob(f"{place}.*"):
+            fs.get_file(file, os.path.join(folder, os.path.basename(file)))
+        with _naming(f"the weights in {path} do not fit the model {model.name!r}"):
+            status = model.load_weights(os.path.join(folder, name), skip_mismatch=skip_mismatch)
+            if status is not None and not skip_mismatch:
+                status.assert_existing_objects_matched()
+
+
+# Arrays and structures.
+
+
+def _array_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    foreign = _foreign_dtypes(arrays)
+    try:
+        return bytes(
+            save_arrays(
+                {
+                    # safetensors reads bfloat16 and its kin into torch alone: written as integers of their bits.
+                    name: np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
+                    if name in foreign
+                    else np.asarray(array, order="C")
+                    for name, array in arrays.items()
+                }
+            )
+        )
+    except (KeyError, SafetensorError) as error:
+        kinds = sorted({str(np.asarray(array).dtype) for array in arrays.values()})
+        raise ArgumentError(f"arrays of these types cannot all be saved: {kinds} ({error}).") from error
+
+
+def _foreign_dtypes(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {name: array.dtype.name for name, array in arrays.items() if hasattr(ml_dtypes, array.dtype.name)}
+
+
+def _described(spec: OutputSpec | None) -> Any:
+    return None if spec is None else (spec.heads, _written(spec.structure))
+
+
+def _read_spec(told: Any) -> OutputSpec | None:
+    return OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in told[0]), _read(told[1])) if told else None
+
+
+def _written(structure: Any) -> Any:
+    """Return a structure as JSON: tuples must come back as tuples."""
+    if isinstance(structure, tuple):
+        return {"tuple": [_written(item) for item in structure]}
+    if isinstance(structure, list):
+        return [_written(item) for item in structure]
+    if isinstance(structure, dict):
+        return {"map": [[_written(key), _written(value)] for key, value in structure.items()]}
+    return structure
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(_read(item) for item in value["tuple"])
+    return {_read(key): _read(item) for key, item in value["map"]}
+
+
+# Places.
+
+
+def _refuse_to_overwrite(path: str, overwrite: bool) -> None:
+    fs, place = fsspec.core.url_to_fs(path)
+    if not overwrite and fs.exists(place):
+        raise ArgumentError(f"{path} exists already and overwrite is False. Pass another path, or overwrite=True.")
+
+
+def _put(
+    path: str, write: Callable[[str], Any], name: str, known: set[str] | None = None, mark: str | None = None
+) -> None:
+    """Let `write` make a file or folder of this name here, and move it to a path, where it appears whole.
+
+    `known` names what a folder of this kind holds: one that holds other things is not replaced. `mark` is the file
+    without which a folder is nothing: it is written last where folders cannot be renamed.
+    """
+    fs, place = fsspec.core.url_to_fs(path)
+    place = place.rstrip("/")
+    if fs.isdir(place):
+        foreign = sorted(
+            {entry.rstrip("/").rsplit("/", 1)[-1] for entry in fs.ls(place, detail=False)} - (known or set())
+        )
+        if foreign or known is None:
+            raise ArgumentError(
+                f"the folder {path} holds other things than what is to be saved, {(foreign or ['nothing'])[0]!r} for "
+                "example, and would be replaced. Save to a path of its own."
+            )
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
+        draft = os.path.join(folder, name)
+        write(draft)
+        with _replacing(fs, place) as target:
+            fs.makedirs(os.path.dirname(target), exist_ok=True)
+            if os.path.isdir(draft):
+                _put_folder(fs, draft, target, mark)
+            else:
+                fs.put_file(draft, target)
+
+
+def _put_folder(fs: Any, draft: str, target: str, mark: str | None) -> None:
+    files = [os.path.relpath(os.path.join(at, name), draft) for at, _, names in os.walk(draft) for name in names]
+    if fs.exists(target):  # where folders cannot be renamed: nothing of an older one may stay
+        fs.rm(target, recursive=True)
+    for name in sorted(files, key=lambda name: (name == mark, name)):
+        spot = f"{target}/{name}"
+        fs.makedirs(os.path.dirname(spot), exist_ok=True)
+        fs.put_file(os.path.join(draft, name), spot)
+
+
+@contextmanager
+def _replacing(fs: Any, place: str) -> Iterator[str]:
+    """Give a path to write to, which takes the place of `place` when all went well."""
+    protocols = set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+    local = bool(protocols & {"file", "local"})
+    if not local and not protocols & _RENAMING:
+        yield place  # object stores show a file only when it is complete
+        return
+    move = os.replace if local else fs.mv
+    draft, old = (f"{place}.{word}-{uuid.uuid4().hex[:8]}" for word in ("draft", "old"))
+    try:
+        yield draft
+        if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not local)):
+            _move(move, fs, place, old)
+        _move(move, fs, draft, place)
+    except BaseException:
+        if fs.exists(old) and not fs.exists(place):
+            _move(move, fs, old, place)
+        raise
+    finally:
+        for left in (draft, old):
+            if fs.exists(left):
+                fs.rm(left, recursive=True)
+
+
+def _move(move: Callable[..., Any], fs: Any, source: str, target: str) -> None:
+    if move is os.replace:
+        move(source, target)
+    else:
+        move(source, target, recursive=fs.isdir(source))
+
+
+@contextmanager
+def _local(path: str, what: str) -> Iterator[str]:
+    """Give a path on this machine that holds what a path holds."""
+    fs, place = fsspec.core.url_to_fs(path)
+    if not fs.exists(place):
+        raise ArgumentError(f"there is no {what} at {path}. Check the path.")
+    if set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)) & {"file", "local"}:
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
+        copy = os.path.join(folder, os.path.basename(place.rstrip("/")) or "model")
+        fs.get(place.rstrip("/"), copy, recursive=bool(fs.isdir(place)))
+        yield copy
+
+
+@contextmanager
+def _named_for(place: str, name: str) -> Iterator[str]:
+    """Give a path to the same file whose name tells Keras its format."""
+    suffix = name[name.index(".") :]
+    if place.endswith(suffix) and (suffix != ".h5" or not place.endswith(".weights.h5")):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
+        named = os.path.join(folder, name)
+        try:
+            os.symlink(os.path.abspath(place), named)
+        except OSError:
+            shutil.copyfile(place, named)
+        yield named
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Say what could not be done when Keras fails at it."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except Exception as error:  # of Keras, TensorFlow, HDF5 and file systems
+        raise ArgumentError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _age(fs: Any, place: str) -> float:
+    """Return when a file was written last, in seconds."""
+    info = fs.info(place)
+    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+        when = info.get(key)
+        if when is not None:
+            return float(
+                when.timestamp() if hasattr(when, "timestamp") else when if isinstance(when, float | int) else 0
+            )
+    return 0.0
+
+
+def _in_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a key by which step-9 comes before step-10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]

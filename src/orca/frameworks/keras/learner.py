@@ -1,0 +1,609 @@
+"""KerasLearner: Keras on one rank, version 3 on TensorFlow or 2 (tf_keras). Owns the only batch loop of Keras.
+
+The model's own train_step and test_step run, its callbacks and metrics as they are; what differs from `model.fit` is
+that the ranks' gradients (agree.py) and metrics are added up, exactly.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from orca.core.engine import cores
+from orca.core.learner import FitPlan, Losses, OutputSpec, State
+from orca.core.metrics import Meter
+from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
+from orca.core.source import Batch
+from orca.core.tree import cut_rows, flatten, map_tree, unflatten
+from orca.core.world import World
+from orca.errors import ArgumentError, DataError, LossNotFinite
+from orca.frameworks.keras.agree import Agreement
+from orca.frameworks.keras.files import (
+    is_checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    load_model,
+    load_weights,
+    save_checkpoint,
+    save_model,
+    save_weights,
+)
+from orca.frameworks.keras.travel import (
+    PackedModel,
+    family_of,
+    is_compiled,
+    library,
+    optimizer_state,
+    pack,
+    set_optimizer_state,
+    set_weights,
+    weights_of,
+)
+
+logger = logging.getLogger(__name__)
+
+_ENVIRONMENT = ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND")
+# Callbacks that write files: one rank does it for all.
+_WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
+
+
+@dataclass
+class KerasLearner:
+    """Train a Keras model. The fields travel to a rank; everything else is built there.
+
+    Attributes:
+        creator: A function `(config)` that returns a compiled model; None where a packed model is given.
+        packed: A model instance, packed.
+        compile_args: A function `(config)` that returns arguments for `model.compile`, or None.
+        config: What the creators get; its inter_op_parallelism and intra_op_parallelism set TensorFlow's threads.
+        sync_batch_norm: Whether batch normalization sees the rows of all ranks.
+        features: The names of the feature columns, for models whose inputs are a dict.
+        class_weight: Class number -> weight of its rows.
+        environment: Variables that select a Keras, as they were on the driver.
+    """
+
+    creator: Callable[..., Any] | None
+    packed: PackedModel | None = None
+    compile_args: Callable[..., Any] | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    sync_batch_norm: bool = True
+    features: tuple[str, ...] = ()
+    class_weight: dict[int, float] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: Any, compile_args: Callable[..., Any] | None, config: dict[str, Any], sync_batch_norm: bool
+    ) -> KerasLearner:
+        """Check what can be checked before anything travels.
+
+        Args:
+            model: A Keras model, or a creator of one.
+            compile_args: A function `(config)` that returns arguments for `model.compile`.
+            config: What the creators get.
+            sync_batch_norm: Whether batch normalization sees the rows of all ranks.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+        """
+        if model is None:
+            raise ArgumentError("there is no model. Pass model_creator=, a function (config), or keras_model=.")
+        if compile_args is not None and not callable(compile_args):
+            raise ArgumentError(
+                "compile_args_creator must be a function (config) that returns a dict; "
+                f"got {type(compile_args).__name__}."
+            )
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm, "environment": environment}
+        if is_model(model):
+            return cls(None, pack(model), compile_args, **options)
+        if not callable(model):
+            raise ArgumentError(
+                f"the model must be a Keras model or a function (config) that returns one; got {type(model).__name__}."
+            )
+        return cls(model, None, compile_args, **options)
+
+    def check_trainable(self) -> None:
+        """Hear about a model that is not compiled when it is made."""
+
+    save_model = staticmethod(save_model)
+    load_model = staticmethod(load_model)
+    save_weights = staticmethod(save_weights)
+    load_weights = staticmethod(load_weights)
+    save_checkpoint = staticmethod(save_checkpoint)
+    load_checkpoint = staticmethod(load_checkpoint)
+    latest_checkpoint = staticmethod(latest_checkpoint)
+    is_checkpoint = staticmethod(is_checkpoint)
+
+    def build(self, state: State, sample: Any = None) -> Any:
+        """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""
+        model = self._make()
+        example = None if state.input is None else map_tree(tf.convert_to_tensor, state.input.example())
+        _seat(model, state, example if sample is None else self._tensors(self._named(sample, model)))
+        if getattr(model, "optimizer", None) is not None and state.payload.get("optimizers"):
+            set_optimizer_state(model, state.payload["optimizers"][0])
+        return model
+
+    def initial_state(self, seed: int) -> State:
+        """Return the weights training would begin with."""
+        drawn = random.getstate(), np.random.get_state()
+        _set_seed(seed)
+        try:
+            return _state_of(self._make(), with_optimizer=False)
+        finally:
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
+
+    def state_of(self, model: Any, state: State | None) -> State:
+        """Return the state of a model that was changed or loaded outside of training."""
+        fresh = _state_of(model, with_optimizer=True)
+        if state is not None:
+            fresh.epoch, fresh.steps, fresh.input, fresh.output = state.epoch, state.steps, state.input, state.output
+        return fresh
+
+    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
+        """Build the model on this rank; its weights agree as soon as the first batch tells their shapes."""
+        _set_threads(self.config, world)
+        _forget_names()
+        self.world, self.seed, self.training = world, seed, training
+        _set_seed(seed)
+        self.model = self._make()
+        if not is_compiled(self.model):
+            raise ArgumentError(
+                "the model is not compiled, so there is no loss to train or evaluate with. Call model.compile(...) in "
+                "model_creator, or pass compile_args_creator."
+            )
+        self.given: State | None = state
+        self.ready = False
+        self.sample: Any = None
+        self.steps: dict[str, Any] = {}
+
+    def begin(self, plan: FitPlan, steps: int | None) -> None:
+        """Remember the plan; callbacks begin with the first batch, when the model is whole."""
+        self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
+        self.callbacks: Any = None
+
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+        """Train one epoch."""
+        losses = Losses()
+        shown: list[float] = []
+        pulse.at(DATA)
+        for batch in batches:
+            if not losses.steps:
+                self._open_epoch(batch, epoch)
+            pulse.at(FORWARD)
+            self.callbacks.on_train_batch_begin(losses.steps)
+            logs = self._step("train", batch)[0]
+            loss = self._step_loss(logs)
+            losses.loss_sum += loss * batch.rows
+            losses.rows += batch.rows
+            losses.steps += 1
+            losses.last_mass, losses.last_loss_sum = batch.rows, loss * batch.rows
+            self._check_finite(loss, losses.steps, epoch, plan)
+            self.callbacks.on_train_batch_end(losses.steps - 1, logs)
+            self.agreement.wants_stop = bool(self.model.stop_training)
+            shown.append(loss)
+            pulse.step(epoch, losses.steps, pulse.steps, loss)
+            pulse.at(DATA)
+            if self.agreement.stop:
+                break
+        losses.mass = losses.rows
+        self._merge_local_norms(losses.rows)
+        losses.logs = self._merge_metrics()
+        return losses
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+        """Evaluate the loss and the model's own metrics, exactly over all ranks."""
+        losses = Losses()
+        measured: list[Any] = []
+        told: list[int] = []
+        logs: Any = {}
+        callbacks = getattr(self, "callbacks", None)
+        pulse.at(DATA)
+        for batch in batches:
+            if not losses.steps:
+                self._prepare(batch)
+                self.model.reset_metrics()
+                if callbacks:
+                    callbacks.on_test_begin()
+            pulse.at(EVALUATE)
+            if batch.rows or not losses.steps:  # a rank without rows goes along once, so that its metrics exist
+                if callbacks:
+                    callbacks.on_test_batch_begin(losses.steps)
+                logs, *numbers = self._step("test", batch)
+                if callbacks:
+                    callbacks.on_test_batch_end(losses.steps, logs)
+                measured.append(tf.stack(numbers))
+            else:
+                measured.append(tf.zeros(2, tf.float64))
+            told.append(batch.step_rows)
+            losses.rows += batch.rows
+            losses.steps += 1
+            pulse.at(DATA)
+        if losses.steps:
+            losses.loss_sum, losses.mass = self._exact_sum(measured, told), losses.rows
+            losses.logs = self._merge_metrics()
+        if callbacks and losses.steps:
+            callbacks.on_test_end(losses.logs)
+        return losses
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Tell the callbacks what the epoch gave; say whether one of them asks to stop."""
+        logs = {name.removeprefix("train_"): line[name] for name in line if name.startswith("train_")}
+        logs |= {name: line[name] for name in line if name.startswith("val_") and name != "val_num_samples"}
+        self.callbacks.on_epoch_end(self.number, logs)
+        self.number += 1
+        restored = self.number >= self.plan.initial_epoch + self.plan.epochs and not self.plan.max_steps
+        return bool(self.model.stop_training) or restored
+
+    def finish(self) -> None:
+        """Tell the callbacks that the fit is over."""
+        finalize = getattr(self.model.optimizer, "finalize_variable_values", None)
+        if self.callbacks is None:
+            return
+        if finalize is not None:  # an optimizer that averages weights leaves the average behind
+            finalize(self.model.trainable_variables)
+        self.callbacks.on_train_end()
+
+    def state(self) -> State:
+        """Return weights and optimizer state; what rows and answers look like from whoever saw a row."""
+        told = self.world.all_gather(self._describe())
+        state = _state_of(self.model, with_optimizer=self.training) if self.ready else self.given or State()
+        state.input, state.output = next((specs for specs in told if specs), (None, None))
+        return state
+
+    def leave(self) -> None:
+        """Drop the model."""
+        for name in ("model", "agreement", "callbacks", "steps"):
+            self.__dict__.pop(name, None)
+
+    def restore(self, state: State) -> None:
+        """Build the model for answering."""
+        self.model = self._make()
+        self.given = state
+        self.answer: Any = None
+
+    def predict(self, x: Any) -> Any:
+        """Return the outputs for a block of rows, as a tree of numpy arrays."""
+        flat, structure = flatten(self._tensors(self._named(x)))
+        if self.answer is None:
+            _seat(self.model, self.given or State(), unflatten(structure, [leaf[:1] for leaf in flat]))
+            self.answer = _compiled(
+                self.model, lambda *leaves: self.model.predict_step(_packed(unflatten(structure, list(leaves))))
+            )
+        return map_tree(_to_numpy, self.answer(*flat))
+
+    def _make(self) -> Any:
+        os.environ.update(self.environment)
+        model = self.packed.unpack() if self.packed else _call(self.creator, self.config)
+        if not is_model(model):
+            raise ArgumentError(
+                f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
+            )
+        _check_backend(model)
+        self.floatx = str(library(family_of(model)).backend.floatx())
+        if self.compile_args:
+            model.compile(**_call(self.compile_args, self.config))
+        return model
+
+    def _prepare(self, batch: Batch) -> None:
+        """Make the model whole: variables, the same weights on every rank, the way of the gradients."""
+        if self.ready:
+            return
+        x = self._tensors(self._named(batch.x))
+        self.sample = cut_rows(map_tree(_to_numpy, x), slice(0, 1))
+        state = self.given or State()
+        _seat(self.model, state, cut_rows(x, slice(0, 1)))
+        if not state.payload.get("models"):
+            set_weights(self.model, self.world.broadcast(weights_of(self.model)))
+        if self.training:
+            if state.payload.get("optimizers"):
+                set_optimizer_state(self.model, state.payload["optimizers"][0])
+            _part_seeds(self.model, self.world.rank)
+        self.agreement = Agreement(self.model, self.world, self.sync_batch_norm)
+        if self.training:
+            self.agreement.hook_optimizer()
+        self.ready = True
+
+    def _open_epoch(self, batch: Batch, epoch: int) -> None:
+        self._prepare(batch)
+        if self.callbacks is None:
+            self._begin_callbacks()
+        tf.random.set_seed(int(np.random.SeedSequence([self.seed, epoch, self.world.rank]).generate_state(1)[0]))
+        self.agreement.wants_stop = self.agreement.stop = False
+        self.model.reset_metrics()
+        self.callbacks.on_epoch_begin(self.number)
+
+    def _begin_callbacks(self) -> None:
+        module = library(family_of(self.model)).callbacks
+        writers = tuple(getattr(module, name) for name in _WRITERS if hasattr(module, name))
+        mine = [each for each in self.plan.callbacks if self.world.rank == 0 or not isinstance(each, writers)]
+        params = {"epochs": self.plan.initial_epoch + self.plan.epochs, "steps": self.usual, "verbose": 0}
+        self.callbacks = module.CallbackList(mine, add_history=True, add_progbar=False, model=self.model, **params)
+        self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
+        self.model.stop_training = False
+        self.callbacks.on_train_begin()
+        if any(isinstance(each, module.BackupAndRestore) for each in self.plan.callbacks):
+            self._follow_restored()
+
+    def _follow_restored(self) -> None:
+        """Take over what a callback restored on rank 0: weights, optimizer, the number of the epoch."""
+        begun = getattr(self.model, "_initial_epoch", None) or self.number
+        kept = (weights_of(self.model), optimizer_state(self.model), begun) if self.world.rank == 0 else None
+        weights, optimizer, self.number = self.world.broadcast(kept)
+        set_weights(self.model, weights)
+        set_optimizer_state(self.model, optimizer)
+
+    def _step(self, kind: str, batch: Batch) -> tuple[Any, Any, Any]:
+        """Run one training or test step; return (logs, loss of this rank's rows, its mass)."""
+        weights = self._weights(batch) if kind == "train" else batch.weights
+        parts = {"x": self._named(batch.x), "y": batch.y, "weights": weights}
+        tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
+        if "y" not in tree and isinstance(getattr(self.model, "loss", None), str):
+            raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
+        flat, structure = flatten(tree)
+        if kind not in self.steps:
+            self.steps[kind] = _compiled(self.model, self._traced(kind, structure))
+        rows = tf.constant(batch.rows, tf.float32)
+        leads = tf.constant(float(batch.leader == self.world.rank), tf.float32)
+        try:
+            with self._aside(batch.rows > 0):
+                result: tuple[Any, Any, Any] = self.steps[kind](rows, leads, *flat)
+                return result
+        except tf.errors.OpError:
+            if self.agreement.error is not None:
+                raise self.agreement.error from None
+            raise
+
+    def _traced(self, kind: str, structure: Any) -> Callable[..., Any]:
+        own = self.model.train_step if kind == "train" else self.model.test_step
+
+        def step(rows: Any, leads: Any, *leaves: Any) -> tuple[Any, Any, Any]:
+            parts = unflatten(structure, list(leaves))
+            self.agreement.enter(rows, leads)
+            logs = own(_packed(**parts))
+            return logs, *self.agreement.measured()
+
+        return step
+
+    @contextmanager
+    def _aside(self, counts: bool) -> Iterator[None]:
+        """Leave no trace of a step without rows in statistics: its template row is not the data's."""
+        if counts:
+            yield
+            return
+        before = [(variable, variable.numpy()) for variable in self._passive()]
+        known = {id(variable) for variable, _ in before}
+        yield
+        for variable, value in before:
+            variable.assign(value)
+        for variable in self._passive():
+            if id(variable) not in known:  # a metric that this step made
+                variable.assign(np.zeros_like(variable.numpy()))
+
+    def _passive(self) -> list[Any]:
+        """Return what a forward pass changes by this rank's rows alone: statistics, seeds and metrics."""
+        shared = {id(v) for layer in self.agreement.shared_norms for v in (layer.moving_mean, layer.moving_variance)}
+        mine = [variable for variable in self.model.non_trainable_variables if id(variable) not in shared]
+        return [*mine, *self._metric_variables()]
+
+    def _metric_variables(self) -> list[Any]:
+        found = [variable for metric in self.model.metrics for variable in metric.variables]
+        return list({id(variable): variable for variable in found}.values())
+
+    def _merge_metrics(self) -> dict[str, float]:
+        """Add the ranks' metrics up and return what they say; a metric keeps sums, so the result is exact."""
+        variables = self._metric_variables()
+        if variables:
+            values = [variable.numpy() for variable in variables]
+            flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
+            total = self.world.all_reduce([flat], "sum")[0]
+            ends = np.cumsum([np.size(value) for value in values])[:-1]
+            for variable, value, part in zip(variables, values, np.split(total, ends), strict=True):
+                variable.assign(part.reshape(value.shape).astype(value.dtype))
+        results = {name: float(np.mean(value)) for name, value in self.model.get_metrics_result().items()}
+        self.tracked = results.pop("loss", float("nan"))
+        return results
+
+    def _exact_sum(self, measured: list[Any], step_rows: list[int]) -> float:
+        """Return this rank's part of the sum over steps of (loss of the step times its rows)."""
+        numbers = np.nan_to_num(np.stack([pair.numpy() for pair in measured]), nan=np.nan)
+        losses, masses = numbers[:, 0], numbers[:, 1]
+        counted = masses > 0
+        totals = np.ones(len(masses)) if self.agreement.adds else self.world.all_reduce([masses], "sum")[0]
+        weights = np.where(counted, 1.0, 0.0) if self.agreement.adds else masses
+        parts = np.where(counted, losses, 0.0) * weights * np.asarray(step_rows, np.float64)
+        return float(np.divide(parts, totals, out=np.zeros_like(parts), where=totals > 0).sum())
+
+    def _step_loss(self, logs: Any) -> float:
+        """Return the loss of the step: over all ranks where the optimizer stepped, else what the model says."""
+        loss = self.agreement.loss
+        if loss is not None and not np.isnan(loss):
+            return loss
+        told = logs.get("loss") if isinstance(logs, dict) else None
+        return float("nan") if told is None else float(told)
+
+    def _check_finite(self, loss: float, step: int, epoch: int, plan: FitPlan) -> None:
+        if np.isfinite(loss) or plan.on_nan == "ignore":
+            return
+        text = (
+            f"the loss became {loss} at step {step} of epoch {epoch}. Lower the learning rate, look at the data for "
+            "NaN or infinite values, clip gradients, or pass on_nan='warn' to go on."
+        )
+        if plan.on_nan == "raise":
+            raise LossNotFinite(text)
+        logger.warning(text)
+
+    def _merge_local_norms(self, rows: int) -> None:
+        """Average the running statistics of batch normalization that saw its own rank's rows alone."""
+        variables = [v for layer in self.agreement.local_norms for v in (layer.moving_mean, layer.moving_variance)]
+        for variable in variables:
+            mine = variable.numpy()
+            total, count = self.world.all_reduce([mine * rows, np.array([rows], mine.dtype)], "sum")
+            variable.assign(total / count[0])
+
+    def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
+        if self.sample is None:
+            return None
+        output = self.model.predict_step(_packed(map_tree(tf.convert_to_tensor, self.sample)))
+        return OutputSpec.of(self.sample), OutputSpec.of(map_tree(_to_numpy, output))
+
+    def _named(self, x: Any, model: Any = None) -> Any:
+        """Return features as the model's inputs name them, where these are a dict."""
+        names = getattr(self.model if model is None else model, "_inputs_struct", None)
+        if not isinstance(names, dict) or isinstance(x, dict):
+            return x
+        columns = x if isinstance(x, tuple | list) else (x,)
+        if set(self.features) != set(names):
+            raise DataError(
+                f"the model's inputs are named {sorted(names)}; got the feature columns {list(self.features)}. "
+                "Name the columns after the inputs."
+            )
+        return dict(zip(self.features, columns, strict=True))
+
+    def _weights(self, batch: Batch) -> Any:
+        """Return the weights of rows: those of the data, times those of their classes."""
+        if self.class_weight is None or batch.y is None:
+            return batch.weights
+        labels = flatten(batch.y)[0]
+        if len(labels) > 1:
+            raise ArgumentError("class_weight is for models with one output; got several labels. Use loss_weights.")
+        y = np.asarray(labels[0])
+        classes = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
+        table = np.ones(max(int(classes.max(initial=0)), *self.class_weight) + 1)
+        for number, weight in self.class_weight.items():
+            table[number] = weight
+        weights = table[classes]
+        return weights if batch.weights is None else weights * np.asarray(batch.weights)
+
+    def _tensors(self, tree: Any) -> Any:
+        return map_tree(lambda leaf: _tensor(leaf, self.floatx), tree)
+
+
+def is_model(thing: Any) -> bool:
+    """Say whether something is a Keras model, of version 3 or 2."""
+    return any(
+        kind.__name__ == "Model" and kind.__module__.startswith(("keras.", "tf_keras.")) for kind in type(thing).__mro__
+    )
+
+
+def _check_backend(model: Any) -> None:
+    backend = library(family_of(model)).backend.backend()
+    if backend != "tensorflow":
+        raise ArgumentError(
+            f"Keras runs on {backend!r} here; from_keras needs it on TensorFlow. Set KERAS_BACKEND=tensorflow before "
+            "keras is imported."
+        )
+
+
+def _call(creator: Any, config: dict[str, Any]) -> Any:
+    """Call a creator with its config, if it takes one."""
+    return creator(config) if inspect.signature(creator).parameters else creator()
+
+
+def _seat(model: Any, state: State, example: Any) -> None:
+    """Give a model its variables, from an example row where it has none yet, and the weights of a state."""
+    if not model.built:
+        if example is None:
+            raise ArgumentError(
+                "the model has no weights before it sees a row: its input shape is not known. Fit, evaluate or predict "
+                "first, or give it an Input (or input_shape)."
+            )
+        model(example)
+    if state.payload.get("models") and state.payload["models"][0] is not None:
+        set_weights(model, state.payload["models"][0])
+
+
+def _state_of(model: Any, with_optimizer: bool) -> State:
+    optimizer = optimizer_state(model) if with_optimizer and getattr(model, "optimizer", None) is not None else None
+    weights = [weights_of(model)] if model.built else []
+    return State(payload={"models": weights, "optimizers": [] if optimizer is None else [optimizer], "schedulers": []})
+
+
+def _compiled(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as a graph that takes any number of rows; the function itself where the model runs eagerly."""
+    if getattr(model, "run_eagerly", False):
+        return function
+    if family_of(model) == "keras":
+        function = tf.autograph.experimental.do_not_convert(function)  # as Keras 3 does; tf_keras converts
+    traced: list[Any] = []
+
+    def run(*tensors: Any) -> Any:
+        if not traced:
+            traced.append(tf.function(function, input_signature=[_any_rows(tensor) for tensor in tensors]))
+        return traced[0](*tensors)
+
+    return run
+
+
+def _packed(x: Any, y: Any = None, weights: Any = None) -> Any:
+    """Return a batch as Keras hands it to train_step, which users write too."""
+    if y is None:
+        return (x,) if isinstance(x, tuple | list) else x
+    return (x, y) if weights is None else (x, y, weights)
+
+
+def _any_rows(tensor: Any) -> Any:
+    if isinstance(tensor, tf.Tensor):
+        return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype)
+    return tf.type_spec_from_value(tensor)
+
+
+def _tensor(leaf: Any, floatx: str) -> Any:
+    """Return an array as a tensor, floating numbers in Keras' own precision."""
+    if isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype.kind == "f":
+        array = array.astype(floatx, copy=False)
+    if array.dtype.kind in "mM":
+        raise DataError(f"a Keras model cannot take values of type {array.dtype}. Turn dates into numbers first.")
+    return tf.convert_to_tensor(array)
+
+
+def _set_seed(seed: int) -> None:
+    """Seed all that a model creator may draw from, in whichever Keras it uses."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    tf.random.set_seed(seed)
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:
+            sys.modules[name].utils.set_random_seed(seed % 2**32)
+
+
+def _forget_names() -> None:
+    """Let Keras number its layers and metrics from the beginning: a worker may have made models before."""
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:
+            sys.modules[name].backend.clear_session()
+
+
+def _part_seeds(model: Any, rank: int) -> None:
+    """Let layers that draw (dropout) draw differently on each rank: their rows differ too."""
+    for layer in model._flatten_layers():
+        state = getattr(getattr(layer, "seed_generator", None), "state", None)
+        if state is not None:
+            state.assign(np.asarray(state) + np.asarray([rank, 0], np.asarray(state).dtype))
+
+
+def _set_threads(config: dict[str, Any], world: World) -> None:
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    share = int(asked) if asked.isdigit() else max(1, cores() // world.local_size)
+    with suppress(RuntimeError):  # TensorFlow is at work in this process already
+        tf.config.threading.set_intra_op_parallelism_threads(int(config.get("intra_op_parallelism", share)))
+        tf.config.threading.set_inter_op_parallelism_threads(int(config.get("inter_op_parallelism", share)))
+
+
+def _to_numpy(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf.to_tensor() if isinstance(leaf, tf.RaggedTensor) else leaf)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

@@ -1,0 +1,586 @@
+"""Travel: a Keras model as something that pickles. Owns what of a model, and of the code it refers to, is taken along.
+
+A model is one of two families: "keras" (Keras 3) or "tf_keras" (the Keras 2 that TensorFlow had before).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import tempfile
+import types
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import h5py
+import numpy as np
+
+from orca.errors import ArgumentError, MissingDependency
+
+FAMILIES = ("keras", "tf_keras")
+_INSTEAD = "Pass model_creator, a function that builds and compiles the model on each worker, instead."
+_CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+_OLD_WEIGHTS = "variables.h5"  # tf_keras calls it so
+# Objects of these packages hold nothing that a model's config names.
+_OPAQUE = {"builtins", "numpy", "tensorflow", "h5py", "threading", "weakref", "collections", "inspect", "jax", "torch"}
+
+
+def family_of(model: Any) -> str:
+    """Return "keras" or "tf_keras".
+
+    Raises:
+        ArgumentError: It is no Keras model.
+    """
+    for kind in type(model).__mro__:
+        package = kind.__module__.split(".", 1)[0]
+        if package in FAMILIES and kind.__name__ == "Model":
+            return package
+    raise ArgumentError(
+        f"a Keras model is needed (of keras or tf_keras); got {model!r} of type {type(model).__name__}."
+    )
+
+
+def library(family: str) -> Any:
+    """Import and return the package of a family."""
+    try:
+        return importlib.import_module(family)
+    except ImportError as error:
+        raise MissingDependency.of(family, "tensorflow", f"a {family} model") from error
+
+
+def pack(model: Any) -> PackedModel:
+    """Return a model, compiled or not, as something that can be pickled (with cloudpickle) and rebuilt elsewhere.
+
+    The classes and functions of the user's that the model refers to travel with it, those of her __main__ by value.
+
+    Raises:
+        ArgumentError: It is no Keras model, has no weights yet, or cannot be rebuilt from its config.
+    """
+    family = family_of(model)
+    if not model.built and not isinstance(model, library(family).Sequential):
+        raise ArgumentError(
+            f"the model {model.name!r} ({type(model).__name__}) is not built: it has no weights that could travel to "
+            f"the workers. Call it once on a batch of data, or build(input_shape). {_INSTEAD}"
+        )
+    functions = _Functions()
+    found = _things_of(model)
+    try:
+        with functions.named(model, family, found):
+            archive = _archive(model, family)
+    except Exception as error:  # whatever get_config of the user's raises, or json says of what it returns
+        raise ArgumentError(
+            f"the model {model.name!r} ({type(model).__name__}) cannot be described by its config: "
+            f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
+        ) from error
+    config = json.loads(_members(archive)[_CONFIG])
+    custom = {
+        **{name: function for name, function in functions.taken.items() if name in _names_in(config)[1]},
+        **_custom_objects(found, config, family),
+    }
+    compiling = config.pop("compile_config", None) if is_compiled(model) else None
+    if compiling and family == "keras" and _is_mixed(model) and not _is_scaled(model.optimizer):
+        compiling["auto_scale_loss"] = False  # not part of Keras's own compile config
+    packed = PackedModel(
+        family=family,
+        archive=without_optimizer(archive),
+        custom=custom,
+        compiling=json.dumps(compiling) if compiling else None,
+        policy=_policy_of(model, family),
+        trainable=tuple(bool(layer.trainable) for layer in model._flatten_layers()),
+        optimizer=_state_so_far(model.optimizer) if compiling and model.optimizer is not None else None,
+    )
+    if any(isinstance(thing, type) for thing in custom.values()):
+        _check_that_it_comes_back(packed, model)
+    return packed
+
+
+def is_compiled(model: Any) -> bool:
+    """Say whether a model was compiled."""
+    return bool(model.compiled if family_of(model) == "keras" else model._is_compiled)
+
+
+def weights_of(model: Any) -> list[np.ndarray]:
+    """Return all weights of a model, BatchNorm's statistics among them, in the order of `model.weights`."""
+    return [np.array(array) for array in model.get_weights()]
+
+
+def set_weights(model: Any, arrays: Sequence[np.ndarray]) -> None:
+    """Give a model its weights, in the order of `weights_of`.
+
+    Raises:
+        ArgumentError: Their number or a shape is not the model's.
+    """
+    _assign(model.weights, arrays, f"the model {model.name!r}", "weight")
+
+
+def optimizer_state(model: Any) -> list[np.ndarray] | None:
+    """Return all variables of the model's optimizer (steps, learning rate, slots); None when it has no optimizer.
+
+    Slots that are not there yet are made first, so that the state is the same before and after the first step.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return None
+    _build(optimizer, model)
+    return [np.array(_numpy(variable)) for variable in optimizer_variables(optimizer)]
+
+
+def set_optimizer_state(model: Any, arrays: Sequence[np.ndarray]) -> None:
+    """Give the model's optimizer its variables, in the order of `optimizer_state`.
+
+    Raises:
+        ArgumentError: The model has no optimizer, or the state is that of another optimizer or model.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        raise ArgumentError(
+            f"the model {model.name!r} has no optimizer to give a state to. Call compile(optimizer=...) first."
+        )
+    _build(optimizer, model)
+    _assign(optimizer_variables(optimizer), arrays, f"the optimizer {type(optimizer).__name__}", "variable")
+
+
+def has_slots(model: Any) -> bool:
+    """Say whether a model has an optimizer whose slots are there: after its first step, or a restored state."""
+    optimizer = getattr(model, "optimizer", None)
+    return optimizer is not None and _is_built(optimizer)
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """Return the variables of an optimizer in order, with those that the library itself does not list.
+
+    tf_keras leaves out the learning rate, which schedules of callbacks change, the loss scale, and Nadam's product.
+    """
+    if not _is_tf_keras(optimizer):
+        return list(optimizer.variables)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        scale: Any = getattr(optimizer, "_loss_scale", None)
+        own = [scale._current_loss_scale, scale._counter] if hasattr(scale, "_counter") else []
+        return [*own, *optimizer_variables(inner)]
+    if _is_legacy(optimizer):
+        hyper = [value for _, value in sorted(optimizer._hyper.items()) if hasattr(value, "assign")]
+        return [*optimizer.weights, *hyper]
+    listed = list(optimizer.variables)
+    unlisted = [getattr(optimizer, name, None) for name in ("_learning_rate", "_u_product")]
+    return listed + [one for one in unlisted if hasattr(one, "assign") and all(one is not known for known in listed)]
+
+
+def without_optimizer(archive: bytes, compiled: bool = False) -> bytes:
+    """Return the bytes of a `.keras` file without the optimizer's variables and (unless `compiled`) how to compile."""
+    members = _members(archive)
+    if not compiled:
+        config = json.loads(members[_CONFIG])
+        config.pop("compile_config", None)
+        members[_CONFIG] = json.dumps(config).encode()
+    for name in (_WEIGHTS, _OLD_WEIGHTS):
+        if name in members:
+            members[name] = _without_group(members[name], "optimizer")
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        for name, data in members.items():
+            target.writestr(name, data)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """Hold a model on its way to another process.
+
+    Attributes:
+        family: "keras" or "tf_keras".
+        archive: A `.keras` file: architecture, weights and assets.
+        custom: The classes and functions that the architecture names.
+        compiling: The arguments of compile as JSON; None for a model that was not compiled.
+        policy: The dtype policy under which the model was made.
+        trainable: For each layer whether it learns, in the order of the library's own walk.
+        optimizer: The optimizer's variables; before its first step only those it has then.
+    """
+
+    family: str
+    archive: bytes = field(repr=False)
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    compiling: str | None = field(default=None, repr=False)
+    policy: Any = None
+    trainable: tuple[bool, ...] = field(default=(), repr=False)
+    optimizer: list[np.ndarray] | None = field(default=None, repr=False)
+
+    def unpack(self) -> Any:
+        """Rebuild the model.
+
+        Raises:
+            ArgumentError: It cannot be rebuilt from its config, or not compiled from what its compile was given.
+        """
+        _register_again(self.custom, self.family)
+        with ExitStack() as scopes:
+            scopes.enter_context(_under_policy(self.family, self.policy))
+            scopes.enter_context(library(self.family).utils.custom_object_scope(dict(self.custom)))
+            scopes.enter_context(_quiet())
+            try:
+                model = _read_archive(self.archive, self.family)
+                _set_trainable(model, self.trainable)
+                if self.compiling is not None:
+                    model.compile_from_config(json.loads(self.compiling))
+            except Exception as error:  # from_config and build are the user's code
+                raise ArgumentError(
+                    f"the model cannot be rebuilt from its config: {type(error).__name__}: {_in_short(error)}. "
+                    f"Give each custom class a get_config() with all arguments of its __init__. {_INSTEAD}"
+                ) from error
+        if self.compiling is not None and not is_compiled(model):
+            raise ArgumentError(
+                f"the model {model.name!r} has a compile() of its own, which cannot be repeated on a worker. Give "
+                f"{type(model).__name__} the methods get_compile_config() and compile_from_config(config). {_INSTEAD}"
+            )
+        if self.optimizer is not None:
+            _restore_optimizer(model, self.optimizer)
+        return model
+
+
+# What a model refers to.
+
+
+def _things_of(model: Any) -> list[Any]:
+    """Return what can be reached from a model and may be named in its config: functions, and objects of classes."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    stack: list[Any] = [model, getattr(getattr(model, "_compile_config", None), "config", None)]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in seen or thing is None or isinstance(thing, str | bytes | int | float | types.ModuleType):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Mapping):
+            stack.extend(thing.values())
+        elif isinstance(thing, list | tuple | set | frozenset):
+            stack.extend(thing)
+        elif isinstance(thing, types.MethodType):
+            stack.extend([thing.__self__, thing.__func__])
+        elif isinstance(thing, functools.partial):
+            stack.extend([thing.func, *thing.args, *thing.keywords.values()])
+        elif isinstance(thing, types.FunctionType | type):
+            found.append(thing)
+        elif _package(type(thing)) not in _OPAQUE:
+            found.append(thing)
+            # What hides a method of its class is Keras's wrapper of that method, which holds the whole object.
+            inside = vars(thing) if hasattr(thing, "__dict__") else {}
+            stack.extend(value for name, value in inside.items() if not _is_method(type(thing), name, value))
+    return found
+
+
+def _is_method(kind: type, name: str, value: Any) -> bool:
+    return isinstance(value, types.FunctionType | types.MethodType) and callable(getattr(kind, name, None))
+
+
+def _custom_objects(found: Sequence[Any], config: Any, family: str) -> dict[str, Any]:
+    """Return the classes and functions among `found` that a config names and that are not the library's own."""
+    named, strings = _names_in(config)
+    registered_name = library(family).saving.get_registered_name
+    custom: dict[str, Any] = {}
+    for thing in found:
+        code = thing if isinstance(thing, types.FunctionType | type) else type(thing)
+        if _package(code) in FAMILIES:
+            continue
+        for name in dict.fromkeys([registered_name(code), code.__name__]):
+            if name not in strings:
+                continue
+            other = custom.setdefault(name, code)
+            if other is not code and name in named and isinstance(code, type):
+                raise ArgumentError(
+                    f"the model refers to two different classes of the name {name!r} ({other.__module__}."
+                    f"{other.__qualname__} and {code.__module__}.{code.__qualname__}), which its config cannot tell "
+                    "apart. Rename one of them, or register it under a package of its own with "
+                    "register_keras_serializable(package=...)."
+                )
+    return custom
+
+
+def _names_in(config: Any) -> tuple[set[str], set[str]]:
+    """Return the names of classes and functions in a config, and all its strings."""
+    named: set[str] = set()
+    strings: set[str] = set()
+    stack = [config]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            strings.add(value)
+        elif isinstance(value, list):
+            stack.extend(value)
+        elif isinstance(value, dict):
+            if "class_name" in value:
+                named |= {
+                    value[key] for key in ("class_name", "registered_name", "config") if isinstance(value.get(key), str)
+                }
+            stack.extend(value.values())
+    return named, strings
+
+
+class _Functions:
+    """Give functions names by which a config can tell them apart, while the model is described.
+
+    Keras writes a lambda down as bytecode, which knows no globals elsewhere, and other functions by their bare name.
+    Under a name of their own all of them are only named, and travel like other custom objects.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[str, Any] = {}
+
+    @contextmanager
+    def named(self, model: Any, family: str, found: Sequence[Any]) -> Iterator[None]:
+        with ExitStack() as undo:
+            names = [thing.__name__ for thing in found if isinstance(thing, types.FunctionType)]
+            registered = library(family).saving.get_registered_name
+            for thing in found:
+                if not isinstance(thing, types.FunctionType) or _package(thing) in FAMILIES:
+                    continue
+                if thing.__name__ == "<lambda>" or (
+                    names.count(thing.__name__) > 1 and registered(thing) == thing.__name__
+                ):
+                    self._swap(undo, thing, "__name__", self._take(thing))
+            if family == "tf_keras":
+                for layer in model._flatten_layers():
+                    if isinstance(layer, library(family).layers.Lambda):
+                        self._stand_in(undo, layer)
+            yield
+
+    def _stand_in(self, undo: ExitStack, layer: Any) -> None:
+        """Let a Lambda layer of tf_keras, which writes down bytecode for any function, name its functions instead."""
+        for attribute in ("function", "_output_shape", "mask"):
+            function = getattr(layer, attribute)
+            if isinstance(function, types.FunctionType):
+                name = next((name for name, other in self.taken.items() if other is function), None)
+                self._swap(undo, layer, attribute, _StandIn(name or self._take(function)))
+
+    def _take(self, function: Any) -> str:
+        name = f"function_{len(self.taken)}_of_{function.__module__.rsplit('.', 1)[-1]}"
+        self.taken[name] = function
+        return name
+
+    @staticmethod
+    def _swap(undo: ExitStack, thing: Any, attribute: str, value: Any) -> None:
+        undo.callback(setattr, thing, attribute, getattr(thing, attribute))
+        setattr(thing, attribute, value)
+
+
+class _StandIn:
+    """Be a callable that has a name and is no function."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("only a name")
+
+
+def _register_again(custom: Mapping[str, Any], family: str) -> None:
+    """Register what was registered where it comes from, so that saving the model here names it the same way."""
+    saving = library(family).saving
+    registry = saving.get_custom_objects()
+    for name, thing in custom.items():
+        package, mark, short = name.partition(">")
+        if not mark:
+            continue
+        if registry.get(name) is not thing:
+            registry.pop(name, None)  # of an earlier unpacking: what is registered would win over what came along
+            saving.register_keras_serializable(package, short)(thing)
+
+
+# The archive.
+
+
+def _archive(model: Any, family: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder, _quiet():
+        path = os.path.join(folder, "model.keras")
+        library(family).models.save_model(model, path)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def _read_archive(archive: bytes, family: str) -> Any:
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
+        path = os.path.join(folder, "model.keras")
+        with open(path, "wb") as file:
+            file.write(archive)
+        return library(family).models.load_model(path, compile=False, safe_mode=False)
+
+
+def _members(archive: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(BytesIO(archive)) as source:
+        return {name: source.read(name) for name in source.namelist()}
+
+
+def _without_group(data: bytes, name: str) -> bytes:
+    buffer = BytesIO()
+    with h5py.File(BytesIO(data), "r") as source:
+        if name not in source:
+            return data
+        with h5py.File(buffer, "w") as target:
+            target.attrs.update(source.attrs)
+            for key in source:
+                if key != name:
+                    source.copy(key, target)
+    return buffer.getvalue()
+
+
+def _check_that_it_comes_back(packed: PackedModel, model: Any) -> None:
+    """Rebuild a model with classes of the user's here, where she sees what goes wrong, and compare the weights."""
+    rebuilt = packed.unpack()
+    ours, theirs = weights_of(model), weights_of(rebuilt)
+    same = len(ours) == len(theirs) and all(
+        one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        for one, other in zip(ours, theirs, strict=True)
+    )
+    if not same:
+        raise ArgumentError(
+            f"the model {model.name!r} ({type(model).__name__}) does not get its weights back when it is rebuilt from "
+            f"its config: {len(ours)} weights before, {len(theirs)} after, not all equal. Make its layers attributes "
+            f"in __init__ and create their weights in build(). {_INSTEAD}"
+        )
+
+
+# Trainable, policy, optimizer.
+
+
+def _set_trainable(model: Any, flags: Sequence[bool]) -> None:
+    """Freeze the layers that were frozen; a config tells it of layers, but not of those a subclass makes itself."""
+    layers = list(model._flatten_layers())
+    if len(layers) != len(flags):
+        return  # a model that builds its layers later; those have not been frozen
+    for _ in layers:  # setting a layer sets those in it too: until nothing changes
+        wrong = [(layer, flag) for layer, flag in zip(layers, flags, strict=True) if bool(layer.trainable) != flag]
+        if not wrong:
+            return
+        for layer, flag in wrong:
+            layer.trainable = flag
+
+
+def _policy_of(model: Any, family: str) -> Any:
+    policy = getattr(model, "dtype_policy", None)
+    if policy is None:
+        return None
+    return library(family).dtype_policies.serialize(policy) if family == "keras" else policy.name
+
+
+@contextmanager
+def _under_policy(family: str, policy: Any) -> Iterator[None]:
+    """Let layers that a subclass makes in its __init__ get the dtype policy they had."""
+    if policy is None:
+        yield
+        return
+    keras = library(family)
+    if family == "keras":
+        before, put = keras.config.dtype_policy(), keras.config.set_dtype_policy
+        put(keras.dtype_policies.deserialize(policy) if isinstance(policy, dict) else policy)
+    else:
+        before, put = keras.mixed_precision.global_policy(), keras.mixed_precision.set_global_policy
+        put(policy)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def _is_mixed(model: Any) -> bool:
+    return bool(model.dtype_policy.name == "mixed_float16")
+
+
+def _is_scaled(optimizer: Any) -> bool:
+    return hasattr(optimizer, "inner_optimizer")
+
+
+def _build(optimizer: Any, model: Any) -> None:
+    """Make the slots of an optimizer, if they are not there yet."""
+    if not _is_tf_keras(optimizer):
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        return
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if _is_legacy(inner):
+        inner._create_all_weights(model.trainable_variables)
+    elif not getattr(inner, "_built", False):
+        inner.build(model.trainable_variables)
+
+
+def _is_built(optimizer: Any) -> bool:
+    if not _is_tf_keras(optimizer):
+        return bool(optimizer.built)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return len(inner.weights) > 1 if _is_legacy(inner) else bool(getattr(inner, "_built", False))
+
+
+def _state_so_far(optimizer: Any) -> list[np.ndarray]:
+    """Return an optimizer's variables without making any: slots made early would fix which layers learn."""
+    if not _is_built(optimizer):
+        return [np.array(_numpy(variable)) for variable in _early_variables(optimizer)]
+    return [np.array(_numpy(variable)) for variable in optimizer_variables(optimizer)]
+
+
+def _early_variables(optimizer: Any) -> list[Any]:
+    """Return the step count and, where it is a variable, the learning rate: what an optimizer has before it is built.
+
+    The inner optimizer's for one that scales the loss; a legacy one tells its learning rate in its config.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_learning_rate", None)
+    return [inner.iterations, *([rate] if hasattr(rate, "assign") else [])]
+
+
+def _restore_optimizer(model: Any, arrays: Sequence[np.ndarray]) -> None:
+    optimizer = model.optimizer
+    early = _early_variables(optimizer)
+    if len(arrays) <= len(early):
+        _assign(early, arrays, f"the optimizer {type(optimizer).__name__}", "variable")
+    else:
+        set_optimizer_state(model, arrays)
+
+
+def _is_tf_keras(optimizer: Any) -> bool:
+    return any(_package(kind) == "tf_keras" for kind in type(optimizer).__mro__)
+
+
+def _is_legacy(optimizer: Any) -> bool:
+    return hasattr(optimizer, "_hyper")
+
+
+def _assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, word: str) -> None:
+    if len(variables) != len(arrays):
+        raise ArgumentError(
+            f"{whose} has {len(variables)} {word}s, but {len(arrays)} came. They belong to another model or optimizer: "
+            "build and compile it as it was when they were saved."
+        )
+    for number, (variable, array) in enumerate(zip(variables, arrays, strict=True)):
+        if tuple(variable.shape) != tuple(np.shape(array)):
+            raise ArgumentError(
+                f"{word} {number} of {whose} ({getattr(variable, 'path', variable.name)}) has the shape "
+                f"{tuple(variable.shape)}, but one of the shape {tuple(np.shape(array))} came. They belong to another "
+                "model: build it as it was when they were saved."
+            )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
+def _numpy(variable: Any) -> Any:
+    return variable.numpy()
+
+
+def _package(code: Any) -> str:
+    return str(getattr(code, "__module__", None) or "").split(".", 1)[0]
+
+
+def _in_short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:300] + " ..."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Keras's advice about saving from the user, who did not save."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,594 @@
+"""Openvino: models that only answer. Owns reading and writing model files, the shapes a model takes, and its batches.
+
+A model travels as bytes and is compiled once in a process. Its requests run asynchronously: while some batches are
+computed, the next one is copied in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import fsspec
+import numpy as np
+
+from orca.core.engine import cores, scratch
+from orca.core.learner import OutputSpec, State
+from orca.core.tree import flatten, map_tree, unflatten
+from orca.errors import ArgumentError, DataError
+
+# OpenVINO tells its maker over the network that it is imported, from a fork of the importing process. A worker has
+# threads and sockets that no fork survives, and many workers would do so at once. Without this package it keeps silent.
+_REPORTER = "openvino_telemetry"
+_silent = not {"openvino", _REPORTER} & set(sys.modules)
+if _silent:
+    sys.modules[_REPORTER] = None  # type: ignore[assignment]
+import openvino as ov  # noqa: E402
+
+if _silent:
+    del sys.modules[_REPORTER]
+
+DEFAULT_BATCH = 4
+DEVICE = "CPU"
+_TYPES = ("f16", "f32", "f64", "boolean", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_TOLERANCE = 1e-4
+_TRIAL_ROWS = (1, 3)  # rows that a converted model is tried with: a batch baked into it shows
+
+
+# Model files
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Carry a model to a worker, in OpenVINO's own format.
+
+    Attributes:
+        topology: The bytes of the .xml file.
+        weights: The bytes of the .bin file.
+        batch: The fixed batch to give the model; 0 keeps its own.
+    """
+
+    topology: bytes
+    weights: bytes
+    batch: int = 0
+
+    def open(self) -> ov.Model:
+        """Return the model, reshaped to its batch where it has to be."""
+        return _with_batch(_core().read_model(model=self.topology, weights=self.weights), self.batch)
+
+
+def read_graph(path: str, batch: int = 0) -> tuple[Graph, ov.Model]:
+    """Read a model from an OpenVINO .xml file (its .bin beside it) or an .onnx file, at any fsspec path.
+
+    Returns:
+        The model as it travels, and opened.
+
+    Raises:
+        ArgumentError: A file is missing, is no model, or the model cannot have this batch.
+    """
+    if not path.endswith((".xml", ".onnx")):
+        raise ArgumentError(
+            f"an OpenVINO model is an .xml file (with its .bin beside it) or an .onnx file; got {path!r}. Write other "
+            "models in that form first, with openvino.convert_model and openvino.save_model."
+        )
+    fs, place = fsspec.core.url_to_fs(path)
+    if not fs.isfile(place):
+        raise ArgumentError(f"there is no model file at {path}. Check model_path.")
+    graph = _graph_of(_read_onnx(fs, place, path)) if path.endswith(".onnx") else _read_files(fs, place, path)
+    try:
+        model = graph.open()
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"{path} cannot be read as an OpenVINO model: {_words(error)} Is it complete, and its .bin the right one?"
+        ) from error
+    try:
+        return replace(graph, batch=batch), _with_batch(model, batch)
+    except RuntimeError as error:
+        raise ArgumentError(f"{path} cannot be given batch_size={batch}: {_words(error)} Leave it at 0.") from error
+
+
+def _read_files(fs: Any, place: str, path: str) -> Graph:
+    weights = place.removesuffix(".xml") + ".bin"
+    if not fs.isfile(weights):
+        raise ArgumentError(
+            f"the weights of {path} are missing: there is no {path.removesuffix('.xml')}.bin. "
+            "Copy the .bin file that was saved with it to the same folder."
+        )
+    return Graph(fs.cat_file(place), fs.cat_file(weights))
+
+
+def _read_onnx(fs: Any, place: str, path: str) -> ov.Model:
+    try:
+        # By its path where that is possible: weights may lie in files beside it.
+        return _core().read_model(place if _is_local(fs) else fs.cat_file(place))
+    except RuntimeError as error:
+        raise ArgumentError(f"{path} cannot be read as an ONNX model: {_words(error)} Is it complete?") from error
+
+
+def _graph_of(model: ov.Model) -> Graph:
+    with scratch() as folder:
+        ov.save_model(model, folder / "model.xml", compress_to_fp16=False)
+        return Graph((folder / "model.xml").read_bytes(), (folder / "model.bin").read_bytes())
+
+
+def _with_batch(model: ov.Model, batch: int) -> ov.Model:
+    if batch:
+        shapes = {port: port.partial_shape for port in model.inputs}
+        fixed = {
+            port: [batch, *list(shape)[1:]] for port, shape in shapes.items() if shape.rank.is_static and len(shape)
+        }
+        model.reshape({port: ov.PartialShape(dims) for port, dims in fixed.items()})
+    return model
+
+
+def _write_graph(graph: Graph, path: str) -> None:
+    """Write both files, whole or not at all: the .xml, which readers look for, comes last."""
+    fs, place = fsspec.core.url_to_fs(path)
+    fs.makedirs(os.path.dirname(place), exist_ok=True)
+    files = {place.removesuffix(".xml") + ".bin": graph.weights, place: graph.topology}
+    if not _is_local(fs):  # object stores show a file only when it is complete
+        for name, data in files.items():
+            fs.pipe_file(name, data)
+        return
+    drafts = {name: f"{name}.draft-{uuid.uuid4().hex[:8]}" for name in files}
+    try:
+        for name, data in files.items():
+            fs.pipe_file(drafts[name], data)
+        for name, draft in drafts.items():
+            os.replace(draft, name)
+    finally:
+        for draft in drafts.values():
+            if os.path.exists(draft):
+                os.remove(draft)
+
+
+def _is_local(fs: Any) -> bool:
+    return "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+
+
+@cache
+def _core() -> ov.Core:
+    return ov.Core()
+
+
+def _words(error: Exception) -> str:
+    """Return what OpenVINO says in the end, without the places in its sources."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
+    return (lines[-1] if lines else type(error).__name__).rstrip(".") + "."
+
+
+# What a model takes and gives
+
+
+@dataclass(frozen=True)
+class Port:
+    """Describe an input or output: its shape with None for free dimensions, or None where even their number is free."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @classmethod
+    def of(cls, port: Any, default: str) -> Port:
+        """Describe a port of a model.
+
+        Raises:
+            ArgumentError: It has no rows, or a type that numpy does not have.
+        """
+        name = min(port.names, default=default, key=lambda name: (len(name), name))
+        kind, shape = port.element_type, port.partial_shape
+        dims = None if shape.rank.is_dynamic else tuple(d.get_length() if d.is_static else None for d in shape)
+        if dims == ():
+            raise ArgumentError(
+                f"{name!r} of this model is a single number, not one for each row: its shape must begin with a batch."
+            )
+        if kind.get_type_name() not in _TYPES:
+            raise ArgumentError(
+                f"{name!r} of this model is of type {kind.get_type_name()}, which numpy has no numbers of. "
+                "Convert it to f32 with openvino.preprocess.PrePostProcessor and save the model again."
+            )
+        return cls(name, np.dtype(kind.to_dtype()).name, dims)
+
+    def __str__(self) -> str:
+        dims = "any" if self.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in self.shape) + "]"
+        return f"{self.name!r} {self.dtype} {dims}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Describe a model: its inputs and outputs, and the fixed batch if it has one."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    batch: int | None
+
+    @classmethod
+    def of(cls, model: ov.Model) -> Signature:
+        """Describe a model.
+
+        Raises:
+            ArgumentError: It has no inputs, or their batches differ.
+        """
+        inputs = tuple(Port.of(port, f"input {i}") for i, port in enumerate(model.inputs))
+        outputs = tuple(Port.of(port, f"output {i}") for i, port in enumerate(model.outputs))
+        fixed = {port.shape[0] for port in inputs if port.shape and port.shape[0] is not None}
+        if not inputs or len(fixed) > 1:
+            raise ArgumentError(
+                "all inputs of a model must begin with the same batch dimension; "
+                f"got {', '.join(map(str, inputs)) or 'none'}."
+            )
+        return cls(inputs, outputs, fixed.pop() if fixed else None)
+
+    def output(self) -> OutputSpec | None:
+        """Return what the model gives for a row; None where its shape is not known before it has run."""
+        rows = [port.shape[1:] if port.shape else (None,) for port in self.outputs]
+        if any(None in row for row in rows):
+            return None
+        heads = tuple((port.dtype, tuple(d or 0 for d in row)) for port, row in zip(self.outputs, rows, strict=True))
+        return OutputSpec(heads, flatten(_single(list(self.outputs)))[1])
+
+    def arrange(self, x: Any, nested: bool) -> tuple[list[np.ndarray], tuple[int, ...]]:
+        """Return an array of rows for each input, and the leading dimensions that its answers get.
+
+        Args:
+            x: An array, or a list or tuple of them in the order of the inputs, or a dict by their names.
+            nested: Whether arrays may have one dimension more: batches of rows instead of rows.
+
+        Raises:
+            DataError: The number of arrays, a type or a shape does not fit.
+        """
+        arrays = self._in_order(x)
+        fitted = [self._fit(port, array, nested) for port, array in zip(self.inputs, arrays, strict=True)]
+        leads = {lead for _, lead in fitted}
+        if len(leads) > 1:
+            raise DataError(
+                f"all inputs must have the same rows; got leading dimensions {sorted(leads)}.{self._takes()}"
+            )
+        return [array for array, _ in fitted], leads.pop()
+
+    def _in_order(self, x: Any) -> list[np.ndarray]:
+        names = [port.name for port in self.inputs]
+        if isinstance(x, dict) and set(x) == set(names):
+            x = [x[name] for name in names]
+        arrays = [np.asarray(leaf) for leaf in flatten(x)[0]]
+        if len(arrays) != len(names):
+            raise DataError(
+                f"the model has {len(names)} input(s), but the data has {len(arrays)} array(s) or feature column(s)."
+                f"{self._takes()}"
+            )
+        return arrays
+
+    def _fit(self, port: Port, array: np.ndarray, nested: bool) -> tuple[np.ndarray, tuple[int, ...]]:
+        """Return an array as rows of a port's shape, and its leading dimensions."""
+        if array.dtype.kind not in "biuf":
+            kind = "text" if array.dtype.kind in "OUST" else str(array.dtype)
+            raise DataError(
+                f"input {port.name!r} takes numbers; got {kind}. Turn it into numbers first.{self._takes()}"
+            )
+        got = array.shape
+        want = got[1:] if port.shape is None else port.shape[1:]
+        if _matches(got[1:], want):
+            return array, got[:1]
+        if nested and len(got) == len(want) + 2 and _matches(got[2:], want):
+            if self.batch and got[1] > self.batch:
+                raise DataError(
+                    f"batches of {got[1]} rows do not fit a model with a fixed batch of {self.batch}; got shape {got}. "
+                    f"Pass rows, {['n', *got[2:]]}, or batches of at most {self.batch}."
+                )
+            return array.reshape(got[0] * got[1], *got[2:]), got[:2]
+        if not got[0]:  # an empty column does not know the length of its lists
+            return np.zeros((0, *(size or 0 for size in want)), port.dtype), got[:1]
+        if None not in want and prod(got[1:]) == prod(want) and (len(got) <= 2 or _solid(got[1:]) == _solid(want)):
+            return array.reshape(got[0], *want), got[:1]
+        raise DataError(f"input {port.name!r} does not take an array of shape {got}.{self._takes()}")
+
+    def _takes(self) -> str:
+        return f" The model takes {'; '.join(map(str, self.inputs))} (the first dimension is the rows)."
+
+
+def _single(parts: list[Any]) -> Any:
+    """Return the only part, or the list of several."""
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _matches(got: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
+    return len(got) == len(want) and all(w is None or w == g for g, w in zip(got, want, strict=True))
+
+
+def _solid(shape: tuple[int | None, ...]) -> list[int | None]:
+    """Return a shape without its dimensions of one."""
+    return [size for size in shape if size != 1]
+
+
+# Answering
+
+
+def threads() -> int:
+    """Return how many threads this process may use: clusters tell their tasks by OMP_NUM_THREADS."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(asked), cores()) if asked.isdigit() and int(asked) else cores()
+
+
+def check_config(config: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """Return a compile configuration by property names.
+
+    Raises:
+        ArgumentError: It is no dict, or names a property that there is not.
+    """
+    if not isinstance(config or {}, Mapping):
+        raise ArgumentError(f"config must be a dict of OpenVINO properties; got {config!r}.")
+    named = {str(key() if callable(key) else key): value for key, value in (config or {}).items()}
+    known = list(_core().get_property(DEVICE, "SUPPORTED_PROPERTIES"))
+    for name in named:
+        if name not in known:
+            near = difflib.get_close_matches(name.upper(), known, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ArgumentError(f"config: OpenVINO has no property {name!r} for the {DEVICE}.{hint}")
+    return named
+
+
+class OpenvinoPredictor:
+    """Answer with an OpenVINO model.
+
+    Args:
+        signature: What the model takes and gives.
+        batch_size: Rows of one request; a model with a fixed batch keeps that.
+        config: OpenVINO's compile configuration, on top of ours.
+        nested: Whether data may come as batches of rows, with one dimension more.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        batch_size: int = DEFAULT_BATCH,
+        config: Mapping[str, Any] | None = None,
+        nested: bool = False,
+    ) -> None:
+        self.signature, self.batch_size, self.config, self.nested = signature, batch_size, dict(config or {}), nested
+
+    @classmethod
+    def of(cls, path: str, batch: int = 0) -> tuple[OpenvinoPredictor, State]:
+        """Read a model file; return the predictor and the state that it answers with."""
+        graph, model = read_graph(path, batch)
+        signature = Signature.of(model)
+        return cls(signature), State(payload={"models": [graph]}, output=signature.output())
+
+    @staticmethod
+    def convert(model: Any, sample: Any, path: str) -> str:
+        """Write a torch module or a Keras model as an OpenVINO model: see `convert`."""
+        return convert(model, sample, path)
+
+    def with_options(self, batch_size: int, config: Mapping[Any, Any] | None, nested: bool) -> OpenvinoPredictor:
+        """Return a predictor of the same model that answers with these options."""
+        return OpenvinoPredictor(self.signature, batch_size, check_config(config), nested)
+
+    def restore(self, state: State) -> None:
+        """Compile the model for the threads that this process may use."""
+        graph: Graph = state.payload["models"][0]
+        width = threads()
+        # f32: processors with bf16 would use that by default and answer with two digits. Threads of several tasks on
+        # one machine must not be pinned: all of them would sit on its first cores.
+        settings = {
+            "PERFORMANCE_HINT": "THROUGHPUT",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": width,
+            "ENABLE_CPU_PINNING": width == os.cpu_count(),
+        }
+        try:
+            self.compiled = _core().compile_model(graph.open(), DEVICE, settings | self.config)
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError(
+                f"OpenVINO cannot compile the model with config={self.config}: {_words(error)}"
+            ) from error
+        self._make_queue()
+
+    def predict(self, x: Any) -> Any:
+        """Return the outputs for a block of rows: an array, or a list of arrays where the model has several outputs."""
+        arrays, lead = self.signature.arrange(x, self.nested)
+        rows = prod(lead)
+        outputs = [
+            _joined(port, parts) for port, parts in zip(self.signature.outputs, self._run(arrays, rows), strict=True)
+        ]
+        return _single([output.reshape(*lead, *output.shape[1:]) for output in outputs])
+
+    def _run(self, arrays: list[np.ndarray], rows: int) -> list[list[np.ndarray]]:
+        """Return each output's parts in the order of the rows."""
+        fixed = self.signature.batch
+        size = fixed or self.batch_size
+        starts = range(0, rows, size)
+        found: list[list[np.ndarray]] = [[] for _ in starts]
+        try:
+            for number, start in enumerate(starts):
+                batch = {i: _padded(array[start : start + size], fixed) for i, array in enumerate(arrays)}
+                self.queue.start_async(batch, (found, number))
+            self.queue.wait_all()
+        except RuntimeError as error:
+            self._make_queue()  # the old one keeps its error
+            shapes = [("n", *array.shape[1:]) for array in arrays]
+            raise DataError(f"the OpenVINO model failed on rows of shapes {shapes}: {_words(error)}") from error
+        columns: list[list[np.ndarray]] = [[] for _ in self.signature.outputs]
+        for start, outputs in zip(starts, found, strict=True):
+            count = min(size, rows - start)
+            for port, column, output in zip(self.signature.outputs, columns, outputs, strict=True):
+                if output.shape[:1] != (fixed or count,):
+                    raise DataError(
+                        f"output {port.name!r} has the shape {output.shape} for a batch of {fixed or count} rows: "
+                        "it does not have one answer for each row. Save the model without this output."
+                    )
+                column.append(output[:count])
+        return columns
+
+    def _make_queue(self) -> None:
+        # Twice as many as run at a time: one is filled while another is computed.
+        self.queue = ov.AsyncInferQueue(
+            self.compiled, 2 * self.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        )
+        self.queue.set_callback(_keep)
+
+
+def _keep(request: Any, place: tuple[list[list[np.ndarray]], int]) -> None:
+    found, number = place
+    found[number] = [tensor.data.copy() for tensor in request.output_tensors]
+
+
+def _padded(rows: np.ndarray, batch: int | None) -> np.ndarray:
+    """Return rows filled up to a fixed batch with copies of the last one."""
+    missing = (batch or 0) - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
+
+
+def _joined(port: Port, parts: list[np.ndarray]) -> np.ndarray:
+    if not parts:
+        return np.zeros((0, *(size or 0 for size in (port.shape or (0,))[1:])), port.dtype)
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1:
+        raise DataError(
+            f"the rows of output {port.name!r} differ in shape from batch to batch: {shapes[0]} and {shapes[-1]}. "
+            "Save the model with an output of one shape."
+        )
+    return np.concatenate(parts)
+
+
+# Converting
+
+
+def convert(model: Any, sample: Any, path: str) -> str:
+    """Write a torch module or a Keras model as an OpenVINO model that takes any number of rows.
+
+    Args:
+        model: A `torch.nn.Module`, or a Keras model (Keras 3, or tf_keras).
+        sample: One row: an array with a first dimension of 1, or a tuple of them for several inputs.
+        path: Where the .xml file goes, at any fsspec path (".xml" is added where it lacks); the .bin goes beside it.
+
+    Returns:
+        The path of the .xml file.
+
+    Raises:
+        ArgumentError: OpenVINO cannot convert the model, or what it made does not answer as the model does.
+    """
+    arrays = [np.asarray(leaf) for leaf in flatten(sample)[0]]
+    if not arrays or any(array.shape[:1] != (1,) for array in arrays):
+        shapes = [array.shape for array in arrays]
+        raise ArgumentError(f"sample must be one row: arrays with a first dimension of 1; got shapes {shapes}.")
+    with _answering(model) as (answer, translate), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecated ways of tracing, which OpenVINO takes and the user did not
+        try:
+            converted = translate(sample)
+        except Exception as error:  # tracing runs the user's code, which fails in many ways
+            raise ArgumentError(
+                f"OpenVINO cannot convert this {type(model).__name__}: {type(error).__name__}: {_words(error)}"
+            ) from error
+        graph = _graph_of(converted)
+        for rows in _TRIAL_ROWS:
+            trial = map_tree(partial(np.repeat, repeats=rows, axis=0), sample)
+            _check_agreement(graph, trial, answer(trial))
+    place = path if path.endswith(".xml") else f"{path}.xml"
+    _write_graph(graph, place)
+    return place
+
+
+def _check_agreement(graph: Graph, x: Any, expected: list[np.ndarray]) -> None:
+    """Raise where the converted model answers otherwise than its original."""
+    predictor = OpenvinoPredictor(Signature.of(graph.open()))
+    predictor.restore(State(payload={"models": [graph]}))
+    found = flatten(predictor.predict(tuple(flatten(x)[0])))[0]
+    if len(found) == len(expected) and all(
+        f.shape == e.shape and np.allclose(f, e, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+        for f, e in zip(found, expected, strict=True)
+    ):
+        return
+    said = [[(output.shape, output.ravel()[:3].tolist()) for output in outputs] for outputs in (expected, found)]
+    raise ArgumentError(
+        f"the converted model does not answer as the model does: (shape, first numbers) are {said[0]} for the model "
+        f"and {said[1]} for OpenVINO's. A model that draws random numbers, or whose code fixes the batch, cannot be "
+        "converted."
+    )
+
+
+Answer = Callable[[Any], list[np.ndarray]]
+Translate = Callable[[Any], ov.Model]
+
+
+@contextmanager
+def _answering(model: Any) -> Iterator[tuple[Answer, Translate]]:
+    """Give (what answers with the model, what translates it), with the model in its state for answering."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        training = {module: module.training for module in model.modules()}
+        model.eval()
+        try:
+            with torch.no_grad():
+                yield lambda x: _answer_torch(model, x), lambda sample: _translate_torch(model, sample)
+        finally:
+            for module, was in training.items():
+                module.training = was
+        return
+    for library in ("keras", "tf_keras"):
+        module = sys.modules.get(library)
+        if module is not None and isinstance(model, module.Model):
+            yield lambda x: _answer_keras(model, x), lambda sample: _translate_keras(model, sample)
+            return
+    raise ArgumentError(f"only torch modules and Keras models can be converted; got a {type(model).__name__}.")
+
+
+def _answer_torch(model: Any, x: Any) -> list[np.ndarray]:
+    output = _call_torch(model, map_tree(_tensor_beside(model), x))
+    return [leaf.cpu().numpy() for leaf in flatten(output)[0]]
+
+
+def _translate_torch(model: Any, sample: Any) -> ov.Model:
+    tensors = map_tree(_tensor_beside(model), tuple(sample) if isinstance(sample, list) else sample)
+    shapes = [ov.PartialShape([-1, *np.shape(leaf)[1:]]) for leaf in flatten(sample)[0]]
+    return ov.convert_model(model, example_input=tensors, input=shapes)
+
+
+def _call_torch(model: Any, x: Any) -> Any:
+    return model(*x) if isinstance(x, tuple | list) else model(x)
+
+
+def _tensor_beside(model: Any) -> Callable[[Any], Any]:
+    """Return what makes a tensor of an array, where the model's weights are."""
+    torch = sys.modules["torch"]
+    weight = next(iter(model.parameters()), None)
+    if weight is None:
+        return lambda leaf: torch.from_numpy(np.array(leaf))
+
+    def tensor(leaf: Any) -> Any:
+        found = torch.from_numpy(np.array(leaf)).to(weight.device)
+        return found.to(weight.dtype) if found.is_floating_point() and weight.is_floating_point() else found
+
+    return tensor
+
+
+def _answer_keras(model: Any, x: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in flatten(model(_as_keras_takes(x), training=False))[0]]
+
+
+def _translate_keras(model: Any, sample: Any) -> ov.Model:
+    import tensorflow as tf
+
+    # Not the model itself: OpenVINO would put several outputs in another order.
+    arrays, structure = flatten(_as_keras_takes(sample))
+    signature = [
+        tf.TensorSpec((None, *a.shape[1:]), a.dtype, f"input_{i}") for i, a in enumerate(map(np.asarray, arrays))
+    ]
+
+    def call(*tensors: Any) -> Any:
+        return tuple(flatten(model(unflatten(structure, list(tensors)), training=False))[0])
+
+    return ov.convert_model(tf.function(call, input_signature=signature).get_concrete_function())
+
+
+def _as_keras_takes(x: Any) -> Any:
+    """Return a row tree as Keras takes it: lists of inputs, floats of the usual precision."""
+    x = map_tree(lambda leaf: np.float32(leaf) if np.asarray(leaf).dtype == np.float64 else leaf, x)
+    return list(x) if isinstance(x, tuple) else x

@@ -1,0 +1,288 @@
+"""Creators: functions that make data where it is used. Owns how they are called and what kinds of data they may return.
+
+Every rank calls the creator and gets the whole data, of which it takes its part: a torch DataLoader or Dataset, a
+batched tf.data.Dataset, or arrays. A library is only looked at where the creator has loaded it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orca.core.columns import concatenate
+from orca.core.plan import even_split
+from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Rows, Shards, Stream
+from orca.core.tree import cut_rows, map_tree, rows_of
+from orca.errors import DataError
+from orca.sources.arrays import ArraySource, pair
+
+_drawing = threading.Lock()  # ranks that are threads of one process share its random numbers
+
+
+class CreatorSource:
+    """Wrap a creator function `(config[, batch_size, ...])`, called on every rank.
+
+    It gets the rank's share of a batch; with `spec.whole` the whole batch, of which each rank then takes its part.
+    """
+
+    def __init__(self, data: Callable[..., Any], spec: DataSpec) -> None:
+        self.creator, self.spec = data, spec
+        self.batch_size: int | None = (spec.batch_size or DEFAULT_BATCH) if spec.whole else None
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a function."""
+        return callable(data) and not isinstance(data, type)
+
+    def shards(self, ranks: int, valid: CreatorSource | None = None) -> Shards:
+        """Send the creator, with its share, to every rank."""
+        creators = {"train": self.creator} | ({"valid": valid.creator} if valid else {})
+        pieces: list[Callable[[], Items]] = [
+            CreatorPiece({part: Creation(creator, self.spec, rank, ranks) for part, creator in creators.items()})
+            for rank in range(ranks)
+        ]
+        return Shards(OpenCreated(), lambda: pieces)
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return predictions as arrays, in the order of the data: every worker creates it and answers for its part."""
+        tasks = engine.workers
+        pieces = [Creation(self.creator, self.spec, number, tasks) for number in range(tasks)]
+        told = [answer for answers in engine.map(OnCreated(task), pieces) for answer in answers]
+        if not told:
+            raise DataError(f"there are no rows to predict: what {_name(self.creator)} returned is empty.")
+        return concatenate([output for _, output in sorted(told, key=itemgetter(0))])
+
+
+@dataclass(frozen=True)
+class Creation:
+    """Say what one of several ranks, or tasks, creates."""
+
+    creator: Callable[..., Any]
+    spec: DataSpec
+    rank: int
+    ranks: int
+
+    @property
+    def share(self) -> int:
+        """Return this rank's share of a batch, one row at least."""
+        start, stop = even_split(self.whole, self.ranks)[self.rank]
+        return max(stop - start, 1)
+
+    @property
+    def whole(self) -> int:
+        """Return the rows of a batch over all ranks."""
+        return self.spec.batch_size or DEFAULT_BATCH
+
+    def make(self) -> Any:
+        """Call the creator; return a DataLoader, a tf.data.Dataset or a pair (x, y) of arrays.
+
+        Raises:
+            DataError: It returned something else.
+        """
+        with _one_at_a_time(self.spec.serialize):
+            if self.spec.whole:
+                return self._make_alike()
+            made = self._known(call_creator(self.creator, self.spec.config, self.share), self.share)
+            # A stream flows in whole steps: a rank cannot add the others' shares to its own.
+            return self._make_alike() if _is_stream(made) else made
+
+    def make_whole(self) -> Any:
+        """Call the creator as `make` does, for whole batches that are alike wherever this is called."""
+        with _one_at_a_time(self.spec.serialize):
+            return self._make_alike()
+
+    def _make_alike(self) -> Any:
+        with _drawing:
+            libraries = _seed_draws(self.spec.seed)
+            made = call_creator(self.creator, self.spec.config, self.whole)
+            if libraries != _loaded():  # the creator itself loaded a library, which drew from a seed of its own
+                _seed_draws(self.spec.seed)
+                made = call_creator(self.creator, self.spec.config, self.whole)
+        return self._known(made, self.whole)
+
+    def _known(self, made: Any, size: int) -> Any:
+        """Return what a creator made in one of the forms we know."""
+        if "torch.utils.data" in sys.modules:
+            from orca.sources.torchdata import loader_of
+
+            loader = loader_of(made, size)
+            if loader is not None:
+                return loader
+        if _is_stream(made):
+            return made
+        if ArraySource.wraps(made):
+            # Always with labels: a creator's data is that of fit, also where predict leaves the labels out.
+            x, y = pair(made, self.spec.columns, labelled=True)
+            return ArrayRows(x, y, size)
+        raise DataError(
+            f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
+            "tf.data.Dataset, or numpy arrays: (x, y) or {'x': …, 'y': …}; "
+            f"got {type(made).__name__}."
+        )
+
+
+@dataclass(frozen=True)
+class CreatorPiece:
+    """Carry creators to a rank and call them there."""
+
+    creations: dict[str, Creation]
+
+    def __call__(self) -> Items:
+        """Give (part, data, rank, ranks) items."""
+        for part, creation in self.creations.items():
+            yield part, creation.make(), creation.rank, creation.ranks
+
+
+@dataclass(frozen=True)
+class OpenCreated:
+    """Turn what creators made on a rank into rows and streams."""
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, Rows | Stream]:
+        """Return the rows or the stream of each part."""
+        return {part: _opened(part, made, rank, ranks, folder) for part, made, rank, ranks in items}
+
+
+@dataclass(frozen=True)
+class OnCreated:
+    """Create data on a worker and answer for one part of it."""
+
+    task: Callable[[Any], Any]
+
+    def __call__(self, creation: Creation) -> list[tuple[int, Any]]:
+        """Return (place, outputs) of this part."""
+        with _kept_draws():
+            made = creation.make_whole()
+            return list(_answers(self.task, made, creation.rank, creation.ranks))
+
+
+@dataclass
+class ArrayRows:
+    """Be the rows of arrays that every rank has: each step is cut among the ranks."""
+
+    x: Any
+    y: Any
+    batch_size: int | None
+    shared: bool = field(default=True, init=False)
+    drop_last: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.count = rows_of(self.x if self.y is None else (self.x, self.y))
+
+    def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
+        """Return all indices, shuffled or as they came."""
+        return generator.permutation(self.count) if shuffle else np.arange(self.count)
+
+    def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
+        """Yield (x, y) for each array of indices."""
+        for index in indices:
+            x = map_tree(itemgetter(index), self.x)
+            yield x, None if self.y is None else map_tree(itemgetter(index), self.y)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def call_creator(creator: Callable[..., Any], config: dict[str, Any], size: int) -> Any:
+    """Call a data creator with config and batch_size, whichever of them it takes."""
+    parameters = inspect.signature(creator).parameters
+    if "batch_size" in parameters or len(_required(parameters)) > 1:
+        return creator(config, size)
+    if parameters:
+        # The oldest creators read the batch size from their config.
+        return creator({"batch_size": size, **config})
+    return creator()
+
+
+def _required(parameters: Any) -> list[str]:
+    return [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (2, 4)]
+
+
+def _name(creator: Callable[..., Any]) -> str:
+    return repr(getattr(creator, "__name__", creator))
+
+
+def _is_stream(made: Any) -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(made, tensorflow.data.Dataset)
+
+
+def _opened(part: str, made: Any, rank: int, ranks: int, folder: Path) -> Rows | Stream:
+    if isinstance(made, ArrayRows):
+        return made
+    if _is_stream(made):
+        from orca.sources.tfdata import DatasetStream
+
+        return DatasetStream(made)
+    from orca.sources.torchdata import loader_rows
+
+    return loader_rows(part, made, rank, ranks, folder)
+
+
+def _answers(task: Callable[[Any], Any], made: Any, number: int, tasks: int) -> Iterator[tuple[int, Any]]:
+    """Yield (place, outputs) of one of several tasks that share the data."""
+    if isinstance(made, ArrayRows):
+        start, stop = even_split(made.count, tasks)[number]
+        return iter([(number, task(cut_rows(made.x, slice(start, stop))))] if start < stop else [])
+    if _is_stream(made):
+        from orca.sources.tfdata import dataset_answers
+
+        return dataset_answers(task, made, number, tasks)
+    from orca.sources.torchdata import loader_answers
+
+    return loader_answers(task, made, number, tasks)
+
+
+def _loaded() -> list[str]:
+    return [name for name in ("torch", "tensorflow") if name in sys.modules]
+
+
+def _seed_draws(seed: int) -> list[str]:
+    """Seed all that a creator may draw from; return the libraries that were there to be seeded."""
+    seed %= 2**32
+    random.seed(seed)
+    np.random.seed(seed)
+    libraries = _loaded()
+    if "torch" in libraries:
+        sys.modules["torch"].manual_seed(seed)
+    if "tensorflow" in libraries:
+        sys.modules["tensorflow"].random.set_seed(seed)
+    return libraries
+
+
+@contextmanager
+def _kept_draws() -> Iterator[None]:
+    """Give the random numbers of this process back as they were: the worker that answers may be the user's program."""
+    plain, numpy = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    drawn = None if torch is None else torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(numpy)
+        if torch is not None:
+            torch.random.set_rng_state(drawn)
+
+
+@contextmanager
+def _one_at_a_time(locked: bool) -> Iterator[None]:
+    """Let the creators of one node run one after the other where the user asks for it."""
+    if not locked or sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with open(Path(tempfile.gettempdir()) / ".orcadata.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

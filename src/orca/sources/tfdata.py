@@ -1,0 +1,172 @@
+"""TensorFlow data: a batched tf.data.Dataset as a stream. Owns cutting its batches for the ranks, every row once.
+
+Every rank reads all batches, in the same order, and takes its rows of each: TensorFlow cuts them, inside the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from orca.core.columns import concatenate
+from orca.core.loading import triton_first
+from orca.core.plan import even_split
+from orca.core.source import Batch, DataSpec, Shards
+from orca.core.tree import map_tree
+from orca.errors import ArgumentError, DataError
+
+triton_first()
+import tensorflow as tf  # noqa: E402
+
+
+class DatasetSource:
+    """Wrap a tf.data.Dataset instance: good for predict; training needs a creator, as a pipeline cannot travel."""
+
+    batch_size: int | None = None
+
+    def __init__(self, data: Any, spec: DataSpec) -> None:
+        self.dataset = data
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise a tf.data.Dataset."""
+        return isinstance(data, tf.data.Dataset)
+
+    def shards(self, ranks: int, valid: Any = None) -> Shards:
+        """Refuse: a pipeline may hold Python functions, tables and random numbers that do not travel.
+
+        Raises:
+            ArgumentError: Always; says what to pass instead.
+        """
+        raise ArgumentError(
+            "a tf.data.Dataset cannot be sent to the workers: it belongs to the process that made it. Pass a creator "
+            "that makes it on each worker; it is split for you. Example:\n"
+            "    est.fit(lambda config, batch_size: tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size))"
+        )
+
+    def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
+        """Return predictions as arrays, in the order of the dataset."""
+        batches = [_arrays(parts_of(element)[0]) for element in _steady(checked(self.dataset))]
+        if not batches:
+            raise DataError("there are no rows to predict: the dataset is empty.")
+        return concatenate(engine.map(task, batches))
+
+
+class DatasetStream:
+    """Be the batches of a dataset, cut for the ranks; each pass is a new iterator, which shuffles as the pipeline says.
+
+    Args:
+        dataset: A batched dataset of x, (x, y) or (x, y, weights).
+
+    Raises:
+        DataError: Its elements are of another form, or not batched.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = _steady(checked(dataset))
+        length = int(dataset.cardinality())
+        self.endless = length == tf.data.INFINITE_CARDINALITY
+        self.steps = length if length >= 0 else None
+
+    def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
+        """Yield this rank's part of every step of one more pass over the data.
+
+        Raises:
+            DataError: The tensors of a batch differ in their rows.
+        """
+        for told, element in self.dataset.map(_Cut(rank, ranks)).prefetch(tf.data.AUTOTUNE):
+            counts = told.numpy()
+            if (counts != counts[0]).any():
+                raise DataError(
+                    f"all tensors of a batch must have the same number of rows; got {counts.tolist()}. "
+                    "Check what the dataset gives as features and labels."
+                )
+            rows = int(counts[0])
+            if rows:
+                start, stop = even_split(rows, ranks)[rank]
+                x, y, weights = parts_of(element)
+                yield Batch(x, y, stop - start, rows, 0, weights)  # the first rank has rows whenever any has
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class _Cut:
+    """Cut a rank's rows out of an element, as even_split does; a rank without rows gets the first row as template."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+
+    def __call__(self, *parts: Any) -> tuple[Any, Any]:
+        """Return (rows of each tensor, this rank's rows of x, y and weights): traced by TensorFlow."""
+        counts = tf.stack([_rows(leaf) for leaf in tf.nest.flatten(parts) if leaf is not None])
+        rows, rank = counts[0], self.rank
+        start = rank * (rows // self.ranks) + tf.minimum(tf.cast(rank, rows.dtype), rows % self.ranks)
+        stop = start + rows // self.ranks + tf.cast(rank < rows % self.ranks, rows.dtype)
+        first = tf.where(start < stop, start, 0)
+        last = tf.where(start < stop, stop, 1)
+        return counts, tf.nest.map_structure(lambda leaf: None if leaf is None else _slice(leaf, first, last), parts)
+
+
+def checked(dataset: Any) -> Any:
+    """Return a dataset whose elements are batches of x, (x, y) or (x, y, weights).
+
+    Raises:
+        DataError: They are not.
+    """
+    element = dataset.element_spec
+    if type(element) is tuple and len(element) > 3:
+        raise DataError(
+            f"a dataset must give x, (x, y) or (x, y, weights); got {len(element)} things. "
+            "Put several inputs into a tuple of their own: ((x1, x2), y)."
+        )
+    for spec in tf.nest.flatten(element):
+        shape = getattr(spec, "shape", None)
+        if shape is None and type(spec).__name__ != "NoneTensorSpec":
+            raise DataError(f"a dataset must give tensors; got {spec}.")
+        if shape is not None and shape.rank == 0:
+            raise DataError(
+                f"the dataset must give batches, with rows in their first dimension; got {element}. "
+                "Batch it, e.g. with dataset.batch(batch_size)."
+            )
+    return dataset
+
+
+def parts_of(element: Any) -> tuple[Any, Any, Any]:
+    """Return (x, y, weights) of an element, None for what it does not have."""
+    if type(element) is not tuple:  # a named tuple is one thing to tf.data
+        return element, None, None
+    return (*element, None, None)[:3]
+
+
+def dataset_answers(task: Callable[[Any], Any], dataset: Any, number: int, tasks: int) -> Iterator[tuple[int, Any]]:
+    """Yield (place, outputs) of every n-th batch, for one of several tasks that share a dataset."""
+    for place, element in enumerate(_steady(checked(dataset)).shard(tasks, number).prefetch(tf.data.AUTOTUNE)):
+        yield place * tasks + number, task(_arrays(parts_of(element)[0]))
+
+
+def _steady(dataset: Any) -> Any:
+    """Return the dataset with one order of its elements, however many threads make them."""
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.with_options(options)
+
+
+def _arrays(tree: Any) -> Any:
+    """Return dense tensors as arrays; ragged and sparse ones stay what they are."""
+    return map_tree(lambda leaf: leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf, tree)
+
+
+def _rows(leaf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows(tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, tf.int64)[0]
+
+
+def _slice(leaf: Any, first: Any, last: Any) -> Any:
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[first:last]
+    rest = leaf.dense_shape[1:]
+    return tf.sparse.slice(leaf, tf.concat([[first], tf.zeros_like(rest)], 0), tf.concat([[last - first], rest], 0))
