@@ -1,0 +1,5 @@
+"""The Estimator of OpenVINO models, as zoo.orca.learn.openvino names it."""
+
+from orca.estimator import Estimator
+
+__all__ = ["Estimator"]
