@@ -351,7 +351,7 @@ def _load_folder(place: str, path: str, custom_objects: Any, compile: bool, safe
 
 
 def _read_model(family: str, place: str, path: str, custom_objects: Any, compile: bool, safe_mode: bool) -> Any:
-    if safe_mode and family == "tf_keras" and _holds_bytecode(place):
+    if safe_mode and _holds_bytecode(place):
         raise _would_run_code(path)
     # Keras 3 (3.15 still) does not find losses by their short names ("mse") when it compiles from an .h5 itself.
     by_hand = family == "keras" and compile and os.path.isfile(place) and h5py.is_hdf5(place)
@@ -383,7 +383,7 @@ def _would_run_code(path: str) -> ArgumentError:
 
 
 def _holds_bytecode(place: str) -> bool:
-    """Say whether a model of tf_keras has Lambda layers with bytecode; its safe_mode looks at .keras files alone."""
+    """Say whether a model has lambdas with bytecode: safe_mode of tf_keras and of older Keras 3 reads .keras alone."""
     if os.path.isdir(place):
         with open(os.path.join(place, "keras_metadata.pb"), "rb") as file:
             config = file.read()
@@ -393,7 +393,7 @@ def _holds_bytecode(place: str) -> bool:
             config = found.encode() if isinstance(found, str) else bytes(found)
     else:
         return False
-    return re.search(rb'_type"\s*:\s*"lambda"', config) is not None
+    return re.search(rb'_type"\s*:\s*"lambda"|"__lambda__"', config) is not None
 
 
 def _compile_from_h5(model: Any, place: str, custom_objects: Any) -> None:
