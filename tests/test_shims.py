@@ -20,7 +20,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
 MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
 PATHS = ["orca", "orca.common", "orca.data", "orca.data.shard", "orca.learn", "orca.learn.metrics"]
-PATHS += ["orca.learn.pytorch", "orca.learn.pytorch.estimator"]
+PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
 
 
 @pytest.mark.parametrize("root", ["zoo", "bigdl"])
@@ -60,7 +60,7 @@ def test_both_roots_give_the_same_names(path: str) -> None:
     zoos, bigdls = (importlib.import_module(f"{root}.{path}") for root in ("zoo", "bigdl"))
     assert zoos.__all__ == bigdls.__all__
     own = [name for name in zoos.__all__ if getattr(zoos, name) is not getattr(bigdls, name)]
-    assert own == (["Estimator"] if "pytorch" in path else [])
+    assert own == (["Estimator"] if "pytorch" in path or "tf2" in path else [])
 
 
 def test_shims_hold_every_metric() -> None:
@@ -89,11 +89,22 @@ def test_default_backend_is_the_one_of_the_import_root(kind: Any, backend: str) 
     assert given.backend == BACKENDS["local"]
 
 
+@pytest.mark.parametrize("root", ["zoo", "bigdl"])
+@pytest.mark.parametrize("path", ["orca.learn.tf2", "orca.learn.tf2.estimator"])
+def test_estimator_of_keras_runs_on_the_cluster_that_is_up(root: str, path: str) -> None:
+    keras = pytest.importorskip("keras")
+    kind = importlib.import_module(f"{root}.{path}").Estimator
+    est = kind.from_keras(model_creator=lambda config: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    assert isinstance(est, orca.Estimator)
+    assert est.backend is None
+    assert kind.from_keras(model_creator=len, backend="tf2").backend == BACKENDS["ray"]
+
+
 def test_importing_every_shim_loads_no_framework_and_no_engine() -> None:
     run_program(f"""
         import importlib, sys
         for module in {MODULES!r}:
             importlib.import_module(module)
-        heavy = {{"pyspark", "ray", "torch", "tensorflow", "pandas"}} & set(sys.modules)
+        heavy = {{"pyspark", "ray", "torch", "tensorflow", "keras", "openvino", "pandas"}} & set(sys.modules)
         assert not heavy, heavy
     """)

@@ -62,7 +62,7 @@ class Losses:
     last_loss_sum: float = 0.0
     last_mass: float = 0.0
     steps: int = 0
-    logs: dict[str, float] = field(default_factory=dict)
+    logs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def run_epochs(
         history.steps += losses.steps
         mine = _training_stats(epoch, [losses])
         line = _training_stats(epoch, world.all_gather(losses))
-        validates = valid is not None and _is_due(len(history.epochs) + 1, plan.validation_freq)
+        validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
         if valid is not None and validates:
             reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps)
             line |= _as_validation(reduced)

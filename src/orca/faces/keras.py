@@ -79,6 +79,8 @@ class KerasEstimator(Estimator):
                 "from_keras takes either model_creator (a function (config) that returns a compiled model) or "
                 f"keras_model (a compiled model); got {'neither' if model_creator is None else 'both'}."
             )
+        if config is not None and not isinstance(config, dict):
+            raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
         learner = learner_class("keras").of(
             model_creator if keras_model is None else keras_model, compile_args_creator, options, sync_batch_norm
@@ -154,6 +156,7 @@ class KerasEstimator(Estimator):
                 positive(name, value)
         if on_nan not in ("raise", "warn", "ignore"):
             raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
+        self.learner.check_trainable()
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols)
         source = source_of(data, spec)
         valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
@@ -214,7 +217,7 @@ class KerasEstimator(Estimator):
             raise NotYet("evaluate: sample_weight is not built yet; let a data creator return (x, y, sample_weight).")
         if callbacks:
             raise NotYet("evaluate: callbacks are not built yet; leave them out.")
-        limit = num_steps or steps
+        limit = steps if num_steps is None else num_steps
         if limit is not None:
             positive("num_steps", limit)
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols)
@@ -312,6 +315,7 @@ class KerasEstimator(Estimator):
         custom_objects: dict[str, Any] | None = None,
         compile: bool = True,
         options: Any = None,
+        safe_mode: bool = True,
         **other_names: str,
     ) -> KerasEstimator:
         """Load a model that Keras or `save` wrote (or a checkpoint of `save_checkpoint`) in place of this one's.
@@ -321,13 +325,14 @@ class KerasEstimator(Estimator):
             custom_objects: Name -> class or function of what is not Keras' own.
             compile: Whether to compile it as it was saved.
             options: Accepted.
+            safe_mode: False runs code that the file holds (lambdas): only for files you trust.
             other_names: The path under the names it had: checkpoint, model_path, path.
         """
         place = self._path("load", filepath, other_names)
         if self.learner.is_checkpoint(place):
             return self.load_checkpoint(place)
-        model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile)
-        self.learner = replace(self.learner.of(model, None, self.config, self.learner.sync_batch_norm))
+        model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
+        self.learner = self.learner.of(model, None, self.config, self.learner.sync_batch_norm)
         self._state = self.learner.state_of(model, None)
         return self
 
@@ -392,13 +397,21 @@ def _callbacks(callbacks: Any) -> tuple[Any, ...]:
 def _class_weight(weights: Any) -> dict[int, float] | None:
     if weights is None:
         return None
-    if not isinstance(weights, dict) or not weights or any(int(number) < 0 for number in weights):
-        raise ArgumentError(f"class_weight must be a dict of class numbers and weights; got {weights!r}.")
-    return {int(number): float(weight) for number, weight in weights.items()}
+    try:
+        told = {int(number): float(weight) for number, weight in weights.items()}
+    except (AttributeError, TypeError, ValueError):
+        told = {}
+    if not told or min(told) < 0:
+        raise ArgumentError(
+            f"class_weight must be a dict of class numbers and weights; got {weights!r}. Example: {{0: 1.0, 1: 5.0}}."
+        )
+    return told
 
 
 def _frequency(freq: int | Sequence[int]) -> int | tuple[int, ...]:
-    return positive("validation_freq", freq) if isinstance(freq, int) else tuple(freq)
+    if isinstance(freq, list | tuple | set | range) and freq:
+        return tuple(positive("each epoch of validation_freq", epoch) for epoch in freq)
+    return positive("validation_freq", freq)
 
 
 def _validation_name(name: str) -> str:

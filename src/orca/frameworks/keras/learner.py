@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from orca.core.engine import cores
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
@@ -55,6 +55,11 @@ logger = logging.getLogger(__name__)
 _ENVIRONMENT = ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND")
 # Callbacks that write files: one rank does it for all.
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
+
+_NOT_COMPILED = (
+    "the model is not compiled, so there is no loss to train or evaluate with. Call model.compile(...), "
+    "or pass compile_args_creator."
+)
 
 
 @dataclass
@@ -114,7 +119,9 @@ class KerasLearner:
         return cls(model, None, compile_args, **options)
 
     def check_trainable(self) -> None:
-        """Hear about a model that is not compiled when it is made."""
+        """Check that a model instance is compiled; what a creator makes is looked at where it is made."""
+        if self.packed is not None and self.packed.compiling is None and self.compile_args is None:
+            raise ArgumentError(_NOT_COMPILED)
 
     save_model = staticmethod(save_model)
     load_model = staticmethod(load_model)
@@ -153,30 +160,26 @@ class KerasLearner:
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build the model on this rank; its weights agree as soon as the first batch tells their shapes."""
-        _set_threads(self.config, world)
+        _set_threads(self.config)
         _forget_names()
         self.world, self.seed, self.training = world, seed, training
         _set_seed(seed)
         self.model = self._make()
         if not is_compiled(self.model):
-            raise ArgumentError(
-                "the model is not compiled, so there is no loss to train or evaluate with. Call model.compile(...) in "
-                "model_creator, or pass compile_args_creator."
-            )
+            raise ArgumentError(_NOT_COMPILED)
         self.given: State | None = state
         self.ready = False
         self.sample: Any = None
         self.steps: dict[str, Any] = {}
+        self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
-        self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
-        self.callbacks: Any = None
+        self.plan, self.usual, self.number, self.begun = plan, steps, plan.initial_epoch, False
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
         """Train one epoch."""
         losses = Losses()
-        shown: list[float] = []
         pulse.at(DATA)
         for batch in batches:
             if not losses.steps:
@@ -192,7 +195,6 @@ class KerasLearner:
             self._check_finite(loss, losses.steps, epoch, plan)
             self.callbacks.on_train_batch_end(losses.steps - 1, logs)
             self.agreement.wants_stop = bool(self.model.stop_training)
-            shown.append(loss)
             pulse.step(epoch, losses.steps, pulse.steps, loss)
             pulse.at(DATA)
             if self.agreement.stop:
@@ -200,6 +202,7 @@ class KerasLearner:
         losses.mass = losses.rows
         self._merge_local_norms(losses.rows)
         losses.logs = self._merge_metrics()
+        losses.logs.pop("loss", None)  # ours is exact for losses with masks and sums too
         return losses
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
@@ -207,22 +210,17 @@ class KerasLearner:
         losses = Losses()
         measured: list[Any] = []
         told: list[int] = []
-        logs: Any = {}
-        callbacks = getattr(self, "callbacks", None)
         pulse.at(DATA)
         for batch in batches:
             if not losses.steps:
                 self._prepare(batch)
                 self.model.reset_metrics()
-                if callbacks:
-                    callbacks.on_test_begin()
+                self.callbacks.on_test_begin()
             pulse.at(EVALUATE)
             if batch.rows or not losses.steps:  # a rank without rows goes along once, so that its metrics exist
-                if callbacks:
-                    callbacks.on_test_batch_begin(losses.steps)
+                self.callbacks.on_test_batch_begin(losses.steps)
                 logs, *numbers = self._step("test", batch)
-                if callbacks:
-                    callbacks.on_test_batch_end(losses.steps, logs)
+                self.callbacks.on_test_batch_end(losses.steps, logs)
                 measured.append(tf.stack(numbers))
             else:
                 measured.append(tf.zeros(2, tf.float64))
@@ -231,17 +229,19 @@ class KerasLearner:
             losses.steps += 1
             pulse.at(DATA)
         if losses.steps:
-            losses.loss_sum, losses.mass = self._exact_sum(measured, told), losses.rows
             losses.logs = self._merge_metrics()
-        if callbacks and losses.steps:
-            callbacks.on_test_end(losses.logs)
+            exact, tracked = self._exact_sum(measured, told), losses.logs.pop("loss", np.nan)
+            losses.loss_sum, losses.mass = tracked * losses.rows if np.isnan(exact) else exact, losses.rows
+            self.callbacks.on_test_end(losses.logs)
         return losses
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Tell the callbacks what the epoch gave; say whether one of them asks to stop."""
         logs = {name.removeprefix("train_"): line[name] for name in line if name.startswith("train_")}
         logs |= {name: line[name] for name in line if name.startswith("val_") and name != "val_num_samples"}
+        known = set(logs)
         self.callbacks.on_epoch_end(self.number, logs)
+        line |= {f"train_{name}": logs[name] for name in logs if name not in known}  # as a scheduler tells its rate
         self.number += 1
         restored = self.number >= self.plan.initial_epoch + self.plan.epochs and not self.plan.max_steps
         return bool(self.model.stop_training) or restored
@@ -249,8 +249,6 @@ class KerasLearner:
     def finish(self) -> None:
         """Tell the callbacks that the fit is over."""
         finalize = getattr(self.model.optimizer, "finalize_variable_values", None)
-        if self.callbacks is None:
-            return
         if finalize is not None:  # an optimizer that averages weights leaves the average behind
             finalize(self.model.trainable_variables)
         self.callbacks.on_train_end()
@@ -259,7 +257,7 @@ class KerasLearner:
         """Return weights and optimizer state; what rows and answers look like from whoever saw a row."""
         told = self.world.all_gather(self._describe())
         state = _state_of(self.model, with_optimizer=self.training) if self.ready else self.given or State()
-        state.input, state.output = next((specs for specs in told if specs), (None, None))
+        state.input, state.output = next((specs for specs in told if specs), (state.input, state.output))
         return state
 
     def leave(self) -> None:
@@ -269,6 +267,8 @@ class KerasLearner:
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""
+        _set_threads(self.config)
+        _set_seed(0)  # a model without weights yet must at least be the same on all workers
         self.model = self._make()
         self.given = state
         self.answer: Any = None
@@ -278,10 +278,11 @@ class KerasLearner:
         flat, structure = flatten(self._tensors(self._named(x)))
         if self.answer is None:
             _seat(self.model, self.given or State(), unflatten(structure, [leaf[:1] for leaf in flat]))
-            self.answer = _compiled(
-                self.model, lambda *leaves: self.model.predict_step(_packed(unflatten(structure, list(leaves))))
-            )
-        return map_tree(_to_numpy, self.answer(*flat))
+            self.answer = _Graphs(self.model, self._answer)
+        return map_tree(_to_numpy, self.answer(structure, *flat))
+
+    def _answer(self, structure: Any, *leaves: Any) -> Any:
+        return self.model.predict_step(_packed(unflatten(structure, list(leaves))))
 
     def _make(self) -> Any:
         os.environ.update(self.environment)
@@ -293,7 +294,13 @@ class KerasLearner:
         _check_backend(model)
         self.floatx = str(library(family_of(model)).backend.floatx())
         if self.compile_args:
-            model.compile(**_call(self.compile_args, self.config))
+            arguments = _call(self.compile_args, self.config)
+            if not isinstance(arguments, dict):
+                raise ArgumentError(
+                    "compile_args_creator must return a dict of arguments for model.compile; "
+                    f"got {type(arguments).__name__}."
+                )
+            model.compile(**arguments)
         return model
 
     def _prepare(self, batch: Batch) -> None:
@@ -317,8 +324,9 @@ class KerasLearner:
 
     def _open_epoch(self, batch: Batch, epoch: int) -> None:
         self._prepare(batch)
-        if self.callbacks is None:
+        if not self.begun:
             self._begin_callbacks()
+            self.begun = True
         tf.random.set_seed(int(np.random.SeedSequence([self.seed, epoch, self.world.rank]).generate_state(1)[0]))
         self.agreement.wants_stop = self.agreement.stop = False
         self.model.reset_metrics()
@@ -326,14 +334,13 @@ class KerasLearner:
 
     def _begin_callbacks(self) -> None:
         module = library(family_of(self.model)).callbacks
-        writers = tuple(getattr(module, name) for name in _WRITERS if hasattr(module, name))
-        mine = [each for each in self.plan.callbacks if self.world.rank == 0 or not isinstance(each, writers)]
+        mine = [each for each in self.plan.callbacks if self.world.rank == 0 or not _is_a(each, *_WRITERS)]
         params = {"epochs": self.plan.initial_epoch + self.plan.epochs, "steps": self.usual, "verbose": 0}
         self.callbacks = module.CallbackList(mine, add_history=True, add_progbar=False, model=self.model, **params)
         self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
         self.model.stop_training = False
         self.callbacks.on_train_begin()
-        if any(isinstance(each, module.BackupAndRestore) for each in self.plan.callbacks):
+        if any(_is_a(each, "BackupAndRestore") for each in self.plan.callbacks):
             self._follow_restored()
 
     def _follow_restored(self) -> None:
@@ -349,32 +356,30 @@ class KerasLearner:
         weights = self._weights(batch) if kind == "train" else batch.weights
         parts = {"x": self._named(batch.x), "y": batch.y, "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
-        if "y" not in tree and isinstance(getattr(self.model, "loss", None), str):
+        if "y" not in tree and _compares(self.model):
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
         flat, structure = flatten(tree)
         if kind not in self.steps:
-            self.steps[kind] = _compiled(self.model, self._traced(kind, structure))
+            own = self.model.train_step if kind == "train" else self.model.test_step
+            self.steps[kind] = _Graphs(self.model, partial(self._run, own))
         rows = tf.constant(batch.rows, tf.float32)
         leads = tf.constant(float(batch.leader == self.world.rank), tf.float32)
         try:
             with self._aside(batch.rows > 0):
-                result: tuple[Any, Any, Any] = self.steps[kind](rows, leads, *flat)
+                result: tuple[Any, Any, Any] = self.steps[kind](structure, rows, leads, *flat)
                 return result
         except tf.errors.OpError:
             if self.agreement.error is not None:
                 raise self.agreement.error from None
             raise
 
-    def _traced(self, kind: str, structure: Any) -> Callable[..., Any]:
-        own = self.model.train_step if kind == "train" else self.model.test_step
-
-        def step(rows: Any, leads: Any, *leaves: Any) -> tuple[Any, Any, Any]:
-            parts = unflatten(structure, list(leaves))
-            self.agreement.enter(rows, leads)
-            logs = own(_packed(**parts))
-            return logs, *self.agreement.measured()
-
-        return step
+    def _run(
+        self, own: Callable[..., Any], structure: Any, rows: Any, leads: Any, *leaves: Any
+    ) -> tuple[Any, Any, Any]:
+        parts = unflatten(structure, list(leaves))
+        self.agreement.enter(rows, leads)
+        logs = own(_packed(**parts))
+        return logs, *self.agreement.measured()
 
     @contextmanager
     def _aside(self, counts: bool) -> Iterator[None]:
@@ -401,7 +406,7 @@ class KerasLearner:
         found = [variable for metric in self.model.metrics for variable in metric.variables]
         return list({id(variable): variable for variable in found}.values())
 
-    def _merge_metrics(self) -> dict[str, float]:
+    def _merge_metrics(self) -> dict[str, Any]:
         """Add the ranks' metrics up and return what they say; a metric keeps sums, so the result is exact."""
         variables = self._metric_variables()
         if variables:
@@ -411,9 +416,7 @@ class KerasLearner:
             ends = np.cumsum([np.size(value) for value in values])[:-1]
             for variable, value, part in zip(variables, values, np.split(total, ends), strict=True):
                 variable.assign(part.reshape(value.shape).astype(value.dtype))
-        results = {name: float(np.mean(value)) for name, value in self.model.get_metrics_result().items()}
-        self.tracked = results.pop("loss", float("nan"))
-        return results
+        return {name: np.asarray(value).tolist() for name, value in self.model.get_metrics_result().items()}
 
     def _exact_sum(self, measured: list[Any], step_rows: list[int]) -> float:
         """Return this rank's part of the sum over steps of (loss of the step times its rows)."""
@@ -460,7 +463,8 @@ class KerasLearner:
 
     def _named(self, x: Any, model: Any = None) -> Any:
         """Return features as the model's inputs name them, where these are a dict."""
-        names = getattr(self.model if model is None else model, "_inputs_struct", None)
+        model = self.model if model is None else model
+        names = getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
         if not isinstance(names, dict) or isinstance(x, dict):
             return x
         columns = x if isinstance(x, tuple | list) else (x,)
@@ -506,6 +510,18 @@ def _check_backend(model: Any) -> None:
         )
 
 
+def _is_a(callback: Any, *names: str) -> bool:
+    """Say whether a callback is of one of these classes of Keras, of whichever Keras."""
+    return any(kind.__name__ in names for kind in type(callback).__mro__)
+
+
+def _compares(model: Any) -> bool:
+    """Say whether a model compares its outputs with labels: a step of the user's own may do without."""
+    step = inspect.getmodule(type(model).train_step)
+    own = step is None or not step.__name__.startswith(("keras.", "tf_keras."))
+    return getattr(model, "loss", None) is not None and not own
+
+
 def _call(creator: Any, config: dict[str, Any]) -> Any:
     """Call a creator with its config, if it takes one."""
     return creator(config) if inspect.signature(creator).parameters else creator()
@@ -530,20 +546,45 @@ def _state_of(model: Any, with_optimizer: bool) -> State:
     return State(payload={"models": weights, "optimizers": [] if optimizer is None else [optimizer], "schedulers": []})
 
 
-def _compiled(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function as a graph that takes any number of rows; the function itself where the model runs eagerly."""
-    if getattr(model, "run_eagerly", False):
-        return function
-    if family_of(model) == "keras":
-        function = tf.autograph.experimental.do_not_convert(function)  # as Keras 3 does; tf_keras converts
-    traced: list[Any] = []
+class _Graphs:
+    """Be a function of (structure, tensors) as graphs: one for each structure and kind of tensors.
 
-    def run(*tensors: Any) -> Any:
-        if not traced:
-            traced.append(tf.function(function, input_signature=[_any_rows(tensor) for tensor in tensors]))
-        return traced[0](*tensors)
+    A graph takes any number of rows. Where another size differs from those seen before, it is traced anew with that
+    size left free. A model that runs eagerly gets the function itself.
+    """
 
-    return run
+    def __init__(self, model: Any, function: Callable[..., Any]) -> None:
+        self.eager = bool(getattr(model, "run_eagerly", False))
+        # As Keras 3 does; tf_keras converts.
+        plain = family_of(model) == "keras"
+        self.function = tf.autograph.experimental.do_not_convert(function) if plain else function
+        self.known: dict[Any, tuple[list[Any], Any]] = {}
+
+    def __call__(self, structure: Any, *tensors: Any) -> Any:
+        if self.eager:
+            return self.function(structure, *tensors)
+        kind = (structure, *(tensor.dtype for tensor in tensors), *(tensor.shape.rank for tensor in tensors))
+        specs = self.known[kind][0] if kind in self.known else None
+        if specs is None or not all(s.shape.is_compatible_with(t.shape) for s, t in zip(specs, tensors, strict=True)):
+            specs = [_spec(t, None if specs is None else specs[i].shape) for i, t in enumerate(tensors)]
+            traced = tf.function(partial(self.function, structure), input_signature=specs)
+            # To call the graph itself costs half of what the function around it costs.
+            self.known[kind] = specs, traced.get_concrete_function()
+        return self.known[kind][1](*tensors)
+
+
+def _spec(tensor: Any, seen: Any) -> Any:
+    """Describe a tensor with any number of rows, and with any size where that differs from what was seen before."""
+    sizes = tensor.shape.as_list()
+    before = sizes if seen is None else seen.as_list()
+    shape = [None, *(s if s == b else None for s, b in zip(sizes[1:], before[1:], strict=True))] if sizes else []
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, tensor.row_splits.dtype)
+    return (
+        tf.SparseTensorSpec(shape, tensor.dtype)
+        if isinstance(tensor, tf.SparseTensor)
+        else tf.TensorSpec(shape, tensor.dtype)
+    )
 
 
 def _packed(x: Any, y: Any = None, weights: Any = None) -> Any:
@@ -551,12 +592,6 @@ def _packed(x: Any, y: Any = None, weights: Any = None) -> Any:
     if y is None:
         return (x,) if isinstance(x, tuple | list) else x
     return (x, y) if weights is None else (x, y, weights)
-
-
-def _any_rows(tensor: Any) -> Any:
-    if isinstance(tensor, tf.Tensor):
-        return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype)
-    return tf.type_spec_from_value(tensor)
 
 
 def _tensor(leaf: Any, floatx: str) -> Any:
@@ -596,12 +631,14 @@ def _part_seeds(model: Any, rank: int) -> None:
             state.assign(np.asarray(state) + np.asarray([rank, 0], np.asarray(state).dtype))
 
 
-def _set_threads(config: dict[str, Any], world: World) -> None:
+def _set_threads(config: dict[str, Any]) -> None:
+    """Give TensorFlow the threads that its config asks for, or those that this worker may use."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    share = int(asked) if asked.isdigit() else max(1, cores() // world.local_size)
-    with suppress(RuntimeError):  # TensorFlow is at work in this process already
-        tf.config.threading.set_intra_op_parallelism_threads(int(config.get("intra_op_parallelism", share)))
-        tf.config.threading.set_inter_op_parallelism_threads(int(config.get("inter_op_parallelism", share)))
+    for kind in ("intra", "inter"):
+        threads = config.get(f"{kind}_op_parallelism", asked if asked.isdigit() else None)
+        if threads is not None:
+            with suppress(RuntimeError):  # TensorFlow is at work in this process already
+                getattr(tf.config.threading, f"set_{kind}_op_parallelism_threads")(int(threads))
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:

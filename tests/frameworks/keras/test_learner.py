@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+import keras
+import tensorflow as tf
+import tf_keras
+
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan, OutputSpec, State
+from orca.errors import ArgumentError, DataError, WorkerFailed
+from orca.frameworks.keras.learner import KerasLearner, is_model
+from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.testing import ThreadEngine, shards_of
+
+# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
+with suppress(RuntimeError):
+    tf.config.threading.set_inter_op_parallelism_threads(8)
+tf.constant(0)
+
+X = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
+Y = (X.sum(axis=1) > 0).astype(np.float32)
+
+
+def scorer(config: dict[str, Any]) -> Any:
+    """Return a compiled model, its weights drawn from the seed of the day."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1, "sigmoid")])
+    model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    return model
+
+
+def learner_of(model: Any = scorer, compile_args: Any = None, **config: Any) -> KerasLearner:
+    return KerasLearner.of(model, compile_args, config, True)
+
+
+def parts(*sizes: int) -> Any:
+    """Return the rows dealt to ranks, so many to each."""
+    ends = np.cumsum(sizes)
+    return shards_of([(X[end - size : end], Y[end - size : end]) for size, end in zip(sizes, ends, strict=True)])
+
+
+def fit(learner: KerasLearner, *sizes: int, state: State | None = None, **options: Any) -> tuple[Any, State]:
+    plan = FitPlan(**{"batch_size": 8, "shuffle": False, **options})
+    results = ThreadEngine(len(sizes)).run(FitJob(learner, plan, (), state), parts(*sizes), Settings())
+    return results[0]
+
+
+def test_creators_and_models_of_both_families_are_taken() -> None:
+    assert learner_of().packed is None
+    for family in (keras, tf_keras):
+        model = family.Sequential([family.Input((4,)), family.layers.Dense(1)])
+        assert is_model(model) and learner_of(model).creator is None
+    assert not is_model(keras.layers.Dense(1)) and not is_model(scorer)
+
+
+@pytest.mark.parametrize(
+    ("model", "compile_args", "message"),
+    [
+        (None, None, "there is no model"),
+        ("model.keras", None, "must be a Keras model or a function .*; got str"),
+        (scorer, {"loss": "mse"}, "compile_args_creator must be a function .*; got dict"),
+    ],
+)
+def test_wrong_kinds_are_refused_before_anything_travels(model: Any, compile_args: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        learner_of(model, compile_args)
+
+
+def test_seed_decides_the_first_weights_and_nothing_of_the_callers_draws() -> None:
+    np.random.seed(5)
+    expected = np.random.random()
+    np.random.seed(5)
+    first, again, other = (learner_of().initial_state(seed).payload["models"][0] for seed in (1, 1, 2))
+    assert np.random.random() == expected
+    assert all((left == right).all() for left, right in zip(first, again, strict=True))
+    assert (first[0] != other[0]).any()
+
+
+def test_rank_without_rows_changes_nothing() -> None:
+    start = learner_of().initial_state(0)
+    history, state = fit(learner_of(), 23, state=start, epochs=2)
+    beside, same = fit(learner_of(), 23, 0, state=start, epochs=2)
+    for left, right in zip(state.payload["models"][0], same.payload["models"][0], strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-6)
+    for line, other in zip(history.epochs, beside.epochs, strict=True):
+        assert line == pytest.approx(other, rel=1e-5)
+
+
+def test_metrics_that_are_no_means_merge_exactly() -> None:
+    start = learner_of().initial_state(0)
+    model = learner_of().build(start)
+    loss, auc = model.evaluate(X, Y, verbose=0)
+    for sizes in ((23,), (20, 3), (1, 22), (0, 23)):
+        job = EvaluateJob(learner_of(), 8, (), start)
+        reduced, _, (_, output) = ThreadEngine(len(sizes)).run(job, parts(*sizes), Settings())[0]
+        assert reduced == pytest.approx({"num_samples": 23, "val_loss": loss, "auc": auc}, rel=1e-5)
+        assert output == OutputSpec((("float32", (1,)),), output.structure)
+
+
+def test_state_tells_what_rows_and_answers_look_like_and_how_far_training_came() -> None:
+    _, state = fit(learner_of(), 12, 11, epochs=2)
+    assert state.input is not None and state.output is not None
+    assert (state.input.heads, state.output.heads) == ((("float32", (4,)),), (("float32", (1,)),))
+    assert (state.epoch, state.steps) == (2, 6)
+    assert state.for_answers().payload.keys() == {"models"}
+
+
+def test_optimizer_goes_on_where_it_was() -> None:
+    start = learner_of().initial_state(0)
+    adam = learner_of(compile_args=lambda config: {"optimizer": keras.optimizers.Adam(0.05), "loss": "mse"})
+    _, whole = fit(adam, 12, 11, epochs=3, state=start)
+    _, half = fit(adam, 12, 11, epochs=1, state=start)
+    _, rest = fit(adam, 12, 11, epochs=2, state=half)
+    for left, right in zip(whole.payload["models"][0], rest.payload["models"][0], strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-6)
+    assert (rest.epoch, rest.steps) == (whole.epoch, whole.steps) == (3, 9)
+
+
+def test_model_that_runs_eagerly_or_in_half_precision_answers() -> None:
+    def half(config: Any) -> Any:
+        policy = "mixed_bfloat16"
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, dtype=policy)])
+
+    def eager(config: Any) -> Any:
+        model = scorer(config)
+        model.compile(run_eagerly=True)
+        return model
+
+    for creator in (half, eager):
+        learner = learner_of(creator)
+        state = learner.initial_state(0)
+        answers = PredictJob.of(learner, state, 8)(X)
+        assert answers.dtype == np.float32
+        own = np.asarray(learner.build(state)(X)).astype(np.float32)
+        np.testing.assert_allclose(answers, own, atol=1e-2 if creator is half else 1e-6)
+
+
+def test_values_and_names_that_do_not_fit_are_said() -> None:
+    def named(config: Any) -> Any:
+        inputs = {name: keras.Input((1,), name=name) for name in ("a", "b")}
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(list(inputs.values()))))
+
+    learner = learner_of(named)
+    job = PredictJob.of(learner, learner.initial_state(0), 8)
+    with pytest.raises(DataError, match=r"inputs are named \['a', 'b'\]; got the feature columns \[\]"):
+        job((X[:, 0], X[:, 1]))
+    plain = PredictJob.of(learner_of(), learner_of().initial_state(0), 8)
+    with pytest.raises(DataError, match="cannot take values of type datetime64"):
+        plain(np.zeros((2, 4), "datetime64[s]"))
+    with pytest.raises(WorkerFailed, match="the model is not compiled"):
+        fit(learner_of(named), 12, 11)
