@@ -227,13 +227,13 @@ def _hook_norms(model: Any, agreement: Agreement, synchronized: bool) -> list[An
     """Let batch normalization see the rows of all ranks; return the layers that go on seeing their rank's alone."""
     local = []
     for layer in norms_of(model):
-        modern = hasattr(layer, "_reduction_axes")
-        if modern and (synchronized or layer.synchronized):
-            layer._moments = _moments_of(layer, agreement)
-        elif getattr(layer, "synchronized", False):
-            layer._calculate_mean_and_var = _legacy_moments_of(agreement)
-        else:
+        odd = getattr(layer, "renorm", False) or getattr(layer, "virtual_batch_size", None) is not None
+        if odd or not (synchronized or layer.synchronized):
             local.append(layer)
+        elif hasattr(layer, "_reduction_axes"):
+            layer._moments = _moments_of(layer, agreement)
+        else:
+            _hook_legacy_norm(layer, agreement)
     return local
 
 
@@ -243,25 +243,37 @@ def _moments_of(layer: Any, agreement: Agreement) -> Callable[..., Any]:
         shape = [1] * len(inputs.shape)
         shape[channel] = -1
         centre = tf.cast(tf.convert_to_tensor(layer.moving_mean), inputs.dtype)
-        mean, variance = _over_ranks(inputs, axes, tf.reshape(centre, shape), mask, agreement)
+        mean, variance, _ = _over_ranks(inputs, axes, tf.reshape(centre, shape), mask, agreement)
         return mean + centre, variance
 
     return moments
 
 
-def _legacy_moments_of(agreement: Agreement) -> Callable[..., Any]:
+def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
+    """Do the same for tf_keras, whose fused kernel cannot wait for others and corrects the variance it remembers."""
+    fused, counted = bool(layer.fused), [tf.constant(0.0)]
+    layer.fused = False
+    remember = layer._assign_moving_average
+
     def moments(inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
-        mean, variance = _over_ranks(inputs, reduction_axes, tf.zeros((), inputs.dtype), mask, agreement)
+        mean, variance, counted[0] = _over_ranks(inputs, reduction_axes, tf.zeros((), inputs.dtype), mask, agreement)
         if keep_dims:
             shape = [1 if axis in reduction_axes else -1 for axis in range(len(inputs.shape))]
             mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
         return mean, variance
 
-    return moments
+    def remember_corrected(variable: Any, value: Any, momentum: Any, inputs_size: Any) -> Any:
+        if variable is layer.moving_variance:
+            value *= tf.cast(counted[0] / (counted[0] - 1), value.dtype)
+        return remember(variable, value, momentum, inputs_size)
+
+    layer._calculate_mean_and_var = moments
+    if fused:
+        layer._assign_moving_average = remember_corrected
 
 
-def _over_ranks(inputs: Any, axes: Any, centre: Any, mask: Any, agreement: Agreement) -> tuple[Any, Any]:
-    """Return the mean distance from the centre and the variance of each channel, over the rows of all ranks.
+def _over_ranks(inputs: Any, axes: Any, centre: Any, mask: Any, agreement: Agreement) -> tuple[Any, Any, Any]:
+    """Return the mean distance from the centre and the variance of each channel over all ranks, and what it counted.
 
     Around the layer's running mean, as a sum of squares around zero loses digits where the mean is large.
     """
@@ -279,4 +291,4 @@ def _over_ranks(inputs: Any, axes: Any, centre: Any, mask: Any, agreement: Agree
     mean, square = total[:channels] / total[-1], total[channels:-1] / total[-1]
     mean.set_shape(sums.shape)
     square.set_shape(sums.shape)
-    return mean, square - tf.square(mean)
+    return mean, square - tf.square(mean), total[-1]
