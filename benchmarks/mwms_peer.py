@@ -59,6 +59,25 @@ def cnn(config: dict[str, Any]) -> Any:
     )
 
 
+def convnet(config: dict[str, Any]) -> Any:
+    """Return a network of the size that introductions to Keras train on such images."""
+    keras = importlib.import_module(config["family"])
+    layers = keras.layers
+    return compiled(
+        keras,
+        [
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(10),
+        ],
+        (28, 28, 1),
+    )
+
+
 def mlp(config: dict[str, Any]) -> Any:
     keras = importlib.import_module(config["family"])
     return compiled(keras, [keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)], (32,))
@@ -82,6 +101,7 @@ def pictures() -> tuple[np.ndarray, np.ndarray]:
 
 
 CASES: dict[str, tuple[Any, Any, int]] = {  # name: model, data, global batch
+    "convnet": (convnet, pictures, 128),
     "cnn": (cnn, pictures, 320),
     "mlp": (mlp, lambda: numbers(61_440), 256),
 }
