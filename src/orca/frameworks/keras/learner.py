@@ -175,7 +175,8 @@ class KerasLearner:
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
-        self.plan, self.usual, self.number, self.begun = plan, steps, plan.initial_epoch, False
+        self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
+        self.begun = self.warned = False
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
         """Train one epoch."""
@@ -420,8 +421,7 @@ class KerasLearner:
 
     def _exact_sum(self, measured: list[Any], step_rows: list[int]) -> float:
         """Return this rank's part of the sum over steps of (loss of the step times its rows)."""
-        numbers = np.nan_to_num(np.stack([pair.numpy() for pair in measured]), nan=np.nan)
-        losses, masses = numbers[:, 0], numbers[:, 1]
+        losses, masses = np.stack([pair.numpy() for pair in measured]).T
         counted = masses > 0
         totals = np.ones(len(masses)) if self.agreement.adds else self.world.all_reduce([masses], "sum")[0]
         weights = np.where(counted, 1.0, 0.0) if self.agreement.adds else masses
@@ -445,7 +445,9 @@ class KerasLearner:
         )
         if plan.on_nan == "raise":
             raise LossNotFinite(text)
-        logger.warning(text)
+        if not self.warned:
+            logger.warning(text)
+        self.warned = True
 
     def _merge_local_norms(self, rows: int) -> None:
         """Average the running statistics of batch normalization that saw its own rank's rows alone."""
