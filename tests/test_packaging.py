@@ -14,7 +14,7 @@ import pytest
 import orca
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = {"torch", "spark", "connect", "ray", "plot", "all", "dev"}
+EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "all", "dev"}
 
 
 def test_version_is_the_one_of_the_installed_distribution() -> None:
