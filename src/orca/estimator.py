@@ -359,12 +359,14 @@ class Estimator:
     @property
     def engine(self) -> Engine:
         """Return the engine of the backend on the cluster that is up now; without a backend, of that cluster."""
+        engine: Engine = engine_class(self._engine_name()).on_cluster(self.workers_per_node)
+        return engine
+
+    def _engine_name(self) -> str:
         from orca.cluster.context import OrcaContext
 
         up = None if self.backend else OrcaContext.cluster()
-        name = self.backend.engine if self.backend else up.runtime if up else "local"
-        engine: Engine = engine_class(name).on_cluster(self.workers_per_node)
-        return engine
+        return self.backend.engine if self.backend else up.runtime if up else "local"
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""

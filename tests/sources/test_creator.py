@@ -19,7 +19,7 @@ from orca.registry import source_of
 from orca.sources.creator import ArrayRows, Creation, CreatorSource, call_creator
 from orca.testing import ThreadEngine
 
-pytest.importorskip("torch._dynamo")  # loads triton, which aborts the process where tensorflow was loaded before it
+pytest.importorskip("torch")
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 

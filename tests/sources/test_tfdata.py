@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -17,8 +16,6 @@ from orca.errors import ArgumentError, DataError
 from orca.registry import source_of
 from orca.testing import ThreadEngine
 
-with suppress(ImportError):
-    import torch._dynamo  # noqa: F401  loads triton, which aborts the process where tensorflow was loaded before it
 tf = pytest.importorskip("tensorflow")
 from orca.sources.tfdata import DatasetSource, DatasetStream  # noqa: E402
 

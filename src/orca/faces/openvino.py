@@ -104,8 +104,7 @@ class OpenvinoEstimator(Estimator):
     @property
     def engine(self) -> Engine:
         """Return the engine that answers for arrays: a worker on each core of the cluster, or this process."""
-        cluster = OrcaContext.cluster()
-        name = self.backend.engine if self.backend else cluster.runtime if cluster else "local"
+        name = self._engine_name()
         engine: Engine = engine_class(name).on_cluster(_cores_of_a_node(name))
         return engine
 

@@ -42,6 +42,7 @@ from orca.frameworks.keras.travel import (
     PackedModel,
     family_of,
     is_compiled,
+    is_model,
     library,
     optimizer_state,
     pack,
@@ -494,13 +495,6 @@ class KerasLearner:
 
     def _tensors(self, tree: Any) -> Any:
         return map_tree(lambda leaf: _tensor(leaf, self.floatx), tree)
-
-
-def is_model(thing: Any) -> bool:
-    """Say whether something is a Keras model, of version 3 or 2."""
-    return any(
-        kind.__name__ == "Model" and kind.__module__.startswith(("keras.", "tf_keras.")) for kind in type(thing).__mro__
-    )
 
 
 def _check_backend(model: Any) -> None:

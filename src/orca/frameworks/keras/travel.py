@@ -38,13 +38,22 @@ def family_of(model: Any) -> str:
     Raises:
         ArgumentError: It is no Keras model.
     """
-    for kind in type(model).__mro__:
-        package = kind.__module__.split(".", 1)[0]
-        if package in FAMILIES and kind.__name__ == "Model":
-            return package
+    found = _family(model)
+    if found is not None:
+        return found
     raise ArgumentError(
         f"a Keras model is needed (of keras or tf_keras); got {model!r} of type {type(model).__name__}."
     )
+
+
+def is_model(thing: Any) -> bool:
+    """Say whether something is a Keras model, of either family."""
+    return _family(thing) is not None
+
+
+def _family(thing: Any) -> str | None:
+    packages = (kind.__module__.split(".", 1)[0] for kind in type(thing).__mro__ if kind.__name__ == "Model")
+    return next((package for package in packages if package in FAMILIES), None)
 
 
 def library(family: str) -> Any:
