@@ -394,7 +394,7 @@ def test_primary_failure_is_the_one_that_explains_the_others(
 
 def test_killed_rank_is_named_as_lost() -> None:
     with Hub(2) as hub, spawned(hub.ticket, *["link.all_gather('up'); time.sleep(30)"] * 2) as processes:
-        assert eventually(lambda: len(hub._seats) == 2, 5)
+        assert eventually(lambda: [seat.joined for seat in hub._seats.values()] == [True, True], 5)
         processes[1].kill()
         began = time.monotonic()
         error = hub.error(5)
