@@ -16,12 +16,16 @@ FAST := -m pytest -m "not full"
 SETUP := $(PYTHON) tools/install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-full test-oldest test-python test-nojava check format bench clean distclean FORCE
+.PHONY: help install horovod demo test test-full test-oldest test-python test-nojava check format bench clean distclean
+.PHONY: FORCE
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(VENV)/.installed ## make .venv and install into it
+
+horovod: install ## build Horovod for .venv, or take it from the cache: backend="horovod" needs it
+	$(PYTHON) tools/build_horovod.py --venv $(VENV) $(ARGS)
 
 demo: install ## train on Fashion-MNIST, evaluate, save, load, predict
 	$(RUN) examples/fashion_mnist.py $(ARGS)

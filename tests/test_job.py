@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -219,12 +220,7 @@ def test_predict_answers_the_same_in_any_blocks() -> None:
 
 
 def test_predict_restores_one_model_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    import orca.testing
-
-    # Found by name in unpickling, so that the copy counts in this very class.
-    monkeypatch.setattr(orca.testing, "Counting", Counting, raising=False)
-    monkeypatch.setattr(Counting, "__module__", "orca.testing")
-    monkeypatch.setattr(Counting, "restored", 0)
+    counted(monkeypatch)
     x, learner = data(9)[0], Counting(3)
     first = PredictJob.of(learner, learner.initial_state(1), 4)
     for _ in range(3):
@@ -236,7 +232,46 @@ def test_predict_restores_one_model_a_process(monkeypatch: pytest.MonkeyPatch) -
     assert Counting.restored == 1
     other = PredictJob.of(learner, learner.initial_state(2), 4)
     assert other.key != first.key and not np.allclose(other(x), first(x))
-    assert Counting.restored == 3 and len(job_module._restored) == 2
+    assert Counting.restored == 2
+
+
+def test_models_that_take_turns_are_restored_once_and_the_oldest_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted(monkeypatch)
+    x, learner = data(9)[0], Counting(3)
+    jobs = [PredictJob.of(learner, learner.initial_state(seed), 4) for seed in range(5)]
+    wanted = [job(x) for job in jobs[:3]]
+    for _ in range(4):
+        for job, answer in zip(jobs[:3], wanted, strict=True):
+            assert (job(x) == answer).all()
+    assert Counting.restored == 3
+    jobs[0](x)  # so that 1 is the one that answered longest ago
+    gone, kept = (weakref.ref(job_module._restored[job.key][0]) for job in (jobs[1], jobs[0]))
+    jobs[3](x)
+    assert Counting.restored == 4 and gone() is None and kept() is not None
+    jobs[0](x)
+    assert Counting.restored == 4
+    assert (jobs[1](x) == wanted[1]).all() and Counting.restored == 5
+
+
+def test_large_models_are_kept_only_while_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted(monkeypatch)
+    x, learner = data(9)[0], Counting(3)
+    one, two = (PredictJob.of(learner, learner.initial_state(seed), 4) for seed in range(2))
+    monkeypatch.setattr(job_module, "_KEPT_BYTES", len(one.work) + len(two.work) - 1)
+    for _ in range(2):
+        for job in (one, two):
+            job(x)
+            assert list(job_module._restored) == [job.key]
+    assert Counting.restored == 4
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let unpickling find Counting by its name, so that the copy counts in this very class."""
+    import orca.testing
+
+    monkeypatch.setattr(orca.testing, "Counting", Counting, raising=False)
+    monkeypatch.setattr(Counting, "__module__", "orca.testing")
+    monkeypatch.setattr(Counting, "restored", 0)
 
 
 def test_predict_joins_trees_of_outputs() -> None:

@@ -14,7 +14,8 @@ import pytest
 import orca
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "all", "dev"}
+EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
+EXTRAS |= {"all", "dev"}
 
 
 def test_version_is_the_one_of_the_installed_distribution() -> None:

@@ -20,12 +20,24 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
 MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
 PATHS = ["orca", "orca.common", "orca.data", "orca.data.shard", "orca.learn", "orca.learn.metrics"]
+PATHS += ["orca.learn.trigger"]
 PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
+PATHS += ["orca.learn.pytorch.training_operator"]
+CALLBACKS = ["base", "maincallback", "maxsteps", "model_checkpoint", "tensorboard", "tqdm", "wandb"]
 
 
 @pytest.mark.parametrize("root", ["zoo", "bigdl"])
 def test_every_promised_module_is_there(root: str) -> None:
     assert {root, *(f"{root}.{path}" for path in PATHS)} <= set(MODULES)
+
+
+@pytest.mark.parametrize("module", ["orca.triggers", "zoo.util.triggers", "bigdl.dllib.utils.triggers"])
+def test_triggers_have_one_home_and_a_name_in_each_place(module: str) -> None:
+    triggers, home = importlib.import_module(module), importlib.import_module("orca.core.triggers")
+    classes = {name for name, value in vars(home).items() if inspect.isclass(value) and issubclass(value, home.Trigger)}
+    shared = classes - {"Trigger", "AskedTrigger", "And", "Or"}
+    assert len(shared) == 8 and shared <= set(triggers.__all__) <= set(home.__all__)
+    assert all(getattr(triggers, name) is getattr(home, name) for name in triggers.__all__)
 
 
 def test_no_folder_of_a_shim_is_a_namespace_package() -> None:
@@ -60,7 +72,26 @@ def test_both_roots_give_the_same_names(path: str) -> None:
     zoos, bigdls = (importlib.import_module(f"{root}.{path}") for root in ("zoo", "bigdl"))
     assert zoos.__all__ == bigdls.__all__
     own = [name for name in zoos.__all__ if getattr(zoos, name) is not getattr(bigdls, name)]
-    assert own == (["Estimator"] if "pytorch" in path or "tf2" in path else [])
+    own_default = "Estimator" in zoos.__all__ and ("pytorch" in path or "tf2" in path)
+    assert own == (["Estimator"] if own_default else [])
+
+
+@pytest.mark.parametrize("file", ["", *(f".{name}" for name in CALLBACKS)])
+def test_callbacks_have_their_module_of_bigdl(file: str) -> None:
+    shim = importlib.import_module(f"bigdl.orca.learn.pytorch.callbacks{file}")
+    home = importlib.import_module("orca.callbacks")
+    classes = [name for name in shim.__all__ if inspect.isclass(getattr(shim, name))]
+    assert classes and all(getattr(shim, name) is getattr(home, name) for name in classes)
+    assert file or shim.__all__ == home.__all__
+
+
+def test_training_operator_has_one_home() -> None:
+    pytest.importorskip("torch")
+    home = importlib.import_module("orca.frameworks.torch.operator").TrainingOperator
+    for module in ("orca.operator", "zoo.orca.learn.pytorch", "bigdl.orca.learn.pytorch.training_operator"):
+        assert importlib.import_module(module).TrainingOperator is home
+    with pytest.raises(ImportError, match="cannot import name 'Operator'"):
+        exec("from zoo.orca.learn.pytorch import Operator")
 
 
 def test_shims_hold_every_metric() -> None:

@@ -36,6 +36,10 @@ class LossNotFinite(OrcaError, ArithmeticError):
     """Say that the training loss became NaN or infinite, and at which step."""
 
 
+class CallbackFailed(OrcaError, RuntimeError):
+    """Say which callback raised, in which of its hooks."""
+
+
 class WorkerFailed(OrcaError, RuntimeError):
     """Carry the failure of one worker to the caller: its rank, its host and what it said.
 

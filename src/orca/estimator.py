@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from numbers import Integral
 from typing import Any
 
+from orca.core.checkpoints import newest_run, path_of, run_folder, versions
 from orca.core.engine import Engine, Settings
 from orca.core.learner import FitPlan, OutputSpec, State
-from orca.core.metrics import metrics_of
-from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Source
-from orca.errors import ArgumentError, DataError, NotYet
+from orca.core.loop import History
+from orca.core.metrics import Metric, metrics_of
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Shards, Source
+from orca.core.triggers import EveryEpoch, trigger_of
+from orca.errors import ArgumentError, DataError, WorkerLost, WorkerStalled
+from orca.history import RunHistory
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
+from orca.summary import Summaries
+
+logger = logging.getLogger(__name__)
 
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
@@ -55,9 +65,12 @@ class Estimator:
         self.config = dict(config or {})
         self.workers_per_node = positive("workers_per_node", workers_per_node)
         self.model_dir, self.seed = model_dir, seed
+        self.history = RunHistory()
+        self._summaries: Summaries | None = None
         self._state: State | None = None
 
     default_backend = "spark"
+    squeezes = False  # whether answers lose their dimensions of size 1, as those of older releases did
 
     @classmethod
     def from_torch(
@@ -82,48 +95,82 @@ class Estimator:
         seed: int | None = None,
         stall_timeout: float = 300.0,
         threads_per_worker: int | None = None,
+        precision: str | None = None,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | tuple[float, float] | None = None,
+        compile: bool | dict[str, Any] = False,
+        ema: float | None = None,
+        deterministic: bool = False,
+        sync_batchnorm: bool = False,
+        shard_model: bool = False,
+        find_unused_parameters: bool = False,
     ) -> Estimator:
         """Make an Estimator of a PyTorch model.
 
         Args:
-            model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker.
+            model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
             optimizer: A `torch.optim.Optimizer` of that module, or a creator `(model, config)`.
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics, or functions `(output, target)` of all rows.
-            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed") or "local".
+            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
             config: What all creators get.
             workers_per_node: Workers (ranks) on each node of the cluster.
-            scheduler_creator: Not yet.
-            training_operator_cls: Not yet.
+            scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
+            training_operator_cls: A subclass of TrainingOperator: training in your own words.
             initialization_hook: Called without arguments on each worker before anything else.
-            scheduler_step_freq: Not yet.
+            scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
             use_tqdm: Whether to show a progress bar in a terminal.
             model_dir: Where checkpoints go.
             sync_stats: Accepted; statistics are always exact over all workers.
-            log_level: Accepted.
-            log_to_driver: Accepted.
+            log_level: The level from which log records of workers appear on the driver.
+            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
+            precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
+            accumulate: Pieces into which each worker cuts its part of a step, to need less memory.
+            clip_norm: The norm to which the gradients of a step are clipped.
+            clip_value: The bounds into which each gradient is clipped: (low, high), or one number for both.
+            compile: Whether to compile the model with torch.compile; a dict holds its arguments.
+            ema: The decay of a moving average of the weights, with which to evaluate and predict.
+            deterministic: Whether torch may use deterministic algorithms alone.
+            sync_batchnorm: Whether batch normalization sees the rows of all workers.
+            shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2).
+            find_unused_parameters: Whether some parameters may take no part in a step.
 
         Raises:
-            ArgumentError: An argument has the wrong kind.
+            ArgumentError: An argument has the wrong kind, or two do not go together.
         """
         chosen = backend_of(backend or cls.default_backend)
+        chosen = replace(chosen, sync="fully sharded") if shard_model else chosen
         learner = learner_class("torch")
-        for name, value in (("scheduler_creator", scheduler_creator), ("training_operator_cls", training_operator_cls)):
-            if value is not None:
-                raise NotYet(f"from_torch: {name} is not built yet; leave it out.")
+        options = learner.options_of(
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            scheduler=scheduler_creator,
+            step_freq=scheduler_step_freq,
+            operator=training_operator_cls,
+            precision=precision,
+            accumulate=accumulate,
+            compiled=compile,
+            ema=ema,
+            deterministic=deterministic,
+            sync_batchnorm=sync_batchnorm,
+            unused=find_unused_parameters,
+            squeeze=cls.squeezes,
+        )
+        threads = threads_per_worker or threads_asked_for()
         return cls(
-            learner.of(model, optimizer, loss, dict(config or {}), chosen.sync, initialization_hook),
+            learner.of(model, optimizer, loss, dict(config or {}), chosen.sync, initialization_hook, options),
             chosen,
             metrics=metrics,
             config=config,
             workers_per_node=workers_per_node,
             model_dir=model_dir,
             seed=learner.default_seed() if seed is None else natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads_per_worker or threads_asked_for()),
+            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver),
         )
 
     @classmethod
@@ -154,6 +201,11 @@ class Estimator:
         *,
         shuffle: bool | None = None,
         on_nan: str = "raise",
+        sample_weight: str | bool | None = None,
+        end_trigger: Any = None,
+        max_failures: int = 0,
+        resume: bool = False,
+        keep_checkpoints: int | None = None,
     ) -> list[Any]:
         """Train, going on from where the last fit (or load) ended.
 
@@ -162,18 +214,25 @@ class Estimator:
                 DataFrame, XShards of {"x", "y"}, or a Ray Dataset.
             epochs: How many times to see every row.
             batch_size: Rows of one step over all workers; 32 unless given or brought by a DataLoader.
-            profile: Whether to add a `profile` with where time went.
+            profile: Whether to add a `profile` with where time went, as a mean and by worker.
             reduce_results: Whether to return one line an epoch over all workers, or each worker's own.
-            info: Accepted.
+            info: What your TrainingOperator is told with each epoch and batch.
             feature_cols: Columns that become the model's arguments, in this order.
             label_cols: Columns the outputs are compared with.
             validation_data: Data of the same kind, evaluated after every epoch.
-            callbacks: Not yet.
+            callbacks: Callbacks (`orca.callbacks`), called on every worker.
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
-            validation_methods: Not yet; pass metrics= to the Estimator.
-            checkpoint_trigger: Not yet.
+            validation_methods: Metrics of the validation, instead of the Estimator's.
+            checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
             shuffle: Whether each epoch reads in a new order; a DataLoader's own sampler decides for it.
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
+            sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
+            end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
+            max_failures: How many times to go on by itself when a worker is lost or stuck: from the last checkpoint
+                under model_dir (one is kept every epoch unless checkpoint_trigger says otherwise), or from the start.
+            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+                its next unseen batch, until its epochs are complete.
+            keep_checkpoints: How many of the newest checkpoints stay; all unless given.
 
         Returns:
             A dict an epoch: num_samples, epoch, batch_count, train_loss, last_train_loss and val_... ;
@@ -183,32 +242,88 @@ class Estimator:
             ArgumentError: An argument or the data is wrong.
             WorkerFailed: A worker failed, was lost or stalled; says which and why.
         """
-        for name, value in (
-            ("callbacks", callbacks),
-            ("validation_methods", validation_methods),
-            ("checkpoint_trigger", checkpoint_trigger),
-        ):
-            if value:
-                raise NotYet(f"fit: {name} is not built yet; leave it out.")
         positive("epochs", epochs)
-        if max_steps is not None:
-            positive("max_steps", max_steps)
+        natural("max_failures", max_failures)
+        for name, value in (("max_steps", max_steps), ("keep_checkpoints", keep_checkpoints)):
+            if value is not None:
+                positive(name, value)
         if on_nan not in ("raise", "warn", "ignore"):
             raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
+        callbacks = listed(callbacks)
         self.learner.check_trainable()
-        spec = self._spec(batch_size, feature_cols, label_cols)
+        self.learner.check_callbacks(callbacks)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
         source = source_of(data, spec)
         valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
         mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
-        plan = FitPlan(epochs, source.batch_size, bool(mixed), self.seed, on_nan, profile, max_steps)
-        job = FitJob(self.learner, plan, self.metrics, self._state)
-        engine = self.engine
-        results = engine.run(job, source.shards(engine.workers, valid), self.settings)
+        if checkpoint_trigger is None and (resume or (max_failures and self.model_dir)):
+            checkpoint_trigger = EveryEpoch()
+        plan = FitPlan(
+            epochs=epochs,
+            batch_size=source.batch_size,
+            shuffle=bool(mixed),
+            seed=self.seed,
+            on_nan=on_nan,
+            profile=profile,
+            max_steps=max_steps,
+            callbacks=tuple(callbacks),
+            weighted=spec.weighted,
+            end_trigger=None if end_trigger is None else trigger_of(end_trigger),
+            info=dict(info or {}),
+        )
+        metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
+        state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume)
+        job = FitJob(self.learner, plan, metrics, state)
+        results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures)
         self._state = next(state for _, state in results if state is not None)
         histories = [history for history, _ in results]
+        self._remember(histories[0], metrics)
         if reduce_results:
             return list(histories[0].epochs)
         return [list(lines) for lines in zip(*(history.mine for history in histories), strict=True)]
+
+    def _checkpointed(
+        self, plan: FitPlan, trigger: Any, keep: int | None, resume: bool
+    ) -> tuple[State | None, FitPlan]:
+        """Return the state to begin with, and the plan with its checkpoints."""
+        if trigger is None:
+            return self._state, plan
+        if not self.model_dir:
+            raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
+        state, folder = self._state, run_folder(self.model_dir)
+        if resume and (found := newest_run(self.model_dir)) is not None:
+            state, folder = self.learner.load_state(path_of(found))[0], found
+            if state.position is not None:
+                plan = replace(plan, seed=state.position["seed"])
+            logger.info("going on with the fit in %s after %d steps", found, state.steps)
+        return state, replace(
+            plan, checkpoint_trigger=trigger_of(trigger), checkpoint_folder=folder, checkpoint_keep=keep
+        )
+
+    def _run_through(self, job: FitJob, shards: Callable[[int], Shards], max_failures: int) -> list[Any]:
+        """Run a fit; where a worker is lost or stuck, go on from the last checkpoint, so many times."""
+        for failure in count(1):
+            engine = self.engine
+            try:
+                return engine.run(job, shards(engine.workers), self.settings)
+            except (WorkerLost, WorkerStalled) as error:
+                if failure > max_failures:
+                    raise
+                kept = versions(job.plan.checkpoint_folder) if job.plan.checkpoint_trigger else []
+                if kept:
+                    job = replace(job, state=self.learner.load_state(path_of(job.plan.checkpoint_folder))[0])
+                logger.warning(
+                    "%s\nFailure %d of the %d that max_failures allows: going on %s.",
+                    *(error, failure, max_failures, f"after step {kept[-1]}" if kept else "from where this fit began"),
+                )
+        raise AssertionError("unreachable")
+
+    def _remember(self, history: History, metrics: Sequence[Metric]) -> None:
+        """Add a fit to the history, and to the summaries where they are wanted."""
+        self.history.add(history.epochs, history.traces)
+        if self._summaries is not None:
+            first = self._current().steps - history.steps + 1
+            self._summaries.write(history.epochs, history.traces, first, [metric.name for metric in metrics])
 
     def evaluate(
         self,
@@ -222,6 +337,8 @@ class Estimator:
         label_cols: Sequence[str] | str | None = None,
         callbacks: Any = None,
         validation_methods: Any = None,
+        *,
+        sample_weight: str | bool | None = None,
     ) -> Any:
         """Evaluate the loss and all metrics, exactly, over all rows.
 
@@ -234,20 +351,32 @@ class Estimator:
             info: Accepted.
             feature_cols: Columns that become the model's arguments.
             label_cols: Columns the outputs are compared with.
-            callbacks: Not yet.
+            callbacks: Callbacks (`orca.callbacks`), called on every worker.
             validation_methods: Metrics to use instead of the Estimator's.
+            sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
 
         Returns:
             A dict with num_samples, val_loss and each metric under its name; a list of dicts, one a worker, with
             reduce_results=False.
         """
-        if callbacks:
-            raise NotYet("evaluate: callbacks are not built yet; leave them out.")
         if num_steps is not None:
             positive("num_steps", num_steps)
-        source = source_of(data, self._spec(batch_size, feature_cols, label_cols))
+        callbacks = listed(callbacks)
+        self.learner.check_callbacks(callbacks)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        source = source_of(data, spec)
         metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
-        job = EvaluateJob(self.learner, source.batch_size, metrics, self._state, self.seed, num_steps, profile)
+        job = EvaluateJob(
+            self.learner,
+            source.batch_size,
+            metrics,
+            self._state,
+            self.seed,
+            num_steps,
+            profile,
+            spec.weighted,
+            tuple(callbacks),
+        )
         engine = self.engine
         results = engine.run(job, source.shards(engine.workers), self.settings)
         self._learn_rows(*results[0][2])
@@ -261,6 +390,8 @@ class Estimator:
         output_cols: Sequence[str] | str | None = None,
         profile: bool = False,
         callbacks: Any = None,
+        *,
+        precision: str | None = None,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -270,17 +401,17 @@ class Estimator:
             feature_cols: Columns that become the model's arguments.
             output_cols: Names of the prediction columns; `prediction` unless given.
             profile: Accepted.
-            callbacks: Not yet.
+            callbacks: Callbacks (`orca.callbacks`): their hooks of predictions are called for each batch.
+            precision: "bf16" or "fp16" to compute in half precision; answers are in single precision.
 
         Returns:
             Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset
             with one more column an output, computed lazily.
         """
-        if callbacks:
-            raise NotYet("predict: callbacks are not built yet; leave them out.")
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
         source = source_of(data, spec)
-        return source.answer(self._answers(self.learner, spec), self.engine)
+        learner = self.learner.for_answers(listed(callbacks), precision)
+        return source.answer(self._answers(learner, spec), self.engine)
 
     def get_model(self) -> Any:
         """Return the model with its trained weights."""
@@ -332,6 +463,59 @@ class Estimator:
     save_checkpoint = save
     load_checkpoint = load
 
+    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Estimator:
+        """Load a checkpoint that a fit kept.
+
+        Args:
+            path: The model_dir, or the folder of one fit in it.
+            version: The steps behind the checkpoint; the newest unless given.
+            prefix: What its name begins with, where there are several.
+
+        Raises:
+            ArgumentError: There is no such checkpoint; lists those that there are.
+        """
+        folder = path if versions(path, prefix) else newest_run(path, prefix) or path
+        self._state, _ = self.learner.load_state(path_of(folder, version, prefix))
+        self._state.position = None
+        return self
+
+    @staticmethod
+    def latest_checkpoint(checkpoint_dir: str) -> str:
+        """Return the path of the newest checkpoint in a folder: one that a fit kept, or one of ModelCheckpoint.
+
+        Raises:
+            ArgumentError: There is none.
+        """
+        if (found := newest_run(checkpoint_dir, None)) is not None:
+            return path_of(found, prefix=None)
+        from orca.callbacks import ModelCheckpoint
+
+        return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Clip each gradient into [min, max] from now on."""
+        self.learner = self.learner.with_clipping((min, max), None)
+
+    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
+        """Clip the gradients of a step to this norm from now on."""
+        self.learner = self.learner.with_clipping(None, clip_norm)
+
+    def clear_gradient_clipping(self) -> None:
+        """Clip gradients no more."""
+        self.learner = self.learner.with_clipping(None, None)
+
+    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
+        """Write what each fit from now on gives for TensorBoard, under log_dir/app_name."""
+        self._summaries = Summaries(log_dir, app_name)
+
+    def get_train_summary(self, tag: str | None = None) -> Any:
+        """Return [step, value, time] of "Loss", "LearningRate" or "Throughput"; None without set_tensorboard."""
+        return None if self._summaries is None else self._summaries.read("train", tag)
+
+    def get_validation_summary(self, tag: str | None = None) -> Any:
+        """Return [step, value, time] of a metric of the validation, by its name; None without set_tensorboard."""
+        return None if self._summaries is None else self._summaries.read("validation", tag)
+
     def to_openvino(self, path: str, sample: Any = None) -> str:
         """Write the trained model as an OpenVINO model, to serve it faster with `Estimator.from_openvino`.
 
@@ -365,8 +549,13 @@ class Estimator:
     def _engine_name(self) -> str:
         from orca.cluster.context import OrcaContext
 
-        up = None if self.backend else OrcaContext.cluster()
-        return self.backend.engine if self.backend else up.runtime if up else "local"
+        if self.backend is None:
+            up = OrcaContext.cluster()
+            return up.runtime if up else "local"
+        ray = sys.modules.get("ray")
+        if self.backend.otherwise and (ray is None or not ray.is_initialized()):
+            return self.backend.otherwise
+        return self.backend.engine
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""
@@ -401,14 +590,22 @@ class Estimator:
         labels: Sequence[str] | str | None,
         outputs: Sequence[str] | str | None = None,
         labelled: bool = True,
+        weight: str | bool | None = None,
     ) -> DataSpec:
         from orca.cluster.context import OrcaContext
 
         if batch_size is not None:
             batch_size = positive("batch_size", batch_size)
-        columns = Columns(_names(features), _names(labels), _names(outputs))
+        if weight is not None and not isinstance(weight, str | bool):
+            raise ArgumentError(
+                f"sample_weight must be the name of a column, or True for data (x, y, weights); got "
+                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
+            )
+        named = weight if isinstance(weight, str) else None
+        columns = Columns(_names(features), _names(labels), _names(outputs), named)
         serialize = bool(OrcaContext.serialize_data_creator)
-        return DataSpec(columns, labelled, batch_size, dict(self.config), serialize)
+        config = dict(self.config)
+        return DataSpec(columns, labelled, batch_size, config, serialize, weighted=bool(weight))
 
 
 def same_kind(source: Source, valid: Source) -> Source:
@@ -427,6 +624,11 @@ def same_kind(source: Source, valid: Source) -> Source:
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
     return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def listed(things: Any) -> list[Any]:
+    """Return what may be nothing, one thing or several as a list."""
+    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]
 
 
 def threads_asked_for() -> int:

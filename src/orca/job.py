@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from dataclasses import dataclass
-from typing import Any
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import cloudpickle
 
+from orca.core.checkpoints import Keeper
 from orca.core.columns import concatenate
 from orca.core.engine import dumps
 from orca.core.feed import Feed, StreamFeed, feed_of
-from orca.core.learner import FitPlan, Learner, OutputSpec, Predictor, State
+from orca.core.learner import FitPlan, Learner, OutputSpec, Position, Predictor, State
 from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epochs
 from orca.core.metrics import Metric
 from orca.core.pulse import Pulse
@@ -19,6 +25,8 @@ from orca.core.source import Rows
 from orca.core.tree import cut_rows, rows_of
 from orca.core.world import World
 from orca.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,22 +42,24 @@ class FitJob:
         """Run on one rank."""
         plan, learner = self.plan, self.learner
         pulse.profiling = plan.profile
-        train = feed_of(rows["train"], world, plan.batch_size, shuffle=plan.shuffle, seed=plan.seed)
+        feed = partial(feed_of, world=world, batch_size=plan.batch_size, seed=plan.seed, weighted=plan.weighted)
+        train = feed(rows["train"], shuffle=plan.shuffle)
         train.check_rows()
         valid = None
         if "valid" in rows:
-            valid = feed_of(rows["valid"], world, plan.batch_size, shuffle=False, seed=plan.seed)
+            valid = feed(rows["valid"], shuffle=False)
         _check_ends(train, plan.steps_per_epoch or plan.max_steps, "steps_per_epoch")
         _check_ends(valid, plan.validation_steps, "validation_steps")
+        since = _since(self.state, plan, train)
         learner.join(world, self.state, plan.seed, training=True)
         try:
-            trained = self.state.epoch if self.state else 0
-            history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, trained)
-            state = learner.state()
+            with _keeper(learner, plan, world) as keeper:
+                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, keeper)
+                state = learner.state()
         finally:
             learner.leave()
-        state.epoch = trained + len(history.epochs)
-        state.steps = (self.state.steps if self.state else 0) + history.steps
+        state.epoch = since.first_epoch + len(history.epochs)
+        state.steps = since.first_steps + history.steps
         return history, state if world.rank == 0 else None
 
 
@@ -64,14 +74,17 @@ class EvaluateJob:
     seed: int = 0
     num_steps: int | None = None
     profile: bool = False
+    weighted: bool = False
+    callbacks: tuple[Any, ...] = ()
 
     def __call__(self, world: World, rows: dict[str, Rows], pulse: Pulse) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Run on one rank."""
         pulse.profiling = self.profile
-        feed = feed_of(rows["train"], world, self.batch_size, shuffle=False, seed=self.seed)
+        feed = feed_of(rows["train"], world, self.batch_size, shuffle=False, seed=self.seed, weighted=self.weighted)
         _check_ends(feed, self.num_steps, "num_steps")
         self.learner.join(world, self.state, self.seed, training=False)
         try:
+            self.learner.call_back(self.callbacks)
             reduced, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps)
             state = self.learner.state()
         finally:
@@ -86,8 +99,11 @@ class EvaluateJob:
 class PredictJob:
     """Answer for blocks of rows; the model is restored once in a process, whatever the number of blocks.
 
+    A process keeps the models that answered last, so that several may take turns, as in a query with the predictions
+    of two Estimators; a model that others have pushed out is let go.
+
     Attributes:
-        key: Names this model and these weights: the process keeps the model it restored last.
+        key: Names this model and these weights.
         work: The pickled (predictor, state), opened only where the key is new.
         batch_size: Rows the model sees at a time.
         output: What the model gives for a row, where that is known already.
@@ -106,18 +122,60 @@ class PredictJob:
 
     def __call__(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
-        if _restored.get("key") != self.key:
-            predictor, state = cloudpickle.loads(self.work)
-            predictor.restore(state)
-            _restored.update(key=self.key, predictor=predictor)
-        predictor = _restored["predictor"]
+        predictor = self._predictor()
         rows, size = rows_of(x), self.batch_size
         cuts = range(0, rows, size) if rows else range(1)
         parts = [predictor.predict(cut_rows(x, slice(at, at + size))) for at in cuts]
         return concatenate(parts)
 
+    def _predictor(self) -> Predictor:
+        """Return the restored model, which is then the one that answered last."""
+        predictor, size = _restored.pop(self.key, (None, len(self.work)))
+        if predictor is None:
+            _make_room(size)
+            predictor, state = cloudpickle.loads(self.work)
+            predictor.restore(state)
+        _restored[self.key] = (predictor, size)
+        return cast(Predictor, predictor)
 
-_restored: dict[str, Any] = {}
+
+def _make_room(size: int) -> None:
+    """Let the models go that answered longest ago, until there is room for one of this many bytes."""
+    gone = False
+    while _restored and (len(_restored) >= _KEPT or size + sum(held for _, held in _restored.values()) > _KEPT_BYTES):
+        del _restored[next(iter(_restored))]
+        gone = True
+    if gone:
+        gc.collect()  # models hold on to themselves in circles, and memory is what this is about
+
+
+def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Position:
+    """Return where to begin: after what was trained before, or where an interrupted fit was."""
+    layout = train.layout
+    if state is None or state.position is None:
+        return Position(state.epoch if state else 0, state.steps if state else 0, 0, plan.seed, layout)
+    since = Position.from_json(state.position)
+    if since.step and since.layout != layout:
+        logger.warning(
+            "the fit that is gone on with was interrupted after %d steps of an epoch, but the rows are dealt out "
+            "otherwise now (%s, before %s): in this epoch some rows are seen twice and others not at all.",
+            *(since.step, layout, since.layout),
+        )
+    return replace(since, layout=layout)
+
+
+@contextmanager
+def _keeper(learner: Any, plan: FitPlan, world: World) -> Iterator[Keeper | None]:
+    """Give rank 0 the keeper of the checkpoints that the plan asks for."""
+    if plan.checkpoint_trigger is None or world.rank:
+        yield None
+        return
+    with Keeper(plan.checkpoint_folder, learner.save_state, keep=plan.checkpoint_keep) as keeper:
+        yield keeper
+
+
+_KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled
+_restored: dict[str, tuple[Any, int]] = {}  # the model that answered last is the last
 
 
 def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:

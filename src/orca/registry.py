@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from orca.core.source import DataSpec, Source
-from orca.errors import ArgumentError, MissingDependency, NotYet
+from orca.errors import ArgumentError, MissingDependency
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Say which engine runs the ranks and how replicas agree."""
+    """Say which engine runs the ranks (another one where that is not up) and how replicas agree."""
 
     engine: str
     sync: str
+    otherwise: str = ""
 
 
 BACKENDS = {
@@ -25,6 +26,7 @@ BACKENDS = {
     "ray": Backend("ray", "replicated"),
     "torch_distributed": Backend("ray", "replicated"),
     "tf2": Backend("ray", "replicated"),
+    "horovod": Backend("ray", "horovod", otherwise="spark"),
     "local": Backend("local", "replicated"),
 }
 
@@ -77,8 +79,6 @@ def backend_of(word: str) -> Backend:
     Raises:
         ArgumentError: The word is not in the table.
     """
-    if word == "horovod":
-        raise NotYet("backend 'horovod' is not built yet; backend='ray' or backend='spark' gives the same results.")
     if word not in BACKENDS:
         raise ArgumentError(f"backend must be one of {', '.join(sorted(BACKENDS))}; got backend: {word!r}.")
     return BACKENDS[word]

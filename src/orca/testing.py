@@ -167,6 +167,7 @@ class LinearLearner(NoCallbacks):
     features: int
     rate: float = 0.1
     momentum: float = 0.0
+    pauses = True
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Draw the weights from the seed, or take over those of a state."""
@@ -186,7 +187,7 @@ class LinearLearner(NoCallbacks):
         for kept in state.payload.get("optimizers", []):
             self.velocity = np.array(kept["velocity"])
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch: gradients are sums over true rows, divided by the rows of the step."""
         losses = Losses()
         pulse.at(DATA)
@@ -236,6 +237,7 @@ class LinearLearner(NoCallbacks):
 def _add(losses: Losses, error: np.ndarray, rows: int) -> None:
     losses.last_loss_sum, losses.last_mass = float(error @ error), rows
     losses.loss_sum += losses.last_loss_sum
+    losses.trace.append((losses.last_loss_sum, rows))
     losses.mass += rows
     losses.rows += rows
     losses.steps += 1

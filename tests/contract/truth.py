@@ -28,7 +28,9 @@ from orca.core.pulse import Pulse
 from orca.core.source import DataSpec, Items, Shards
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
+from orca.frameworks.torch.callbacks.callback import Callback, MainCallback
 from orca.frameworks.torch.learner import TorchLearner
+from orca.frameworks.torch.operator import TrainingOperator
 from orca.job import FitJob
 from orca.sources.arrays import OpenBlocks
 from orca.sources.creator import CreatorSource
@@ -295,10 +297,17 @@ class Case:
     sync: str
     loss: nn.Module
     batch_size: int | None = BATCH
+    options: tuple[tuple[str, Any], ...] = ()
+    callbacks: tuple[Any, ...] = ()
 
     def learner(self) -> TorchLearner:
         """Return the learner, as from_torch makes it."""
-        return TorchLearner.of(self.model, self.optimizer, self.loss, {}, self.sync)
+        options = TorchLearner.options_of(**dict(self.options))
+        return TorchLearner.of(self.model, self.optimizer, self.loss, {}, self.sync, None, options)
+
+    def option(self, name: str) -> Any:
+        """Return an option, None where it is not given."""
+        return dict(self.options).get(name)
 
     def metrics(self) -> tuple[Metric, ...]:
         """Return metrics that are sums, one that is not, and a function of all rows."""
@@ -309,6 +318,8 @@ class Case:
         """Return how far rounding may carry the numbers; most models are of doubles, where a mistake cannot hide."""
         if isinstance(self.optimizer, Make) and self.optimizer.name == "LBFGS":
             return 1e-6  # it divides by differences of gradients, which cost digits
+        if self.option("precision"):
+            return 0.02
         return 1e-5 if self.model is single else 1e-9
 
 
@@ -358,6 +369,91 @@ def optimizer_cases() -> list[Case]:
     ]
 
 
+def every_two_steps(optimizer: torch.optim.Optimizer, config: Any) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.7)
+
+
+def by_cosine(optimizer: torch.optim.Optimizer, config: Any) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
+
+
+class Handmade(TrainingOperator):
+    """Train as everyone writes it."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        features, target = batch
+        loss = self.criterion(self.model(features), target)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"train_loss": loss.item(), "num_samples": len(target)}
+
+
+class Forwards(MainCallback):
+    """Compute the loss in the user's words."""
+
+    def on_iter_forward(self, runner: Any) -> None:
+        *features, runner.target = runner.batch
+        runner.output = runner.model(*features)
+        runner.loss = runner.criterion(runner.output, runner.target)
+
+
+class Backwards(Forwards):
+    """Do the update in the user's words, too."""
+
+    def on_iter_backward(self, runner: Any) -> None:
+        runner.optimizer.zero_grad(set_to_none=False)
+        runner.loss.backward()
+        runner.optimizer.step()
+
+
+def option_cases() -> list[Case]:
+    """Return a case for each way to train beyond the plain step, on uneven shards and with a rank that has no row."""
+    ways: dict[str, dict[str, Any]] = {
+        "accumulate": {"accumulate": 3},
+        "clip-norm": {"clip_norm": 0.05},
+        "clip-value": {"clip_value": (-0.01, 0.02)},
+        "scheduler-batch": {"scheduler": every_two_steps},
+        "scheduler-epoch": {"scheduler": by_cosine, "step_freq": "epoch"},
+        "ema": {"ema": 0.9},
+        "all": {"accumulate": 2, "clip_norm": 0.1, "ema": 0.8, "scheduler": every_two_steps, "deterministic": True},
+    }
+    cases = [
+        Case(f"{way}-{part}-{sync}", part, perceptron, momentum, sync, nn.BCELoss(), options=tuple(options.items()))
+        for way, options in ways.items()
+        for part in ("uneven", "empty")
+        for sync in ("replicated", "sharded")
+    ]
+    alone: list[tuple[str, Any, str, dict[str, Any], tuple[Any, ...]]] = [
+        ("norm", normed, "replicated", {"sync_batchnorm": True}, ()),
+        ("norm-sharded", normed, "sharded", {"sync_batchnorm": True}, ()),
+        ("bf16", single, "replicated", {"precision": "bf16"}, ()),
+        ("unused", perceptron, "replicated", {"unused": True}, ()),
+        ("operator", perceptron, "replicated", {"operator": Handmade}, ()),
+        ("operator-scheduler", perceptron, "replicated", {"operator": Handmade, "scheduler": every_two_steps}, ()),
+        ("forwards", perceptron, "sharded", {}, (Forwards(),)),
+        ("backwards", perceptron, "replicated", {}, (Backwards(),)),
+        ("hooks", perceptron, "replicated", {}, (Callback(),)),
+    ]
+    cases += [
+        # The weights before batch norm have gradients of zero, of which Adam would make steps by the rounding.
+        Case(
+            f"{way}-{part}",
+            part,
+            model,
+            momentum if model is normed else adam,
+            sync,
+            nn.BCELoss(),
+            BATCH,
+            tuple(options.items()),
+            callbacks,
+        )
+        for way, model, sync, options, callbacks in alone
+        for part in ("uneven", "empty")
+    ]
+    return cases
+
+
 # What runs on the ranks.
 
 
@@ -388,7 +484,7 @@ def train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outco
     lines, state = [], None
     for epochs in FITS:
         learner = cloudpickle.loads(cloudpickle.dumps(case.learner()))
-        plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED)
+        plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED, callbacks=case.callbacks)
         history, state = FitJob(learner, plan, case.metrics(), state)(world, parts, pulse)
         state = world.broadcast(state)
         lines += history.epochs
@@ -428,6 +524,7 @@ class Plain:
     last_losses: list[float]
     net: nn.Module
     optimizer: torch.optim.Optimizer
+    average: dict[str, torch.Tensor] | None = None
 
 
 def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED, data: Any = None) -> Plain:
@@ -440,7 +537,9 @@ def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED,
     torch.manual_seed(seed)
     net = case.model({})
     stepper = case.optimizer(net, {})
-    apart = any(isinstance(module, nn.BatchNorm1d) for module in net.modules())
+    apart = any(isinstance(module, nn.BatchNorm1d) for module in net.modules()) and not case.option("sync_batchnorm")
+    scheduler = case.option("scheduler")(stepper, {}) if case.option("scheduler") else None
+    average: dict[str, torch.Tensor] | None = None
     kind = next(net.parameters()).dtype
     losses, last_losses = [], []
     for epoch in steps:
@@ -470,12 +569,29 @@ def plain_loop(case: Case, steps: list[list[list[list[int]]]], seed: int = SEED,
                 loss = float(stepper.step(closure))
             else:
                 loss = closure()
+                if case.option("clip_norm"):
+                    nn.utils.clip_grad_norm_(net.parameters(), case.option("clip_norm"))
+                for param in net.parameters() if case.option("clip_value") else ():
+                    param.grad.clamp_(*case.option("clip_value"))
                 stepper.step()
+                average = averaged(average, net, case.option("ema"))
+            if scheduler and case.option("step_freq") != "epoch":
+                scheduler.step()
             loss = loss / size if case.loss.reduction == "sum" else loss  # told for a row
             total, rows = total + loss * size, rows + size
         losses.append(total / rows)
         last_losses.append(loss)
-    return Plain(losses, last_losses, net, stepper)
+        if scheduler and case.option("step_freq") == "epoch":
+            scheduler.step()
+    return Plain(losses, last_losses, net, stepper, average)
+
+
+def averaged(before: dict[str, torch.Tensor] | None, net: nn.Module, decay: float | None) -> Any:
+    """Return the moving average of the weights after one more step."""
+    now = {name: value.clone() for name, value in net.state_dict().items()}
+    if decay is None or before is None:
+        return now if decay is not None else None
+    return {name: decay * before[name] + (1 - decay) * now[name] for name in now}
 
 
 def scores(net: nn.Module, x: Any, y: np.ndarray) -> dict[str, float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orca.core.arrow import arrow_type, to_arrow, to_numpy
+from orca.core.arrow import arrow_type, stretches, to_arrow, to_numpy, widened
 from orca.errors import DataError
 
 NUMBERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -240,3 +240,41 @@ def test_what_is_no_column_is_refused() -> None:
         to_arrow(np.array(["a", 1], object))
     with pytest.raises(DataError, match="at most 2147483647 values"):
         to_arrow(np.broadcast_to(np.float32(0), (1 << 16, 1 << 16)))
+
+
+@pytest.mark.parametrize("sizes", [[10], [3, 3, 3], [1] * 9, [0, 5, 0, 4], [2, 20, 1], [4, 4], []], ids=str)
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_stretches_hold_whole_multiples_of_rows_in_their_order(sizes: list[int], rows: int) -> None:
+    ends = np.cumsum(sizes).tolist()
+    batches = [pa.record_batch({"a": np.arange(end - size, end)}) for size, end in zip(sizes, ends, strict=True)]
+    made = [[to_numpy(part.column(0), "a") for part in stretch] for stretch in stretches(batches, rows)]
+    counts = [sum(map(len, stretch)) for stretch in made]
+    assert all(count % rows == 0 for count in counts[:-1]) and all(counts)
+    assert np.array_equal(np.concatenate([*(part for stretch in made for part in stretch), []]), np.arange(sum(sizes)))
+    # Only around the border of two batches, and for no more than `rows` rows, are there several parts.
+    assert all(len(stretch) == 1 or count <= rows for stretch, count in zip(made, counts, strict=True))
+
+
+def test_stretches_take_no_more_batches_than_they_need() -> None:
+    taken = []
+
+    def noted():
+        for number in range(9):
+            taken.append(number)
+            yield pa.record_batch({"a": np.arange(3)})
+
+    next(stretches(noted(), 7))
+    assert taken == [0, 1, 2]
+
+
+def test_half_precision_and_small_integers_are_widened() -> None:
+    import ml_dtypes
+
+    values = np.array([1.5, -2.0])
+    for kind in (np.float16, ml_dtypes.bfloat16):
+        assert widened(values.astype(kind)).dtype == np.float32
+        assert widened(values.astype(kind), "float64").tolist() == [1.5, -2.0]
+    assert widened(values).dtype == np.float64 and widened(values) is values
+    assert [widened(np.ones(2, kind)).dtype.name for kind in ("int8", "uint8", "uint16", "uint32", "bool")] == [
+        *("int16", "int16", "int32", "int64", "bool")
+    ]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from orca.core.engine import Settings
-from orca.core.feed import Feed, StreamFeed, feed_of, spool_parts
+from orca.core.feed import Feed, StreamFeed, feed_of, spool_parts, unweigh, weigh
 from orca.core.source import Batch, Rows, Shards
 from orca.core.world import World
 from orca.errors import DataError, WorkerFailed
@@ -23,12 +23,14 @@ class NumberRows:
     def __init__(self, count: int, first: int = 0, shared: bool = True, batch_size: int | None = None) -> None:
         self.count, self.first, self.shared, self.batch_size = count, first, shared, batch_size
         self.drop_last = False
+        self.seen: list[list[int]] = []
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
         return generator.permutation(self.count) if shuffle else np.arange(self.count)
 
     def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
         for index in indices:
+            self.seen.append((index + self.first).tolist())
             yield index + self.first, None
 
     def close(self) -> None:
@@ -149,13 +151,24 @@ def test_an_epochs_order_does_not_depend_on_when_it_is_read() -> None:
         assert early == late
 
 
-def test_an_epoch_can_go_on_in_its_middle() -> None:
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
-        feed = Feed(parts["train"], world, 4, shuffle=True, seed=1)
-        return [[batch.x.tolist() for batch in feed.epoch(1, first)] for first in (0, 2)]
+@pytest.mark.parametrize("rows", [held(9, 4), held(0, 13), [NumberRows(13)] * 2, [NumberRows(13)] * 3], ids=str)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_can_go_on_in_its_middle_and_reads_no_row_before_it(rows: list[NumberRows], shuffle: bool) -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        feed = Feed(parts["train"], world, 4, shuffle=shuffle, seed=1)
+        whole = [batch_of(batch) for batch in feed.epoch(2)]
+        for first in range(feed.steps + 2):
+            parts["train"].seen = []
+            assert [batch_of(batch) for batch in feed.epoch(2, first)] == whole[first:]
+            seen = [value for values in parts["train"].seen for value in values]
+            assert seen == [value for batch in whole[first:] for value in batch[0][: batch[1]]]
+        return len(whole)
 
-    for whole, rest in on_ranks(job, *held(9, 4)):
-        assert rest == whole[2:]
+    assert set(on_ranks(job, *rows)) == {4}
+
+
+def batch_of(batch: Batch) -> Any:
+    return batch.x.tolist(), batch.rows, batch.step_rows, batch.leader
 
 
 def test_shared_rows_give_the_same_global_batches_to_any_number_of_ranks() -> None:
@@ -230,6 +243,108 @@ def test_a_stream_flows_anew_in_every_epoch() -> None:
     one, two = on_ranks(job, NumberStream([3, 2]), NumberStream([3, 2]))  # type: ignore[arg-type]
     assert one == [[([100, 102], 3), ([100], 2)], [([200, 202], 3), ([200], 2)]]
     assert two == [[([101], 3), ([101], 2)], [([201], 3), ([201], 2)]]
+
+
+def test_a_stream_is_read_on_to_the_step_it_is_wanted_from() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        tails = []
+        for first in range(4):
+            parts["train"].passes = 0  # a new stream
+            feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
+            tails.append([batch_of(batch) for batch in feed.epoch(1, first)])
+        return tails
+
+    for tails in on_ranks(job, NumberStream([3, 2, 4]), NumberStream([3, 2, 4])):  # type: ignore[arg-type]
+        assert [len(tail) for tail in tails] == [3, 2, 1, 0]
+        assert all(tail == tails[0][first:] for first, tail in enumerate(tails))
+
+
+class DrawnSteps:
+    """Draw steps of its own, of 1 to 4 numbers, and note which are read."""
+
+    steps = 5
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def draw(self, generator: np.random.Generator, rank: int, ranks: int, first_step: int) -> Iterator[Batch]:
+        sizes = generator.integers(1, 5, size=self.steps)
+        for step in range(first_step, self.steps):
+            self.seen.append(step)
+            mine = np.arange(sizes[step])[rank::ranks]
+            yield Batch(mine, None, len(mine), int(sizes[step]))
+
+    def close(self) -> None:
+        pass
+
+
+def test_data_that_draws_its_own_steps_draws_them_from_seed_and_epoch_alike_on_all_ranks() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        def sizes(seed: int, epoch: int, first: int = 0) -> list[int]:
+            feed = feed_of(parts["train"], world, None, shuffle=True, seed=seed)
+            assert feed.steps == 5 and not feed.endless
+            return [batch.step_rows for batch in feed.epoch(epoch, first)]
+
+        told = [sizes(1, 1), sizes(1, 1), sizes(1, 2), sizes(2, 1)]
+        parts["train"].seen = []
+        assert sizes(1, 2, 3) == told[2][3:] and parts["train"].seen == [3, 4]
+        return told
+
+    one, two = on_ranks(job, DrawnSteps(), DrawnSteps())  # type: ignore[arg-type]
+    assert one == two and one[0] == one[1]
+    assert one[0] != one[2] != one[3] != one[0]
+
+
+# Weights.
+
+
+def test_weights_travel_beside_labels_and_a_template_row_weighs_nothing() -> None:
+    x, y, weights = np.arange(5.0)[:, None], np.arange(5), np.arange(5) / 2
+    parts = [(x, weigh(y, weights)), (x[:0], weigh(y[:0], weights[:0]))]
+
+    def job(world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        feed = feed_of(rows["train"], world, 3, shuffle=True, seed=0, weighted=True)
+        return list(feed.epoch(1))
+
+    full, idle = ThreadEngine(2).run(job, shards_of(parts), Settings())
+    assert sorted(value for batch in full for value in batch.y.tolist()) == y.tolist()
+    for batch in full:
+        assert batch.weights.tolist() == (batch.y / 2).tolist() and batch.weights.dtype == np.float64
+    assert [(batch.rows, batch.weights.tolist(), batch.y.shape) for batch in idle] == [(0, [0.0], (1,))] * 2
+
+
+def test_rows_without_labels_may_weigh_too() -> None:
+    def job(world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        (batch,) = feed_of(rows["train"], world, 3, shuffle=False, seed=0, weighted=True).epoch(1)
+        return batch.y, batch.weights.tolist(), batch.weights.dtype
+
+    (told,) = ThreadEngine(1).run(job, shards_of([(np.ones((2, 1)), weigh(None, [1, 3]))]), Settings())
+    assert told == (None, [1.0, 3.0], np.float32)
+    assert unweigh(weigh(None, [1, 3]))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, -0.5, 2.0], r"finite and not negative; got -0.5, one of 1 such value\(s\) among 3 rows"),
+        ([np.nan, 1.0, np.nan], r"finite and not negative; got nan, one of 2 such value\(s\) among 3 rows"),
+        ([1.0, np.inf, 1.0], "got inf.*Correct these rows, or give them the weight 0"),
+        (np.ones((3, 2)), r"must be one number a row; got float64 of shape \(3, 2\). Pass an array of shape \(n,\)"),
+        (["a", "b", "c"], "must be one number a row; got <U1"),
+        ([1.0, 2.0], r"all arrays of labels and weights must have the same number of rows; got shapes"),
+    ],
+)
+def test_wrong_weights_are_named(weights: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        weigh(np.arange(3), weights)
+
+
+def test_a_stream_that_must_bring_weights_and_does_not_is_named() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        list(feed_of(parts["train"], world, None, shuffle=True, seed=0, weighted=True).epoch(1))
+
+    with pytest.raises(WorkerFailed, match=r"a batch of the data has none. Let it give \(x, y, weights\)"):
+        on_ranks(job, NumberStream([2]))  # type: ignore[arg-type]
 
 
 def test_a_stream_tells_that_it_has_no_end() -> None:

@@ -23,6 +23,7 @@ import pytest
 from orca.core import pulse, telemetry
 from orca.core.pulse import BACKWARD, DATA, FORWARD, OPTIMIZER, WAIT, Beat
 from orca.core.telemetry import Failure, Hub, Link, Parted, Sign, Ticket
+from orca.core.wire import Log
 from orca.errors import ArgumentError, WorkerFailed, WorkerLost, WorkerStalled
 
 RANK = """
@@ -202,7 +203,7 @@ def test_malformed_connection_is_dropped_with_a_log_line(line: bytes, caplog: py
 
 def test_rank_whose_message_is_too_long_is_dropped_and_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     with Hub(2) as hub, linked(hub) as (bad, good):
-        monkeypatch.setattr(telemetry, "HELLO_LIMIT", 32 << 20)  # what log() cuts to
+        monkeypatch.setattr(telemetry, "LINE_LIMIT", 32 << 20)  # what log() cuts to
         bad.log("x" * (9 << 20))
         failure = hub.failure(4)
         assert failure is not None and (failure.rank, failure.kind) == (0, "lost")
@@ -279,18 +280,85 @@ def test_rank_that_gave_up_before_the_welcome_is_not_lost() -> None:
 
 def test_beats_tell_where_a_rank_is_and_logs_arrive() -> None:
     beats: list[Beat] = []
-    logs: list[tuple[int, str]] = []
+    logs: list[tuple[int, Log]] = []
     with Hub(2, on_beat=beats.append, on_log=lambda *line: logs.append(line)) as hub, linked(hub) as links:
-        links[1].pulse.step(2, 30, 100, loss=0.25)
+        links[1].pulse.step(2, 30, 100, loss=0.25, rows=960)
         links[1].pulse.at(BACKWARD)
-        links[1].log("hello")
-        assert eventually(lambda: Beat(1, 2, 30, 100, BACKWARD, 2, 0.25) in beats)
-        assert eventually(lambda: logs == [(1, "hello")])
+        links[1].log("hello", "a.logger", 20)
+        assert eventually(lambda: Beat(1, 2, 30, 100, BACKWARD, 2, 0.25, 960) in beats)
+        assert eventually(lambda: logs == [(1, Log("hello", "a.logger", 20))])
         assert beats[-1].doing == "backward"
         count = len(beats)
         time.sleep(1.2)
         assert len(beats) <= count + 1  # nothing changed, nothing sent
     assert {beat.rank for beat in beats} == {0, 1}
+
+
+def test_rows_begin_anew_with_an_epoch() -> None:
+    mine = pulse.Pulse()
+    mine.step(1, 5, 10, rows=320)
+    mine.step(1, 6, 10)
+    assert mine.beat(0).rows == 320
+    mine.step(2, 0, 10)
+    assert mine.beat(0).rows == 0
+
+
+def test_loss_is_read_for_a_beat_and_not_for_every_line() -> None:
+    class Loss:
+        read = 0
+
+        def __float__(self) -> float:
+            Loss.read += 1
+            return 1.0
+
+    with Hub(1) as hub, linked(hub) as (link,):
+        link.pulse.step(1, 1, 1, loss=Loss())  # type: ignore[arg-type]
+        for _ in range(200):
+            link.log("line")
+            link.flush()
+        assert Loss.read <= 3
+
+
+@pytest.mark.parametrize("how", ["close", "fail"])
+def test_lines_before_the_end_arrive_although_they_take_longer_than_the_end_may(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "BYE_WITHIN", 0.8)
+    monkeypatch.setattr(telemetry, "ACK_WITHIN", 0.8)
+    logs: list[str] = []
+
+    def slow(_: int, line: Log) -> None:
+        time.sleep(0.006)
+        logs.append(line.text[:5])
+
+    with Hub(1, on_log=slow) as hub, linked(hub) as (link,):
+        for number in range(250):  # far more than the buffers of a connection hold
+            link.log(f"{number:05d}" + "x" * 60_000)
+        if how == "fail":
+            link.fail(ValueError("bad"))
+            assert hub.failure() is not None
+        else:
+            link.close()
+        assert logs == [f"{number:05d}" for number in range(250)]
+    assert (hub.failure() is None) == (how == "close")
+
+
+def test_lines_of_a_rank_that_nobody_heard_yet_are_read_when_the_hub_is_left() -> None:
+    logs: list[str] = []
+    entered = threading.Event()
+
+    def busy(_: int, line: Log) -> None:
+        entered.set()
+        time.sleep(0.3)  # meanwhile the others' lines arrive, and the order to close
+        logs.append(line.text)
+
+    with Hub(2, on_log=busy) as hub, linked(hub) as (one, other):
+        one.log("first")
+        assert entered.wait(3)
+        other.log("second")
+        other.flush()
+        hub.__exit__(None, None, None)
+        assert logs == ["first", "second"]
 
 
 def test_callback_that_fails_does_not_end_the_hub(caplog: pytest.LogCaptureFixture) -> None:
@@ -316,6 +384,17 @@ def test_profile_adds_the_time_to_the_phase_that_was_left() -> None:
     mine.at(DATA)
     assert 0.05 <= mine.profile["data"] < 0.5
     assert mine.profile["forward"] == 0.0 and mine.profile["backward"] < 0.02
+
+
+def test_time_in_collectives_is_profiled_as_wait() -> None:
+    with Hub(2) as hub, linked(hub) as (one, other), ThreadPoolExecutor(1) as pool:
+        one.pulse.profiling = True
+        one.pulse.at(FORWARD)
+        met = pool.submit(one.all_gather, "x")
+        time.sleep(0.2)
+        other.all_gather("y")
+        met.result(3)
+        assert one.pulse.phase == FORWARD and one.pulse.profile["wait"] >= 0.2 > one.pulse.profile["forward"]
 
 
 def test_mark_costs_less_than_half_a_microsecond() -> None:

@@ -84,6 +84,21 @@ def test_a_collective_comes_back_to_the_phase_it_left(told: list[dict[str, Any]]
     assert all(rank["phase"] == "data" for rank in told)
 
 
+def leave_in_a_hurry(world: World, rows: Any, pulse: Pulse) -> int:
+    """Return while the threads of the process group still hold tensors that nobody else holds."""
+    import torch
+
+    for _ in range(200):
+        torch.distributed.all_reduce(torch.ones(3), async_op=True)
+    return world.rank
+
+
+def test_a_rank_can_leave_while_collectives_end() -> None:
+    pytest.importorskip("torch")
+    settings = Settings(stall_timeout=20, progress=False)
+    assert LocalEngine(2).run(leave_in_a_hurry, Shards(no_rows, list), settings) == [0, 1]
+
+
 def test_waiting_shows_in_the_pulse() -> None:
     pulse = Pulse()
     pulse.at(DATA)

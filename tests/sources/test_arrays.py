@@ -230,3 +230,66 @@ def test_output_columns_are_named_as_asked() -> None:
     assert plain["prediction_1"].tolist() == [i + 1.0 for i in B]
     with pytest.raises(DataError, match=r"the model has 2 output\(s\), but output_cols names 1: \['one'\]. Name each"):
         source_of(frame(), spec("list", outputs=["one"], labelled=False)).answer(heads, engine)
+
+
+# Weights
+
+
+@dataclass(frozen=True)
+class ReadWeights:
+    """Return a rank's (y, weights) of one epoch."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+        feed = Feed(rows["train"], world, SIZE, shuffle=False, seed=0, weighted=True)
+        return [(b.y.tolist(), b.weights.tolist()) for b in feed.epoch(1) if b.rows]
+
+
+def weighed(source: Any) -> dict[Any, float]:
+    """Return the weight of every label."""
+    told = ThreadEngine(2).run(ReadWeights(), source.shards(2), Settings(10))
+    return {y: w for rank in told for ys, ws in rank for y, w in zip(ys, ws, strict=True)}
+
+
+def test_weights_are_the_third_thing_or_a_named_one() -> None:
+    weights, wanted = B / 4, {int(b): b / 4 for b in B}
+    plain, named = DataSpec(weighted=True), DataSpec(Columns(("a",), ("b",), weight="w"))
+    assert named.weighted
+    frame = pd.DataFrame({"a": list(A), "b": B, "w": weights})
+    kinds = [((A, B, weights), plain), ([A, B, weights], plain), ({"x": A, "y": B, "weights": weights}, plain)]
+    kinds += [((A, B, weights[:, None]), plain), ({"a": A, "b": B, "w": weights}, named), (frame, named)]
+    for data, how in kinds:
+        assert weighed(source_of(data, how)) == wanted
+    answer = source_of(frame, DataSpec(Columns(("a",)), labelled=False)).answer(lambda x: x[:, 0], ThreadEngine(2))
+    assert answer["prediction"].tolist() == A[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            (A, B),
+            r"data with labels and weights must be \(x, y, weights\) .*got a tuple of 2.*\(\(x1, x2\), y, weights\)",
+        ),
+        (A, r"data with weights must be \(x, y, weights\) .*got ndarray"),
+        ({"x": A, "y": B}, r"no weights under the name 'weights'; the data has \['x', 'y'\]. Name their column"),
+        ((A, B, B[1:]), "labels and weights must have the same number of rows"),
+        ((A[1:], B, B), "must have the same number of rows"),
+        ((A, B, B - 3), "weights must be finite and not negative; got -3.0"),
+    ],
+)
+def test_wrong_weights_are_named_at_the_door(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        source_of(data, DataSpec(weighted=True))
+
+
+def test_a_missing_weight_column_is_named_with_the_nearest() -> None:
+    frame = pd.DataFrame({"a": B, "b": B, "weight": B})
+    with pytest.raises(DataError, match="there is no column 'wieght'; .*Did you mean 'weight'"):
+        source_of(frame, DataSpec(Columns(("a",), ("b",), weight="wieght")))
+    with pytest.raises(DataError, match="no weights under the name 'weights'"):
+        source_of(frame, DataSpec(Columns(("a",), ("b",)), weighted=True))
+
+
+def test_where_labels_alone_are_named_the_features_are_the_dict_of_the_rest() -> None:
+    source = source_of({"a": A, "b": B, "c": B + 1}, spec(labels=["c"]))
+    assert list(source.x) == ["a", "b"] and source.y.tolist() == (B + 1).tolist()

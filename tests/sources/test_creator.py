@@ -21,7 +21,14 @@ from orca.testing import ThreadEngine
 
 pytest.importorskip("torch")
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 N = 10
 ROWS = np.arange(N, dtype=np.float32)
@@ -188,6 +195,57 @@ def test_every_row_of_an_iterable_is_seen_once(whole: bool) -> None:
     for epoch in steps_of(source_of(KINDS["iterable"], spec(4, whole)), 2):
         assert [len(step) for step in epoch] == [4, 4, 2]
         assert sorted(chain(*epoch)) == ROWS.tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_batch_sampler_makes_steps_of_the_whole_batch_size(whole: bool, ranks: int) -> None:
+    def creator(config: dict[str, Any], batch_size: int) -> Any:
+        return DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), batch_size, False))
+
+    assert steps_of(source_of(creator, spec(4, whole)), ranks) == [STEPS, STEPS]
+    np.testing.assert_array_equal(source_of(creator, spec(4)).answer(lambda x: x, ThreadEngine(ranks)), X)
+
+
+@dataclass(frozen=True)
+class ReadWeights:
+    """Return the (label, weight) of the rows that a rank sees."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+        feed = feed_of(rows["train"], world, 4, shuffle=True, seed=0, weighted=True)
+        told = [(np.asarray(b.y).tolist(), np.asarray(b.weights).tolist()) for b in feed.epoch(1) if b.rows]
+        return [pair for ys, weights in told for pair in zip(ys, weights, strict=True)]
+
+
+def tf_weights(config: dict[str, Any], batch_size: int) -> Any:
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices((X, ROWS, ROWS / 4)).batch(batch_size)
+
+
+@pytest.mark.parametrize(
+    "creator",
+    [
+        lambda config: (X, ROWS, ROWS / 4),
+        lambda config: {"x": X, "y": ROWS, "weights": ROWS / 4},
+        lambda config, batch_size: DataLoader(TensorDataset(*DATA.tensors, DATA.tensors[1] / 4), batch_size),
+        tf_weights,
+    ],
+)
+def test_what_a_creator_makes_may_have_weights(creator: Any) -> None:
+    source = source_of(creator, DataSpec(batch_size=4, weighted=True))
+    told = ThreadEngine(2).run(ReadWeights(), source.shards(2), Settings(20))
+    assert sorted(pair for rank in told for pair in rank) == [(y, y / 4) for y in ROWS.tolist()]
+    answers = source_of(creator, DataSpec(batch_size=4, labelled=False, weighted=True)).answer(doubled, ThreadEngine(2))
+    np.testing.assert_array_equal(answers, X * 2)
+
+
+def test_arrays_with_weights_are_answered_without_a_word_of_them() -> None:
+    source = source_of(lambda config: (X, ROWS, ROWS / 4), DataSpec(batch_size=4, labelled=False))
+    np.testing.assert_array_equal(source.answer(doubled, ThreadEngine(2)), X * 2)
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
 
 
 def test_arrays_are_shuffled_anew_every_epoch() -> None:

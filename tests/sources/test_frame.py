@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from pyspark.ml.linalg import DenseVector, SparseVector, Vectors, VectorUDT
@@ -18,14 +19,16 @@ from pyspark.sql import types as T
 from torch import nn
 
 from orca import Estimator
+from orca.core.arrow import to_arrow
 from orca.core.engine import Settings
 from orca.core.feed import Feed
-from orca.core.learner import OutputSpec
+from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec
 from orca.core.tree import flatten
 from orca.errors import DataError, WorkerFailed
+from orca.job import PredictJob
 from orca.registry import source_of
-from orca.sources.frame import FrameSource
+from orca.sources.frame import FrameSource, PredictTask
 from orca.testing import ThreadEngine
 
 N = 11
@@ -313,6 +316,111 @@ def test_partitions_without_rows_are_answered(spark: Any) -> None:
     answer = source_of(sparse, spec(["x"], (), labelled=False)).answer(task, None)
     assert [(r.id, r.prediction) for r in answer.collect()] == [(4, 8), (9, 18)]
     assert answer.where("id < 0").count() == 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Be a predictor that tells with every answer how many rows it saw together with a row."""
+
+    def restore(self, state: Any) -> None:
+        pass
+
+    def predict(self, x: Any) -> Any:
+        return (x.sum(axis=1, keepdims=True), np.full(len(x), len(x)), np.repeat(x[:, None], 2, axis=1))
+
+
+@pytest.mark.parametrize("sizes", [[10], [3, 3, 3, 1], [1] * 10, [0, 5, 0, 5], [9, 1], [4, 6]], ids=str)
+@pytest.mark.parametrize("rows", [1, 4, 64])
+def test_the_model_sees_full_batches_whatever_the_record_batches(sizes: list[int], rows: int) -> None:
+    x = np.arange(20, dtype=np.float32).reshape(10, 2)
+    ends = np.cumsum(sizes).tolist()
+    cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    batches = [pa.record_batch([to_arrow(np.arange(10)[cut]), to_arrow(x[cut])], ["id", "x"]) for cut in cuts]
+    job = PredictJob.of(Seen(), State(payload={"models": []}), rows)
+    task = PredictTask(job, ("x",), ("id", "x", "sum", "seen", "twice"), rows, ("float32",) * 3)
+    made = list(task(iter(batches)))
+    assert [batch.num_rows for batch in made] == [size for size in sizes if size]
+    answer = pa.Table.from_batches(made).to_pydict()
+    assert answer["id"] == list(range(10)) and answer["x"] == x.tolist() and answer["sum"] == x.sum(axis=1).tolist()
+    assert answer["twice"] == [[row, row] for row in x.tolist()]
+    full = 10 // rows * rows
+    assert answer["seen"] == [rows] * full + [10 - full] * (10 - full)
+
+
+def test_record_batches_wait_no_longer_than_it_takes_to_fill_a_batch() -> None:
+    taken = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(8):
+            taken.append(number)
+            yield pa.record_batch([to_arrow(np.full((3, 1), number, np.float32))], ["x"])
+
+    made = PredictTask(lambda x: x, ("x",), ("x", "y"), 4, ("float32",))(batches())
+    for number in range(6):
+        assert next(made).to_pydict()["y"] == [number] * 3
+        assert len(taken) <= number + 3
+
+
+def test_rows_of_different_lengths_in_two_record_batches_are_named() -> None:
+    batches = [pa.record_batch([to_arrow(np.zeros((3, width)))], ["x"]) for width in (2, 5)]
+    with pytest.raises(DataError, match="column 'x' holds rows of different lengths: 2 and 5"):
+        list(PredictTask(lambda x: x, ("x",), ("x", "y"), 4, ("float32",))(iter(batches)))
+
+
+def test_batches_go_across_the_record_batches_of_a_task_on_spark(spark: Any) -> None:
+    records = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(records)
+    rows = spark.range(0, 23, 1, 2).selectExpr("id", "array(id, id) as x")
+    task = Task(lambda x: np.full(len(x), len(x)), OutputSpec((("int64", ()),)))
+    try:
+        spark.conf.set(records, "3")
+        answer = source_of(rows, spec(["x"], (), labelled=False)).answer(task, None).collect()
+    finally:
+        spark.conf.set(records, before)
+    assert [row.id for row in answer] == list(range(23))
+    assert [row.prediction % 4 for row in answer] == [0] * 8 + [3] * 3 + [0] * 12  # partitions of 11 and 12 rows
+
+
+@pytest.mark.parametrize("known", ["float16", "float32", "float64", "bfloat16"])
+def test_outputs_of_half_precision_arrive_as_the_schema_says(spark: Any, known: str) -> None:
+    import ml_dtypes
+
+    rows = spark.range(0, 5, 1, 1).selectExpr("array(id / 2, 1) as x")
+    output = OutputSpec(((known, (2,)), (known, ())))
+    kind = ml_dtypes.bfloat16 if known == "bfloat16" else np.float16
+    task = Task(lambda x: (x.astype(kind), x[:, 0].astype(kind)), output)
+    answer = source_of(rows, spec(["x"], (), labelled=False)).answer(task, None)
+    name = "double" if known == "float64" else "float"
+    assert answer.drop("x").schema.simpleString() == f"struct<prediction_0:array<{name}>,prediction_1:{name}>"
+    assert [(r.prediction_0, r.prediction_1) for r in answer.collect()] == [([i / 2, 1], i / 2) for i in range(5)]
+
+
+# Weights
+
+
+@dataclass(frozen=True)
+class ReadWeights:
+    """Return the (label, weight) of the rows that a rank sees."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+        feed = Feed(rows["train"], world, 4, shuffle=False, seed=0, weighted=True)
+        return [pair for b in feed.epoch(1) if b.rows for pair in zip(b.y.tolist(), b.weights.tolist(), strict=True)]
+
+
+def test_a_column_of_weights_travels_along(spark: Any) -> None:
+    rows = spark.range(0, 9, 1, 2).selectExpr("id", "array(id, 1) as x", "id / 4 as w", "id - 3 as bad")
+    columns = Columns(("x",), ("id",), weight="w")
+    told = ThreadEngine(2).run(ReadWeights(), source_of(rows, DataSpec(columns)).shards(2), SETTINGS)
+    assert sorted(pair for rank in told for pair in rank) == [(i, i / 4) for i in range(9)]
+    with pytest.raises(WorkerFailed, match="weights must be finite and not negative; got -3.0"):
+        negative = source_of(rows, DataSpec(Columns(("x",), ("id",), weight="bad")))
+        ThreadEngine(1).run(ReadWeights(), negative.shards(1), SETTINGS)
+    with pytest.raises(DataError, match="there is no column 'weight'"):
+        source_of(rows, DataSpec(Columns(("x",), ("id",), weight="weight")))
+    with pytest.raises(
+        DataError, match="rows with weights need the name of their column; got columns .*Pass sample_weight="
+    ):
+        source_of(rows, DataSpec(Columns(("x",), ("id",)), weighted=True))
 
 
 # A model, end to end

@@ -17,6 +17,7 @@ import torch
 
 from orca import Estimator
 from orca.core.arrow import to_arrow
+from orca.core.feed import unweigh
 from orca.core.source import Columns, DataSpec
 from orca.errors import DataError
 from orca.registry import source_of
@@ -75,6 +76,32 @@ def test_validation_data_is_a_part_of_its_own(tmp_path: Path) -> None:
         for r in rows.values():
             r.close()
     assert [sum(count[part] for count in counts) for part in ("train", "valid")] == [5, 3]
+
+
+@pytest.mark.parametrize("way", ["native", "portable"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_column_of_weights_travels_beside_the_labels(way: str, named: bool, tmp_path: Path) -> None:
+    data = ray.data.from_items([{"x": [i, 1.0], "y": i, "weights": i / 4, "bad": i - 1.0} for i in range(6)])
+    columns = Columns(("x",), ("y",), weight="weights") if named else Columns()
+    source = source_of(data, DataSpec(columns, weighted=True))
+    told = [unweigh(y) for _, y in _read(source.shards(2), way, tmp_path)]
+    assert [(y.tolist(), w.tolist()) for y, w in told] == [([0, 1, 2], [0, 0.25, 0.5]), ([3, 4, 5], [0.75, 1, 1.25])]
+    with pytest.raises(DataError, match="weights must be finite and not negative; got -1.0"):
+        _read(source_of(data, DataSpec(Columns(("x",), ("y",), weight="bad"))).shards(1), way, tmp_path)
+    with pytest.raises(DataError, match="there is no column 'w'"):
+        source_of(data, DataSpec(Columns(("x",), ("y",), weight="w")))
+    with pytest.raises(
+        DataError, match="rows with weights need the name of their column; got columns .*Pass sample_weight="
+    ):
+        source_of(data, DataSpec(Columns(("x",), ("y",)), weighted=True))
+
+
+def test_outputs_of_half_precision_arrive_in_single() -> None:
+    task = Task(None, lambda x: (x.astype(np.float16), x[:, 0].astype(np.float16)))
+    answer = source_of(_dataset(3), DataSpec(labelled=False)).answer(task, engine=None)
+    (batch,) = answer.iter_batches(batch_size=None, batch_format="numpy")
+    assert batch["prediction_0"].dtype == batch["prediction_1"].dtype == np.float32
+    np.testing.assert_array_equal(batch["prediction_0"], _arrays(3)[0].astype(np.float16))
 
 
 def test_wrong_columns_are_named() -> None:

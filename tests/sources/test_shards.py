@@ -105,6 +105,27 @@ def test_shards_without_labels_cannot_train(spark: Any) -> None:
         read(XShards.partition({"x": A}, num_shards=2), spec())
 
 
+@dataclass(frozen=True)
+class ReadWeights:
+    """Return the (label, weight) of the rows that a rank sees."""
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+        feed = Feed(rows["train"], world, 4, shuffle=False, seed=0, weighted=True)
+        return [pair for b in feed.epoch(1) if b.rows for pair in zip(b.y.tolist(), b.weights.tolist(), strict=True)]
+
+
+def test_weights_are_an_entry_of_a_shard_or_a_column(spark: Any) -> None:
+    plain = XShards.partition({"x": {"a": A, "b": B}, "y": B, "weights": B / 4}, num_shards=3)
+    frames = plain.transform_shard(lambda s: pd.DataFrame({"one": s["y"], "label": s["y"], "w": s["weights"]}))
+    named = DataSpec(Columns(("one",), ("label",), weight="w"))
+    for shards, how in ((plain, DataSpec(weighted=True)), (frames, named)):
+        told = ThreadEngine(2).run(ReadWeights(), source_of(shards, how).shards(2), Settings(30))
+        assert sorted(pair for rank in told for pair in rank) == [(b, b / 4) for b in B.tolist()]
+    missing = source_of(plain, DataSpec(Columns(weight="w")))
+    with pytest.raises(WorkerFailed, match="no weights under the name 'w'; a shard has .*Name their column"):
+        ThreadEngine(1).run(ReadWeights(), missing.shards(1), Settings(30))
+
+
 def test_unequal_lengths_in_a_shard_are_named(spark: Any) -> None:
     uneven = XShards.partition({"x": A, "y": B}, num_shards=2).transform_shard(lambda s: {"x": s["x"], "y": s["y"][1:]})
     with pytest.raises(WorkerFailed, match="column 1 has . rows, expected . rows. Give every column the same rows"):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -21,13 +23,15 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    get_worker_info,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from orca.core.engine import Settings
-from orca.core.feed import Feed
-from orca.core.source import DataSpec
+from orca.core.feed import feed_of
+from orca.core.source import Columns, DataSpec
 from orca.core.tree import flatten
-from orca.errors import ArgumentError, NotYet, WorkerFailed
+from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.registry import source_of
 from orca.sources.torchdata import LoaderSource, split_batch
 from orca.testing import ThreadEngine
@@ -45,11 +49,14 @@ class ReadAll:
     batch_size: int | None
     shuffle: bool = True
     epochs: int = 1
+    first_step: int = 0
 
     def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
-        feeds = {name: Feed(part, world, self.batch_size, shuffle=self.shuffle, seed=3) for name, part in rows.items()}
+        feeds = {
+            name: feed_of(part, world, self.batch_size, shuffle=self.shuffle, seed=3) for name, part in rows.items()
+        }
         return {
-            name: [[self._told(batch) for batch in feed.epoch(epoch)] for epoch in range(self.epochs)]
+            name: [[self._told(batch) for batch in feed.epoch(epoch, self.first_step)] for epoch in range(self.epochs)]
             for name, feed in feeds.items()
         }
 
@@ -85,13 +92,21 @@ class Seat:
 
 def drawn_steps(sampler: Any, ranks: int, batch_size: int = 4) -> list[list[list[float]]]:
     """Return the labels of every step over all ranks of two epochs; each must have the rows it says."""
-    source = source_of(DataLoader(DATA, batch_size=batch_size, sampler=sampler), spec())
+    return loaded_steps(DataLoader(DATA, batch_size=batch_size, sampler=sampler), ranks)
+
+
+def loaded_steps(loader: Any, ranks: int, first_step: int = 0) -> list[list[list[float]]]:
+    """Return the labels of every step of a loader over all ranks of two epochs; each must have the rows it says."""
+    source = source_of(loader, spec())
     shards = source.shards(ranks)
     told = []
     for rank, piece in enumerate(shards.portable()):
-        rows = shards.open(cloudpickle.loads(cloudpickle.dumps(piece))(), Path())
+        rows = shards.open(cloudpickle.loads(cloudpickle.dumps(piece))(), Path(tempfile.gettempdir()))
         torch.manual_seed(rank)  # ranks are at different places of their random numbers
-        told.append(ReadAll(batch_size, epochs=2)(Seat(rank, ranks), rows, None)["train"])
+        random.seed(rank)
+        np.random.seed(rank)
+        told.append(ReadAll(source.batch_size, True, 2, first_step)(Seat(rank, ranks), rows, None)["train"])
+        rows["train"].close()
     return [[_joined(step) for step in zip(*epoch, strict=True)] for epoch in zip(*told, strict=True)]
 
 
@@ -199,7 +214,7 @@ def test_a_sampler_must_tell_its_length() -> None:
         WorkerFailed, match="the sampler Endless has no length, so its rows cannot be split over workers"
     ):
         steps_of(source_of(DataLoader(DATA, batch_size=4, sampler=Endless()), spec()), 1)
-    with pytest.raises(WorkerFailed, match="the sampler Short gave 10 rows, but its length is 4. Let its __len__"):
+    with pytest.raises(WorkerFailed, match="the sampler Short gave more than 4 rows, but its length is 4. Let its __l"):
         steps_of(source_of(DataLoader(DATA, batch_size=4, sampler=Short()), spec()), 1)
 
 
@@ -213,14 +228,162 @@ def test_the_collate_function_is_kept() -> None:
     assert first == [100, 101]
 
 
-@pytest.mark.parametrize(
-    "options", [{"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False)}, {"batch_size": None}]
-)
-def test_batches_that_cannot_be_split_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(
-        NotYet, match="batch_sampler of its own, or with batch_size=None, cannot be split .*a batch_size"
-    ):
-        source_of(DataLoader(DATA, **options), spec())
+@pytest.mark.parametrize("library", ["numpy", "random", "torch"])
+def test_a_sampler_is_drawn_alike_whatever_it_draws_from(library: str) -> None:
+    first, second = drawn_steps(Shuffled(library), 3)
+    assert drawn_steps(Shuffled(library), 1) == [first, second]
+    assert sorted([*chain(*first)]) == ROWS.tolist() and first != second
+
+
+def test_a_sampler_that_counts_epochs_is_told_of_a_new_one() -> None:
+    first, second = drawn_steps(Epochal(), 2)
+    assert first != second and drawn_steps(Epochal(), 3) == [first, second]
+
+
+class Shuffled(Sampler):  # type: ignore[type-arg]
+    """Draw all rows from the random numbers of a library."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def __iter__(self) -> Iterator[int]:
+        if self.library == "numpy":
+            return iter(np.random.permutation(N).tolist())
+        if self.library == "torch":
+            return iter(torch.randperm(N).tolist())
+        return iter(random.sample(range(N), N))
+
+    def __len__(self) -> int:
+        return N
+
+
+class Epochal(Shuffled):
+    """Draw from the number of the epoch alone, as samplers for several processes do."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.default_rng(self.epoch).permutation(N).tolist())
+
+
+def test_a_sampler_that_splits_the_rows_itself_stands_for_the_whole_dataset() -> None:
+    sampler = DistributedSampler(DATA, num_replicas=3, rank=1, shuffle=False)
+    assert drawn_steps(sampler, 2) == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]] * 2
+    first, second = drawn_steps(DistributedSampler(DATA, num_replicas=3, rank=1), 2)
+    assert sorted([*chain(*first)]) == ROWS.tolist() and first != second
+
+
+# Loaders that bring their steps
+
+
+class Buckets(Sampler):  # type: ignore[type-arg]
+    """Give batches of 1, 2, 3 and 4 rows, in an order that is drawn anew."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[list[int]]:
+        steps = [[0], [1, 2], [3, 4, 5], [6, 7, 8, 9]]
+        return (steps[i] for i in np.random.permutation(4))
+
+    def __len__(self) -> int:
+        return 4
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_steps_are_those_of_a_batch_sampler_cut_among_the_ranks(ranks: int) -> None:
+    plain = BatchSampler(SequentialSampler(DATA), 4, drop_last=True)
+    loader = DataLoader(DATA, batch_sampler=plain)
+    assert source_of(loader, spec()).batch_size is None
+    assert loaded_steps(loader, ranks) == [[[0, 1, 2, 3], [4, 5, 6, 7]]] * 2
+    first, second = loaded_steps(DataLoader(DATA, batch_sampler=Buckets()), ranks)
+    assert sorted(first) == sorted(second) == [[0], [1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert first != second
+    assert loaded_steps(DataLoader(DATA, batch_sampler=Buckets()), ranks, first_step=2) == [first[2:], second[2:]]
+    random_rows = BatchSampler(RandomSampler(DATA), 3, drop_last=False)
+    one, two = loaded_steps(DataLoader(DATA, batch_sampler=random_rows), ranks)
+    assert [len(step) for step in one] == [3, 3, 3, 1] and sorted([*chain(*one)]) == ROWS.tolist() and one != two
+
+
+def test_any_number_of_ranks_draws_the_same_batches() -> None:
+    loader = DataLoader(DATA, batch_sampler=Buckets(), num_workers=1)
+    assert loaded_steps(loader, 1) == loaded_steps(loader, 3)
+
+
+class Counted(TensorDataset):
+    """Note which rows are read."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.seen.append(index)
+        return super().__getitem__(index)
+
+
+def test_rows_of_skipped_steps_and_of_other_ranks_are_not_read() -> None:
+    sampler = BatchSampler(SequentialSampler(DATA), 4, drop_last=False)
+    for loader in (DataLoader(DATA, batch_sampler=sampler), DataLoader(DATA, batch_size=4)):
+        source = source_of(loader, spec())
+        rows = source.shards(2).open(source.shards(2).portable()[1](), Path())["train"]
+        rows.loader = DataLoader(Counted(*DATA.tensors), batch_size=4)
+        feed = feed_of(rows, Seat(1, 2), source.batch_size, shuffle=True, seed=0)  # type: ignore[arg-type]
+        Counted.seen.clear()
+        assert [batch.rows for batch in feed.epoch(1, 1)] == [2, 1]
+        assert Counted.seen == [6, 7, 9]
+
+
+def test_a_batch_size_beside_a_batch_sampler_is_not_used_and_said_so(caplog: Any) -> None:
+    loader = DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False))
+    assert source_of(loader, spec(7)).batch_size is None
+    assert "batch_size=7 is not used: the DataLoader decides on the rows of a step." in caplog.text
+
+
+class Unending(Buckets):
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([i % N] for i in count())
+
+
+class Lengthless(Endless):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([[0]])
+
+
+def test_a_batch_sampler_must_tell_its_length() -> None:
+    with pytest.raises(ArgumentError, match="the batch sampler Lengthless has no length"):
+        loaded_steps(DataLoader(DATA, batch_sampler=Lengthless()), 1)
+    with pytest.raises(DataError, match="the sampler Unending gave more than 4 batches, but its length is 4"):
+        loaded_steps(DataLoader(DATA, batch_sampler=Unending()), 1)
+
+
+class Packs(Dataset):  # type: ignore[type-arg]
+    """Have items that are batches already, of 4, 1 and 5 rows."""
+
+    cuts = (slice(0, 4), slice(4, 5), slice(5, 10))
+
+    def __getitem__(self, index: int) -> Any:
+        return DATA[self.cuts[index]]
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_items_that_are_batches_are_steps_cut_among_the_ranks(ranks: int) -> None:
+    whole = [[0, 1, 2, 3], [4], [5, 6, 7, 8, 9]]
+    assert loaded_steps(DataLoader(Packs(), batch_size=None), ranks) == [whole] * 2
+    assert loaded_steps(DataLoader(Packs(), batch_size=None), ranks, first_step=1) == [whole[1:]] * 2
+    shuffled = loaded_steps(DataLoader(Packs(), batch_size=None, shuffle=True), ranks)
+    assert [sorted(epoch) for epoch in shuffled] == [whole] * 2
+    assert loaded_steps(DataLoader(Packs(), batch_size=None, shuffle=True), 1) == shuffled
+
+
+def test_items_that_are_no_batches_are_named() -> None:
+    with pytest.raises(DataError, match="an item of a dataset that is read with batch_size=None must be arrays with r"):
+        loaded_steps(DataLoader(DATA, batch_size=None), 1)
 
 
 class Unsized(Dataset):  # type: ignore[type-arg]
@@ -252,6 +415,37 @@ def test_every_row_of_a_stream_is_read_once(ranks: int, loaded: bool) -> None:
         assert sorted([*chain(*epoch)]) == ROWS.tolist()
 
 
+class Split(Stream):
+    """Be split among the workers of a loader, as torch wants it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        return (DATA[i] for i in range(self.rows) if worker is None or i % worker.num_workers == worker.id)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("rows", [N, 7])
+def test_every_row_of_a_stream_with_workers_is_read_once(ranks: int, rows: int) -> None:
+    loader = DataLoader(Split(rows), batch_size=3, num_workers=2)
+    for epoch in steps_of(source_of(loader, spec()), ranks, epochs=2):
+        assert sorted([*chain(*epoch)]) == list(range(rows))
+        assert [len(step) for step in epoch] == [3] * (rows // 3) + [1]
+
+
+class Drawn(Stream):
+    """Give the rows in an order of chance."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (DATA[i] for i in torch.randperm(N))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_in_an_order_of_chance_is_the_same_on_all_ranks(workers: int) -> None:
+    loader = DataLoader(Drawn(), batch_size=3, num_workers=workers)
+    for epoch in steps_of(source_of(loader, spec()), 3, epochs=2):
+        assert sorted([*chain(*epoch)]) == ROWS.tolist()
+
+
 def test_a_stream_keeps_the_settings_of_its_loader() -> None:
     (dropped,) = steps_of(source_of(DataLoader(Stream(), batch_size=4, drop_last=True), spec()), 2, shuffle=False)
     assert sorted([*chain(*dropped)]) == list(range(8))
@@ -276,6 +470,72 @@ def test_the_last_of_several_things_is_the_label() -> None:
     assert split_batch(5) == (5, None)
 
 
+def test_the_parts_of_a_dict_are_found_by_their_names() -> None:
+    batch = {"a": 1, "b": 2, "label": 3, "w": np.array([0.5])}
+    assert split_batch(batch, Columns(("a", "b"), ("label",))) == ((1, 2), 3)
+    assert split_batch(batch, Columns(labels=("label",), weight="w")) == ({"a": 1, "b": 2}, 3)
+    assert split_batch(batch, Columns(("b",))) == (2, None)
+    with pytest.raises(DataError, match="there is no column 'lable'; the data has .*Did you mean 'label'"):
+        split_batch(batch, Columns(labels=("lable",)))
+
+
+# Weights
+
+
+@dataclass(frozen=True)
+class ReadWeights:
+    """Return the weight of every label that a rank sees."""
+
+    batch_size: int | None
+
+    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[float, float]:
+        feed = feed_of(rows["train"], world, self.batch_size, shuffle=True, seed=0, weighted=True)
+        batches = list(feed.epoch(1))
+        assert all(batch.weights.tolist() == [0.0] for batch in batches if not batch.rows)
+        return {y: w for b in batches if b.rows for y, w in zip(b.y.tolist(), b.weights.tolist(), strict=True)}
+
+
+def as_dict(samples: list[Any]) -> Any:
+    xs, ys, ws = zip(*samples, strict=True)
+    return {"a": torch.stack(xs), "label": torch.stack(ys), "w": torch.stack(ws)}
+
+
+WEIGHED = TensorDataset(*DATA.tensors, ROWS / 4)
+
+
+class WeighedStream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[Any]:
+        return iter(WEIGHED)
+
+
+class WeighedPacks(Packs):
+    def __getitem__(self, index: int) -> Any:
+        return WEIGHED[self.cuts[index]]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_weights_are_the_last_part_of_a_batch(ranks: int) -> None:
+    named = DataSpec(Columns(labels=("label",), weight="w"), batch_size=4)
+    plain = DataSpec(batch_size=4, weighted=True)
+    kinds: list[tuple[Any, DataSpec]] = [(WEIGHED, plain), (WeighedStream(), plain)]
+    kinds += [(DataLoader(WEIGHED, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)), plain)]
+    kinds += [(DataLoader(WeighedPacks(), batch_size=None), plain)]
+    kinds += [(DataLoader(WEIGHED, 4, collate_fn=as_dict), named)]
+    for data, how in kinds:
+        source = source_of(data, how)
+        told = ThreadEngine(ranks).run(ReadWeights(source.batch_size), source.shards(ranks), SETTINGS)
+        assert {y: w for rank in told for y, w in rank.items()} == {y: y / 4 for y in ROWS.tolist()}
+
+
+def test_batches_without_weights_are_named() -> None:
+    source = source_of(DATA, DataSpec(batch_size=4, weighted=True))
+    with pytest.raises(WorkerFailed, match=r"a batch with weights must be \(x, y, weights\) .*got 2 thing\(s\)"):
+        ThreadEngine(1).run(ReadWeights(4), source.shards(1), SETTINGS)
+    negative = source_of(TensorDataset(*DATA.tensors, ROWS - 1), DataSpec(batch_size=4, weighted=True))
+    with pytest.raises(WorkerFailed, match="weights must be finite and not negative; got -1.0"):
+        ThreadEngine(1).run(ReadWeights(4), negative.shards(1), SETTINGS)
+
+
 # Answers
 
 
@@ -289,7 +549,8 @@ def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
         Stream(),
         DataLoader(Stream(), batch_size=3),
     ]
-    kinds += [TensorDataset(DATA.tensors[0])]
+    kinds += [TensorDataset(DATA.tensors[0]), DataLoader(Packs(), batch_size=None)]
+    kinds += [DataLoader(DATA, batch_sampler=Buckets()), DataLoader(Packs(), batch_size=None, shuffle=True)]
     for kind in kinds:
         np.testing.assert_array_equal(source_of(kind, unlabelled).answer(lambda x: x * 2, engine), expected)
 
@@ -299,6 +560,12 @@ def test_several_features_reach_the_model_together() -> None:
     answer = source_of(three, spec(4, labelled=False)).answer(lambda x: (x[0] + x[1], x[1]), ThreadEngine(2))
     assert flatten(answer)[0][0].tolist() == (2 * ROWS + 1).tolist()
     assert len(answer) == 2
+
+
+def test_nothing_to_predict_is_said() -> None:
+    for empty in (TensorDataset(ROWS[:0]), Stream(0)):
+        with pytest.raises(DataError, match="there are no rows to predict: the dataset is empty"):
+            source_of(empty, spec(labelled=False)).answer(lambda x: x, ThreadEngine(2))
 
 
 def test_a_dataset_shorter_than_the_ranks_is_answered() -> None:

@@ -5,6 +5,7 @@ No row is touched by Python and pandas is not involved: lists are flattened and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.types as kinds
 
 from orca.errors import DataError
 
+_WIDENED = {"int8": np.int16, "uint8": np.int16, "uint16": np.int32, "uint32": np.int64}
 _MAX_LIST_VALUES = np.iinfo(np.int32).max  # the offsets of an Arrow list are int32
 
 
@@ -79,6 +81,43 @@ def to_arrow(array: np.ndarray) -> pa.Array:
         offsets = _from_memory(np.arange(lists + 1, dtype=np.int32) * np.int32(length), pa.int32())
         column = pa.ListArray.from_arrays(offsets, column)
     return column
+
+
+def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the rows of record batches, in their order, as lists of slices that hold whole multiples of `rows`.
+
+    Only the last list may hold a part of a multiple. What lies within one record batch stays one slice, so that just
+    the rows around the border of two batches are ever put together.
+
+    Example:
+        >>> batch = pa.record_batch({"a": [1, 2, 3, 4, 5]})
+        >>> [[len(part) for part in stretch] for stretch in stretches([batch, batch], 2)]
+        [[4], [1, 1], [4]]
+    """
+    held: list[pa.RecordBatch] = []
+    have = 0
+    for batch in batches:
+        start = 0
+        if held:
+            start = min(rows - have, batch.num_rows)
+            held, have = [*held, batch.slice(0, start)], have + start
+            if have < rows:
+                continue
+            yield held
+        whole = (batch.num_rows - start) // rows * rows
+        if whole:
+            yield [batch.slice(start, whole)]
+        have = batch.num_rows - start - whole
+        held = [batch.slice(start + whole)] if have else []
+    if held:
+        yield held
+
+
+def widened(array: np.ndarray, floating: str = "float32") -> np.ndarray:
+    """Return an array in a number type that every table has: half precision as `floating`, small integers larger."""
+    if array.dtype.name in ("float16", "bfloat16"):
+        return array.astype(floating)
+    return array.astype(_WIDENED.get(array.dtype.name, array.dtype), copy=False)
 
 
 def arrow_type(dtype: np.dtype, ndim: int) -> pa.DataType:

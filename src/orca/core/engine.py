@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from orca.core.progress import Progress
 from orca.core.pulse import DATA, Pulse
 from orca.core.source import Items, Open, Rows, Shards
 from orca.core.telemetry import Hub, Link, Ticket
+from orca.core.voice import Echo, speaking
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError
 
@@ -33,11 +35,15 @@ class Settings:
         stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.
         progress: Whether to show a progress bar on the driver (never when the output is not a terminal).
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
+        log_level: Level of the ranks' root logger while the job runs.
+        log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
     """
 
     stall_timeout: float = 300.0
     progress: bool = True
     threads: int = 0
+    log_level: int = logging.INFO
+    log_to_driver: bool = True
 
 
 class Engine(Protocol):
@@ -74,7 +80,8 @@ def dispatch(job: Job, shards: Shards, workers: int, host: str, settings: Settin
         work = seal(job, shards.open)
         with (
             Progress(enabled=settings.progress) as progress,
-            Hub(workers, host, stall=settings.stall_timeout, on_beat=progress.beat) as hub,
+            Echo(progress) as echo,
+            Hub(workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line) as hub,
         ):
             yield Envelope(work, hub.ticket, settings, tuple(sys.path)), hub
     finally:
@@ -102,14 +109,15 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     """
     _extend_path(envelope.path)
     preload()
-    link = Link.connect(envelope.ticket, rank)
+    link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
-        job, open_rows = cloudpickle.loads(envelope.work)
-        # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
-        patience = 0.0 if link.connected else envelope.settings.stall_timeout
-        # Spools are files without a name: nothing is left of them, even when the rank is killed.
-        rows = dict(open_rows(_counted(iter(items), link.pulse), Path(tempfile.gettempdir())))
-        result = dumps(_work(job, rows, envelope.settings, peer_of(link), link.pulse, patience), "the result")
+        with speaking(link, settings.log_level, settings.log_to_driver):
+            job, open_rows = cloudpickle.loads(envelope.work)
+            # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
+            patience = 0.0 if link.connected else settings.stall_timeout
+            # Spools are files without a name: nothing is left of them, even when the rank is killed.
+            rows = dict(open_rows(_counted(iter(items), link.pulse), Path(tempfile.gettempdir())))
+            result = dumps(_work(job, rows, settings, peer_of(link), link.pulse, patience), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise

@@ -1,28 +1,68 @@
-"""Feed: a rank's rows or stream as batches. Owns batch_size, shuffle, seed and how uneven shards step together."""
+"""Feed: a rank's rows or stream as batches. Owns batch_size, shuffle, seed and how uneven shards step together.
+
+Rows that come with weights carry them beside their labels, as a pair: `weigh` ties it, the feed unties it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from orca.core.plan import Plan, even_split
-from orca.core.source import Batch, Rows, Stream
+from orca.core.source import Batch, Draws, Rows, Stream
 from orca.core.spool import Spool, SpoolWriter
-from orca.core.tree import Structure, flatten, map_tree, unflatten
+from orca.core.tree import Structure, flatten, map_tree, rows_of, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 
 
 def feed_of(
-    rows: Rows | Stream, world: World, batch_size: int | None, *, shuffle: bool, seed: int
+    rows: Rows | Stream | Draws,
+    world: World,
+    batch_size: int | None,
+    *,
+    shuffle: bool,
+    seed: int,
+    weighted: bool = False,
 ) -> Feed | StreamFeed:
     """Return the feed of a rank's rows or stream; all ranks call it together. See `Feed` for the arguments."""
-    if hasattr(rows, "batches"):
-        return StreamFeed(cast(Stream, rows), world)
-    return Feed(rows, world, batch_size, shuffle=shuffle, seed=seed)
+    if not hasattr(rows, "read"):
+        return StreamFeed(cast(Stream, rows), world, seed=seed, weighted=weighted)
+    return Feed(cast(Rows, rows), world, batch_size, shuffle=shuffle, seed=seed, weighted=weighted)
+
+
+def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
+    """Tie labels (None where there are none) and the weights of their rows together, as rows carry them.
+
+    Raises:
+        DataError: The weights are not one number a row, or some are negative, infinite or no number.
+    """
+    array = np.asarray(weights)
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if array.ndim != 1 or array.dtype.kind not in "biuf":
+        raise DataError(
+            f"weights must be one number a row; got {array.dtype} of shape {array.shape}. Pass an array of shape (n,)."
+        )
+    array = array if array.dtype.kind == "f" else array.astype(np.float32)
+    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))  # what is no number is not >= 0
+    if len(wrong):
+        raise DataError(
+            f"weights must be finite and not negative; got {array[wrong[0]]}, one of {len(wrong)} such value(s) among "
+            f"{len(array)} rows. Correct these rows, or give them the weight 0."
+        )
+    labels = () if y is None else y
+    rows_of((labels, array), "labels and weights")
+    return labels, array
+
+
+def unweigh(tied: Any) -> tuple[Any, np.ndarray]:
+    """Return labels and weights as they were before `weigh`."""
+    y, weights = tied
+    return None if isinstance(y, tuple) and not y else y, weights
 
 
 class Feed:
@@ -34,12 +74,22 @@ class Feed:
         batch_size: Rows of a step over all ranks; None takes what the data brings itself (a DataLoader's).
         shuffle: Whether each epoch reads in a new order, drawn from (seed, epoch).
         seed: The seed of the order.
+        weighted: Whether the rows carry weights beside their labels.
     """
 
     endless = False
 
-    def __init__(self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int) -> None:
-        self.rows, self.world, self.shuffle, self.seed = rows, world, shuffle, seed
+    def __init__(
+        self,
+        rows: Rows,
+        world: World,
+        batch_size: int | None,
+        *,
+        shuffle: bool,
+        seed: int,
+        weighted: bool = False,
+    ) -> None:
+        self.rows, self.world, self.shuffle, self.seed, self.weighted = rows, world, shuffle, seed, weighted
         mine = (rows.count, rows.batch_size, _template(rows))
         told: list[tuple[int, int | None, Any]] = world.all_gather(mine)
         counts = tuple(count for count, _, _ in told)
@@ -59,6 +109,11 @@ class Feed:
         """Return the steps of an epoch, the same on every rank."""
         return self.plan.steps
 
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """Return what the order of the rows depends on besides seed and epoch: rows by rank, and rows of a step."""
+        return (*self.plan.counts, self.plan.batch_size)
+
     def check_rows(self) -> None:
         """Check that there is something to train on.
 
@@ -69,12 +124,16 @@ class Feed:
             raise _no_rows()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Yield this rank's batch of every step of an epoch."""
-        cuts = list(self._cuts(epoch))[first_step:]
-        read = self.rows.read(index for index, _, _ in cuts if len(index))
+        """Yield this rank's batch of every step of an epoch, from first_step on; those before it are not read."""
+        ahead, cuts = tee(islice(self._cuts(epoch), first_step, None))  # loaders with workers read some steps ahead
+        read = self.rows.read(index for index, _, _ in ahead if len(index))
         for index, step_rows, leader in cuts:
             x, y = next(read) if len(index) else self.template
-            yield Batch(x, y, len(index), step_rows, leader)
+            weights = None
+            if self.weighted:
+                y, weights = unweigh(y)
+                weights = weights if len(index) else np.zeros_like(weights)
+            yield Batch(x, y, len(index), step_rows, leader, weights)
 
     def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, int, int]]:
         """Yield (this rank's indices, rows over all ranks, the first rank with rows) of every step."""
@@ -97,10 +156,14 @@ class StreamFeed:
     Args:
         stream: The stream, the same on every rank.
         world: The ranks that step together; one exchange makes sure that they see streams of one length.
+        seed: The seed of the order of data that draws its own steps.
+        weighted: Whether every batch must bring weights.
     """
 
-    def __init__(self, stream: Stream, world: World) -> None:
-        self.stream, self.world = stream, world
+    layout: tuple[int, ...] = ()
+
+    def __init__(self, stream: Stream | Draws, world: World, *, seed: int = 0, weighted: bool = False) -> None:
+        self.stream, self.world, self.seed, self.weighted = stream, world, seed, weighted
         self.steps = stream.steps
         self.endless = bool(getattr(stream, "endless", False))
         told = world.all_gather((self.steps, self.endless))
@@ -120,18 +183,32 @@ class StreamFeed:
         if self.steps == 0:
             raise _no_rows()
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's part of every step of one more pass; the stream decides on its order, not the epoch.
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """Yield this rank's part of every step of one more pass, from first_step on.
+
+        What draws its own steps draws them from (seed, epoch) and reads none of those before first_step. A stream
+        decides on its order itself, whatever the epoch, and can only be read on until first_step is reached.
 
         Raises:
-            DataError: The pass is empty, which it then is on all ranks.
+            DataError: The pass is empty, which it then is on all ranks, or weights are missing.
         """
-        empty = True
-        for batch in self.stream.batches(self.world.rank, self.world.size):
+        empty = not first_step
+        for batch in self._steps(epoch, first_step):
             empty = False
+            if self.weighted and batch.weights is None:
+                raise DataError(
+                    "the rows must come with weights, but a batch of the data has none. Let it give (x, y, weights)."
+                )
             yield batch
         if empty:
             raise _no_rows()
+
+    def _steps(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        rank, ranks = self.world.rank, self.world.size
+        if hasattr(self.stream, "draw"):
+            generator = np.random.default_rng([self.seed, epoch, 0])
+            return cast(Draws, self.stream).draw(generator, rank, ranks, first_step)
+        return islice(self.stream.batches(rank, ranks), first_step, None)
 
 
 def _no_rows() -> DataError:

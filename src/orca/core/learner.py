@@ -1,4 +1,4 @@
-"""Learner: what a framework must know. Owns the protocols Predictor and Learner and the plan of a fit."""
+"""Learner: what a framework must know. Owns the protocols Predictor and Learner, the plan and the state of a fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from orca.core.metrics import Meter
 from orca.core.pulse import Pulse
 from orca.core.source import Batch
 from orca.core.tree import flatten, unflatten
+from orca.core.triggers import Trigger
 from orca.core.world import World
+from orca.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,12 @@ class FitPlan:
         validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
         initial_epoch: The number of the first epoch, for callbacks that count them.
         callbacks: Callbacks of the framework, which its learner calls.
+        weighted: Whether every row brings a weight.
+        checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
+        checkpoint_folder: Where checkpoints go.
+        checkpoint_keep: How many of the newest checkpoints stay; None for all.
+        end_trigger: When to stop before `epochs` are over.
+        info: What the user tells her own training operator.
     """
 
     epochs: int = 1
@@ -46,6 +54,12 @@ class FitPlan:
     validation_freq: int | tuple[int, ...] = 1
     initial_epoch: int = 0
     callbacks: tuple[Any, ...] = ()
+    weighted: bool = False
+    checkpoint_trigger: Trigger | None = None
+    checkpoint_folder: str = ""
+    checkpoint_keep: int | None = None
+    end_trigger: Trigger | None = None
+    info: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,7 +67,8 @@ class Losses:
     """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly.
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
-    `logs` are what metrics of the framework itself say, over all ranks already.
+    `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
+    of every step, `rates` the learning rate: filled where the framework's loop is ours.
     """
 
     loss_sum: float = 0.0
@@ -63,6 +78,66 @@ class Losses:
     last_mass: float = 0.0
     steps: int = 0
     logs: dict[str, Any] = field(default_factory=dict)
+    trace: list[tuple[float, float]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+    def then(self, later: Losses) -> Losses:
+        """Return the sums of this part of an epoch and the one after it."""
+        last = later if later.steps else self
+        return Losses(
+            loss_sum=self.loss_sum + later.loss_sum,
+            mass=self.mass + later.mass,
+            rows=self.rows + later.rows,
+            last_loss_sum=last.last_loss_sum,
+            last_mass=last.last_mass,
+            steps=self.steps + later.steps,
+            logs=self.logs | later.logs,
+            trace=self.trace + later.trace,
+            rates=self.rates + later.rates,
+        )
+
+
+@dataclass(frozen=True)
+class Position:
+    """Say where in a fit a checkpoint was taken: all that is needed to go on with the next unseen batch.
+
+    Attributes:
+        first_epoch: Epochs trained before the fit began.
+        first_steps: Steps trained before the fit began.
+        step: Steps done of the epoch that was going on.
+        seed: The seed that decides on the order of the rows.
+        layout: What the order of the rows depends on besides: rows of each rank, and rows of a step.
+        losses: What all ranks saw of that epoch.
+        lines: The history of the epochs before it.
+    """
+
+    first_epoch: int
+    first_steps: int
+    step: int
+    seed: int
+    layout: tuple[int, ...] = ()
+    losses: Losses = field(default_factory=Losses)
+    lines: tuple[dict[str, Any], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as numbers, texts, lists and dicts; what cannot be written so is left out of the history."""
+        sums = {name: getattr(self.losses, name) for name in _SUMS}
+        lines = [{key: value for key, value in line.items() if _is_plain(value)} for line in self.lines]
+        plain = {name: getattr(self, name) for name in ("first_epoch", "first_steps", "step", "seed")}
+        return plain | {"layout": list(self.layout), "losses": sums, "lines": lines}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Position:
+        """Return what as_json wrote down."""
+        parts = {"layout": tuple(told["layout"]), "losses": Losses(**told["losses"]), "lines": tuple(told["lines"])}
+        return cls(**{**told, **parts})
+
+
+_SUMS = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass", "steps")
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str) or value is None
 
 
 @dataclass(frozen=True)
@@ -92,7 +167,8 @@ class State:
     """Hold everything training needs to go on: picklable, independent of how many ranks made it.
 
     `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
-    a row of the model's features and of its answers looks like, as far as it is known.
+    a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
+    interrupted (a Position as JSON).
     """
 
     epoch: int = 0
@@ -100,10 +176,12 @@ class State:
     payload: dict[str, Any] = field(default_factory=dict)
     output: OutputSpec | None = None
     input: OutputSpec | None = None
+    position: dict[str, Any] | None = None
 
     def for_answers(self) -> State:
-        """Return what answering needs: the models' weights without the optimizers'."""
-        return replace(self, payload={"models": self.payload["models"]})
+        """Return what answering needs: the weights without the optimizers' state."""
+        needed = ("models", "averages", "operator")
+        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload})
 
 
 class Predictor(Protocol):
@@ -117,16 +195,25 @@ class Predictor(Protocol):
 
 
 class Learner(Predictor, Protocol):
-    """Be a model that can learn. Constructors remember; `join` builds."""
+    """Be a model that can learn. Constructors remember; `join` builds.
+
+    `pauses` says whether an epoch may be trained in several calls of `train`: then it can be kept, and gone on with,
+    in its midst.
+    """
+
+    pauses: bool
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model and optimizer on this rank, the same on every rank, and agree with the others."""
 
+    def call_back(self, callbacks: Sequence[Any]) -> None:
+        """Take the callbacks of an evaluation; those of a fit are in its plan."""
+
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
-        """Train one epoch: the framework's only batch loop."""
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+        """Train an epoch, or the part of it that follows its first steps: the framework's only batch loop."""
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Feed outputs and targets to the metrics; return the loss."""
@@ -146,6 +233,15 @@ class Learner(Predictor, Protocol):
 
 class NoCallbacks:
     """Be the part of a learner that has no callbacks to call."""
+
+    def call_back(self, callbacks: Sequence[Any]) -> None:
+        """Refuse callbacks.
+
+        Raises:
+            ArgumentError: There are some.
+        """
+        if callbacks:
+            raise ArgumentError(f"{type(self).__name__} calls no callbacks here; got {len(callbacks)}. Leave them out.")
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit."""

@@ -1,6 +1,7 @@
 """Loop: the epoch driver on every rank. Owns the order of things in a fit and how ranks' numbers become one.
 
     for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history  ->  go on?
+                      (pausing where a checkpoint is due)
 
 Every rank runs it with the same plan, so all of them take the same decisions at the same place.
 """
@@ -8,24 +9,34 @@ Every rank runs it with the same plan, so all of them take the same decisions at
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from typing import Any
 
+import numpy as np
+
+from orca.core.checkpoints import Keeper
 from orca.core.feed import Feed, StreamFeed
-from orca.core.learner import FitPlan, Learner, Losses
+from orca.core.learner import FitPlan, Learner, Losses, Position
 from orca.core.metrics import Metric, result_dict
-from orca.core.pulse import Pulse
+from orca.core.pulse import CHECKPOINT, Pulse
+from orca.core.source import Batch
+from orca.core.trace import Trace
+from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
 
 
 @dataclass
 class History:
-    """Hold one line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone."""
+    """Hold one line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone; `traces` step by step.
+
+    What an interrupted fit had done before is in `epochs`, and not in the others.
+    """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
     mine: list[dict[str, Any]] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
     steps: int = 0
 
 
@@ -37,27 +48,46 @@ def run_epochs(
     plan: FitPlan,
     world: World,
     pulse: Pulse,
-    trained: int,
+    since: Position,
+    keeper: Keeper | None = None,
 ) -> History:
-    """Train `plan.epochs` epochs after the `trained` ones, or as many as `plan.max_steps` takes."""
-    history = History()
+    """Train until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, going on at `since`.
+
+    Checkpoints go to the keeper, which rank 0 alone has.
+    """
+    history = History(list(since.lines), steps=sum(line["batch_count"] for line in since.lines))
     if train.steps == 0:
         return history
     usual = plan.steps_per_epoch or train.steps
-    endless = chain.from_iterable(map(train.epoch, count(trained + 1)))
     learner.begin(plan, usual)
-    for epoch in count(trained + 1):
-        if history.steps == plan.max_steps or (not plan.max_steps and len(history.epochs) == plan.epochs):
+    done = since.losses  # of the epoch that was interrupted
+    endless = _endless(train, since, plan)
+    for epoch in count(since.first_epoch + len(since.lines) + 1):
+        if _is_over(history, plan):
             break
         steps = _least(usual, plan.max_steps and plan.max_steps - history.steps)
-        pulse.step(epoch, 0, steps or 0)
-        began = time.perf_counter()
-        batches = endless if plan.steps_per_epoch else train.epoch(epoch)
-        losses = learner.train(islice(batches, steps), pulse, epoch, plan)
+        pulse.step(epoch, done.steps, steps or 0)
+        began, before = time.perf_counter(), done.steps
+        batches = endless if plan.steps_per_epoch else train.epoch(epoch, done.steps)
+        batches = islice(batches, steps and steps - done.steps)
+        clock = Clock(plan, since.first_steps + history.steps, since.first_epoch + len(history.epochs), learner.pauses)
+        losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
+        while True:
+            part = Part(batches, clock, done.steps + losses.steps)
+            losses = losses.then(learner.train(part, pulse, epoch, plan, done.steps + losses.steps))
+            if not part.paused:
+                break
+            if clock.keeps(done.steps + losses.steps):
+                so_far = _added(done, world.all_gather(_bare(losses)))
+                _keep(learner, keeper, pulse, since, history, so_far)
+            if clock.ends(done.steps + losses.steps):
+                break
         seconds = time.perf_counter() - began
-        history.steps += losses.steps
-        mine = _training_stats(epoch, [losses])
-        line = _training_stats(epoch, world.all_gather(losses))
+        told = world.all_gather(_bare(losses))
+        trace = _trace(losses, world, seconds)
+        history.steps += before + losses.steps
+        mine = _training_stats(epoch, [done.then(losses) if world.rank == 0 else losses])
+        line = _training_stats(epoch, [done.then(told[0]), *told[1:]])
         validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
         if valid is not None and validates:
             reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps)
@@ -66,13 +96,109 @@ def run_epochs(
         if plan.profile:
             evaluated = (_least(valid.steps, plan.validation_steps) or 0) if valid and validates else 0
             mine["profile"] = profile_of(pulse, losses.steps, evaluated) | {"mean_train_epoch_s": seconds}
-            line["profile"] = mean_profile(world.all_gather(mine["profile"]))
+            line["profile"] = mean_profile(told := world.all_gather(mine["profile"])) | {"ranks": told}
         history.epochs.append(line)
         history.mine.append(mine)
-        if any(world.all_gather(learner.end_epoch(line))):
+        history.traces.append(trace)
+        stops = any(world.all_gather(learner.end_epoch(line)))
+        moment = clock.epoch_ended(losses.steps + before, line, metrics)
+        if plan.checkpoint_trigger is not None and plan.checkpoint_trigger(moment):
+            _keep(learner, keeper, pulse, since, history, Losses())
+        done = Losses()
+        if stops or (plan.end_trigger is not None and plan.end_trigger(moment)):
             break
     learner.finish()
     return history
+
+
+@dataclass
+class Clock:
+    """Count steps and epochs for the triggers; between the ends of epochs a trigger sees nothing but these counts."""
+
+    plan: FitPlan
+    steps: int
+    epochs: int
+    pauses: bool
+
+    def keeps(self, step: int) -> bool:
+        """Say whether a checkpoint is due after this step of the epoch."""
+        return self.pauses and self._fires(self.plan.checkpoint_trigger, step)
+
+    def ends(self, step: int) -> bool:
+        """Say whether the fit ends after this step of the epoch."""
+        return self.pauses and self._fires(self.plan.end_trigger, step)
+
+    def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
+        """Return the moment in which an epoch of so many steps ended with these statistics."""
+        score = next((line[key] for m in metrics if (key := f"val_{m.name.lower()}") in line), None)
+        return Moment(self.epochs + 1, self.steps + steps, True, line.get("val_loss", line["train_loss"]), score)
+
+    def _fires(self, trigger: Trigger | None, step: int) -> bool:
+        return trigger is not None and trigger(Moment(self.epochs, self.steps + step, False))
+
+
+class Part:
+    """Be the batches of an epoch up to the step after which something is due; `paused` when it came to that."""
+
+    def __init__(self, batches: Iterator[Batch], clock: Clock, step: int) -> None:
+        self.batches, self.clock, self.step, self.paused = batches, clock, step, False
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self.batches:
+            yield batch  # coming back here, its step is done
+            self.step += 1
+            if self.clock.keeps(self.step) or self.clock.ends(self.step):
+                self.paused = True
+                return
+
+
+def _is_over(history: History, plan: FitPlan) -> bool:
+    if plan.max_steps:
+        return history.steps >= plan.max_steps
+    return len(history.epochs) >= plan.epochs
+
+
+def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterator[Batch]:
+    """Yield one pass after the other, from where the interrupted fit was."""
+    done = sum(line["batch_count"] for line in since.lines) + since.losses.steps if plan.steps_per_epoch else 0
+    passes, rest = divmod(done, train.steps) if train.steps else (0, done)
+    first = since.first_epoch + 1 + passes
+    yield from train.epoch(first, rest)
+    yield from chain.from_iterable(map(train.epoch, count(first + 1)))
+
+
+def _keep(
+    learner: Learner, keeper: Keeper | None, pulse: Pulse, since: Position, history: History, losses: Losses
+) -> None:
+    """Hand a state to the keeper that a fit can go on from; all ranks call it."""
+    phase = pulse.phase
+    pulse.at(CHECKPOINT)
+    state = learner.state()
+    if keeper is not None:
+        place = replace(since, step=losses.steps, losses=_bare(losses), lines=tuple(history.epochs))
+        state.epoch = since.first_epoch + len(history.epochs)
+        state.steps = since.first_steps + history.steps + losses.steps
+        state.position = place.as_json()
+        keeper.keep(state)
+    pulse.at(phase)
+
+
+def _bare(losses: Losses) -> Losses:
+    return replace(losses, trace=[], rates=[])
+
+
+def _added(done: Losses, told: Sequence[Losses]) -> Losses:
+    """Return what all ranks saw of an epoch so far, as one rank's losses."""
+    names = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass")
+    together = Losses(**{name: sum(getattr(losses, name) for losses in told) for name in names}, steps=told[0].steps)
+    return done.then(together)
+
+
+def _trace(losses: Losses, world: World, seconds: float) -> Trace:
+    """Return the loss of every step over all ranks."""
+    sums, masses = world.all_reduce([np.array(losses.trace, np.float64).reshape(-1, 2).T], "sum")[0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Trace(sums / masses, np.array(losses.rates, np.float64), seconds, time.time())
 
 
 def evaluate(

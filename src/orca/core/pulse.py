@@ -13,7 +13,7 @@ START, DATA, FORWARD, BACKWARD, OPTIMIZER, EVALUATE, CHECKPOINT, WAIT = range(le
 
 @dataclass(frozen=True)
 class Beat:
-    """Tell where a rank is."""
+    """Tell where a rank is; `rows` are those of all ranks that this epoch has seen."""
 
     rank: int
     epoch: int = 0
@@ -22,6 +22,7 @@ class Beat:
     phase: int = START
     progress: int = -1
     loss: float | None = None
+    rows: int = 0
 
     @property
     def doing(self) -> str:
@@ -35,10 +36,10 @@ class Pulse:
     `profile` holds the seconds spent in each phase while `profiling` is on.
     """
 
-    __slots__ = ("_since", "epoch", "loss", "phase", "profile", "progress", "stepped", "steps")
+    __slots__ = ("_since", "epoch", "loss", "phase", "profile", "progress", "rows", "stepped", "steps")
 
     def __init__(self) -> None:
-        self.epoch = self.stepped = self.steps = self.progress = 0
+        self.epoch = self.stepped = self.steps = self.progress = self.rows = 0
         self.phase = START
         self.loss: float | None = None
         self.profile = dict.fromkeys(PHASES, 0.0)
@@ -53,8 +54,20 @@ class Pulse:
         self.phase = phase
         self.progress += 1
 
-    def step(self, epoch: int, step: int, steps: int, loss: float | None = None) -> None:
-        """Begin training step `step` of `steps`; the loss is read with float() only when a beat is sent."""
+    def step(self, epoch: int, step: int, steps: int, loss: float | None = None, rows: int | None = None) -> None:
+        """Begin training step `step` of `steps`.
+
+        Args:
+            epoch: The epoch, counted from 1.
+            step: How many of its steps are done.
+            steps: How many it has; 0 where nobody knows.
+            loss: The last loss, read with float() only when a beat is sent; None keeps the one before.
+            rows: Rows of all ranks that this epoch has seen; None keeps those before, none in a new epoch.
+        """
+        if rows is not None:
+            self.rows = rows
+        elif epoch != self.epoch:
+            self.rows = 0
         self.epoch, self.stepped, self.steps = epoch, step, steps
         if loss is not None:
             self.loss = loss
@@ -75,4 +88,4 @@ class Pulse:
         with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
             loss = None if self.loss is None else float(self.loss)
         place = (int(self.epoch), int(self.stepped), int(self.steps), int(self.phase))
-        return Beat(rank, *place, progress=self.progress, loss=loss)
+        return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows))

@@ -18,7 +18,7 @@ class Batch:
 
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
     it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
-    the rows' weights, where the data brings some.
+    the rows' weights (n,), where the data brings some; a template row's is zero.
     """
 
     x: Any
@@ -31,11 +31,20 @@ class Batch:
 
 @dataclass(frozen=True)
 class Columns:
-    """Name the columns of tabular data: what goes into the model, what it is compared with, what comes out."""
+    """Name the columns of tabular data: what goes into the model, what it is compared with, what comes out.
+
+    `weight` is the column that says how much each row counts in the loss.
+    """
 
     features: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    weight: str | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the columns that travel beside the features: the labels, and the weight as the last."""
+        return self.labels if self.weight is None else (*self.labels, self.weight)
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class DataSpec:
         serialize: Whether creators on one node run one after the other (they may download to the same place).
         whole: Whether creators make whole steps (of batch_size rows) that are cut for the ranks, not a rank's share.
         seed: Seed of what creators draw, so that all ranks draw alike.
+        weighted: Whether rows come with weights; always where a column of them is named.
     """
 
     columns: Columns = Columns()
@@ -59,6 +69,10 @@ class DataSpec:
     serialize: bool = False
     whole: bool = False
     seed: int = 0
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weighted", self.weighted or self.columns.weight is not None)
 
 
 class Rows(Protocol):
@@ -66,6 +80,7 @@ class Rows(Protocol):
 
     `shared` rows can all be read by every rank (a map-style dataset): each step is cut among the ranks.
     Other rows are this rank's own: each rank gives to a step in proportion to what it holds.
+    The y of rows that come with weights is what `orca.core.feed.weigh` makes of labels and weights.
     """
 
     count: int
@@ -98,8 +113,23 @@ class Stream(Protocol):
         """Free what the stream holds."""
 
 
+class Draws(Protocol):
+    """Be data that draws its own steps, of any size, and reads just what it is asked for: a batch sampler's batches.
+
+    `steps` is how many steps an epoch has.
+    """
+
+    steps: int
+
+    def draw(self, generator: np.random.Generator, rank: int, ranks: int, first_step: int) -> Iterator[Batch]:
+        """Yield this rank's part of every step from first_step on, drawn from a generator that all ranks have alike."""
+
+    def close(self) -> None:
+        """Free what the data holds."""
+
+
 Items = Iterator[Any]
-Open = Callable[[Items, Path], Mapping[str, Rows | Stream]]
+Open = Callable[[Items, Path], Mapping[str, Rows | Stream | Draws]]
 
 
 @dataclass(frozen=True)

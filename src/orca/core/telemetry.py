@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -26,10 +27,12 @@ from typing import TYPE_CHECKING
 
 from orca.core.pulse import PHASES, WAIT, Beat, Pulse
 from orca.core.wire import (
+    LINE_LIMIT,
     Abort,
     Ack,
     Apart,
     Ask,
+    Backlog,
     Bell,
     Bye,
     Fail,
@@ -63,7 +66,8 @@ BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed
 STACKS = 4  # suspects asked for their stack
 MESSAGE_LIMIT = 8 << 20  # bytes of one message
 HELLO_LIMIT = 64 << 10  # bytes of one message before the secret was seen
-LOG_BACKLOG = 1000  # messages queued in a rank above which log lines are dropped
+LOG_BACKLOG = 16 << 20  # bytes queued in a rank above which lines are dropped
+FLUSH_WITHIN = 0.1  # seconds that a rank which flushes its output may wait
 SILENT_END = "its process ended without a word: killed, out of memory, or its node is gone"
 
 logger = logging.getLogger(__name__)
@@ -120,7 +124,7 @@ class Hub:
         host: The address of the one interface to listen on, reachable from the ranks.
         stall: Seconds without progress of any rank after which the run counts as stalled; <= 0 for never.
         on_beat: Called with each beat.
-        on_log: Called with rank and text of each line a rank logs.
+        on_log: Called with each line a rank prints or logs, and its rank; in order for each rank.
 
     Example:
         >>> with Hub(1) as hub, Link.connect(hub.ticket, rank=0) as link:
@@ -135,7 +139,7 @@ class Hub:
         *,
         stall: float = 300.0,
         on_beat: Callable[[Beat], None] | None = None,
-        on_log: Callable[[int, str], None] | None = None,
+        on_log: Callable[[int, Log], None] | None = None,
     ) -> None:
         if size < 1:
             raise ArgumentError(f"a hub needs at least one rank; got size {size}. Pass the number of workers.")
@@ -235,11 +239,21 @@ class Hub:
     def _shut(self) -> None:
         if self._primary is None and self._signs:
             self._judge(self._signs[0].when + LAST_GRACE)
+        for seat in self._seats.values():
+            self._hear_out(seat)
         for seat in [*self._strangers, *self._seats.values()]:
             self._dismiss(seat)
         self._selector.close()
         self._door.close()
         self._bell.close()
+
+    def _hear_out(self, seat: Seat) -> None:
+        """Read the lines that a rank said before the end and nobody heard yet."""
+        if not seat.wire.closed:
+            with suppress(Malformed):
+                for message in seat.wire.read():
+                    if isinstance(message, Log):
+                        call(self.on_log, seat.rank, message)
 
     def _close(self) -> None:
         self._closing = True
@@ -327,7 +341,7 @@ class Hub:
             case Gather():
                 self._gather(seat, message)
             case Log():
-                call(self.on_log, seat.rank, message.text)
+                call(self.on_log, seat.rank, message)
             case Fail():
                 self._note(Failure(seat.rank, seat.host, message.reason, message.traceback, message.secondary, "error"))
                 self._end(seat.rank, "failed")
@@ -475,8 +489,8 @@ class Hub:
 class Link:
     """Connect one rank to the hub. Make it with `connect`.
 
-    Its daemon thread sends beats of the `pulse`, and ends the process when the driver says so or is gone. Methods
-    are for the thread that connected; its stack is what the hub is shown when this rank is stuck.
+    Its daemon thread sends beats of the `pulse`, and ends the process when the driver says so or is gone. Methods but
+    `log` and `flush` are for the thread that connected; its stack is what the hub is shown when this rank is stuck.
     """
 
     def __init__(self, ticket: Ticket, rank: int, patience: float, on_abort: Callable[[], None] | None) -> None:
@@ -487,6 +501,9 @@ class Link:
         self._bell: Bell
         self._owner = threading.get_ident()
         self._outbox: deque[bytes] = deque()
+        self._backlog = Backlog(LOG_BACKLOG)
+        self._posting = threading.RLock()  # a signal handler may print while its thread posts
+        self._behind = False
         self._round = 0
         self._news = threading.Condition()
         self._answers: dict[int, Gathered | Apart] = {}
@@ -563,10 +580,30 @@ class Link:
         finally:
             self.pulse.at(before)
 
-    def log(self, text: str) -> None:
-        """Give a line to the driver's on_log; dropped when the driver cannot keep up."""
-        if len(self._outbox) < LOG_BACKLOG:
-            self._post(Log(text[:HELLO_LIMIT]))
+    def log(self, text: str, origin: str = "stdout", level: int = 0) -> None:
+        """Give a line to the driver's on_log without ever waiting; for any thread.
+
+        What the driver cannot keep up with is dropped, and one line says how much.
+
+        Args:
+            text: The line; cut where it is longer than 64 Ki characters.
+            origin: "stdout" or "stderr" for what was printed, else the name of the logger.
+            level: The level of a log record; 0 for what was printed.
+        """
+        more = len(text) - LINE_LIMIT
+        line = Log(f"{text[:LINE_LIMIT]}... ({more} more characters)" if more > 0 else text, origin, level)
+        with self._posting:
+            if self.connected and self._backlog.has_room():
+                self._tell_gap()
+                self._post(line)
+
+    def flush(self) -> None:
+        """Wait a moment until what was logged is on its way, unless the driver lags behind; for any thread."""
+        goal, deadline = self._backlog.added, time.monotonic() + FLUSH_WITHIN
+        while self.connected and self._backlog.taken < goal and not self._behind:
+            if time.monotonic() > deadline:
+                self._behind = True  # until its thread has nothing left to send
+            time.sleep(0.0002)
 
     def fail(self, error: BaseException, secondary: bool = False) -> None:
         """Report an error, and return when the hub knows it or after 3 seconds; only the first report counts.
@@ -580,19 +617,28 @@ class Link:
         self._reported = True
         # JSON may need six bytes for a character; the end of a traceback says most.
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-(1 << 20) :]
+        self._tell_gap()
         if self._post(Fail(reason_of(error)[: 64 << 10], trace, secondary or from_parting(error))):
             with self._news:
-                self._news.wait_for(lambda: self._acked or self._over, ACK_WITHIN)
+                moved = -1
+                while moved != self._backlog.taken:  # the lines before it may take longer
+                    moved = self._backlog.taken
+                    if self._news.wait_for(lambda: self._acked or self._over, ACK_WITHIN):
+                        break
 
     def close(self) -> None:
         """Say bye, so that the end of the process is no loss, and end the link's thread."""
         if self._thread is None or self._closing:
             return
+        self._tell_gap()
         self._post(self.pulse.beat(self.rank))
         self._post(Bye())
         self._closing = True
         self._bell.ring()
-        self._thread.join(BYE_WITHIN)
+        moved = -1
+        while moved != self._backlog.taken and self._thread.is_alive():
+            moved = self._backlog.taken
+            self._thread.join(BYE_WITHIN)
         self._giving_up = True
         self._bell.ring()
         self._thread.join(BYE_WITHIN)
@@ -618,11 +664,21 @@ class Link:
             raise Parted(f"rank {self.rank} cannot meet the others: {self._over or 'its link is closed'}")
         raise Parted(f"rank {self.rank} waited {self.patience:g} s in all_gather and not all other ranks came")
 
+    def _tell_gap(self) -> None:
+        with self._posting:
+            if gap := self._backlog.gap():
+                self._post(Log(f"({gap} lines are missing here: the driver could not keep up)", "stderr"))
+
     def _post(self, message: object) -> bool:
         if not self.connected:
             return False
-        self._outbox.append(message if isinstance(message, bytes) else encode(message))
-        self._bell.ring()
+        line = message if isinstance(message, bytes) else encode(message)
+        with self._posting:
+            self._backlog.added += len(line)
+            self._outbox.append(line)
+            alone = len(self._outbox) == 1
+        if alone:  # else the bell rang for the one before
+            self._bell.ring()
         return True
 
     # The link's thread.
@@ -656,11 +712,12 @@ class Link:
                             return f"the driver ended the run: {message.reason}"
                     else:
                         self._hear(wire, message)
-                now, beat, closing = time.monotonic(), self.pulse.beat(self.rank), self._closing
-                late = BEAT_SOON if beat != shown else BEAT_LATE
-                if now - when >= late and not closing and not wire.pending:
-                    shown, when = beat, now
-                    wire.send(encode(beat))
+                now, closing = time.monotonic(), self._closing
+                if now - when >= BEAT_SOON and not closing and not wire.pending:
+                    beat = self.pulse.beat(self.rank)  # not with every line that is logged: it reads the loss
+                    if beat != shown or now - when >= BEAT_LATE:
+                        shown, when = beat, now
+                        wire.send(encode(beat))
                 self._hand_over(wire, closing)
                 selector.modify(wire.sock, wire.events)
                 selector.select(BEAT_SOON)
@@ -668,10 +725,14 @@ class Link:
         return ""
 
     def _hand_over(self, wire: Wire, closing: bool) -> None:
-        while self._outbox and not wire.pending:
-            wire.send(self._outbox.popleft())
-            wire.flush()
         wire.flush()
+        while self._outbox and not wire.pending:
+            line = self._outbox.popleft()
+            wire.send(line)
+            wire.flush()
+            self._backlog.taken += len(line)
+        if not wire.pending:
+            self._behind = False
         if closing and not self._outbox and not wire.pending:
             wire.hush()  # the hub closes in turn, and then we know that it heard our bye
 

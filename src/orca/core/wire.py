@@ -22,6 +22,7 @@ from orca.core.pulse import Beat
 from orca.errors import ArgumentError, OrcaError
 
 CHUNK, READS = 64 << 10, 64  # bytes of one recv, and how many in a row before others get their turn
+LINE_LIMIT = 64 << 10  # characters of a line of a rank; JSON may need six bytes for one
 
 
 class Malformed(OrcaError):
@@ -112,6 +113,30 @@ class Wire:
     def close(self) -> None:
         """Close the socket."""
         self.sock.close()
+
+
+class Backlog:
+    """Count what waits to be read, and the lines that were turned away because too much did.
+
+    One thread (or one at a time) adds, another one takes. Where lines were turned away, half of what waits must be
+    read before there is room again: a gap is told once, not between any two lines.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.added = self.taken = self.refused = 0
+
+    def has_room(self) -> bool:
+        """Say whether there is room for a line; count one that is turned away."""
+        if self.added - self.taken <= (self.limit // 2 if self.refused else self.limit):
+            return True
+        self.refused += 1
+        return False
+
+    def gap(self) -> int:
+        """Return how many lines were turned away since the last call."""
+        refused, self.refused = self.refused, 0
+        return refused
 
 
 class Bell:
@@ -209,9 +234,11 @@ class Gather:
 
 @dataclass(frozen=True)
 class Log:
-    """Give a line to show."""
+    """Give a line to show: printed on `origin` "stdout" or "stderr" at level 0, else logged by the logger `origin`."""
 
     text: str
+    origin: str = "stdout"
+    level: int = 0
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     yield TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
     # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
     # the group goes before it does. A failed rank's process ends anyway.
-    dist.destroy_process_group()
+    _leave(dist)
 
 
 def _store(dist: Any, host: str, port: int, peer: Peer, server: socket.socket | None, patience: timedelta) -> Any:
@@ -145,6 +145,20 @@ def _store(dist: Any, host: str, port: int, peer: Peer, server: socket.socket | 
     # have accepted another rank's connection when it refuses the socket.
     older = {"use_libuv": False} if _torch_version() < (2, 5) else {}
     return dist.TCPStore(host, port, peer.size, True, timeout=patience, master_listen_fd=server.detach(), **older)
+
+
+def _leave(dist: Any) -> None:
+    """Destroy the process group without the GIL.
+
+    A group waits for its threads when it goes, and a thread needs the GIL to let go the tensors of a collective that
+    just ended. torch 2.4 holds the GIL when it frees a group, so both wait for ever; it gives the GIL away when it
+    frees a backend. With the last reference to the backend ours, the threads end there.
+    """
+    import torch
+
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    dist.destroy_process_group()
+    del backend
 
 
 def _torch_version() -> tuple[int, ...]:

@@ -60,7 +60,8 @@ class KerasEstimator(Estimator):
             verbose: Whether to show a progress bar in a terminal.
             workers_per_node: Workers (ranks) on each node of the cluster.
             compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
-            backend: "spark", "ray" ("tf2") or "local"; unless given, the cluster that is up.
+            backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
+                given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
             log_to_driver: Accepted.
             model_dir: Where a checkpoint is kept after every fit.
@@ -73,6 +74,7 @@ class KerasEstimator(Estimator):
 
         Raises:
             ArgumentError: An argument has the wrong kind.
+            MissingDependency: backend="horovod" and Horovod is not installed.
         """
         if (model_creator is None) == (keras_model is None):
             raise ArgumentError(
@@ -82,12 +84,17 @@ class KerasEstimator(Estimator):
         if config is not None and not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
+        chosen = backend_of(backend) if backend else None
         learner = learner_class("keras").of(
-            model_creator if keras_model is None else keras_model, compile_args_creator, options, sync_batch_norm
+            model_creator if keras_model is None else keras_model,
+            compile_args_creator,
+            options,
+            sync_batch_norm,
+            chosen.sync if chosen else "replicated",
         )
         return cls(
             learner,
-            backend_of(backend) if backend else None,
+            chosen,
             config=options,
             workers_per_node=workers_per_node,
             model_dir=model_dir,
@@ -332,7 +339,7 @@ class KerasEstimator(Estimator):
         if self.learner.is_checkpoint(place):
             return self.load_checkpoint(place)
         model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
-        self.learner = self.learner.of(model, None, self.config, self.learner.sync_batch_norm)
+        self.learner = self.learner.of(model, None, self.config, self.learner.sync_batch_norm, self.learner.sync)
         self._state = self.learner.state_of(model, None)
         return self
 

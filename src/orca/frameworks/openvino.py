@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import fsspec
 import numpy as np
 
 from orca.core.engine import cores, scratch
+from orca.core.files import is_local, replacing
 from orca.core.learner import OutputSpec, State
 from orca.core.tree import flatten, map_tree, unflatten
 from orca.errors import ArgumentError, DataError
@@ -109,7 +109,7 @@ def _read_files(fs: Any, place: str, path: str) -> Graph:
 def _read_onnx(fs: Any, place: str, path: str) -> ov.Model:
     try:
         # By its path where that is possible: weights may lie in files beside it.
-        return _core().read_model(place if _is_local(fs) else fs.cat_file(place))
+        return _core().read_model(place if is_local(fs) else fs.cat_file(place))
     except RuntimeError as error:
         raise ArgumentError(f"{path} cannot be read as an ONNX model: {_words(error)} Is it complete?") from error
 
@@ -134,25 +134,10 @@ def _write_graph(graph: Graph, path: str) -> None:
     """Write both files, whole or not at all: the .xml, which readers look for, comes last."""
     fs, place = fsspec.core.url_to_fs(path)
     fs.makedirs(os.path.dirname(place), exist_ok=True)
-    files = {place.removesuffix(".xml") + ".bin": graph.weights, place: graph.topology}
-    if not _is_local(fs):  # object stores show a file only when it is complete
-        for name, data in files.items():
-            fs.pipe_file(name, data)
-        return
-    drafts = {name: f"{name}.draft-{uuid.uuid4().hex[:8]}" for name in files}
-    try:
-        for name, data in files.items():
-            fs.pipe_file(drafts[name], data)
-        for name, draft in drafts.items():
-            os.replace(draft, name)
-    finally:
-        for draft in drafts.values():
-            if os.path.exists(draft):
-                os.remove(draft)
-
-
-def _is_local(fs: Any) -> bool:
-    return "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+    # The place named last is the first to be replaced.
+    with replacing(fs, place) as topology, replacing(fs, place.removesuffix(".xml") + ".bin") as weights:
+        fs.pipe_file(weights, graph.weights)
+        fs.pipe_file(topology, graph.topology)
 
 
 @cache

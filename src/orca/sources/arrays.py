@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from orca.core.columns import check_columns, column_array, concatenate, output_names, single, squeeze, with_columns
-from orca.core.feed import SpoolRows, spool_parts
+from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
 from orca.core.tree import cut_rows, flatten, rows_of
@@ -19,10 +19,13 @@ from orca.errors import DataError
 
 
 class ArraySource:
-    """Wrap arrays: `x` alone, `(x, y)`, `{"x": ..., "y": ...}` (arrays or trees of them), or a dict of columns."""
+    """Wrap arrays: `x` alone, `(x, y)`, `{"x": ..., "y": ...}` (arrays or trees of them), or a dict of columns.
+
+    With weights they are `(x, y, weights)` and `{"x": ..., "y": ..., "weights": ...}`, or a column of the dict.
+    """
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
-        self.x, self.y = pair(data, spec.columns, spec.labelled)
+        self.x, self.y = pair(data, spec.columns, spec.labelled, spec.weighted)
         self.batch_size = spec.batch_size or DEFAULT_BATCH
         self.rows = rows_of(self.x if self.y is None else (self.x, self.y))
 
@@ -57,8 +60,8 @@ class PandasSource:
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.frame, self.columns = data, spec.columns
         columns = spec.columns
-        check_columns(columns, list(data.columns))
-        cells = {name: column_array(data[name], name) for name in (*columns.features, *columns.labels)}
+        check_columns(replace(columns, labels=columns.targets), list(data.columns))
+        cells = {name: column_array(data[name], name) for name in (*columns.features, *columns.targets)}
         self.arrays = ArraySource(cells, spec)
         self.batch_size = self.arrays.batch_size
 
@@ -113,26 +116,60 @@ class OnBlock:
         return self.task(block.x)
 
 
-def pair(data: Any, columns: Columns, labelled: bool) -> tuple[Any, Any]:
-    """Return (x, y) of what a user passes as data; y is None where there are no labels.
+def pair(data: Any, columns: Columns, labelled: bool, weighted: bool = False) -> tuple[Any, Any]:
+    """Return (x, y) of what a user passes as data; y is None where there are no labels, and tied to weights if any.
 
     Raises:
-        DataError: It cannot be told what is x and what is y.
+        DataError: It cannot be told what is x and what is y, or the weights are missing or wrong.
     """
-    if isinstance(data, dict) and columns.features:
-        check_columns(columns, list(data))
-        labels = tuple(data[name] for name in columns.labels)
-        return single(tuple(data[name] for name in columns.features)), single(labels) if labels else None
-    if isinstance(data, dict) and "x" in data:
-        return data["x"], data.get("y")
+    weighted = weighted and labelled  # answers need no weights
+    if isinstance(data, dict) and (columns.features or columns.labels or "x" in data):
+        return named_pair(data, columns, weighted)
     if labelled and isinstance(data, tuple | list):
-        if len(data) != 2:
+        if len(data) != 2 + weighted:
+            form = "(x, y, weights) or {'x': …, 'y': …, 'weights': …}" if weighted else "(x, y) or {'x': …, 'y': …}"
             raise DataError(
-                f"data with labels must be (x, y) or {{'x': …, 'y': …}}; got a {type(data).__name__} of {len(data)}. "
-                "Put several inputs into a tuple of their own: ((x1, x2), y)."
+                f"data with labels{' and weights' * weighted} must be {form}; got a {type(data).__name__} of "
+                f"{len(data)}. Put several inputs into a tuple of their own: ((x1, x2), y{', weights' * weighted})."
             )
-        return data[0], data[1]
+        return data[0], weigh(data[1], data[2]) if weighted else data[1]
+    if weighted:
+        raise DataError(
+            f"data with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {_kind(data)}."
+        )
     return data, None
+
+
+def named_pair(data: dict[str, Any], columns: Columns, weighted: bool) -> tuple[Any, Any]:
+    """Return (x, y) of a dict: by the columns' names, else x, y (and weights).
+
+    Named features are the model's arguments; where labels alone are named, x is the dict of all the rest.
+
+    Raises:
+        DataError: A name is missing.
+    """
+    if not columns.features and not columns.labels:
+        y = data.get("y")
+        return data["x"], weigh(y, _weights(data, columns.weight or "weights")) if weighted else y
+    given = columns.features or tuple(name for name in data if name not in columns.targets)
+    check_columns(replace(columns, features=given, labels=columns.targets if weighted else columns.labels), list(data))
+    x = single(tuple(data[name] for name in given)) if columns.features else {name: data[name] for name in given}
+    labels = tuple(data[name] for name in columns.labels)
+    y = single(labels) if labels else None
+    return x, weigh(y, _weights(data, columns.weight or "weights")) if weighted else y
+
+
+def _weights(data: dict[str, Any], name: str) -> Any:
+    if name not in data:
+        raise DataError(
+            f"there are no weights under the name {name!r}; the data has {list(data)}. "
+            "Name their column: sample_weight='…'."
+        )
+    return data[name]
+
+
+def _kind(data: Any) -> str:
+    return f"a dict with keys {list(data)}" if isinstance(data, dict) else type(data).__name__
 
 
 def _is_array(leaf: Any) -> bool:

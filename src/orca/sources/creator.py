@@ -7,10 +7,8 @@ batched tf.data.Dataset, or arrays. A library is only looked at where the creato
 from __future__ import annotations
 
 import inspect
-import random
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,12 +20,11 @@ import numpy as np
 
 from orca.core.columns import concatenate
 from orca.core.plan import even_split
-from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Rows, Shards, Stream
+from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Items, Rows, Shards, Stream
 from orca.core.tree import cut_rows, map_tree, rows_of
 from orca.errors import DataError
 from orca.sources.arrays import ArraySource, pair
-
-_drawing = threading.Lock()  # ranks that are threads of one process share its random numbers
+from orca.sources.draws import drawing, kept_draws, loaded, seed_draws
 
 
 class CreatorSource:
@@ -94,8 +91,8 @@ class Creation:
             if self.spec.whole:
                 return self._make_alike()
             made = self._known(call_creator(self.creator, self.spec.config, self.share), self.share)
-            # A stream flows in whole steps: a rank cannot add the others' shares to its own.
-            return self._make_alike() if _is_stream(made) else made
+            # Some data flows in whole steps: a rank cannot add the others' shares to its own.
+            return self._make_alike() if _is_stream(made) or _brings_steps(made) else made
 
     def make_whole(self) -> Any:
         """Call the creator as `make` does, for whole batches that are alike wherever this is called."""
@@ -103,11 +100,11 @@ class Creation:
             return self._make_alike()
 
     def _make_alike(self) -> Any:
-        with _drawing:
-            libraries = _seed_draws(self.spec.seed)
+        with drawing:
+            libraries = seed_draws(self.spec.seed)
             made = call_creator(self.creator, self.spec.config, self.whole)
-            if libraries != _loaded():  # the creator itself loaded a library, which drew from a seed of its own
-                _seed_draws(self.spec.seed)
+            if libraries != loaded():  # the creator itself loaded a library, which drew from a seed of its own
+                seed_draws(self.spec.seed)
                 made = call_creator(self.creator, self.spec.config, self.whole)
         return self._known(made, self.whole)
 
@@ -122,8 +119,9 @@ class Creation:
         if _is_stream(made):
             return made
         if ArraySource.wraps(made):
-            # Always with labels: a creator's data is that of fit, also where predict leaves the labels out.
-            x, y = pair(made, self.spec.columns, labelled=True)
+            # Always with labels: a creator's data is that of fit, also where predict leaves labels and weights out.
+            three = not self.spec.labelled and isinstance(made, tuple | list) and len(made) == 3
+            x, y = pair(made, self.spec.columns, labelled=True, weighted=self.spec.weighted or three)
             return ArrayRows(x, y, size)
         raise DataError(
             f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
@@ -139,18 +137,18 @@ class CreatorPiece:
     creations: dict[str, Creation]
 
     def __call__(self) -> Items:
-        """Give (part, data, rank, ranks) items."""
+        """Give (part, data, how it was created) items."""
         for part, creation in self.creations.items():
-            yield part, creation.make(), creation.rank, creation.ranks
+            yield part, creation.make(), creation
 
 
 @dataclass(frozen=True)
 class OpenCreated:
     """Turn what creators made on a rank into rows and streams."""
 
-    def __call__(self, items: Items, folder: Path) -> dict[str, Rows | Stream]:
+    def __call__(self, items: Items, folder: Path) -> dict[str, Rows | Stream | Draws]:
         """Return the rows or the stream of each part."""
-        return {part: _opened(part, made, rank, ranks, folder) for part, made, rank, ranks in items}
+        return {part: _opened(part, made, creation, folder) for part, made, creation in items}
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,9 @@ class OnCreated:
 
     def __call__(self, creation: Creation) -> list[tuple[int, Any]]:
         """Return (place, outputs) of this part."""
-        with _kept_draws():
+        with kept_draws():
             made = creation.make_whole()
-            return list(_answers(self.task, made, creation.rank, creation.ranks))
+            return list(_answers(self.task, made, creation))
 
 
 @dataclass
@@ -217,20 +215,29 @@ def _is_stream(made: Any) -> bool:
     return tensorflow is not None and isinstance(made, tensorflow.data.Dataset)
 
 
-def _opened(part: str, made: Any, rank: int, ranks: int, folder: Path) -> Rows | Stream:
+def _brings_steps(made: Any) -> bool:
+    if "torch.utils.data" not in sys.modules:
+        return False
+    from orca.sources.torchdata import brings_steps
+
+    return brings_steps(made)
+
+
+def _opened(part: str, made: Any, creation: Creation, folder: Path) -> Rows | Stream | Draws:
     if isinstance(made, ArrayRows):
         return made
     if _is_stream(made):
         from orca.sources.tfdata import DatasetStream
 
         return DatasetStream(made)
-    from orca.sources.torchdata import loader_rows
+    from orca.sources.torchdata import Reading, loader_rows
 
-    return loader_rows(part, made, rank, ranks, folder)
+    return loader_rows(part, made, Reading.of(creation.spec), creation.rank, creation.ranks, folder)
 
 
-def _answers(task: Callable[[Any], Any], made: Any, number: int, tasks: int) -> Iterator[tuple[int, Any]]:
+def _answers(task: Callable[[Any], Any], made: Any, creation: Creation) -> Iterator[tuple[int, Any]]:
     """Yield (place, outputs) of one of several tasks that share the data."""
+    number, tasks = creation.rank, creation.ranks
     if isinstance(made, ArrayRows):
         start, stop = even_split(made.count, tasks)[number]
         return iter([(number, task(cut_rows(made.x, slice(start, stop))))] if start < stop else [])
@@ -238,41 +245,9 @@ def _answers(task: Callable[[Any], Any], made: Any, number: int, tasks: int) -> 
         from orca.sources.tfdata import dataset_answers
 
         return dataset_answers(task, made, number, tasks)
-    from orca.sources.torchdata import loader_answers
+    from orca.sources.torchdata import Reading, loader_answers
 
-    return loader_answers(task, made, number, tasks)
-
-
-def _loaded() -> list[str]:
-    return [name for name in ("torch", "tensorflow") if name in sys.modules]
-
-
-def _seed_draws(seed: int) -> list[str]:
-    """Seed all that a creator may draw from; return the libraries that were there to be seeded."""
-    seed %= 2**32
-    random.seed(seed)
-    np.random.seed(seed)
-    libraries = _loaded()
-    if "torch" in libraries:
-        sys.modules["torch"].manual_seed(seed)
-    if "tensorflow" in libraries:
-        sys.modules["tensorflow"].random.set_seed(seed)
-    return libraries
-
-
-@contextmanager
-def _kept_draws() -> Iterator[None]:
-    """Give the random numbers of this process back as they were: the worker that answers may be the user's program."""
-    plain, numpy = random.getstate(), np.random.get_state()
-    torch = sys.modules.get("torch")
-    drawn = None if torch is None else torch.random.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numpy)
-        if torch is not None:
-            torch.random.set_rng_state(drawn)
+    return loader_answers(task, made, Reading.of(creation.spec), number, tasks)
 
 
 @contextmanager

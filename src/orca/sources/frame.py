@@ -7,8 +7,9 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,9 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from orca.core.arrow import to_arrow, to_numpy
+from orca.core.arrow import stretches, to_arrow, to_numpy, widened
 from orca.core.columns import check_columns, output_names, single, squeeze
-from orca.core.feed import SpoolRows, spool_parts
+from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.learner import OutputSpec
 from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Shards
 from orca.core.tree import flatten
@@ -70,13 +71,17 @@ class FrameSource:
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
         self.frame, self.columns = data, spec.columns
         self.batch_size = spec.batch_size or DEFAULT_BATCH
-        check_columns(self.columns, data.columns)
+        check_columns(replace(self.columns, labels=self.columns.targets), data.columns)
+        if spec.weighted and self.columns.weight is None:
+            raise DataError(
+                f"rows with weights need the name of their column; got columns {data.columns}. Pass sample_weight='…'."
+            )
         if spec.labelled and not self.columns.labels:
             raise DataError(
                 f"training and evaluation need label_cols for a DataFrame; got columns {data.columns}. "
                 "Pass label_cols=['…']."
             )
-        for name in (*self.columns.features, *self.columns.labels):
+        for name in self._names():
             _check_type(name, data.schema[name].dataType)
 
     @classmethod
@@ -93,7 +98,13 @@ class FrameSource:
         frame = _union([source._tagged(part) for part, source in enumerate(sources)])
         folder = Path(tempfile.gettempdir()) / f"orca-frame-{uuid.uuid4().hex}"
         return Shards(
-            OpenFrame(len(self.columns.features), len(self.columns.labels), self._names(), _PARTS[: len(sources)]),
+            OpenFrame(
+                len(self.columns.features),
+                len(self.columns.labels),
+                self._names(),
+                _PARTS[: len(sources)],
+                weighted=self.columns.weight is not None,
+            ),
             portable=lambda: export(deal(frame, ranks), folder),
             home="spark",
             native=deal(frame, ranks),
@@ -115,14 +126,21 @@ class FrameSource:
         frame = self.frame.select(*cells)
         kept = [StructField(n, f.dataType, f.nullable, f.metadata) for n, f in zip(have, frame.schema, strict=True)]
         schema = StructType([*kept, *fields])
-        result = frame.mapInArrow(PredictTask(task, self.columns.features, tuple(schema.names)), schema)
+        work = PredictTask(
+            task,
+            self.columns.features,
+            tuple(schema.names),
+            self.batch_size,
+            tuple("float64" if isinstance(_value(field.dataType), DoubleType) else "float32" for field in fields),
+        )
+        result = frame.mapInArrow(work, schema)
         for name in have:
             if _is_vector(self.frame.schema[name].dataType):
                 result = result.withColumn(name, _vector(name))
         return result
 
     def _names(self) -> tuple[str, ...]:
-        return (*self.columns.features, *self.columns.labels)
+        return (*self.columns.features, *self.columns.targets)
 
     def _tagged(self, part: int) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
@@ -142,12 +160,13 @@ class FrameSource:
 
 @dataclass(frozen=True)
 class OpenFrame:
-    """Spool a rank's record batches: columns become features and labels by their place."""
+    """Spool a rank's record batches: columns become features, labels and weights by their place."""
 
     features: int
     labels: int
     names: tuple[str, ...]
     parts: tuple[str, ...]
+    weighted: bool = False
 
     def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
         """Return the rows of each part."""
@@ -160,25 +179,83 @@ class OpenFrame:
                 if not mine.num_rows:
                     continue
                 cells = tuple(to_numpy(mine.column(i + 1), name) for i, name in enumerate(self.names))
-                x, y = cells[: self.features], cells[self.features :]
-                yield part, single(x), single(y) if y else None
+                x, labels = cells[: self.features], cells[self.features : self.features + self.labels]
+                y = single(labels) if labels else None
+                yield part, single(x), weigh(y, cells[-1]) if self.weighted else y
 
 
 @dataclass(frozen=True)
 class PredictTask:
-    """Add prediction columns to record batches."""
+    """Add prediction columns to record batches. The model sees full batches, whatever the size of the record batches.
+
+    Attributes:
+        task: Gives the outputs for rows of features.
+        features: The names of the features.
+        names: The names of all columns, the predictions' last.
+        batch_size: Rows the model sees at a time.
+        floating: For each prediction, the type of a floating output of half precision.
+    """
 
     task: Callable[[Any], Any]
     features: tuple[str, ...]
     names: tuple[str, ...]
+    batch_size: int
+    floating: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with its predictions."""
-        for batch in batches:
-            x = single(tuple(to_numpy(batch.column(self.names.index(name)), name) for name in self.features))
-            heads = flatten(self.task(x))[0]
-            columns = [to_arrow(squeeze(_storable(head))) for head in heads]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *columns], names=self.names)
+        """Yield each record batch with its predictions; none waits for longer than it takes to fill a batch."""
+        waiting: deque[pa.RecordBatch] = deque()
+        answers = _Answers()
+        for stretch in stretches(_noted(batches, waiting), self.batch_size):
+            answers.add(flatten(self.task(self._arguments(stretch)))[0])
+            while waiting and waiting[0].num_rows <= answers.rows:
+                batch = waiting.popleft()
+                yield self._with_columns(batch, answers.take(batch.num_rows))
+
+    def _arguments(self, stretch: list[pa.RecordBatch]) -> Any:
+        """Return the features of consecutive slices as the model's arguments."""
+        places = [self.names.index(name) for name in self.features]
+        whole = stretch[0] if len(stretch) == 1 else pa.Table.from_batches(stretch)
+        columns = [whole.column(place) for place in places]
+        return single(tuple(to_numpy(column, name) for column, name in zip(columns, self.features, strict=True)))
+
+    def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
+        added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
+        return pa.RecordBatch.from_arrays([*batch.columns, *added], names=self.names)
+
+
+class _Answers:
+    """Hold the outputs for rows that are not handed out yet, in their order."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._blocks: deque[list[np.ndarray]] = deque()
+
+    def add(self, heads: list[np.ndarray]) -> None:
+        """Take the outputs for the next rows."""
+        self.rows += len(heads[0])
+        self._blocks.append(heads)
+
+    def take(self, rows: int) -> list[np.ndarray]:
+        """Hand out the outputs for the first rows."""
+        taken: list[list[np.ndarray]] = []
+        self.rows -= rows
+        while rows:
+            heads = self._blocks.popleft()
+            if len(heads[0]) > rows:
+                self._blocks.appendleft([head[rows:] for head in heads])
+                heads = [head[:rows] for head in heads]
+            taken.append(heads)
+            rows -= len(heads[0])
+        return taken[0] if len(taken) == 1 else [np.concatenate(parts) for parts in zip(*taken, strict=True)]
+
+
+def _noted(batches: Iterable[pa.RecordBatch], waiting: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches that have rows and note down each."""
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            yield batch
 
 
 @dataclass(frozen=True)
@@ -281,12 +358,14 @@ def _is_vector(kind: DataType) -> bool:
     return isinstance(kind, UserDefinedType) and type(kind).__name__ == "VectorUDT"
 
 
+def _value(kind: DataType) -> DataType:
+    """Return the type of the values of an array of any depth."""
+    return _value(kind.elementType) if isinstance(kind, ArrayType) else kind
+
+
 def _check_type(name: str, kind: DataType) -> None:
-    inner = kind
-    while isinstance(inner, ArrayType):
-        inner = inner.elementType
     simple = NumericType | BooleanType | BinaryType | StringType | DateType | TimestampType | TimestampNTZType
-    if not isinstance(inner, simple) and not _is_vector(kind):
+    if not isinstance(_value(kind), simple) and not _is_vector(kind):
         raise DataError(
             f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "
             "arrays of them, ML vectors or binary; take a struct apart with select('column.field')."
@@ -301,9 +380,3 @@ def _spark_type(dtype: str, shape: tuple[int, ...]) -> DataType:
     for _ in () if shape == (1,) else shape:
         kind = ArrayType(kind)
     return kind
-
-
-def _storable(head: np.ndarray) -> np.ndarray:
-    """Return an output in a number type that Spark has."""
-    widened = {"float16": np.float32, "int8": np.int16, "uint8": np.int16, "uint16": np.int32, "uint32": np.int64}
-    return head.astype(widened.get(head.dtype.name, head.dtype), copy=False)

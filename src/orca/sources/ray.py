@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from orca.core.arrow import to_arrow, to_numpy
+from orca.core.arrow import to_arrow, to_numpy, widened
 from orca.core.columns import check_columns, output_names, single, squeeze
-from orca.core.feed import SpoolRows, spool_parts
+from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
 from orca.core.tree import flatten
@@ -37,7 +37,7 @@ _UNFIT = {
 
 
 class DatasetSource:
-    """Wrap a Ray Dataset: named feature and label columns, or those called x and y."""
+    """Wrap a Ray Dataset: named feature, label and weight columns, or those called x, y and weights."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.data = data
@@ -46,7 +46,11 @@ class DatasetSource:
             self.have: list[str] = list(data.columns() or ())  # a dataset without rows may not know its columns
         self.columns = _choose(spec, self.have)
         if self.have:
-            check_columns(self.columns, self.have)
+            check_columns(replace(self.columns, labels=self.columns.targets), self.have)
+            if spec.labelled and spec.weighted and self.columns.weight is None:
+                raise DataError(
+                    f"rows with weights need the name of their column; got columns {self.have}. Pass sample_weight='…'."
+                )
             if spec.labelled and not self.columns.labels:
                 raise DataError(
                     f"training and evaluation need label_cols for a Ray Dataset; got columns {self.have}. "
@@ -150,9 +154,11 @@ class OpenTables:
         return spool_parts(self._rows(items), folder, self.parts)
 
     def _rows(self, items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
+        columns = self.columns
         for part, table in items:
-            x, y = (tuple(_array(table, n) for n in names) for names in (self.columns.features, self.columns.labels))
-            yield part, single(x), single(y) if y else None
+            x, labels = (tuple(_array(table, n) for n in names) for names in (columns.features, columns.labels))
+            y = single(labels) if labels else None
+            yield part, single(x), y if columns.weight is None else weigh(y, _array(table, columns.weight))
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ class PredictTask:
         names = output_names(self.columns, len(heads))
         _check_free(names, table.column_names)
         for name, head in zip(names, heads, strict=True):
-            table = table.append_column(name, _column(squeeze(head)))
+            table = table.append_column(name, _column(squeeze(_single_precision(head))))
         return table
 
 
@@ -223,11 +229,14 @@ def _choose(spec: DataSpec, have: list[str]) -> Columns:
     named = spec.columns
     features = named.features or (("x",) if "x" in have or not have else ())
     labels = named.labels or (("y",) if spec.labelled and not named.features and "y" in have else ())
-    return Columns(features, labels, named.outputs)
+    weight = named.weight
+    if spec.weighted and not weight and not named.features and ("weights" in have or not have):
+        weight = "weights"
+    return Columns(features, labels, named.outputs, weight if spec.labelled else None)
 
 
 def _named(columns: Columns) -> list[str]:
-    return list(dict.fromkeys((*columns.features, *columns.labels)))
+    return list(dict.fromkeys((*columns.features, *columns.targets)))
 
 
 def _check_free(names: Sequence[str], have: Sequence[str]) -> None:
@@ -281,6 +290,11 @@ def _array(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
             "Turn it into numbers or arrays of one shape first, with map_batches."
         )
     return to_numpy(column, name)
+
+
+def _single_precision(head: np.ndarray) -> np.ndarray:
+    """Return outputs of half precision in single: numbers of two bytes are foreign to most readers of a dataset."""
+    return widened(head) if head.dtype.name in ("float16", "bfloat16") else head
 
 
 def _column(array: np.ndarray) -> pa.Array:

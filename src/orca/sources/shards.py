@@ -1,4 +1,7 @@
-"""ShardsSource: XShards of {"x", "y"} arrays or pandas frames. Owns reading a shard and adding "prediction" to it."""
+"""ShardsSource: XShards of {"x", "y"} arrays or pandas frames. Owns reading a shard and adding "prediction" to it.
+
+Weights of rows are a third entry of the dict, "weights" or the name of the weight column, or a column of the frame.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from orca.core.columns import check_columns, column_array, output_names, single, squeeze, with_columns
-from orca.core.feed import SpoolRows, spool_parts
+from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
 from orca.core.tree import flatten, map_tree
 from orca.errors import DataError
@@ -30,7 +33,7 @@ class ShardsSource:
     """Wrap XShards that live in Spark."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
-        self.xshards, self.columns, self.labelled = data, spec.columns, spec.labelled
+        self.xshards, self.columns, self.labelled, self.weighted = data, spec.columns, spec.labelled, spec.weighted
         self.batch_size = spec.batch_size or DEFAULT_BATCH
 
     @classmethod
@@ -48,7 +51,7 @@ class ShardsSource:
         frame = deal(frame if valid is None else frame.union(valid._pickled(1)), ranks)
         folder = Path(tempfile.gettempdir()) / f"orca-shards-{uuid.uuid4().hex}"
         return Shards(
-            OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1]),
+            OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1], self.weighted),
             portable=lambda: export(frame, folder),
             home="spark",
             native=frame,
@@ -72,6 +75,7 @@ class OpenShards:
     columns: Columns
     labelled: bool
     parts: tuple[str, ...]
+    weighted: bool = False
 
     def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
         """Return the rows of each part."""
@@ -80,10 +84,11 @@ class OpenShards:
     def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
         for batch in batches:
             for part, cell in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                x, y = read_shard(pickle.loads(cell.as_buffer()), self.columns)
+                shard = pickle.loads(cell.as_buffer())
+                x, y = read_shard(shard, self.columns)
                 if self.labelled and y is None:
                     raise DataError('a shard has no labels. Training needs shards of {"x": …, "y": …}.')
-                yield self.parts[part], x, y
+                yield self.parts[part], x, weigh(y, _weights(shard, self.columns)) if self.weighted else y
 
 
 @dataclass(frozen=True)
@@ -120,3 +125,13 @@ def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
         f'each shard must be a dict with "x" (and "y"), or a pandas DataFrame with feature_cols; got '
         f"{type(shard).__name__}{f' with keys {list(shard)}' if isinstance(shard, dict) else ''}."
     )
+
+
+def _weights(shard: Any, columns: Columns) -> Any:
+    name = columns.weight or "weights"
+    have = list(shard) if isinstance(shard, dict) else list(shard.columns)
+    if name not in have:
+        raise DataError(
+            f"there are no weights under the name {name!r}; a shard has {have}. Name their column: sample_weight='…'."
+        )
+    return shard[name] if isinstance(shard, dict) else column_array(shard[name], name)

@@ -1,26 +1,40 @@
 """Torch data: Datasets and DataLoaders. Owns splitting a loader over the ranks, every row once.
 
 A map-style dataset can be read by every rank: each step of the global order is cut among them, so that any number of
-ranks sees the same global batches. An iterable one is read by every rank, which keeps its share of the batches.
+ranks sees the same global batches. The steps of a loader with a batch sampler of its own are the sampler's batches,
+of whatever size; those of a loader with batch_size=None are the dataset's items.
+
+An iterable dataset is read by every rank, which keeps its share of the batches. So it must give all of its rows, in
+one order, on each rank: it must not split itself by torch.distributed or by RANK and WORLD_SIZE, or rows are lost.
+What it draws from torch, numpy or random is the same on all ranks. With num_workers it must split itself by
+torch.utils.data.get_worker_info(), as everywhere in torch, or each worker gives all rows once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
-from orca.core.columns import concatenate
-from orca.core.feed import SpoolRows, spool_parts
+from orca.core.columns import concatenate, single
+from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
-from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Rows, Shards
-from orca.core.tree import map_tree
-from orca.errors import ArgumentError, DataError, NotYet
+from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Items, Rows, Shards
+from orca.core.tree import cut_rows, map_tree, rows_of
+from orca.errors import ArgumentError, DataError
+from orca.sources.arrays import named_pair
+from orca.sources.draws import alike
+
+logger = logging.getLogger(__name__)
+
+_UNNAMED = Columns()
 
 
 class LoaderSource:
@@ -29,7 +43,12 @@ class LoaderSource:
     def __init__(self, data: Any, spec: DataSpec) -> None:
         size = spec.batch_size or DEFAULT_BATCH
         self.loader = data if isinstance(data, DataLoader) else _loader(data, size, shuffle=spec.labelled)
+        self.reading = Reading.of(spec)
         self.batch_size: int | None = spec.batch_size or self.loader.batch_size or DEFAULT_BATCH
+        if brings_steps(self.loader):
+            if spec.labelled and spec.batch_size:
+                logger.warning("batch_size=%d is not used: the DataLoader decides on the rows of a step.", size)
+            self.batch_size = None
         _check(self.loader)
 
     @classmethod
@@ -41,17 +60,47 @@ class LoaderSource:
         """Send the loader to every rank."""
         loaders = {"train": self.loader} | ({"valid": valid.loader} if valid else {})
         pieces: list[Callable[[], Items]] = [LoaderPiece(loaders, rank, ranks) for rank in range(ranks)]
-        return Shards(OpenLoaders(), lambda: pieces)
+        return Shards(OpenLoaders(self.reading), lambda: pieces)
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
         if isinstance(self.loader.dataset, IterableDataset):
-            return concatenate([task(_numpy(_features(batch))) for batch in self.loader])
-        rows = len(self.loader.dataset)  # type: ignore[arg-type]
-        if not rows:
+            answers = [task(_numpy(self.reading.features(batch))) for batch in self.loader]
+        else:
+            parts = even_split(len(self.loader.dataset), engine.workers)  # type: ignore[arg-type]
+            work = OnRange(task, self.loader, self.reading)
+            answers = engine.map(work, [part for part in parts if part[0] < part[1]])
+        if not answers:
             raise DataError("there are no rows to predict: the dataset is empty.")
-        parts = even_split(rows, engine.workers)
-        return concatenate(engine.map(OnRange(task, self.loader), [part for part in parts if part[0] < part[1]]))
+        return concatenate(answers)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Say how batches are read: which of their parts are features, labels and weights, and what is drawn from.
+
+    Attributes:
+        columns: The names of features, labels and weight in batches that are dicts.
+        weighted: Whether the last part of a batch are the weights of its rows.
+        seed: Seed of what an iterable dataset draws.
+    """
+
+    columns: Columns = _UNNAMED
+    weighted: bool = False
+    seed: int = 0
+
+    @classmethod
+    def of(cls, spec: DataSpec) -> Reading:
+        """Return how the user wants her batches read."""
+        return cls(spec.columns, spec.weighted, spec.seed)
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        """Return (x, y) of a batch, y tied to weights where there are some."""
+        return split_batch(batch, self.columns, self.weighted)
+
+    def features(self, batch: Any) -> Any:
+        """Return x of a batch."""
+        return self.split(batch)[0]
 
 
 @dataclass(frozen=True)
@@ -71,9 +120,13 @@ class LoaderPiece:
 class OpenLoaders:
     """Turn the loaders of a rank into rows."""
 
-    def __call__(self, items: Items, folder: Path) -> dict[str, Rows]:
+    reading: Reading = Reading()
+
+    def __call__(self, items: Items, folder: Path) -> dict[str, Rows | Draws]:
         """Return the rows of each part."""
-        return {part: loader_rows(part, loader, rank, ranks, folder) for part, loader, rank, ranks in items}
+        return {
+            part: loader_rows(part, loader, self.reading, rank, ranks, folder) for part, loader, rank, ranks in items
+        }
 
 
 @dataclass
@@ -81,95 +134,133 @@ class LoaderRows:
     """Be the rows of a map-style dataset, read through a DataLoader with the settings of the user's own."""
 
     loader: DataLoader[Any]
+    reading: Reading = Reading()
     shared: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _check(self.loader)
         self.size = len(self.loader.dataset)  # type: ignore[arg-type]
-        self.count = _draws(self.loader.sampler)
+        self.sampler = _whole_sampler(self.loader)
+        self.count = _length(self.sampler, "sampler")
         self.batch_size = self.loader.batch_size
         self.drop_last = self.loader.drop_last
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
         """Return the epoch's indices: the loader's own sampler decides whether and how they are shuffled."""
-        sampler: Any = self.loader.sampler
+        sampler = self.sampler
         if isinstance(sampler, SequentialSampler):
             return np.arange(self.count)
         if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self.size:
             return generator.permutation(self.count) if shuffle else np.arange(self.count)
-        with torch.random.fork_rng(devices=[]):  # the same draw on every rank
-            seed = int(generator.integers(2**62))
-            torch.manual_seed(seed)
-            if getattr(sampler, "generator", None) is not None:
-                sampler.generator.manual_seed(seed)
-            order = np.fromiter(sampler, dtype=np.int64)
-        if len(order) != self.count:
-            raise DataError(
-                f"the sampler {type(sampler).__name__} gave {len(order)} rows, but its length is {self.count}. "
-                "Let its __len__ return what an epoch has."
-            )
-        return order
+        return np.array(_drawn(sampler, generator, self.count, "rows"), dtype=np.int64)
 
     def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
         """Yield (x, y) for each array of indices."""
-        mine = self.loader
-        loader = DataLoader(
-            mine.dataset,
-            batch_sampler=_Lists(indices),
-            num_workers=mine.num_workers,
-            collate_fn=mine.collate_fn,
-            pin_memory=mine.pin_memory,
-            timeout=mine.timeout,
-            worker_init_fn=mine.worker_init_fn,
-            multiprocessing_context=mine.multiprocessing_context,
-            generator=mine.generator,
-            prefetch_factor=mine.prefetch_factor,
-        )
-        return (split_batch(batch) for batch in loader)
+        return map(self.reading.split, _batches(self.loader, (index.tolist() for index in indices)))
 
     def close(self) -> None:
         """Hold nothing."""
 
 
-class _Lists:
-    """Be a batch sampler over given lists of indices."""
+@dataclass
+class LoaderSteps:
+    """Be the steps of a loader that brings its own: its batch sampler's batches, or its dataset's items.
 
-    def __init__(self, indices: Iterable[np.ndarray]) -> None:
-        self.indices = indices
+    A rank reads its rows of a batch, but every rank reads whole items: what is in them is known only then.
+    """
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return (index.tolist() for index in self.indices)
+    loader: DataLoader[Any]
+    reading: Reading = Reading()
+
+    def __post_init__(self) -> None:
+        _check(self.loader)
+        self.by_item = self.loader.batch_sampler is None
+        self.sampler = _whole_sampler(self.loader) if self.by_item else self.loader.batch_sampler
+        self.steps = _length(self.sampler, "sampler" if self.by_item else "batch sampler")
+
+    def draw(self, generator: np.random.Generator, rank: int, ranks: int, first_step: int) -> Iterator[Batch]:
+        """Yield this rank's part of every step from first_step on; where it has no row, the first one as template."""
+        drawn = _drawn(self.sampler, generator, self.steps, "items" if self.by_item else "batches")
+        if self.by_item:
+            return self._of_items(drawn[first_step:], rank, ranks)
+        return self._of_rows([list(step) for step in drawn if len(step)][first_step:], rank, ranks)
+
+    def _of_items(self, steps: list[Any], rank: int, ranks: int) -> Iterator[Batch]:
+        for item in _items(self.loader, steps):
+            x, y = self.reading.split(item)
+            rows = rows_of(x if y is None else (x, y), "an item of a dataset that is read with batch_size=None")
+            start, stop = even_split(rows, ranks)[rank]
+            cut = slice(start, stop) if start < stop else slice(0, 1)
+            yield self._batch(cut_rows(x, cut), None if y is None else cut_rows(y, cut), stop - start, rows)
+
+    def _of_rows(self, steps: list[list[Any]], rank: int, ranks: int) -> Iterator[Batch]:
+        cuts = [even_split(len(step), ranks)[rank] for step in steps]
+        mine = (step[start:stop] or step[:1] for step, (start, stop) in zip(steps, cuts, strict=True))
+        read = map(self.reading.split, _batches(self.loader, mine))
+        for (x, y), step, (start, stop) in zip(read, steps, cuts, strict=True):
+            yield self._batch(x, y, stop - start, len(step))
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _batch(self, x: Any, y: Any, rows: int, step_rows: int) -> Batch:
+        if not self.reading.weighted:
+            return Batch(x, y, rows, step_rows)
+        y, weights = unweigh(y)
+        return Batch(x, y, rows, step_rows, 0, weights if rows else np.zeros_like(weights))
 
 
 @dataclass(frozen=True)
 class OnRange:
-    """Apply a task to a range of a dataset's rows."""
+    """Apply a task to a range of a dataset's rows, or of its items where these are batches."""
 
     task: Callable[[Any], Any]
     loader: DataLoader[Any]
+    reading: Reading
 
     def __call__(self, part: tuple[int, int]) -> Any:
         """Return the outputs for the rows from start to stop."""
         start, stop = part
-        size = self.loader.batch_size or DEFAULT_BATCH
-        indices = [np.arange(at, min(at + size, stop)) for at in range(start, stop, size)]
-        return concatenate([self.task(_numpy(x)) for x, _ in LoaderRows(self.loader).read(indices)])
+        if self.loader.batch_sampler is None:
+            batches = _items(self.loader, range(start, stop))
+        else:
+            size = self.loader.batch_size or DEFAULT_BATCH
+            batches = _batches(self.loader, [range(at, min(at + size, stop)) for at in range(start, stop, size)])
+        return concatenate([self.task(_numpy(self.reading.features(batch))) for batch in batches])
 
 
-def split_batch(batch: Any) -> tuple[Any, Any]:
+def split_batch(batch: Any, columns: Columns = _UNNAMED, weighted: bool = False) -> tuple[Any, Any]:
     """Return (features, labels) of what a loader gives: the last of several things is the label.
+
+    With weights, these are the last and the labels the last but one; they come back tied together. The parts of a
+    dict are found by the columns' names, else as x, y and weights.
+
+    Raises:
+        DataError: A name is missing, or there are no weights.
 
     >>> split_batch([1, 2, 3])
     ((1, 2), 3)
     """
-    if isinstance(batch, dict) and "x" in batch:
-        return batch["x"], batch.get("y")
-    if isinstance(batch, tuple | list):
-        *features, label = batch
-        if not features:
-            return label, None
-        return features[0] if len(features) == 1 else tuple(features), label
-    return batch, None
+    if isinstance(batch, dict) and (columns.features or columns.labels or "x" in batch):
+        return named_pair(batch, columns, weighted)
+    parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    if weighted:
+        if len(parts) < 3:
+            got = f"a dict with keys {list(batch)}" if isinstance(batch, dict) else f"{len(parts)} thing(s)"
+            raise DataError(
+                f"a batch with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {got}."
+            )
+        *features, label, weights = parts
+        return single(tuple(features)), weigh(label, weights)
+    *features, label = parts
+    return (single(tuple(features)), label) if features else (label, None)
+
+
+def brings_steps(loader: Any) -> bool:
+    """Say whether this is a loader of a map-style dataset with a batch sampler of its own, or with batch_size=None."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    return loader.batch_size is None
 
 
 def loader_of(made: Any, batch_size: int) -> DataLoader[Any] | None:
@@ -179,42 +270,68 @@ def loader_of(made: Any, batch_size: int) -> DataLoader[Any] | None:
     return _loader(made, batch_size, shuffle=True) if isinstance(made, Dataset) else None
 
 
-def loader_rows(part: str, loader: DataLoader[Any], rank: int, ranks: int, folder: Path) -> Rows:
+def loader_rows(
+    part: str, loader: DataLoader[Any], reading: Reading, rank: int, ranks: int, folder: Path
+) -> Rows | Draws:
     """Return a rank's rows of a loader: all of a map-style dataset, which is shared, or its share of a stream."""
+    if brings_steps(loader):
+        return LoaderSteps(loader, reading)
     if not isinstance(loader.dataset, IterableDataset):
-        return LoaderRows(loader)
-    pairs = (split_batch(batch) for number, batch in enumerate(loader) if number % ranks == rank)
-    stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
-    rows: SpoolRows = spool_parts(stream, folder, [part])[part]
+        return LoaderRows(loader, reading)
+    with alike(reading.seed):
+        pairs = (reading.split(batch) for number, batch in enumerate(loader) if number % ranks == rank)
+        stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
+        rows: SpoolRows = spool_parts(stream, folder, [part])[part]
     rows.batch_size = loader.batch_size or DEFAULT_BATCH
     return rows
 
 
 def loader_answers(
-    task: Callable[[Any], Any], loader: DataLoader[Any], number: int, tasks: int
+    task: Callable[[Any], Any], loader: DataLoader[Any], reading: Reading, number: int, tasks: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield (place, outputs) of one of several tasks that share a loader: a range of its rows, or every n-th batch."""
     _check(loader)
     if isinstance(loader.dataset, IterableDataset):
-        for place, batch in enumerate(loader):
-            if place % tasks == number:
-                yield place, task(_numpy(_features(batch)))
+        with alike(reading.seed):
+            for place, batch in enumerate(loader):
+                if place % tasks == number:
+                    yield place, task(_numpy(reading.features(batch)))
         return
     start, stop = even_split(len(loader.dataset), tasks)[number]  # type: ignore[arg-type]
     if start < stop:
-        yield number, OnRange(task, loader)((start, stop))
+        yield number, OnRange(task, loader, reading)((start, stop))
 
 
 def _loader(dataset: Any, batch_size: int, shuffle: bool) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size, shuffle=None if isinstance(dataset, IterableDataset) else shuffle)
 
 
+def _batches(mine: DataLoader[Any], indices: Iterable[Sequence[Any]]) -> Iterator[Any]:
+    """Yield the batches of these rows, read with the settings of a loader."""
+    return iter(DataLoader(mine.dataset, batch_sampler=_Once(indices), **_settings(mine)))
+
+
+def _items(mine: DataLoader[Any], indices: Iterable[Any]) -> Iterator[Any]:
+    """Yield these items of a dataset, read with the settings of a loader."""
+    return iter(DataLoader(mine.dataset, batch_size=None, sampler=_Once(indices), **_settings(mine)))
+
+
+def _settings(mine: DataLoader[Any]) -> dict[str, Any]:
+    names = "num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context generator prefetch_factor"
+    return {name: getattr(mine, name) for name in names.split()}
+
+
+class _Once:
+    """Be a sampler that gives what it was given, once."""
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        self.given = given
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.given)
+
+
 def _check(loader: DataLoader[Any]) -> None:
-    if loader.batch_size is None and not isinstance(loader.dataset, IterableDataset):
-        raise NotYet(
-            "a DataLoader with a batch_sampler of its own, or with batch_size=None, cannot be split over workers yet. "
-            "Pass a sampler (or shuffle=True) and a batch_size instead."
-        )
     if not isinstance(loader.dataset, IterableDataset) and not hasattr(loader.dataset, "__len__"):
         raise ArgumentError(
             f"the dataset {type(loader.dataset).__name__} has no length, so its rows cannot be split over workers. "
@@ -222,19 +339,43 @@ def _check(loader: DataLoader[Any]) -> None:
         )
 
 
-def _draws(sampler: Any) -> int:
-    """Return how many rows an epoch has: those of the sampler, which may be more or fewer than the dataset's."""
+def _whole_sampler(loader: DataLoader[Any]) -> Any:
+    """Return the sampler of the whole dataset: one that splits it over workers is taken for the order it means."""
+    sampler: Any = loader.sampler
+    if not isinstance(sampler, DistributedSampler):
+        return sampler
+    return RandomSampler(loader.dataset) if sampler.shuffle else SequentialSampler(loader.dataset)  # type: ignore[arg-type]
+
+
+def _length(sampler: Any, what: str) -> int:
+    """Return how many things an epoch has: those of the sampler, which may be more or fewer than the dataset's."""
     try:
         return len(sampler)
     except TypeError:
         raise ArgumentError(
-            f"the sampler {type(sampler).__name__} has no length, so its rows cannot be split over workers. "
+            f"the {what} {type(sampler).__name__} has no length, so its rows cannot be split over workers. "
             "Give it __len__."
         ) from None
 
 
-def _features(batch: Any) -> Any:
-    return split_batch(batch)[0]
+def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str) -> list[Any]:
+    """Return what a sampler draws for an epoch: the same on every rank, and another thing for every generator."""
+    seed = int(generator.integers(2**62))
+    with alike(seed):
+        parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
+        for part in parts:  # a batch sampler draws from a sampler
+            if getattr(part, "generator", None) is not None:
+                part.generator.manual_seed(seed)
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(seed % 2**31)
+        drawn = list(islice(sampler, count + 1))  # one without an end must not keep us
+    if len(drawn) != count:
+        got = f"more than {count}" if len(drawn) > count else len(drawn)
+        raise DataError(
+            f"the sampler {type(sampler).__name__} gave {got} {things}, but its length is {count}. "
+            "Let its __len__ return what an epoch has."
+        )
+    return drawn
 
 
 def _numpy(tree: Any) -> Any:

@@ -16,7 +16,6 @@ tf_keras = pytest.importorskip("tf_keras")
 
 from orca.core.learner import OutputSpec, State  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
-from orca.frameworks.keras import files  # noqa: E402
 from orca.frameworks.keras.files import (  # noqa: E402
     latest_checkpoint,
     load_checkpoint,
@@ -134,7 +133,7 @@ def test_any_file_system_holds_models(memory: Any, family: Any, name: str) -> No
 
 
 def test_a_file_system_that_renames_gets_a_draft_first(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_RENAMING", {"memory"})
+    monkeypatch.setattr("orca.core.files._RENAMING", {"memory"})
     model = trained(keras)
     for path in ("memory://models/net.keras", "memory://models/net"):
         save_model(trained(keras), path)
@@ -146,7 +145,11 @@ def test_a_file_system_that_renames_gets_a_draft_first(memory: Any, monkeypatch:
 def test_a_failed_save_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = trained(keras), str(tmp_path / "net")
     save_model(model, path)
-    monkeypatch.setattr(files, "_put_folder", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(fsspec.filesystem("file")), "put_file", full)
     with pytest.raises(ArgumentError, match="the model 'net' cannot be saved to .* as tf: OSError: disk full"):
         save_model(trained(keras), path)
     same(load_model(path), model)
@@ -277,6 +280,7 @@ def some_state(epoch: int = 3) -> State:
             "schedulers": [],
         },
         output=OutputSpec((("float32", (1,)),), ("tuple", (), (None, None))),
+        position={"step": 5, "rows": [1, 2]},
     )
 
 
@@ -287,7 +291,7 @@ def test_a_checkpoint_comes_back_exactly(tmp_path: Path, memory: Any, place: str
     state = some_state()
     save_checkpoint(state, path)
     loaded = load_checkpoint(path)
-    assert (loaded.epoch, loaded.steps, loaded.output) == (3, 17, state.output)
+    assert (loaded.epoch, loaded.steps, loaded.output, loaded.position) == (3, 17, state.output, state.position)
     assert loaded.payload["schedulers"] == []
     for key in ("models", "optimizers"):
         (ours,), (theirs,) = loaded.payload[key], state.payload[key]

@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
 import pickle
 import shutil
+import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
+from torch.optim import lr_scheduler as schedules
+from torch.optim.swa_utils import SWALR
 
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
@@ -37,12 +45,71 @@ def trained(lr: float = 0.01) -> State:
     )
 
 
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "LambdaLR": lambda sgd: schedules.LambdaLR(sgd, [lambda epoch: 0.9**epoch, Halved(4)]),
+    "MultiplicativeLR": lambda sgd: schedules.MultiplicativeLR(sgd, lambda epoch: 0.9),
+    "StepLR": lambda sgd: schedules.StepLR(sgd, 2),
+    "MultiStepLR": lambda sgd: schedules.MultiStepLR(sgd, [2, 4, 4, 6]),
+    "MultiStepLR of numpy": lambda sgd: schedules.MultiStepLR(sgd, list(np.array([2, 4, 4, 6])), gamma=np.float64(0.5)),
+    "ConstantLR": lambda sgd: schedules.ConstantLR(sgd, 0.5, 6),
+    "LinearLR": lambda sgd: schedules.LinearLR(sgd, 0.1, total_iters=6),
+    "ExponentialLR": lambda sgd: schedules.ExponentialLR(sgd, 0.9),
+    "SequentialLR": lambda sgd: schedules.SequentialLR(
+        sgd, [schedules.ConstantLR(sgd, 0.5, 2), schedules.MultiStepLR(sgd, [2, 3])], [2]
+    ),
+    "CosineAnnealingLR": lambda sgd: schedules.CosineAnnealingLR(sgd, 8, eta_min=np.float32(0.01)),
+    "ChainedScheduler": lambda sgd: schedules.ChainedScheduler(
+        [schedules.LinearLR(sgd, 0.1, total_iters=6), schedules.ExponentialLR(sgd, 0.9)]
+    ),
+    "ReduceLROnPlateau": lambda sgd: schedules.ReduceLROnPlateau(sgd, patience=1),
+    "CyclicLR": lambda sgd: schedules.CyclicLR(sgd, 0.1, 1.0, step_size_up=2, scale_fn=Halved(3)),
+    "CosineAnnealingWarmRestarts": lambda sgd: schedules.CosineAnnealingWarmRestarts(sgd, 2, 2),
+    "OneCycleLR": lambda sgd: schedules.OneCycleLR(sgd, [0.5, 1.0], total_steps=12, three_phase=True),
+    "PolynomialLR": lambda sgd: schedules.PolynomialLR(sgd, 8, 2.0),
+    "SWALR": lambda sgd: SWALR(sgd, 0.01, anneal_epochs=20),
+}
+
+
+class Halved:
+    """Be a schedule with a state of its own."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def __call__(self, step: float) -> float:
+        return float(0.5 ** (step // self.every))
+
+
+def with_scheduler(name: str) -> tuple[torch.optim.Optimizer, Any]:
+    groups = [{"params": [nn.Parameter(torch.zeros(2))], "lr": lr} for lr in (0.1, 0.3)]
+    sgd = torch.optim.SGD(groups, momentum=0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of schedulers that are made one after the other
+        return sgd, SCHEDULERS[name](sgd)
+
+
+def advance(sgd: torch.optim.Optimizer, scheduler: Any, losses: Sequence[float]) -> list[list[float]]:
+    """Return the learning rates of some steps."""
+    rates = []
+    for loss in losses:
+        sgd.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scheduler.step(*((loss,) if isinstance(scheduler, schedules.ReduceLROnPlateau) else ()))
+        rates.append([float(group["lr"]) for group in sgd.param_groups])
+    return rates
+
+
 def same(one: Any, other: Any) -> bool:
     """Say whether two trees are equal in every value and every type."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and np.array_equal(one, other)
+    if isinstance(one, defaultdict) and one.default_factory is not other.default_factory:
+        return False
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
@@ -76,6 +143,119 @@ def test_a_folder_holds_safetensors_and_json_alone(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model" / "state.json").read_text())["epoch"] == 3
     assert load_state(str(tmp_path / "model"))[0].output == state.output
     assert os.listdir(tmp_path) == ["model"]  # no draft
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_scheduler_goes_on_where_it_was_saved(tmp_path: Path, name: str, scheduler: str) -> None:
+    sgd, unbroken = with_scheduler(scheduler)
+    advance(sgd, unbroken, [3.0, 2.0, 2.0])
+    payload = {"models": [{}], "optimizers": [sgd.state_dict()], "schedulers": [unbroken.state_dict()]}
+    save_state(State(payload=payload), str(tmp_path / name))
+    loaded, _ = load_state(str(tmp_path / name))
+    told, saved = loaded.payload["schedulers"][0], unbroken.state_dict()
+    if scheduler == "MultiStepLR of numpy":  # numbers of numpy as keys come back as equal ones of Python
+        told.pop("milestones"), saved.pop("milestones")
+    assert same(told, saved)
+    other, resumed = with_scheduler(scheduler)
+    other.load_state_dict(loaded.payload["optimizers"][0])
+    resumed.load_state_dict(load_state(str(tmp_path / name))[0].payload["schedulers"][0])
+    losses = [2.0, 2.0, 2.0, 1.0, 2.0, 2.0]
+    rates = advance(other, resumed, losses)
+    assert rates == advance(sgd, unbroken, losses)
+    assert len({tuple(rate) for rate in rates}) > 1  # something to go on with
+
+
+def test_every_scheduler_of_torch_is_tested() -> None:
+    classes = {name for name in schedules.__all__ if name != "LRScheduler"}
+    assert classes <= set(SCHEDULERS)
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt", "memory"])
+def test_all_parts_of_a_state_come_back(tmp_path: Path, name: str) -> None:
+    """Averages, the scaler of mixed precision, an operator's own things, and where the fit was interrupted."""
+    operator = {
+        "custom": [np.float32(0.1), np.int64(7), np.bool_(True), np.float64("nan").item() != 0, np.complex64(1 + 2j)],
+        "arrays": (np.arange(6, dtype="uint16").reshape(2, 3).T, np.array(2.5), np.zeros((0, 3))),
+        "counts": Counter({"a": 2, 3: 1}),
+        "groups": defaultdict(list, {(1, "x"): [1.0, {2: None}]}),
+        "none": defaultdict(None, {1: 2}),
+        "ordered": OrderedDict(b=1, a={"deep": np.float16(0.5)}),
+        "last": deque([1, np.float32(2)], maxlen=3),
+        "sets": [{1, 2}, frozenset({"a"}), set()],
+        "bytes": b"\x00\xff",
+        "numbers": [float("inf"), -float("inf"), 2**70, 1e-300, 3 - 4j, True, None, "text"],
+        "random": torch.get_rng_state(),
+        "half": torch.ones(2, dtype=torch.bfloat16),
+    }
+    scaler = {
+        "scale": 65536.0,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 2000,
+        "_growth_tracker": 4,
+    }
+    state = trained()
+    state.payload |= {
+        "averages": [{key: value * 0.5 for key, value in state.payload["models"][0].items()}],
+        "scaler": scaler,
+        "operator": operator,
+    }
+    state.position = {"epoch": 2, "step": 5, "ranks": [{"seed": 1}, {"seed": 2}], "rate": 0.5, "kind": "rows"}
+    before = copy.deepcopy(operator)
+    path = "memory://orca-tests/parts" if name == "memory" else str(tmp_path / name)
+    save_state(state, path)
+    assert same(operator, before)
+    try:
+        loaded, _ = load_state(path)
+    finally:
+        if name == "memory":
+            fsspec.filesystem("memory").rm("/orca-tests", recursive=True)
+    assert loaded.position == state.position
+    assert set(loaded.payload) == set(state.payload)
+    for part in ("averages", "scaler", "operator", "optimizers", "schedulers"):
+        assert same(loaded.payload[part], state.payload[part]), part
+
+
+def test_a_torch_file_can_be_read_without_orca(tmp_path: Path) -> None:
+    scheduler = with_scheduler("MultiStepLR")[1]
+    averages = [nn.BatchNorm1d(2).state_dict()]
+    payload = {"models": [{}], "optimizers": [], "schedulers": [scheduler.state_dict()], "averages": averages}
+    save_state(State(epoch=2, steps=9, payload=payload), str(tmp_path / "model.pt"))
+    found = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert set(found) == {"epoch", "steps", "position", "models", "optimizers", "schedulers", "averages"}
+    assert same(found["schedulers"][0]["milestones"], Counter({2: 1, 4: 2, 6: 1}))
+    assert found["averages"][0]._metadata == averages[0]._metadata
+
+
+def test_older_saves_are_loaded(tmp_path: Path) -> None:
+    """As they were written before a state had a position and more parts."""
+    torch.save({"epoch": 2, "models": [{"w": torch.ones(2)}]}, tmp_path / "old.pt")
+    loaded, _ = load_state(str(tmp_path / "old.pt"))
+    assert (loaded.epoch, loaded.steps, loaded.position) == (2, 0, None)
+    assert same(loaded.payload, {"optimizers": [], "schedulers": [], "models": [{"w": torch.ones(2)}]})
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "weights.safetensors").write_bytes(save({"0/w": torch.ones(2)}))
+    (folder / "optimizer.safetensors").write_bytes(save({"t0": torch.zeros(2)}))
+    (folder / "state.json").write_text(
+        '{"format": 1, "epoch": 3, "steps": 17, "input": null, "output": [[["float32", [1]]], null], "models": 1, '
+        '"rest": {"map": [["optimizers", [{"map": [["state", {"map": [[0, {"tensor": "t0"}]]}], '
+        '["betas", {"tuple": [0.7, Infinity]}]]}]], ["schedulers", []]]}}'
+    )
+    loaded, _ = load_state(str(folder))
+    assert (loaded.epoch, loaded.steps, loaded.position) == (3, 17, None)
+    assert loaded.output == OutputSpec((("float32", (1,)),))
+    optimizer = {"state": {0: torch.zeros(2)}, "betas": (0.7, float("inf"))}
+    assert same(loaded.payload, {"models": [{"w": torch.ones(2)}], "optimizers": [optimizer], "schedulers": []})
+
+
+def test_a_value_of_a_newer_version_is_named(tmp_path: Path) -> None:
+    save_state(State(payload={"models": [{}], "operator": {1, 2}}), str(tmp_path / "model"))
+    about = tmp_path / "model" / "state.json"
+    about.write_text(about.read_text().replace('"set"', '"bag"'))
+    with pytest.raises(ArgumentError, match="holds a value of the kind 'bag', which is not known here. Load it with"):
+        load_state(str(tmp_path / "model"))
 
 
 def test_a_safetensors_file_holds_the_weights_alone(tmp_path: Path) -> None:
@@ -218,10 +398,14 @@ def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
             load_state(str(tmp_path / "model"))
 
 
-def test_what_json_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_what_a_folder_cannot_hold_is_named(tmp_path: Path) -> None:
     state = State(payload={"models": [{}], "optimizers": [{"when": object()}]})
     with pytest.raises(ArgumentError, match="a state with a object in it cannot be written as JSON. Save to .*.pt"):
         save_state(state, str(tmp_path / "model"))
+    state = State(payload={"models": [{"w": torch.zeros(2, dtype=torch.complex128)}]})
+    for name in ("model", "model.safetensors"):
+        with pytest.raises(ArgumentError, match="a tensor of type torch.complex128 cannot be written as safetensors"):
+            save_state(state, str(tmp_path / name))
     assert os.listdir(tmp_path) == []
 
 

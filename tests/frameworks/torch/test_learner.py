@@ -18,7 +18,8 @@ from orca.core.metrics import MSE
 from orca.core.pulse import Pulse
 from orca.core.world import TorchWorld
 from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
-from orca.frameworks.torch.learner import TorchLearner, build_loss, build_model, build_optimizer
+from orca.frameworks.torch.build import build_loss, build_models, build_optimizers
+from orca.frameworks.torch.learner import TorchLearner
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import shards_of
 
@@ -82,22 +83,22 @@ class Fixed(nn.Linear):
 
 def test_a_model_is_an_instance_a_creator_or_a_class() -> None:
     net, config = linear(), {"width": 5}
-    assert build_model(net, config) is net
-    assert build_model(lambda config: nn.Linear(config["width"], 1), config).weight.shape == (1, 5)
-    assert build_model(lambda: nn.Linear(2, 1), config).weight.shape == (1, 2)
-    assert build_model(lambda config, width=4: nn.Linear(width, config["width"]), config).weight.shape[0] == 5
-    assert build_model(lambda *args: nn.Linear(args[0]["width"], 1), config).weight.shape == (1, 5)
-    assert build_model(Net, config).weight.shape == (1, 5)
-    assert build_model(Fixed, config).weight.shape == (1, 7)
+    assert build_models(net, config)[0] is net
+    assert build_models(lambda config: nn.Linear(config["width"], 1), config)[0].weight.shape == (1, 5)
+    assert build_models(lambda: nn.Linear(2, 1), config)[0].weight.shape == (1, 2)
+    assert build_models(lambda config, width=4: nn.Linear(width, config["width"]), config)[0].weight.shape[0] == 5
+    assert build_models(lambda *args: nn.Linear(args[0]["width"], 1), config)[0].weight.shape == (1, 5)
+    assert build_models(Net, config)[0].weight.shape == (1, 5)
+    assert build_models(Fixed, config)[0].weight.shape == (1, 7)
 
 
 def test_an_optimizer_is_an_instance_or_a_creator() -> None:
     net, config = linear(), {"lr": 0.25}
     made = torch.optim.SGD(net.parameters(), lr=0.5)
-    assert build_optimizer(made, net, config) is made
+    assert build_optimizers(made, [net], config)[0] is made
     for creator in (sgd, lambda model, config: sgd(model, config), lambda model, config, lr=1: sgd(model, config)):
-        assert build_optimizer(creator, net, config).param_groups[0]["lr"] == 0.25
-    assert build_optimizer(lambda model: sgd(model, {}), net, config).param_groups[0]["lr"] == 0.1
+        assert build_optimizers(creator, [net], config)[0].param_groups[0]["lr"] == 0.25
+    assert build_optimizers(lambda model: sgd(model, {}), [net], config)[0].param_groups[0]["lr"] == 0.1
 
 
 class Scaled(nn.Module):
@@ -151,11 +152,11 @@ def test_an_optimizer_instance_needs_its_model() -> None:
 
 def test_creators_that_return_something_else_are_named() -> None:
     with pytest.raises(ArgumentError, match=r"got dict. Return the module from model_creator\(config\)"):
-        build_model(lambda config: config, {})
+        build_models(lambda config: config, {})
     with pytest.raises(ArgumentError, match=r"got NoneType. Return it from optimizer_creator\(model, config\)"):
-        build_optimizer(lambda model, config: None, linear(), {})
+        build_optimizers(lambda model, config: None, [linear()], {})
     with pytest.raises(ArgumentError, match="there is no model. Pass model= to from_torch, or load an entire model"):
-        build_model(None, {})
+        build_models(None, {})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files: how a Keras model and its training state are kept. Owns the formats, and that nothing is left half-written.
+"""Files: how a Keras model and its training state are kept. Owns the formats.
 
 What a path holds is told by its content, not by its name, so that any name works with any format. Loading runs no code
 from a file unless the caller says safe_mode=False.
@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import tempfile
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from orca.core import files
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
 from orca.frameworks.keras.travel import (
@@ -38,12 +38,10 @@ from orca.frameworks.keras.travel import (
 
 H5_SUFFIXES = (".h5", ".hdf5")
 _FORMAT = 1
-_STATE, _ARRAYS, _SLOTS = "state.json", "weights.safetensors", "optimizer.safetensors"
+_STATE, _ARRAYS, _SLOTS = files.MARKER, "weights.safetensors", "optimizer.safetensors"
 _SAVED, _INSIDE = "saved_model.pb", "model.keras"
 _OURS = {_STATE, _ARRAYS, _SLOTS}
 _SAVED_MODEL = {_SAVED, _INSIDE, _SLOTS, "keras_metadata.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
-# File systems that show a file while it is written, and can rename; object stores show it when it is complete.
-_RENAMING = {"hdfs", "arrow_hdfs", "viewfs", "sftp", "ssh", "smb", "ftp"}
 
 
 def save_model(
@@ -194,19 +192,11 @@ def save_checkpoint(state: State, path: str) -> None:
         "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots)],
         "input": _described(state.input),
         "output": _described(state.output),
+        "position": state.position,
     }
-
-    def write(draft: str) -> None:
-        os.mkdir(draft)
-        for name, data in {
-            _ARRAYS: _array_bytes(weights),
-            _SLOTS: _array_bytes(slots),
-            _STATE: json.dumps(about).encode(),
-        }.items():
-            with open(os.path.join(draft, name), "wb") as file:
-                file.write(data)
-
-    _put(path, write, "checkpoint", _OURS, _STATE)
+    files.refuse_foreign(path, _OURS, "what is to be saved", "a path")
+    contents = {_ARRAYS: _array_bytes(weights), _SLOTS: _array_bytes(slots), _STATE: json.dumps(about).encode()}
+    files.write(path, contents, _OURS)
 
 
 def is_checkpoint(path: str) -> bool:
@@ -237,9 +227,9 @@ def load_checkpoint(path: str) -> State:
             [[found[f"{i}/{k}"] for k in range(count)] for i, count in enumerate(about[key])]
             for found, key in zip(arrays, ("models", "optimizers"), strict=True)
         )
-        specs = {name: _read_spec(about.get(name)) for name in ("input", "output")}
+        output, taken = (_read_spec(about.get(name)) for name in ("output", "input"))
         payload = {"models": models, "optimizers": optimizers, "schedulers": []}
-        return State(epoch=about["epoch"], steps=about["steps"], payload=payload, **specs)
+        return State(about["epoch"], about["steps"], payload, output, taken, about.get("position"))
     except ArgumentError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError, SafetensorError) as error:
@@ -260,7 +250,7 @@ def latest_checkpoint(folder: str) -> str | None:
     found = []
     for entry in fs.ls(place, detail=True):
         name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
-        if re.search(r"\.(draft|old)-[0-9a-f]{8}$", name):
+        if files.is_leftover(name):
             continue  # of a save that did not end
         if entry["type"] == "directory":
             mark = next((mark for mark in (_STATE, _SAVED) if fs.exists(f"{entry['name']}/{mark}")), None)
@@ -322,8 +312,8 @@ def _put_checkpoint(model: Any, path: str) -> None:
         model.save_weights(os.path.join(draft, name), save_format="tf")
         rank = {f"{name}.index": 1, "checkpoint": 2}
         for file in sorted(os.listdir(draft), key=lambda file: rank.get(file, 0)):
-            with _replacing(fs, f"{folder}/{file}") as target:
-                fs.makedirs(folder, exist_ok=True)
+            fs.makedirs(folder, exist_ok=True)
+            with files.replacing(fs, f"{folder}/{file}") as target:
                 fs.put_file(os.path.join(draft, file), target)
 
 
@@ -546,75 +536,18 @@ def _refuse_to_overwrite(path: str, overwrite: bool) -> None:
 
 
 def _put(
-    path: str, write: Callable[[str], Any], name: str, known: set[str] | None = None, mark: str | None = None
+    path: str, make: Callable[[str], Any], name: str, known: set[str] | None = None, mark: str = files.MARKER
 ) -> None:
-    """Let `write` make a file or folder of this name here, and move it to a path, where it appears whole.
+    """Let `make` make a file or folder of this name here, and move it to a path, where it appears whole.
 
     `known` names what a folder of this kind holds: one that holds other things is not replaced. `mark` is the file
-    without which a folder is nothing: it is written last where folders cannot be renamed.
+    without which a folder is nothing.
     """
-    fs, place = fsspec.core.url_to_fs(path)
-    place = place.rstrip("/")
-    if fs.isdir(place):
-        foreign = sorted(
-            {entry.rstrip("/").rsplit("/", 1)[-1] for entry in fs.ls(place, detail=False)} - (known or set())
-        )
-        if foreign or known is None:
-            raise ArgumentError(
-                f"the folder {path} holds other things than what is to be saved, {(foreign or ['nothing'])[0]!r} for "
-                "example, and would be replaced. Save to a path of its own."
-            )
+    files.refuse_foreign(path, known, "what is to be saved", "a path")
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         draft = os.path.join(folder, name)
-        write(draft)
-        with _replacing(fs, place) as target:
-            fs.makedirs(os.path.dirname(target), exist_ok=True)
-            if os.path.isdir(draft):
-                _put_folder(fs, draft, target, mark)
-            else:
-                fs.put_file(draft, target)
-
-
-def _put_folder(fs: Any, draft: str, target: str, mark: str | None) -> None:
-    files = [os.path.relpath(os.path.join(at, name), draft) for at, _, names in os.walk(draft) for name in names]
-    if fs.exists(target):  # where folders cannot be renamed: nothing of an older one may stay
-        fs.rm(target, recursive=True)
-    for name in sorted(files, key=lambda name: (name == mark, name)):
-        spot = f"{target}/{name}"
-        fs.makedirs(os.path.dirname(spot), exist_ok=True)
-        fs.put_file(os.path.join(draft, name), spot)
-
-
-@contextmanager
-def _replacing(fs: Any, place: str) -> Iterator[str]:
-    """Give a path to write to, which takes the place of `place` when all went well."""
-    protocols = set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
-    local = bool(protocols & {"file", "local"})
-    if not local and not protocols & _RENAMING:
-        yield place  # object stores show a file only when it is complete
-        return
-    move = os.replace if local else fs.mv
-    draft, old = (f"{place}.{word}-{uuid.uuid4().hex[:8]}" for word in ("draft", "old"))
-    try:
-        yield draft
-        if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not local)):
-            _move(move, fs, place, old)
-        _move(move, fs, draft, place)
-    except BaseException:
-        if fs.exists(old) and not fs.exists(place):
-            _move(move, fs, old, place)
-        raise
-    finally:
-        for left in (draft, old):
-            if fs.exists(left):
-                fs.rm(left, recursive=True)
-
-
-def _move(move: Callable[..., Any], fs: Any, source: str, target: str) -> None:
-    if move is os.replace:
-        move(source, target)
-    else:
-        move(source, target, recursive=fs.isdir(source))
+        make(draft)
+        files.put(draft, path, known, mark)
 
 
 @contextmanager
@@ -623,7 +556,7 @@ def _local(path: str, what: str) -> Iterator[str]:
     fs, place = fsspec.core.url_to_fs(path)
     if not fs.exists(place):
         raise ArgumentError(f"there is no {what} at {path}. Check the path.")
-    if set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)) & {"file", "local"}:
+    if files.is_local(fs):
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
@@ -76,6 +77,7 @@ class KerasLearner:
         features: The names of the feature columns, for models whose inputs are a dict.
         class_weight: Class number -> weight of its rows.
         environment: Variables that select a Keras, as they were on the driver.
+        sync: "horovod" for Horovod's collectives; any other word for the world's own.
     """
 
     creator: Callable[..., Any] | None
@@ -86,10 +88,17 @@ class KerasLearner:
     features: tuple[str, ...] = ()
     class_weight: dict[int, float] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    sync: str = "replicated"
+    pauses = False  # an epoch of Keras has metrics and callbacks of its own
 
     @classmethod
     def of(
-        cls, model: Any, compile_args: Callable[..., Any] | None, config: dict[str, Any], sync_batch_norm: bool
+        cls,
+        model: Any,
+        compile_args: Callable[..., Any] | None,
+        config: dict[str, Any],
+        sync_batch_norm: bool,
+        sync: str = "replicated",
     ) -> KerasLearner:
         """Check what can be checked before anything travels.
 
@@ -98,9 +107,11 @@ class KerasLearner:
             compile_args: A function `(config)` that returns arguments for `model.compile`.
             config: What the creators get.
             sync_batch_norm: Whether batch normalization sees the rows of all ranks.
+            sync: How replicas agree: "horovod", or anything else.
 
         Raises:
-            ArgumentError: An argument has the wrong kind.
+            ArgumentError: An argument has the wrong kind, or Horovod does not go with the model.
+            MissingDependency: Horovod is asked for and not installed.
         """
         if model is None:
             raise ArgumentError("there is no model. Pass model_creator=, a function (config), or keras_model=.")
@@ -111,7 +122,11 @@ class KerasLearner:
             )
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         options: dict[str, Any] = {"config": config, "sync_batch_norm": sync_batch_norm, "environment": environment}
+        options["sync"] = sync
+        if sync == "horovod":
+            require("tensorflow")
         if is_model(model):
+            _check_family(model, sync)
             return cls(None, pack(model), compile_args, **options)
         if not callable(model):
             raise ArgumentError(
@@ -168,18 +183,27 @@ class KerasLearner:
         self.model = self._make()
         if not is_compiled(self.model):
             raise ArgumentError(_NOT_COMPILED)
+        if training and self.sync == "horovod":
+            from orca.frameworks.keras.horovod import HorovodWorld
+
+            self.world = HorovodWorld(world)
         self.given: State | None = state
         self.ready = False
         self.sample: Any = None
         self.steps: dict[str, Any] = {}
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
+    def call_back(self, callbacks: Sequence[Any]) -> None:
+        """Refuse callbacks of an evaluation: they are not called yet."""
+        if callbacks:
+            raise ArgumentError("evaluate calls no callbacks of Keras yet. Leave them out, or pass them to fit.")
+
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
         self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
         self.begun = self.warned = False
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch."""
         losses = Losses()
         pulse.at(DATA)
@@ -194,10 +218,11 @@ class KerasLearner:
             losses.rows += batch.rows
             losses.steps += 1
             losses.last_mass, losses.last_loss_sum = batch.rows, loss * batch.rows
+            losses.trace.append((loss * batch.rows, batch.rows))
             self._check_finite(loss, losses.steps, epoch, plan)
             self.callbacks.on_train_batch_end(losses.steps - 1, logs)
             self.agreement.wants_stop = bool(self.model.stop_training)
-            pulse.step(epoch, losses.steps, pulse.steps, loss)
+            pulse.step(epoch, losses.steps, pulse.steps, loss, pulse.rows + batch.step_rows)
             pulse.at(DATA)
             if self.agreement.stop:
                 break
@@ -264,6 +289,9 @@ class KerasLearner:
 
     def leave(self) -> None:
         """Drop the model."""
+        close = getattr(self.__dict__.get("world"), "close", None)
+        if close is not None:
+            close()
         for name in ("model", "agreement", "callbacks", "steps"):
             self.__dict__.pop(name, None)
 
@@ -294,6 +322,7 @@ class KerasLearner:
                 f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
             )
         _check_backend(model)
+        _check_family(model, self.sync)
         self.floatx = str(library(family_of(model)).backend.floatx())
         if self.compile_args:
             arguments = _call(self.compile_args, self.config)
@@ -504,6 +533,11 @@ def _check_backend(model: Any) -> None:
             f"Keras runs on {backend!r} here; from_keras needs it on TensorFlow. Set KERAS_BACKEND=tensorflow before "
             "keras is imported."
         )
+
+
+def _check_family(model: Any, sync: str) -> None:
+    if sync == "horovod" and family_of(model) != "tf_keras":
+        raise unfit("models of Keras 3, only those of tf_keras")
 
 
 def _is_a(callback: Any, *names: str) -> bool:

@@ -6,58 +6,63 @@ Loading never runs code from a file unless the caller says weights_only=False.
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from base64 import b64decode, b64encode
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
 from io import BytesIO
 from typing import Any
 
 import fsspec
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import nn
 
+from orca.core.files import write
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
 
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")
 _FORMAT = 1
 _FILES = {"weights.safetensors", "optimizer.safetensors", "state.json"}
+_KIND = "orca.kind"  # the key of a dict that stands for something else
+_NUMBERS = (bool, int, float, complex, str, bytes)
+_FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda of: np.dtype(of[0]).type(of[1]),
+    "array": lambda of: of.numpy(),
+    "counter": Counter,
+    "ordered": OrderedDict,
+    "defaultdict": lambda of: defaultdict(_FACTORIES[of[0]], of[1]),
+    "deque": lambda of: deque(*of),
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": b64decode,
+    "complex": lambda of: complex(*of),
+}
+# What torch.load reads without running code, and so a torch file holds as it is: for those who read it without Orca.
+_TORCH_READS = (Counter, OrderedDict, set, bytes, complex)
 
 
 def save_state(state: State, path: str) -> None:
     """Write a state: one torch file for `.pt`-style paths, weights alone for `.safetensors`, else a folder."""
     if path.endswith(TORCH_SUFFIXES):
-        _write(path, {"": _torch_bytes({"epoch": state.epoch, "steps": state.steps, **state.payload})})
+        about = {"epoch": state.epoch, "steps": state.steps, "position": state.position, **state.payload}
+        write(path, {"": _torch_bytes(_plain(about, _TORCH_READS))}, _FILES)
     elif path.endswith(".safetensors"):
-        _write(path, {"": save_tensors(_contiguous(state.payload["models"][0]), {"epoch": str(state.epoch)})})
+        write(path, {"": _tensor_bytes(state.payload["models"][0], {"epoch": str(state.epoch)})}, _FILES)
     else:
-        weights = {f"{i}/{k}": v for i, model in enumerate(state.payload["models"]) for k, v in model.items()}
-        others: dict[str, torch.Tensor] = {}
-        rest = _pack({k: v for k, v in state.payload.items() if k != "models"}, others)
-        specs = {
-            name: (spec.heads, _pack(spec.structure, others)) if spec else None
-            for name, spec in (("input", state.input), ("output", state.output))
-        }
-        about = {"format": _FORMAT, "epoch": state.epoch, "steps": state.steps, **specs}
-        _write(
-            path,
-            {
-                "weights.safetensors": save_tensors(_contiguous(weights)),
-                "optimizer.safetensors": save_tensors(_contiguous(others)),
-                "state.json": json.dumps(about | {"models": len(state.payload["models"]), "rest": rest}).encode(),
-            },
-        )
+        write(path, _folder(state), _FILES)
 
 
 def save_module(net: nn.Module, path: str) -> None:
     """Write a whole module, code references included; it is loaded with weights_only=False."""
-    _write(path, {"": _torch_bytes(net)})
+    write(path, {"": _torch_bytes(net)}, _FILES)
 
 
 def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module | None]:
@@ -78,11 +83,35 @@ def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module |
     if isinstance(found, nn.Module):
         return State(payload={"models": [found.state_dict()], "optimizers": [], "schedulers": []}), found
     if isinstance(found, dict) and "models" in found:
-        payload = {key: found.get(key, []) for key in ("models", "optimizers", "schedulers")}
-        return State(epoch=int(found.get("epoch", 0)), steps=int(found.get("steps", 0)), payload=payload), None
+        payload = {"optimizers": [], "schedulers": []} | _restored(found)
+        epoch, steps, position = (payload.pop(name, None) for name in ("epoch", "steps", "position"))
+        return State(int(epoch or 0), int(steps or 0), payload, position=position), None
     if isinstance(found, dict):
         return State(payload={"models": [found], "optimizers": [], "schedulers": []}), None
     raise ArgumentError(f"{path} holds a {type(found).__name__}, not a model's weights. Was it written by save()?")
+
+
+def _folder(state: State) -> dict[str, bytes]:
+    weights = {f"{i}/{k}": v for i, model in enumerate(state.payload["models"]) for k, v in model.items()}
+    others: dict[str, torch.Tensor] = {}
+    rest = {k: v for k, v in state.payload.items() if k != "models"}
+    specs = {
+        name: (spec.heads, _pack(spec.structure, others)) if spec else None
+        for name, spec in (("input", state.input), ("output", state.output))
+    }
+    about = {
+        "format": _FORMAT,
+        "epoch": state.epoch,
+        "steps": state.steps,
+        "models": len(state.payload["models"]),
+        "position": _pack(_plain(state.position), others),
+        "rest": _pack(_plain(rest), others),
+    }
+    return {
+        "weights.safetensors": _tensor_bytes(weights),
+        "optimizer.safetensors": _tensor_bytes(others),
+        "state.json": json.dumps(about | specs).encode(),
+    }
 
 
 def _load_folder(fs: Any, place: str, path: str) -> State:
@@ -103,8 +132,9 @@ def _load_folder(fs: Any, place: str, path: str) -> State:
         for name in ("input", "output")
         if (told := about.get(name))
     }
-    payload = {"models": models, **_unpack(about["rest"], others)}
-    return State(epoch=about["epoch"], steps=about["steps"], payload=payload, **specs)
+    payload = {"models": models, **_restored(_unpack(about["rest"], others))}
+    position = _restored(_unpack(about.get("position"), others))
+    return State(about["epoch"], about["steps"], payload, position=position, **specs)
 
 
 def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
@@ -134,6 +164,15 @@ def _torch_bytes(thing: Any) -> bytes:
     return buffer.getvalue()
 
 
+def _tensor_bytes(tensors: dict[str, torch.Tensor], about: dict[str, str] | None = None) -> bytes:
+    try:
+        return save_tensors(_contiguous(tensors), about)
+    except KeyError as error:
+        raise ArgumentError(
+            f"a tensor of type {error.args[0]} cannot be written as safetensors. Save to a path that ends in .pt."
+        ) from error
+
+
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors as safetensors takes them: each in one piece, and none in the memory of another (tied weights)."""
     seen: set[int] = set()
@@ -143,6 +182,68 @@ def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         packed[name] = tensor.contiguous().clone() if place in seen else tensor.contiguous()
         seen.add(place)
     return packed
+
+
+def _plain(value: Any, native: tuple[type, ...] = ()) -> Any:
+    """Return a tree of what JSON has, tuples, tensors and what is `native`: the rest as dicts that tell its kind."""
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item, native) for item in value)
+    parts = None if type(value) in native else _parts(value)
+    if parts is not None:
+        kind, content = parts
+        return {_KIND: kind, "of": _plain(content, native)}
+    if type(value) not in (dict, OrderedDict, Counter):
+        return value
+    made = copy(value)  # with the attributes that a state dict has
+    made.clear()
+    for key, item in value.items():
+        made[key.item() if isinstance(key, np.generic) else key] = _plain(item, native)  # finds the same
+    return made
+
+
+def _parts(value: Any) -> tuple[str, Any] | None:
+    """Return the kind of a value and what to make it of again; None for those that go as they are, or not at all."""
+    match value:
+        case np.generic():
+            plain = value.item()
+            return ("numpy", [value.dtype.str, plain]) if type(plain) in _NUMBERS else None
+        case np.ndarray():
+            with suppress(TypeError, ValueError):  # torch does not have all types
+                return "array", torch.from_numpy(value.copy())
+        case Counter():
+            return "counter", dict(value)
+        case OrderedDict():
+            return "ordered", dict(value)
+        case defaultdict():
+            name = getattr(value.default_factory, "__name__", "")
+            return ("defaultdict", [name, dict(value)]) if _FACTORIES.get(name) is value.default_factory else None
+        case deque():
+            return "deque", [list(value), value.maxlen]
+        case set() | frozenset():
+            return type(value).__name__, list(value)
+        case bytes():
+            return "bytes", b64encode(value).decode()
+        case complex():
+            return "complex", [value.real, value.imag]
+    return None
+
+
+def _restored(value: Any) -> Any:
+    """Return the tree that `_plain` was given; changes the one it is given."""
+    if type(value) in (list, tuple):
+        return type(value)(_restored(item) for item in value)
+    if type(value) not in (dict, OrderedDict):
+        return value
+    for key, item in value.items():
+        value[key] = _restored(item)
+    if _KIND not in value:
+        return value
+    if value[_KIND] not in _MAKERS:
+        raise ArgumentError(
+            f"the saved model holds a value of the kind {value[_KIND]!r}, which is not known here. Load it with the "
+            "version of orca that saved it."
+        )
+    return _MAKERS[value[_KIND]](value["of"])
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -175,43 +276,3 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind == "tuple":
         return tuple(_unpack(item, tensors) for item in content)
     return {_unpack(k, tensors): _unpack(v, tensors) for k, v in content}
-
-
-def _write(path: str, files: dict[str, bytes]) -> None:
-    """Write a file (one entry, named "") or a folder, whole or not at all."""
-    fs, place = fsspec.core.url_to_fs(path)
-    with _replacing(fs, place) as target:
-        for name, data in files.items():
-            spot = f"{target}/{name}" if name else target
-            fs.makedirs(os.path.dirname(spot), exist_ok=True)
-            fs.pipe_file(spot, data)
-
-
-@contextmanager
-def _replacing(fs: Any, place: str) -> Iterator[str]:
-    """Give a path to write to, which takes the place of `place` when all went well."""
-    if "file" not in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)):
-        yield place  # object stores show a file only when it is complete
-        return
-    foreign = sorted(set(os.listdir(place)) - _FILES) if os.path.isdir(place) else []
-    if foreign:
-        raise ArgumentError(
-            f"the folder {place} holds other things than a saved model, {foreign[0]!r} for example, and would be "
-            "replaced. Save to a folder of its own."
-        )
-    draft, old = (f"{place}.{word}-{uuid.uuid4().hex[:8]}" for word in ("draft", "old"))
-    try:
-        yield draft
-        if os.path.isdir(place) or (os.path.isdir(draft) and os.path.exists(place)):
-            os.replace(place, old)
-        os.replace(draft, place)
-    except BaseException:
-        if os.path.exists(old) and not os.path.exists(place):
-            os.replace(old, place)
-        raise
-    finally:
-        for left in (draft, old):
-            if os.path.isdir(left):
-                shutil.rmtree(left)
-            elif os.path.exists(left):
-                os.remove(left)

@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import logging
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from orca.core.learner import FitPlan, Losses, NoCallbacks, OutputSpec, State
+from orca.core.horovod import require
+from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
 from orca.core.tree import cut_rows, flatten, map_tree
 from orca.core.world import World
-from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
+from orca.errors import ArgumentError, DataError
+from orca.frameworks.torch.book import LossBook, Part
+from orca.frameworks.torch.build import build_loss, build_models, build_optimizers, build_schedulers, check_linked
+from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.files import load_state, save_module, save_state
+from orca.frameworks.torch.operator import TrainingOperator, overrides
+from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
+from orca.frameworks.torch.runner import Runner
 from orca.frameworks.torch.sync import Sync, sync_of
 from orca.frameworks.torch.targets import align_all, mass_of, takes_classes, weighs
 
-logger = logging.getLogger(__name__)
-
-_WINDOW = 64  # steps whose losses are looked at together: one look costs as much as a step of a tiny model
+_STRIDE = 0x9E3779B97F4A7C15  # an odd number: seeds of neighbouring steps are far apart
 
 
 @dataclass
-class TorchLearner(NoCallbacks):
+class TorchLearner:
     """Train a torch model. The fields travel to a rank; everything else is built there.
 
     Attributes:
-        model: A module, or a creator `(config)` of one.
+        model: A module, or a creator `(config)` of one; or several.
         optimizer: An optimizer of that module, or a creator `(model, config)`; None where nothing is trained.
         loss: A loss module or class, a function `(output, target)`, or a creator `(config)`; None where there is none.
         config: What the creators get.
-        sync: How replicas agree: "replicated" or "sharded".
+        sync: How replicas agree: "replicated", "sharded", "fully sharded" or "horovod".
+        hook: Called on each rank before anything else.
+        options: How to train beyond the plain step.
+        callbacks: Callbacks of predictions.
     """
 
     model: Any
@@ -48,6 +59,9 @@ class TorchLearner(NoCallbacks):
     config: dict[str, Any] = field(default_factory=dict)
     sync: str = "replicated"
     hook: Callable[[], None] | None = None
+    options: Options = field(default_factory=Options)
+    callbacks: tuple[Any, ...] = ()
+    pauses = True
 
     @classmethod
     def of(
@@ -58,30 +72,50 @@ class TorchLearner(NoCallbacks):
         config: dict[str, Any],
         sync: str,
         hook: Callable[[], None] | None = None,
+        options: Options | None = None,
     ) -> TorchLearner:
         """Check what can be checked before anything travels.
 
         Raises:
             ArgumentError: An argument has the wrong kind.
         """
-        if isinstance(model, list | tuple):
-            raise NotYet("a list of models is not built yet. Put them into one torch.nn.Module.")
-        if model is not None and not isinstance(model, nn.Module) and not callable(model):
-            raise ArgumentError(
-                f"the model must be a torch.nn.Module or a function that returns one; got {type(model).__name__}."
-            )
-        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer) and not callable(optimizer):
-            raise ArgumentError(
-                "the optimizer must be a torch.optim.Optimizer or a function (model, config) that returns one; "
-                f"got {type(optimizer).__name__}."
-            )
+        for net in model if isinstance(model, list | tuple) else [model]:
+            if net is not None and not isinstance(net, nn.Module) and not callable(net):
+                raise ArgumentError(
+                    f"the model must be a torch.nn.Module or a function that returns one; got {type(net).__name__}."
+                )
+        for one in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
+            if one is not None and not isinstance(one, torch.optim.Optimizer) and not callable(one):
+                raise ArgumentError(
+                    "the optimizer must be a torch.optim.Optimizer or a function (model, config) that returns one; "
+                    f"got {type(one).__name__}."
+                )
         if loss is not None and not callable(loss):
             raise ArgumentError(
                 f"the loss must be a torch loss, a function (output, target) or a creator; got {type(loss).__name__}."
             )
         if isinstance(optimizer, torch.optim.Optimizer):
-            _check_linked(optimizer, model)
-        return cls(model, optimizer, loss, config, sync, hook)
+            check_linked(optimizer, model)
+        options = options or Options()
+        options.check(sync)
+        if sync == "horovod":
+            require("torch")
+        if options.operator is not None and not (
+            isinstance(options.operator, type) and issubclass(options.operator, TrainingOperator)
+        ):
+            raise ArgumentError(
+                f"training_operator_cls must be a subclass of TrainingOperator, not an instance; got "
+                f"{options.operator!r}. Import it from orca.learn.pytorch."
+            )
+        made = cls(model, optimizer, loss, config, sync, hook, options)
+        if made._own_step:
+            options.check_hands_on(f"the operator {options.operator.__name__}")
+        return made
+
+    @staticmethod
+    def options_of(clip_norm: Any = None, clip_value: Any = None, **options: Any) -> Options:
+        """Return how to train beyond the plain step; see Options."""
+        return Options(clipping=clipping_of(clip_norm, clip_value), **options)
 
     @staticmethod
     def default_seed() -> int:
@@ -94,23 +128,34 @@ class TorchLearner(NoCallbacks):
             raise ArgumentError("there is no model to train. Pass model= to from_torch, or load an entire model.")
         if self.optimizer is None:
             raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to from_torch.")
-        if self.loss is None:
+        if self.loss is None and not self._own_step:
             raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.")
 
-    def build(self, state: State) -> nn.Module:
-        """Return a module of its own with the weights of a state."""
+    def check_callbacks(self, callbacks: Sequence[Any]) -> None:
+        """Check callbacks before anything travels.
+
+        Raises:
+            ArgumentError: They are none, or do not go with the options.
+        """
+        if Hooks(callbacks).main_has("on_iter_backward"):
+            self.options.check_hands_on(f"the callback {type(Hooks(callbacks).main).__name__}")
+
+    def build(self, state: State) -> Any:
+        """Return a module of its own (a list where there are several) with the weights of a state."""
         with torch.random.fork_rng(devices=[]):  # a creator's draws, and what it does to its config, are thrown away
-            net = build_model(self.model, dict(self.config))
-        net = copy.deepcopy(net) if net is self.model else net
-        net.load_state_dict(state.payload["models"][0])
-        return net
+            made = build_models(self.model, dict(self.config))
+        given = self.model if isinstance(self.model, list | tuple) else [self.model]
+        nets = [copy.deepcopy(net) if any(net is one for one in given) else net for net in made]
+        for net, weights in zip(nets, state.payload.get("averages") or state.payload["models"], strict=True):
+            net.load_state_dict(weights)
+        return nets[0] if len(nets) == 1 else nets
 
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            net = build_model(self.model, dict(self.config))
-        return State(payload={"models": [_on_cpu(net.state_dict())], "optimizers": [], "schedulers": []})
+            nets = build_models(self.model, dict(self.config))
+        return State(payload={"models": [_on_cpu(n.state_dict()) for n in nets], "optimizers": [], "schedulers": []})
 
     def with_parts(self, model: nn.Module | None, loss: Any) -> TorchLearner:
         """Return this learner with another model or loss; an optimizer of the old model cannot follow."""
@@ -122,107 +167,187 @@ class TorchLearner(NoCallbacks):
             optimizer=None if linked else self.optimizer,
         )
 
+    def with_clipping(self, bounds: tuple[float, float] | None, norm: float | None) -> TorchLearner:
+        """Return this learner with gradients clipped otherwise."""
+        value = None if bounds is None else bounds
+        return replace(self, options=replace(self.options, clipping=clipping_of(norm, value)))
+
+    def for_answers(self, callbacks: Sequence[Any], precision: str | None) -> TorchLearner:
+        """Return this learner as predictions need it: with callbacks, and perhaps in half precision."""
+        self.check_callbacks(callbacks)
+        options = replace(self.options, precision=precision or self.options.precision)
+        options.check(self.sync)
+        return replace(self, callbacks=tuple(callbacks), options=options)
+
     save_state = staticmethod(save_state)
     save_model = staticmethod(save_module)
     load_state = staticmethod(load_state)
+
+    # On a rank: coming and going.
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model, loss and optimizer on this rank, with the same weights everywhere."""
         if self.hook:
             self.hook()
-        self.world, self.seed = world, seed
-        self.device = _device(world)
+        self.world, self.seed, self.device = world, seed, _device(world)
+        self._was_deterministic = _set_deterministic(True) if self.options.deterministic else None
         torch.manual_seed(seed)
-        self.net = build_model(self.model, self.config).to(self.device)
-        self.precision = _precision(self.net)
-        self.criterion = build_loss(self.loss, self.config)
-        if isinstance(self.criterion, nn.Module):
-            self.criterion.to(self.device)
-        self.classes = takes_classes(self.criterion)
-        self.sample: Any = None
-        if state:
-            self.net.load_state_dict(state.payload["models"][0])
+        self._set_up(state)
+        self.runner = Runner(self, world.rank, world.size)
+        self.runner.global_step = state.steps if state else 0
+        self.epoch = -1
         if training:
-            stepper = build_optimizer(self.optimizer, self.net, self.config)
-            if state and state.payload.get("optimizers"):
-                stepper.load_state_dict(state.payload["optimizers"][0])
-            self.stepper = stepper
-            self.agree: Sync = sync_of(self.sync, self.net, stepper, world)
+            self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
+            self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
+            for things, name in ((self.steppers, "optimizers"), (self.schedulers, "schedulers")):
+                for thing, kept in zip(things, state.payload.get(name, ()) if state else (), strict=False):
+                    thing.load_state_dict(kept)
+            if self.options.ema:
+                self._begin_average(state)
+            self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.options.precision == "fp16")
+            if state and state.payload.get("scaler"):
+                self.scaler.load_state_dict(state.payload["scaler"])
+            self.scaler.scale(torch.zeros((), device=self.device))  # made with the first number: a rank may have none
+        else:
+            self.operator = self._operator(state)
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
-        """Train one epoch."""
-        torch.manual_seed(np.random.SeedSequence([self.seed, epoch, self.world.rank]).generate_state(1, np.uint64)[0])
-        self.agree.module.train()
-        book = _LossBook(epoch, plan.on_nan)
-        pulse.at(DATA)
-        for step, batch in enumerate(batches):
-            part = self._train_step(batch, pulse)
-            pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows))
-            pulse.at(DATA)
-        return book.close()
+    def call_back(self, callbacks: Sequence[Any]) -> None:
+        """Take the callbacks of an evaluation."""
+        self.hooks = Hooks(callbacks)
+        self.hooks.begin(self.runner, self.net, {"config": self.config})
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
-        """Feed outputs and targets to the metrics; return the sum of losses."""
-        self.net.eval()
-        losses, sums = Losses(), []
-        pulse.at(DATA)
-        with torch.no_grad():
-            for batch in batches:
-                pulse.at(EVALUATE)
-                losses.steps += 1
-                if batch.rows:
-                    outputs, targets = self._pair(self._forward(self.net, batch.x), batch)
-                    if self.criterion is not None:
-                        times, mass = self._times(batch, targets)
-                        sums.append(self.criterion(*outputs, *targets).double().mean() * times if mass else 0.0)
-                        losses.mass += mass
-                    for metric in metrics:
-                        metric.update(_single(outputs), _single(targets))
-                    losses.rows += batch.rows
-                pulse.at(DATA)
-        losses.loss_sum = float(sum(sums)) if self.criterion is not None else np.nan
-        return losses
+    def begin(self, plan: FitPlan, steps: int | None) -> None:
+        """Begin a fit: wrap the model for all ranks, and introduce the callbacks."""
+        self.hooks = Hooks(plan.callbacks)
+        self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
+        if len(self.nets) > 1 and not self.hands_on:
+            raise ArgumentError(
+                f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
+                "or a MainCallback with its own forward and backward pass."
+            )
+        if self.options.sync_batchnorm:
+            from orca.frameworks.torch.batchnorm import share_statistics
+
+            self.statistics = [share_statistics(net) for net in self.nets]
+        options = {"unused": self.options.unused, "hands_on": self.hands_on}
+        self.agrees: list[Sync] = [
+            sync_of(self.sync, net, stepper, self.world, **options)
+            for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True)
+        ]
+        self.operator = self._operator(self.given)
+        self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
+        self.plan = plan
+        if self.hooks:
+            self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Step the schedulers that step once an epoch, and tell the callbacks; say whether one of them wants to stop."""
+        self.runner.epoch_stats = line
+        if self.hooks.main is not None:
+            self.hooks.on_main("on_lr_adjust", self.runner)
+        elif not self._conducts:
+            self.step_schedulers(line)
+        if self.hooks:
+            self.hooks("after_train_epoch", self.runner, line["epoch"], logs=line)
+        return self.runner.stop
+
+    def finish(self) -> None:
+        """End a fit."""
+        if self.hooks:
+            self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row."""
         told = self.world.all_gather(self._describe())
-        payload = {"models": [_on_cpu(self.net.state_dict())], "optimizers": [], "schedulers": []}
-        if hasattr(self, "agree"):
-            payload["optimizers"] = [_on_cpu(self.agree.optimizer_state())]
+        payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
+        if hasattr(self, "agrees"):
+            payload["models"] = [_on_cpu(agree.model_state()) for agree in self.agrees]
+            payload["optimizers"] = [_on_cpu(state) for state in self._optimizer_states()]
+            payload["schedulers"] = [scheduler.state_dict() for scheduler in self.schedulers]
+            if self.average is not None:
+                payload["averages"] = [_on_cpu(self.average.module.state_dict())]
+            if self.scaler.is_enabled():
+                payload["scaler"] = self.scaler.state_dict()
+        else:
+            payload["models"] = [_on_cpu(net.state_dict()) for net in self.nets]
+        if self.operator is not None:
+            payload["operator"] = self.operator.state_dict()
         given, output = next((specs for specs in told if specs), (None, None))
         return State(payload=payload, output=output, input=given)
 
     def leave(self) -> None:
         """Drop the replicas: torch cannot destroy a process group that a DistributedDataParallel still holds."""
-        for name in ("agree", "net", "stepper"):
+        if "hooks" in self.__dict__:
+            self.hooks.release()
+        for agree in self.__dict__.get("agrees", ()):
+            agree.close()
+        for statistics in self.__dict__.get("statistics", ()):
+            statistics.release()
+        if self.__dict__.get("_was_deterministic") is not None:
+            _set_deterministic(self._was_deterministic)
+        for name in ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler"):
             self.__dict__.pop(name, None)
 
-    def restore(self, state: State) -> None:
-        """Build the model for answering."""
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.net = self.build(state).to(self.device).eval()
-        self.precision = _precision(self.net)
+    # Training.
 
-    def predict(self, x: Any) -> Any:
-        """Return the outputs for a block of rows, as a tree of numpy arrays."""
-        with torch.inference_mode():
-            output = _call(self.net, self._tensors(x))
-            return map_tree(_to_numpy, output)
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+        """Train one epoch, or what follows its first steps."""
+        for module in self.modules:
+            module.train()
+        if self.epoch != epoch:
+            self.epoch = self.runner.epochs = epoch
+            if self.hooks:
+                self.hooks("before_train_epoch", self.runner, epoch)
+        if self._conducts:
+            return self._conduct(batches, pulse, first_step)
+        book = LossBook(epoch, plan.on_nan, first_step)
+        rates: list[float] = []
+        pulse.at(DATA)
+        for step, batch in self._steps(batches, epoch, first_step):
+            rates.append(self._rate())
+            part = self._hooked_step(batch, pulse, step) if self.hooks else self._train_step(batch, pulse)
+            pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
+            pulse.at(DATA)
+            if self.hooks and self._agree_to_stop():
+                break
+        return replace(book.close(), rates=rates)
 
-    def _train_step(self, batch: Batch, pulse: Pulse) -> _Part | None:
-        if isinstance(self.stepper, torch.optim.LBFGS):
-            return self._closure_step(batch, pulse)
-        part = self._gradients(batch, pulse)
-        pulse.at(OPTIMIZER)
-        self.agree.step(batch.leader)
+    def _train_step(self, batch: Batch, pulse: Pulse) -> Part | None:
+        if isinstance(self.steppers[0], torch.optim.LBFGS):
+            part = self._closure_step(batch, pulse)
+        else:
+            part = self._gradients(batch, pulse)
+            pulse.at(OPTIMIZER)
+            if self.options.clipping:
+                self.scaler.unscale_(self.steppers[0])
+                self.agree.clip(self.options.clipping)
+            self.agree.step(batch.leader, self._update)
+        self._after_update()
         return part
 
-    def _closure_step(self, batch: Batch, pulse: Pulse) -> _Part | None:
+    def _update(self) -> None:
+        if self.scaler.is_enabled():
+            self.scaler.step(self.steppers[0])
+            self.scaler.update()
+        else:
+            self.steppers[0].step()
+
+    def _after_update(self) -> None:
+        if self.average is not None:
+            self.average.update_parameters(self.net)
+        if self.options.step_freq == "batch" and not self._conducts:
+            for scheduler in self.schedulers:
+                scheduler.step()
+        self.runner.global_step += 1
+
+    def _closure_step(self, batch: Batch, pulse: Pulse) -> Part | None:
         """Step an optimizer that asks for the loss several times: every rank must see the same loss."""
-        seen: list[_Part | None] = []
+        seen: list[Part | None] = []
 
         def closure() -> float:
             part = self._gradients(batch, pulse)
+            if self.options.clipping:
+                self.agree.clip(self.options.clipping)
             seen.append(part)
             mean = torch.zeros((), dtype=torch.float64, device=self.device)
             if part is not None:
@@ -230,51 +355,446 @@ class TorchLearner(NoCallbacks):
             dist.all_reduce(mean)
             return float(mean)
 
-        self.agree.step(batch.leader, closure)
+        self.agree.step(batch.leader, lambda: self.steppers[0].step(closure))  # type: ignore[arg-type]
         return seen[0]
 
-    def _gradients(self, batch: Batch, pulse: Pulse) -> _Part | None:
+    def _gradients(self, batch: Batch, pulse: Pulse) -> Part | None:
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
         pulse.at(FORWARD)
         self.agree.zero()
         if not batch.rows:
             self._idle(batch, pulse)
             return None
-        outputs, targets = self._pair(self._forward_training(batch), batch)
-        loss = self.criterion(*outputs, *targets)
-        loss = loss.mean() if loss.dim() else loss
-        times, mass = self._times(batch, targets)
-        share = times / self._total(mass) if self._weighs(batch) else times / self._times(batch)[0]
-        pulse.at(BACKWARD)
-        if not mass:  # every target of this rank is ignored: its mean is 0 / 0
-            self.agree.idle(outputs)
-            return None
-        part = _Part(loss.detach(), times, mass, share * self.world.size)
-        self.agree.backward(loss, part.weight)
-        return part
+        self._count_statistics(True)
+        pieces = _pieces(batch, self.options.accumulate)
+        parts: list[Part] = []
+        whole = 0.0
+        for number, piece in enumerate(pieces):
+            last = number == len(pieces) - 1
+            with nullcontext() if last else self.agree.no_sync():
+                pulse.at(FORWARD)
+                with self._autocast():
+                    outputs, targets, loss = self._loss_of(piece)
+                times, mass = self._times(piece, targets)
+                if not whole:  # after the first forward pass, as on a rank without rows
+                    whole = self._whole(batch, mass if len(pieces) == 1 else None)
+                pulse.at(BACKWARD)
+                if not mass:  # every target of this piece is ignored: its mean is 0 / 0
+                    self.agree.idle(outputs)
+                    continue
+                part = Part(loss.detach(), times, mass, times / whole * self.world.size)
+                self.agree.backward(self.scaler.scale(loss), part.weight)
+                parts.append(part)
+        return _together(parts)
+
+    def _loss_of(self, piece: Batch) -> tuple[list[Any], list[Any], torch.Tensor]:
+        """Return (outputs, targets, loss) of a piece of a batch, in the user's words where she has some."""
+        if self.hooks.main_has("on_iter_forward", "on_train_forward"):
+            self.runner.batch = self._as_loaded(piece)
+            self.hooks.on_main("on_train_forward", self.runner)
+            runner = self.runner
+            return flatten(runner.output)[0], flatten(runner.target)[0], _scalar(runner.loss)
+        outputs, targets = self._pair(self._forward_training(piece), piece)
+        loss = self._criterion(outputs, targets, piece.weights)
+        if self.hooks:
+            self.runner.output, self.runner.target, self.runner.loss = _single(outputs), _single(targets), loss
+        return outputs, targets, loss
+
+    def _whole(self, batch: Batch, mass: float | None) -> float:
+        """Return what the loss of the whole step is a mean over (1 for a sum), as a factor beside `_times`."""
+        if not self._weighs(batch):
+            return self._times(batch)[0]
+        if mass is None:
+            targets = [] if batch.y is None else flatten(map_tree(self._target, batch.y))[0]
+            mass = self._times(batch, targets)[1]
+        return self._total(mass)
 
     def _idle(self, batch: Batch, pulse: Pulse) -> None:
         """Step along without rows: the template row goes through twice (batch norm needs two) and counts nothing."""
-        kept = [buffer.clone() for buffer in self.net.buffers()]
-        twice = map_tree(lambda leaf: np.repeat(leaf, 2, axis=0), batch.x)
-        output = self._forward(self.agree.module, twice)
+        self._count_statistics(False)
+        kept = self._buffers()
+        with self._autocast():
+            output = self._forward(self.agree.module, _twice(batch.x))
         if self._weighs(batch):  # after the forward pass, which may hold a collective of DistributedDataParallel's own
             self._total(0.0)
         pulse.at(BACKWARD)
         self.agree.idle(output)
-        for buffer, old in zip(self.net.buffers(), kept, strict=True):
+        if not self.options.sync_batchnorm:
+            self._put_back(kept)
+
+    # Training with the user's own hands.
+
+    def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> Part | None:
+        runner = self.runner
+        runner.batch_idx, runner.batch = step, self._as_loaded(batch)
+        self.hooks("before_train_iter", runner, step)
+        part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
+        self.hooks("after_train_iter", runner, step)
+        return part
+
+    def _handed_step(self, batch: Batch, pulse: Pulse) -> Part | None:
+        """Let the main callback do forward pass, backward pass and update."""
+        runner = self.runner
+        kept = self._open_step(batch)
+        runner.batch = self._as_loaded(batch)
+        pulse.at(FORWARD)
+        with self._autocast():
+            self.hooks.on_main("on_train_forward", runner)
+        pulse.at(BACKWARD)
+        self.hooks.on_main("on_iter_backward", runner)
+        self._close_step(batch, kept)
+        weight = batch.rows * self.world.size / batch.step_rows
+        loss = runner.loss
+        return Part(_scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
+
+    def _open_step(self, batch: Batch) -> list[torch.Tensor]:
+        """Weigh this rank's gradients in the step to come; return the buffers as they are."""
+        for agree in self.agrees:
+            if hasattr(agree, "weight"):
+                agree.weight = batch.rows * self.world.size / batch.step_rows
+        self._count_statistics(bool(batch.rows))
+        return [] if batch.rows else self._buffers()
+
+    def _close_step(self, batch: Batch, kept: list[torch.Tensor]) -> None:
+        """Agree on the buffers after a step that the user did."""
+        if not batch.rows:
+            self._put_back(kept)
+        for agree in self.agrees:
+            agree.step(batch.leader, lambda: None)
+        self._after_update()
+
+    def _conduct(self, batches: Iterable[Batch], pulse: Pulse, first_step: int) -> Losses:
+        """Let the user's operator train the epoch."""
+        assert self.operator is not None
+        handed = Handed(self, batches, pulse, self.epoch, first_step)
+        info = {"epoch_idx": self.epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": self.options.step_freq}
+        self.operator.global_step = self.runner.global_step
+        with self._autocast():
+            told = self.operator.train_epoch(handed, info | self.plan.info)
+        handed.close()
+        numbers = _numbers("train_epoch", told)
+        mean = numbers.pop("train_loss", np.nan)
+        last = numbers.pop("last_train_loss", mean)
+        for name in ("num_samples", "batch_count", "epoch"):
+            numbers.pop(name, None)
+        mean, last = (value if handed.rows_seen else 0.0 for value in (mean, last))
+        seen, rest = handed.rows_seen, self._mean_over_ranks(numbers, handed.rows_seen)
+        return Losses(mean * seen, seen, seen, last * handed.rows, handed.rows, handed.steps, rest)
+
+    def _as_loaded(self, batch: Batch) -> list[Any]:
+        """Return a batch as a loader gives it, on the device: features, and the target last."""
+        x, y = (batch.x, batch.y) if batch.rows else (_twice(batch.x), _twice(batch.y))
+        features = self._tensors(x)
+        listed = list(features) if isinstance(features, tuple | list) else [features]
+        return listed if y is None else [*listed, map_tree(self._cast_target, y)]
+
+    def step_schedulers(self, line: dict[str, Any]) -> None:
+        """Step the schedulers that step once an epoch; one that watches a number gets the (validation) loss."""
+        if self.options.step_freq != "epoch":
+            return
+        for scheduler in self.schedulers:
+            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step(line.get("val_loss", line["train_loss"]))
+            else:
+                scheduler.step()
+
+    def forward(self, runner: Runner) -> None:
+        """Compute output and loss of the runner's batch."""
+        *features, target = runner.batch
+        module = self.modules[0] if torch.is_grad_enabled() else self.judge
+        runner.output = _call(module, features)
+        outputs, targets = align_all(runner.output, target, self.classes)
+        runner.target = _single(targets)
+        runner.loss = _scalar(self.criterion(*outputs, *targets))
+
+    # Evaluating and answering.
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+        """Feed outputs and targets to the metrics; return the sum of losses."""
+        for net in self.nets:
+            net.eval()
+        if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
+            return self._conduct_evaluation(batches, metrics, pulse)
+        self._hook("before_val_epoch")
+        losses, sums = Losses(), []
+        pulse.at(DATA)
+        with torch.no_grad():
+            for step, batch in enumerate(batches):
+                pulse.at(EVALUATE)
+                losses.steps += 1
+                if batch.rows or self.sync == "fully sharded":  # whose forward pass all ranks do together
+                    self.runner.batch_idx = step
+                    outputs, targets, loss = self._judge_batch(batch)
+                    if batch.rows and loss is not None:
+                        times, mass = self._times(batch, targets)
+                        sums.append(loss.double() * times if mass else 0.0)
+                        losses.mass += mass
+                    for metric in metrics if batch.rows else ():
+                        metric.update(_single(outputs), _single(targets))
+                    losses.rows += batch.rows
+                pulse.at(DATA)
+        losses.loss_sum = float(sum(sums)) if self.criterion is not None else np.nan
+        self._hook("after_val_epoch")
+        if not self.runner.training:
+            self._hook("after_run")
+        return losses
+
+    def _judge_batch(self, batch: Batch) -> tuple[list[Any], list[Any], Any]:
+        """Return (outputs, targets, loss) of a batch without training on it."""
+        runner = self.runner
+        if self.hooks:
+            runner.batch = self._as_loaded(batch)
+            self._hook("before_val_iter")
+        with self._autocast():
+            if self.operator is not None and overrides(type(self.operator), "forward_batch"):
+                output, target, loss = self.operator.forward_batch(self._as_loaded(batch), {})
+                found = flatten(output)[0], flatten(target)[0], loss
+            elif self.hooks.main_has("on_iter_forward", "on_val_forward"):
+                self.hooks.on_main("on_val_forward", runner)
+                found = flatten(runner.output)[0], flatten(runner.target)[0], runner.loss
+            else:
+                outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
+                found = outputs, targets, None
+                if self.criterion is not None:
+                    found = outputs, targets, self._criterion(outputs, targets, batch.weights)
+        outputs, targets, loss = found
+        if self.hooks:
+            runner.output, runner.target, runner.loss = _single(outputs), _single(targets), loss
+            self._hook("after_val_iter")
+        return [_full(o) for o in outputs], targets, None if loss is None else _scalar(loss)
+
+    def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+        """Let the user's operator evaluate; its numbers are means over rows."""
+        assert self.operator is not None
+        handed = Handed(self, batches, pulse, 0, 0, training=False)
+        with torch.no_grad(), self._autocast():
+            told = self.operator.validate(handed, {}, list(metrics))
+        handed.close()
+        numbers = _numbers("validate", told)
+        numbers = {k: v for k, v in numbers.items() if k != "num_samples" and not k.startswith("last_")}
+        mean, seen = numbers.pop("val_loss", np.nan) if handed.rows_seen else 0.0, handed.rows_seen
+        numbers.pop("val_loss", None)
+        return Losses(mean * seen, seen, seen, steps=handed.steps, logs=self._mean_over_ranks(numbers, seen))
+
+    def restore(self, state: State) -> None:
+        """Build the model for answering."""
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        nets = self.build(state)
+        self.nets = [net.to(self.device).eval() for net in (nets if isinstance(nets, list) else [nets])]
+        self.precision, self.average, self.criterion, self.classes = _precision(self.nets[0]), None, None, False
+        self.steppers: list[torch.optim.Optimizer] = []
+        self.schedulers: list[Any] = []
+        self.hooks, self.runner = Hooks(self.callbacks), Runner(self, 0, 1)
+        self.operator = self._operator(state)
+        if self.hooks:
+            self.hooks.begin(self.runner, self.net, {"config": self.config})
+            self.hooks("before_pred_epoch", self.runner)
+
+    def predict(self, x: Any) -> Any:
+        """Return the outputs for a block of rows, as a tree of numpy arrays."""
+        runner = self.runner
+        with torch.inference_mode(), self._autocast():
+            features = self._tensors(x)
+            runner.batch = list(features) if isinstance(features, tuple | list) else [features]
+            if self.hooks:
+                self.hooks("before_pred_iter", runner)
+                if self.hooks.main is not None:
+                    self.hooks.on_main("on_pred_forward", runner)
+                else:
+                    self.answer(runner)
+                self.hooks("after_pred_iter", runner)
+                runner.batch_idx += 1
+            else:
+                self.answer(runner)
+            return map_tree(_to_numpy, runner.output)
+
+    def answer(self, runner: Runner) -> None:
+        """Compute the output for the runner's features."""
+        if self.operator is not None and overrides(type(self.operator), "predict_batch"):
+            runner.output = self.operator.predict_batch(runner.batch)
+        else:
+            runner.output = _call(self.judge, runner.batch)
+        if self.options.squeeze:
+            runner.output = map_tree(_squeezed, runner.output)
+
+    # The parts.
+
+    @property
+    def net(self) -> nn.Module:
+        """Return the first model as the user made it."""
+        return self.nets[0]
+
+    @property
+    def agree(self) -> Sync:
+        """Return how the first model agrees."""
+        return self.agrees[0]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Return the models as they are trained, wrapped for all ranks; as they are where nothing is trained."""
+        agrees = self.__dict__.get("agrees")
+        return [agree.module for agree in agrees] if agrees else self.nets
+
+    @property
+    def judge(self) -> nn.Module:
+        """Return the model that evaluates and answers: the averaged one where there is one."""
+        return self.net if self.average is None else self.average.module
+
+    @property
+    def _own_step(self) -> bool:
+        """Say whether the user's operator does forward pass, backward pass or update itself."""
+        operator = self.options.operator
+        return operator is not None and overrides(operator, "train_epoch", "train_batch", "forward_batch")
+
+    @property
+    def _conducts(self) -> bool:
+        return self._own_step and self.operator is not None
+
+    def _set_up(self, state: State | None) -> None:
+        """Build models and loss."""
+        self.given = state
+        self.nets = [net.to(self.device) for net in build_models(self.model, self.config)]
+        self.precision = _precision(self.net)
+        self.criterion = build_loss(self.loss, self.config)
+        if isinstance(self.criterion, nn.Module):
+            self.criterion.to(self.device)
+        self.classes = takes_classes(self.criterion)
+        self.sample: Any = None
+        self.hooks, self.operator, self.hands_on = Hooks(()), None, False
+        self.average: AveragedModel | None = None
+        if state:
+            averages = state.payload.get("averages")
+            kept = averages if averages and not self.optimizer else state.payload["models"]
+            for net, weights in zip(self.nets, kept, strict=True):
+                net.load_state_dict(weights)
+            if averages:
+                self._begin_average(state)
+        if self.options.compiled:
+            for net in self.nets:
+                net.compile(**(self.options.compiled if isinstance(self.options.compiled, dict) else {}))
+
+    def _begin_average(self, state: State | None) -> None:
+        decay = get_ema_multi_avg_fn(self.options.ema or 0.999)
+        self.average = AveragedModel(self.net, multi_avg_fn=decay)
+        averages = state.payload.get("averages") if state else None
+        if averages:
+            self.average.module.load_state_dict(averages[0])
+            self.average.n_averaged.fill_(1)
+        self.average.eval()
+
+    def _operator(self, state: State | None) -> TrainingOperator | None:
+        """Return the user's operator, with its own state."""
+        if self.options.operator is None:
+            return None
+        steppers, schedulers = self.__dict__.get("steppers"), self.__dict__.get("schedulers")
+        made: TrainingOperator = self.options.operator(
+            self.config,
+            self.modules,
+            steppers,
+            self.runner.rank,
+            criterion=self.criterion,
+            schedulers=schedulers,
+            use_fp16=self.options.precision is not None,
+        )
+        kept = state.payload.get("operator") if state else None
+        if kept:
+            made.load_state_dict(kept)
+        return made
+
+    def _stepper_of_each(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizer of each model; the first one where there is one for all."""
+        alike = len(self.steppers) == len(self.nets)
+        return self.steppers if alike else [self.steppers[0]] * len(self.nets)
+
+    def _optimizer_states(self) -> list[dict[str, Any]]:
+        if len(self.agrees) == len(self.steppers):
+            return [agree.optimizer_state() for agree in self.agrees]
+        return [stepper.state_dict() for stepper in self.steppers]
+
+    def _steps(self, batches: Iterable[Batch], epoch: int, first: int) -> Iterator[tuple[int, Batch]]:
+        """Yield numbered batches; reading and training each step draw from seeds of their own.
+
+        So an epoch that goes on in its midst draws what it would have drawn.
+        """
+        sequence = np.random.SeedSequence([self.seed, epoch, self.world.rank])
+        base = int(sequence.generate_state(1, np.uint64)[0])
+        for step, batch in self._ahead(iter(batches), base, first):
+            _seed_draws(base + (2 * step + 1) * _STRIDE, self.device)
+            yield step, batch
+
+    def _ahead(self, batches: Iterator[Batch], base: int, first: int) -> Iterator[tuple[int, Batch]]:
+        """Yield batches; for a GPU each is read, and sent on its way, while the one before is trained on."""
+
+        def read(step: int) -> Batch | None:
+            _seed_draws(base + 2 * step * _STRIDE, torch.device("cpu"))
+            return next(batches, None)
+
+        if self.device.type != "cuda":
+            for step in count(first):
+                if (batch := read(step)) is None:
+                    return
+                yield step, batch
+        stream = torch.cuda.Stream(self.device)
+        with ThreadPoolExecutor(1, "orca-reader") as reader:
+            coming = reader.submit(lambda: self._send(read(first), stream))
+            for step in count(first):
+                batch = coming.result()
+                if batch is None:
+                    return
+                coming = reader.submit(lambda step=step + 1: self._send(read(step), stream))
+                torch.cuda.current_stream(self.device).wait_stream(stream)
+                yield step, batch
+
+    def _send(self, batch: Batch | None, stream: torch.cuda.Stream) -> Batch | None:
+        if batch is None:
+            return None
+        with torch.cuda.stream(stream):
+            x = self._tensors(batch.x)
+            y = None if batch.y is None else map_tree(self._target, batch.y)
+        for tensor in flatten((x, () if y is None else y))[0]:
+            tensor.record_stream(torch.cuda.current_stream(self.device))
+        return replace(batch, x=x, y=y)
+
+    def _agree_to_stop(self) -> bool:
+        flag = torch.tensor(int(self.runner.stop))
+        dist.all_reduce(flag)
+        self.runner.stop = bool(flag)
+        return self.runner.stop
+
+    def _hook(self, name: str) -> None:
+        if self.hooks:
+            self.hooks(name, self.runner)
+
+    def _rate(self) -> float:
+        rate = self.steppers[0].param_groups[0]["lr"]
+        return rate if isinstance(rate, float) else float("nan") if isinstance(rate, torch.Tensor) else float(rate)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.options.precision is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, PRECISIONS[self.options.precision])
+
+    def _buffers(self) -> list[torch.Tensor]:
+        return [buffer.clone() for net in self.nets for buffer in net.buffers()]
+
+    def _put_back(self, kept: list[torch.Tensor]) -> None:
+        for buffer, old in zip((buffer for net in self.nets for buffer in net.buffers()), kept, strict=True):
             buffer.copy_(old)
+
+    def _count_statistics(self, counts: bool) -> None:
+        for statistics in self.__dict__.get("statistics", ()):
+            statistics.counts = counts
 
     def _forward(self, module: nn.Module, x: Any) -> Any:
         if self.sample is None:
-            self.sample = cut_rows(x, slice(0, 1))
+            self.sample = map_tree(_on_cpu_leaf, cut_rows(x, slice(0, 1)))
         return _call(module, self._tensors(x))
 
     def _forward_training(self, batch: Batch) -> Any:
         try:
             return self._forward(self.agree.module, batch.x)
         except ValueError as error:
-            if batch.rows > 1 or "more than 1 value per channel" not in str(error):
+            if batch.rows > 1 or self.options.sync_batchnorm or "more than 1 value per channel" not in str(error):
                 raise
         # Batch norm has no statistics of one row. One process would have had more of them: use the running ones.
         norms = [module for module in self.net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
@@ -289,21 +809,36 @@ class TorchLearner(NoCallbacks):
         """Describe a row, and what the model answers for it: a model in training may give something else."""
         if self.sample is None:
             return None
-        self.net.eval()
-        with torch.no_grad():
-            return OutputSpec.of(self.sample), OutputSpec.of(_call(self.net, self._tensors(self.sample)))
+        for net in self.nets:
+            net.eval()
+        with torch.no_grad(), self._autocast():
+            features = self._tensors(self.sample)
+            self.runner.batch = list(features) if isinstance(features, tuple | list) else [features]
+            self.answer(self.runner)
+            return OutputSpec.of(self.sample), OutputSpec.of(map_tree(_full, self.runner.output))
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         if batch.y is None:
             if self.criterion is None:
                 return flatten(output)[0], []
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
-        targets = map_tree(lambda leaf: self._tensor(leaf, cast=False), batch.y)
-        return align_all(output, targets, self.classes)
+        return align_all(output, map_tree(self._target, batch.y), self.classes)
+
+    def _criterion(self, outputs: list[Any], targets: list[Any], weights: Any) -> torch.Tensor:
+        """Return the loss as one number: the mean over rows (or their sum), weighed where rows bring weights."""
+        if weights is None:
+            return _scalar(self.criterion(*outputs, *targets))
+        each = _loss_of_each(self.criterion, outputs, targets)
+        weight = torch.as_tensor(np.asarray(weights), device=each.device).to(each.dtype).reshape(-1)
+        total = (each * weight).sum()
+        return total if getattr(self.criterion, "reduction", "mean") == "sum" else total / weight.sum()
 
     def _weighs(self, batch: Batch) -> bool:
-        """Say whether the loss divides by the weights of its targets instead of the rows."""
-        return weighs(self.criterion, batch.y)
+        """Say whether the loss divides by the weights of its rows or targets instead of the rows."""
+        if self.hooks.main_has("on_iter_forward", "on_train_forward"):
+            return False
+        summed = getattr(self.criterion, "reduction", "mean") == "sum"
+        return (batch.weights is not None and not summed) or weighs(self.criterion, batch.y)
 
     def _times(self, batch: Batch, targets: list[Any] | None = None) -> tuple[float, float]:
         """Return (the factor that makes the loss of this rank's rows a sum, what that sum is a mean over).
@@ -313,6 +848,9 @@ class TorchLearner(NoCallbacks):
         rows = batch.step_rows if targets is None else batch.rows
         if getattr(self.criterion, "reduction", "mean") == "sum":
             return 1.0, rows
+        if targets is not None and batch.weights is not None:
+            mass = float(np.sum(batch.weights, dtype=np.float64))
+            return mass, mass
         if targets is not None and self._weighs(batch):
             mass = float(mass_of(self.criterion, targets[0]))
             return mass, mass
@@ -324,13 +862,26 @@ class TorchLearner(NoCallbacks):
         dist.all_reduce(total)
         return float(total) or 1.0
 
+    def _mean_over_ranks(self, numbers: dict[str, float], rows: int) -> dict[str, float]:
+        """Return means over the rows of all ranks."""
+        told = self.world.all_gather((numbers if rows else {}, rows))
+        names = {name: None for own, _ in told for name in own}
+        sums = {name: sum(own[name] * n for own, n in told if name in own) for name in names}
+        return {name: total / sum(n for own, n in told if name in own) for name, total in sums.items()}
+
     def _tensors(self, x: Any) -> Any:
         return map_tree(lambda leaf: self._tensor(leaf, cast=True), x)
+
+    def _target(self, leaf: Any) -> Any:
+        return self._tensor(leaf, cast=False)
+
+    def _cast_target(self, leaf: Any) -> Any:
+        return self._tensor(leaf, cast=True)
 
     def _tensor(self, leaf: Any, cast: bool) -> Any:
         """Return an array as a tensor on the device; floating features in the model's own precision."""
         if isinstance(leaf, torch.Tensor):
-            return leaf.to(self.device, non_blocking=True)
+            return self._move(leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             raise DataError(
@@ -342,147 +893,153 @@ class TorchLearner(NoCallbacks):
         tensor = torch.from_numpy(array)
         if cast and tensor.is_floating_point():
             tensor = tensor.to(self.precision)
+        return self._move(tensor)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.device.type == "cuda" and tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Be one rank's part of a step's loss.
+class Handed:
+    """Hand a rank's batches to a loop of the user's: `rows` are the true rows of the one that was handed out last."""
 
-    Attributes:
-        loss: The loss of this rank's rows.
-        times: What makes it a sum: rows for a mean, 1 for a sum.
-        mass: What that sum is divided by for the mean: rows, or the targets' weights.
-        weight: What the loss is scaled by, so that the mean over ranks is the loss of the whole step.
+    def __init__(
+        self,
+        learner: TorchLearner,
+        batches: Iterable[Batch],
+        pulse: Pulse,
+        epoch: int,
+        first_step: int,
+        training: bool = True,
+    ) -> None:
+        self.rows = self.rows_seen = self.steps = 0
+        self._batches = self._hand_out(learner, batches, pulse, epoch, first_step, training)
+
+    def __iter__(self) -> Handed:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the step that was handed out last, where the loop left early."""
+        self._batches.close()
+
+    def _hand_out(
+        self, learner: TorchLearner, batches: Iterable[Batch], pulse: Pulse, epoch: int, first: int, training: bool
+    ) -> Iterator[Any]:
+        pulse.at(DATA)
+        numbered = learner._steps(batches, epoch, first) if training else enumerate(batches)
+        for step, batch in numbered:
+            self.rows = batch.rows
+            kept = learner._open_step(batch) if training else []
+            if learner.sample is None:
+                learner.sample = map_tree(_on_cpu_leaf, cut_rows(batch.x, slice(0, 1)))
+            pulse.at(FORWARD if training else EVALUATE)
+            try:
+                yield learner._as_loaded(batch)
+            finally:
+                if training:
+                    learner._close_step(batch, kept)
+                self.steps += 1
+                self.rows_seen += batch.rows
+            if training:
+                pulse.step(epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
+            pulse.at(DATA)
+
+
+def _pieces(batch: Batch, pieces: int) -> list[Batch]:
+    """Return a batch in up to so many pieces of about the same number of rows."""
+    pieces = min(pieces, batch.rows)
+    if pieces == 1:
+        return [batch]
+    edges = [batch.rows * number // pieces for number in range(pieces + 1)]
+    cuts = [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    return [
+        replace(
+            batch,
+            x=cut_rows(batch.x, cut),
+            y=None if batch.y is None else cut_rows(batch.y, cut),
+            rows=cut.stop - cut.start,
+            weights=None if batch.weights is None else batch.weights[cut],
+        )
+        for cut in cuts
+    ]
+
+
+def _together(parts: list[Part]) -> Part | None:
+    """Return the parts of a step's loss as one."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    times, mass, weight = (sum(getattr(part, name) for part in parts) for name in ("times", "mass", "weight"))
+    total = torch.stack([part.loss * part.times for part in parts]).sum()
+    sums = parts[0].times == 1.0 and mass != times  # a loss that is a sum: so is that of all pieces
+    return Part(total if sums else total / times, 1.0 if sums else times, mass, weight / len(parts) if sums else weight)
+
+
+def _loss_of_each(criterion: Any, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
+    """Return the loss of each row.
+
+    Raises:
+        ArgumentError: The loss cannot tell it.
     """
-
-    loss: torch.Tensor
-    times: float
-    mass: float
-    weight: float
-
-
-class _LossBook:
-    """Keep the losses of an epoch without waiting for each: they are looked at a window at a time."""
-
-    def __init__(self, epoch: int, on_nan: str) -> None:
-        self.epoch, self.on_nan = epoch, on_nan
-        self.losses = Losses()
-        self.window: list[_Part] = []
-        self.seen: list[int] = []
-        self.shown: float | None = None
-
-    def add(self, part: _Part | None, rows: int) -> float | None:
-        """Write down a step's loss (None for a step without rows); return the newest loss that was looked at."""
-        self.losses.steps += 1
-        self.losses.rows += rows
-        self.losses.last_mass = part.mass if part else 0
-        if part is not None:
-            self.window.append(part)
-            self.seen.append(self.losses.steps)
-        if len(self.window) >= _WINDOW:
-            self._look()
-        return self.shown
-
-    def close(self) -> Losses:
-        """Return the sums of the epoch."""
-        self._look()
-        if self.losses.last_mass:
-            self.losses.last_loss_sum = (self.shown or 0.0) * self.losses.last_mass
-        return self.losses
-
-    def _look(self) -> None:
-        if not self.window:
-            return
-        values = torch.stack([part.loss for part in self.window]).double().cpu().numpy()
-        bad = np.flatnonzero(~np.isfinite(values))
-        if len(bad) and self.on_nan != "ignore":
-            step = self.seen[bad[0]]
-            text = (
-                f"the loss became {values[bad[0]]} at step {step} of epoch {self.epoch}. Lower the learning rate, look "
-                "at the data for NaN or infinite values, clip gradients, or pass on_nan='warn' to go on."
-            )
-            if self.on_nan == "raise":
-                raise LossNotFinite(text)
-            logger.warning(text)
-            self.on_nan = "ignore"
-        sums = values * [part.times for part in self.window]
-        self.losses.loss_sum += float(sums.sum())
-        self.losses.mass += sum(part.mass for part in self.window)
-        self.shown = float(sums[-1]) / self.window[-1].mass
-        self.window, self.seen = [], []
-
-
-def build_model(model: Any, config: dict[str, Any]) -> nn.Module:
-    """Return the module itself, or the one its creator makes."""
-    if model is None:
-        raise ArgumentError("there is no model. Pass model= to from_torch, or load an entire model.")
-    net = model if isinstance(model, nn.Module) else call_creator(model, config)
-    if not isinstance(net, nn.Module):
+    reduction = getattr(criterion, "reduction", None)
+    if isinstance(reduction, str) and isinstance(criterion, nn.Module):
+        criterion.reduction = "none"
+        try:
+            each = criterion(*outputs, *targets)
+        finally:
+            criterion.reduction = reduction
+    else:
+        each = criterion(*outputs, *targets)
+    rows = len(outputs[0])
+    if not each.dim() or len(each) != rows:
         raise ArgumentError(
-            f"the model must be a torch.nn.Module or a function that returns one; got {type(net).__name__}. "
-            "Return the module from model_creator(config)."
+            f"sample weights need the loss of each row, but the loss gave a tensor of shape {tuple(each.shape)} for "
+            f"{rows} rows. Use a torch loss, or a function that returns one number for each row."
         )
-    return net
+    each = each.reshape(rows, -1)
+    return each.sum(1) if reduction == "sum" else each.mean(1)
 
 
-def build_optimizer(optimizer: Any, net: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
-    """Return the optimizer itself, or the one its creator makes for this module."""
-    if optimizer is None:
-        raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to the Estimator.")
-    made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else call_creator(optimizer, net, config)
-    if not isinstance(made, torch.optim.Optimizer):
+def _numbers(name: str, told: Any) -> dict[str, float]:
+    """Return what an operator said as floats; anything that is no number is left out."""
+    if not isinstance(told, dict):
         raise ArgumentError(
-            f"the optimizer must be a torch.optim.Optimizer or a function that returns one; got {type(made).__name__}. "
-            "Return it from optimizer_creator(model, config)."
+            f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
+            f"got {type(told).__name__}."
         )
-    return made
+    numbers = {}
+    for key, value in told.items():
+        try:
+            numbers[str(key)] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return numbers
 
 
-def build_loss(loss: Any, config: dict[str, Any]) -> Any:
-    """Return a callable loss: a module, a function of output and target, or what a class or creator makes."""
-    if loss is None or isinstance(loss, nn.Module):
-        return loss
-    if isinstance(loss, type):
-        return call_creator(loss, config)
-    if not callable(loss):
-        raise ArgumentError(f"the loss must be a torch loss or a function; got {type(loss).__name__}.")
-    return call_creator(loss, config) if _required(loss) == 1 else loss
+def _scalar(loss: torch.Tensor) -> torch.Tensor:
+    return loss.mean() if loss.dim() else loss
 
 
-def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a creator with as many of the arguments as it takes."""
-    if not callable(creator):
-        raise ArgumentError(
-            f"expected an object or a creator function; got {type(creator).__name__} {creator!r}. "
-            "Pass the object itself, or a function that makes it on the worker."
-        )
-    if isinstance(creator, type):
-        return creator(*arguments[: _required(creator)])  # its defaults are not meant for a config
-    parameters = inspect.signature(creator).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return creator(*arguments)
-    places = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-    return creator(*arguments[:places])
+def _twice(tree: Any) -> Any:
+    return None if tree is None else map_tree(lambda leaf: np.repeat(np.asarray(_on_cpu_leaf(leaf)), 2, axis=0), tree)
 
 
-def _check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(
-            "an optimizer instance needs the module whose parameters it has; got a model creator. "
-            "Pass the module itself, or an optimizer creator (model, config)."
-        )
-    known = {id(p) for p in model.parameters()}
-    if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
-        raise ArgumentError("the optimizer has none of the model's parameters. Make it with model.parameters().")
+def _seed_draws(number: int, device: torch.device) -> None:
+    seed = number % 2**63
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
-def _required(function: Callable[..., Any]) -> int:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return 2
-    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+def _set_deterministic(on: bool) -> bool:
+    """Allow deterministic algorithms alone, or all; return how it was."""
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+    torch.use_deterministic_algorithms(on)
+    return before
 
 
 def _precision(net: nn.Module) -> torch.dtype:
@@ -511,6 +1068,18 @@ def _on_cpu(tree: Any) -> Any:
     return map_tree(lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, dict(tree))
 
 
+def _on_cpu_leaf(leaf: Any) -> Any:
+    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _squeezed(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.reshape([leaf.shape[0], *(size for size in leaf.shape[1:] if size != 1)])
+
+
+def _full(leaf: Any) -> Any:
+    """Return a tensor of half precision in single precision."""
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in PRECISIONS.values() else leaf
+
+
 def _to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    leaf = leaf.detach().cpu()
-    return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()
+    return _full(leaf.detach()).cpu().numpy()

@@ -1,6 +1,6 @@
 """Sync: how replicas of a torch model agree. Owns DistributedDataParallel and the sharded parameter sync.
 
-Both take a loss that is the mean over this rank's rows together with the rank's weight in the step,
+All take a loss that is the mean over this rank's rows together with the rank's weight in the step,
 rows x ranks / rows of the step: the mean over ranks is then exactly the mean over the rows of the step.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -26,10 +28,23 @@ ELEMENTWISE = tuple(
     if hasattr(torch.optim, name)
 )
 
+_CLIP_SLACK = 1e-6  # as torch's clip_grad_norm_ adds to the norm
+
 # How DistributedDataParallel calls the sharing of buffers before each forward pass: newer torch has a new name.
 _BEFORE_FORWARD = "broadcast_buffers"
 if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParallel).parameters:
     _BEFORE_FORWARD = "forward_sync_buffers"
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Say how gradients are clipped before each update: each into bounds, or all together to a norm."""
+
+    bounds: tuple[float, float] | None = None
+    norm: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.bounds is not None or self.norm is not None
 
 
 class Sync(Protocol):
@@ -40,42 +55,90 @@ class Sync(Protocol):
     def zero(self) -> None:
         """Forget the gradients of the last step."""
 
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Let backward passes add up gradients on this rank alone, until one outside of it."""
+
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Compute this rank's gradients and agree on them with the others."""
 
     def idle(self, output: Any) -> None:
         """Take part in a step without rows: contribute a gradient of exactly zero."""
 
-    def step(self, leader: int, closure: Callable[[], float] | None = None) -> None:
+    def clip(self, clipping: Clipping) -> None:
+        """Clip the gradients all ranks agreed on, as one process would."""
+
+    def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Update the weights, the same on every rank; take over the buffers of the leader, which had rows."""
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the model's state as one process would hold it; all ranks call it together."""
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's state as one process would hold it; all ranks call it together."""
 
+    def close(self) -> None:
+        """Let go of what lives outside of the process group."""
 
-def sync_of(word: str, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> Sync:
-    """Return the sync for a word of the registry; an optimizer that looks at all weights at once is replicated."""
-    if word == "sharded" and not isinstance(optimizer, torch.optim.LBFGS):
+
+def sync_of(
+    word: str,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    world: World,
+    *,
+    unused: bool = False,
+    hands_on: bool = False,
+) -> Sync:
+    """Return the sync for a word of the registry; an optimizer that looks at all weights at once is replicated.
+
+    Args:
+        word: "replicated", "sharded", "fully sharded" or "horovod".
+        model: The model, on its device.
+        optimizer: Its optimizer, with its state.
+        world: The ranks.
+        unused: Whether parameters may take no part in a step.
+        hands_on: Whether the user's own code calls backward: gradients are weighed when they are averaged.
+    """
+    whole = isinstance(optimizer, torch.optim.LBFGS) or hands_on
+    if word == "horovod":
+        from orca.frameworks.torch.horovod import Horovod
+
+        return Horovod(model, optimizer, world, hands_on)
+    if word == "fully sharded":
+        from orca.frameworks.torch.fsdp import FullySharded
+
+        return FullySharded(model, optimizer, world)
+    if word == "sharded" and not whole:
         return Sharded(model, optimizer, world)
-    return Replicated(model, optimizer)
+    return Replicated(model, optimizer, unused, hands_on) if world.size > 1 else Alone(model, optimizer)
 
 
 class Replicated:
     """Average gradients with DistributedDataParallel; every rank updates all weights."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, unused: bool = False, hands_on: bool = False
+    ) -> None:
         self.optimizer = optimizer
+        self.weight = 1.0
         trained = [p for p in model.parameters() if p.requires_grad]
         ids = [trained[0].device.index] if trained and trained[0].device.type == "cuda" else None
         # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
-        options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False}
+        options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": unused}
         self.model = model
         self.module: nn.Module = nn.parallel.DistributedDataParallel(model, **options) if trained else model
+        if hands_on and isinstance(self.module, nn.parallel.DistributedDataParallel):
+            self.module.register_comm_hook(self, _weigh_and_average)
         _share_buffers(model)
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
         self.optimizer.zero_grad()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Leave gradients where they are."""
+        alone: AbstractContextManager[None] = getattr(self.module, "no_sync", nullcontext)()
+        return alone
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Scale the loss; DistributedDataParallel averages while the backward pass goes on."""
@@ -85,14 +148,67 @@ class Replicated:
         """Send zeros back through the model, so that every bucket of gradients is still averaged."""
         _backward_zeros(output)
 
-    def step(self, leader: int, closure: Callable[[], float] | None = None) -> None:
+    def clip(self, clipping: Clipping) -> None:
+        """Clip the gradients, which are whole on every rank."""
+        clip_gradients(self.model.parameters(), clipping)
+
+    def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""
-        self.optimizer.step(closure) if closure else self.optimizer.step()
+        update()
         _share_buffers(self.model, leader)
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the model's own state: it is whole on every rank."""
+        return self.model.state_dict()
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's own state: it is whole on every rank."""
         return self.optimizer.state_dict()
+
+    def close(self) -> None:
+        """Hold nothing else."""
+
+
+class Alone:
+    """Be the only replica: nobody to agree with, and nothing that costs time for it."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.module, self.optimizer = model, optimizer
+
+    def zero(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Change nothing."""
+        return nullcontext()
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Compute the gradients."""
+        _scaled(loss, weight).backward()
+
+    def idle(self, output: Any) -> None:
+        """Leave gradients of zero."""
+        _backward_zeros(output)
+
+    def clip(self, clipping: Clipping) -> None:
+        """Clip the gradients."""
+        clip_gradients(self.module.parameters(), clipping)
+
+    def step(self, leader: int, update: Callable[[], Any]) -> None:
+        """Step the optimizer."""
+        update()
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the model's own state."""
+        return self.module.state_dict()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's own state."""
+        return self.optimizer.state_dict()
+
+    def close(self) -> None:
+        """Hold nothing else."""
 
 
 class Sharded:
@@ -105,7 +221,7 @@ class Sharded:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
-        self.module, self.optimizer = model, optimizer
+        self.module, self.optimizer, self.alone = model, optimizer, False
         for tensor in model.parameters():
             dist.broadcast(tensor.data, 0)
         _share_buffers(model)
@@ -131,22 +247,47 @@ class Sharded:
         for flat in self.flats:
             flat.grads.zero_()
 
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Leave gradients where they are."""
+        self.alone = True
+        yield
+        self.alone = False
+
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Compute gradients and bring the mean of each slice to the rank that owns it."""
         _scaled(loss, weight).backward()
-        self._reduce()
+        if not self.alone:
+            self._reduce()
 
     def idle(self, output: Any) -> None:
         """Give zeros to the means."""
         _backward_zeros(output)
-        self._reduce()
+        if not self.alone:
+            self._reduce()
 
-    def step(self, leader: int, closure: Callable[[], float] | None = None) -> None:
+    def clip(self, clipping: Clipping) -> None:
+        """Clip the slices; a norm is that of all ranks' slices together."""
+        if clipping.bounds is not None:
+            for flat in self.flats:
+                flat.mean.clamp_(*clipping.bounds)
+        if clipping.norm is not None and self.flats:
+            squares = torch.stack([flat.mean.double().square().sum() for flat in self.flats]).sum()
+            dist.all_reduce(squares)
+            factor = (clipping.norm / (squares.sqrt() + _CLIP_SLACK)).clamp(max=1.0)
+            for flat in self.flats:
+                flat.mean.mul_(factor)
+
+    def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Update this rank's slices and gather everyone's."""
-        self.optimizer.step()
+        update()
         for flat in self.flats:
             flat.gather_weights()
         _share_buffers(self.module, leader)
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the model's own state: weights are gathered after each step."""
+        return self.module.state_dict()
 
     def optimizer_state(self) -> dict[str, Any]:
         """Gather the slices of the state and cut them into the parameters' shapes."""
@@ -156,6 +297,9 @@ class Sharded:
         groups = self.optimizer.state_dict()["param_groups"]
         whole = [{**group, "params": numbers} for group, numbers in zip(groups, self.numbers, strict=True)]
         return {"state": dict(sorted(state.items())), "param_groups": whole}
+
+    def close(self) -> None:
+        """Hold nothing else."""
 
     def _reduce(self) -> None:
         for flat in self.flats:
@@ -266,6 +410,25 @@ class Deals(Flat):
         """Return the whole state of these parameters, by number."""
         own = {n: state[p] for p, n in zip(self.mine, self.here, strict=True) if p in state}
         return {number: entries for told in self.world.all_gather(own) for number, entries in told.items()}
+
+
+def clip_gradients(params: Iterable[nn.Parameter], clipping: Clipping) -> None:
+    """Clip whole gradients in place."""
+    trained = [param for param in params if param.grad is not None]
+    if clipping.bounds is not None and trained:
+        low, high = clipping.bounds
+        grads = [param.grad for param in trained if param.grad is not None]
+        torch._foreach_clamp_min_(grads, low)
+        torch._foreach_clamp_max_(grads, high)
+    if clipping.norm is not None:
+        nn.utils.clip_grad_norm_(trained, clipping.norm)
+
+
+def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are texts
+    """Average a bucket of gradients over the ranks, each with its weight in the step."""
+    weighed = bucket.buffer().mul_(sync.weight / dist.get_world_size())
+    future = dist.all_reduce(weighed, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
 
 
 def _alike(params: list[nn.Parameter], numbers: list[int]) -> Iterator[tuple[list[nn.Parameter], list[int]]]:

@@ -1,0 +1,5 @@
+"""The callback to derive from, as bigdl.orca.learn.pytorch.callbacks.base names it."""
+
+from orca.frameworks.torch.callbacks import Callback
+
+__all__ = ["Callback"]

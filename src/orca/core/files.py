@@ -1,0 +1,223 @@
+"""Files: how results reach a path, whole or not at all. Owns drafts and markers, on any file system that fsspec knows.
+
+Where a file system can rename, a draft is written beside the path and takes its place. An object store cannot rename a
+folder, but shows a file only when it is complete: there a folder counts from the moment its marker is in it, which is
+written last and removed first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import fsspec
+
+from orca.errors import ArgumentError
+
+MARKER = "state.json"
+# File systems that show a file while it is written, and can rename, besides this machine's own.
+_RENAMING = {"hdfs", "arrow_hdfs", "viewfs", "sftp", "ssh", "smb", "ftp"}
+_LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<kind>draft|old)-[0-9a-f]{8}")
+
+
+def write(path: str, files: Mapping[str, bytes], known: Collection[str] | None, marker: str = MARKER) -> None:
+    """Write a folder of these files, or one file (a single entry named ""): whole or not at all.
+
+    Args:
+        path: Any path that fsspec knows; its folders are made.
+        files: Contents by name.
+        known: What a folder may hold that is replaced; None replaces no folder.
+        marker: The file without which such a folder is nothing.
+
+    Raises:
+        ArgumentError: There is a folder that holds other things.
+    """
+    refuse_foreign(path, known)
+    _fill(path, {name: _piping(data) for name, data in files.items()}, marker)
+
+
+def put(source: str, path: str, known: Collection[str] | None, marker: str = MARKER) -> None:
+    """Copy a file or folder of this machine to a path: whole or not at all. The arguments are those of `write`."""
+    refuse_foreign(path, known)
+    if os.path.isdir(source):
+        found = [os.path.join(at, name) for at, _, names in os.walk(source) for name in names]
+        _fill(path, {os.path.relpath(file, source): _putting(file) for file in sorted(found)}, marker)
+    else:
+        _fill(path, {"": _putting(source)}, marker)
+
+
+def refuse_foreign(
+    path: str, known: Collection[str] | None, what: str = "a saved model", instead: str = "a folder"
+) -> None:
+    """Refuse a folder that holds other things than those known: it would be replaced.
+
+    Args:
+        known: What it may hold; None refuses every folder.
+        what: What is to be written, for the message.
+        instead: Where to write it instead, for the message.
+
+    Raises:
+        ArgumentError: There is such a folder.
+    """
+    fs, place = _at(path)
+    if not fs.isdir(place):
+        return
+    foreign = sorted(set(map(_name_of, fs.ls(place, detail=False))) - set(known or ()))
+    if foreign or known is None:
+        raise ArgumentError(
+            f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
+            f"be replaced. Save to {instead} of its own."
+        )
+
+
+@contextmanager
+def replacing(fs: Any, place: str) -> Iterator[str]:
+    """Give a place to write to, which takes the place of `place` when all went well.
+
+    On an object store that is `place` itself.
+    """
+    if not _renames(fs):
+        yield place
+        return
+    draft, old = (f"{place}.{kind}-{uuid.uuid4().hex[:8]}" for kind in ("draft", "old"))
+    try:
+        yield draft
+        if is_local(fs):
+            _sync(draft)
+        # A file of this machine is replaced at once. All else makes room first.
+        if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not is_local(fs))):
+            _move(fs, place, old)
+        _move(fs, draft, place)
+        if is_local(fs):
+            _sync_folder(os.path.dirname(place))
+    except BaseException:
+        if fs.exists(old) and not fs.exists(place):
+            _move(fs, old, place)
+        raise
+    finally:
+        for left in (draft, old):
+            if fs.exists(left):
+                fs.rm(left, recursive=True)
+
+
+def remove(path: str, marker: str = MARKER) -> None:
+    """Remove a file or folder so that it never looks complete while half of it is gone."""
+    fs, place = _at(path)
+    if _renames(fs):
+        draft = f"{place}.draft-{uuid.uuid4().hex[:8]}"
+        _move(fs, place, draft)
+        fs.rm(draft, recursive=True)
+    else:
+        _withdraw(fs, place, marker)
+
+
+def is_leftover(name: str) -> bool:
+    """Say whether a name is that of a draft: of a write in progress, or of one that was killed."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
+    """Remove from a folder what killed writes left there, and put back what they had moved aside.
+
+    Args:
+        mine: Says by the name that was to be written whether no one else is writing it now.
+    """
+    fs, place = _at(folder)
+    for name in map(_name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
+        left = _LEFTOVER.fullmatch(name)
+        if left is None or not mine(left["name"]):
+            continue
+        if left["kind"] == "old" and not fs.exists(f"{place}/{left['name']}"):
+            _move(fs, f"{place}/{name}", f"{place}/{left['name']}")
+        else:
+            fs.rm(f"{place}/{name}", recursive=True)
+
+
+def is_local(fs: Any) -> bool:
+    """Say whether a file system of fsspec is this machine's."""
+    return bool(_protocols(fs) & {"file", "local"})
+
+
+def _fill(path: str, writers: Mapping[str, Callable[[Any, str], None]], marker: str) -> None:
+    fs, place = _at(path)
+    with replacing(fs, place) as target:
+        if fs.exists(target) and ("" not in writers or fs.isdir(target)):  # where none can be renamed: none may stay
+            _withdraw(fs, target, marker)
+        try:
+            for name in sorted(writers, key=lambda name: name == marker):
+                spot = f"{target}/{name}" if name else target
+                fs.makedirs(os.path.dirname(spot), exist_ok=True)
+                writers[name](fs, spot)
+        except BaseException:
+            if "" not in writers:  # a file is there when it is complete, as before
+                with suppress(Exception):  # the first error is the one to tell
+                    _withdraw(fs, target, marker)
+            raise
+
+
+def _piping(data: bytes) -> Callable[[Any, str], None]:
+    return lambda fs, spot: fs.pipe_file(spot, data)
+
+
+def _putting(source: str) -> Callable[[Any, str], None]:
+    return lambda fs, spot: fs.put_file(source, spot)
+
+
+def _withdraw(fs: Any, place: str, marker: str) -> None:
+    if fs.exists(f"{place}/{marker}"):
+        fs.rm_file(f"{place}/{marker}")
+    if fs.exists(place):  # an object store's folder goes with its last file
+        fs.rm(place, recursive=True)
+
+
+def _move(fs: Any, source: str, target: str) -> None:
+    if is_local(fs):
+        os.replace(source, target)
+    else:
+        fs.mv(source, target, recursive=fs.isdir(source))
+
+
+def _sync(place: str) -> None:
+    """Bring a file, or a folder's files, to the disk: a rename may get there before what it names."""
+    if os.path.isdir(place):
+        for at, _, names in os.walk(place):
+            for name in names:
+                _sync_file(os.path.join(at, name))
+            _sync_folder(at)
+    else:
+        _sync_file(place)
+
+
+def _sync_file(place: str) -> None:
+    with open(place, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(place: str) -> None:
+    with suppress(OSError):  # not every system opens folders
+        handle = os.open(place or ".", os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _at(path: str) -> tuple[Any, str]:
+    fs, place = fsspec.core.url_to_fs(path)
+    return fs, place.rstrip("/") or place
+
+
+def _name_of(place: str) -> str:
+    return place.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _renames(fs: Any) -> bool:
+    return is_local(fs) or bool(_protocols(fs) & _RENAMING)
+
+
+def _protocols(fs: Any) -> set[str]:
+    return set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))

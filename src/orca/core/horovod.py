@@ -1,0 +1,171 @@
+"""Horovod: how the ranks of a world become Horovod's ranks too. Owns its environment, its rendezvous and its absence.
+
+Horovod has a binding for each framework, a library with ranks and connections of its own. The engines have started the
+ranks already and the world carries messages: rank 0 tells over it where Horovod's ranks meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from orca.core.telemetry import Parted
+from orca.core.world import World
+from orca.errors import ArgumentError, MissingDependency, OrcaError
+
+# A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
+_PATIENCE = 24 * 60 * 60
+
+_joined: dict[str, int] = {}  # who uses a binding in this process: it has one set of ranks for all of them
+
+
+def require(binding: str) -> Any:
+    """Return Horovod's binding for a framework.
+
+    Args:
+        binding: "torch" or "tensorflow".
+
+    Raises:
+        MissingDependency: Horovod is not installed, or not built for what is installed; says how to get it.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and goes on
+        try:
+            horovod = importlib.import_module(f"horovod.{binding}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] != "horovod":
+                raise
+            raise _missing(f"needs Horovod with its binding for {binding}, which is not installed") from None
+        except (ImportError, OSError) as error:
+            raise _missing(f"cannot load Horovod's binding for {binding} ({_first_line(error)})") from error
+    if not hasattr(horovod, "init"):
+        raise _missing(f"needs Horovod with its binding for {binding}; the Horovod that is installed has none")
+    return horovod
+
+
+def join(world: World, binding: str) -> tuple[Any, int]:
+    """Let this rank join Horovod under the same number; all ranks call it together, and each calls `leave` once.
+
+    Returns:
+        Horovod's binding, initialized, and the number of those who have joined in this process: the same on all ranks,
+        and so fit for the names of collectives, which must differ.
+
+    Raises:
+        MissingDependency: Horovod is not installed here.
+        OrcaError: The ranks do not find each other.
+    """
+    horovod = require(binding)
+    if not _joined.get(binding):
+        _meet(world, horovod)
+    _joined[binding] = _joined.get(binding, 0) + 1
+    return horovod, _joined[binding]
+
+
+def leave(binding: str) -> None:
+    """Leave Horovod; the last who leaves ends it. Ranks that still wait for this one, because it failed, fail too."""
+    _joined[binding] -= 1
+    if not _joined[binding]:
+        importlib.import_module(f"horovod.{binding}").shutdown()
+
+
+def unfit(what: str) -> ArgumentError:
+    """Return the error for a model that Horovod does not train."""
+    return ArgumentError(
+        f"backend='horovod' does not train {what}. backend='ray' and backend='spark' do, with the same results as "
+        "Horovod would give."
+    )
+
+
+@contextmanager
+def together(world: World) -> Iterator[None]:
+    """Say of a collective that failed in Horovod that it is a consequence: some other rank went away first."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "HorovodInternalError":
+            raise
+        raise Parted(f"rank {world.rank} lost the others in Horovod: {_first_line(error)}") from error
+
+
+def _meet(world: World, horovod: Any) -> None:
+    with _rendezvous(world) as port:
+        told = world.all_gather((f"{world.host}-{socket.gethostname()}", world.host, world.local_rank, port))
+        alike = [rank for rank, (_, _, local_rank, _) in enumerate(told) if local_rank == world.local_rank]
+        places = {
+            "HOROVOD_RANK": world.rank,
+            "HOROVOD_SIZE": world.size,
+            "HOROVOD_LOCAL_RANK": world.local_rank,
+            "HOROVOD_LOCAL_SIZE": world.local_size,
+            "HOROVOD_CROSS_RANK": alike.index(world.rank),
+            "HOROVOD_CROSS_SIZE": len(alike),
+            "HOROVOD_HOSTNAME": told[world.rank][0],
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": told[0][1],
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": told[0][3],
+            "HOROVOD_GLOO_IFACE": os.environ["GLOO_SOCKET_IFNAME"],  # the world has found it
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", _PATIENCE),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_ELASTIC": 0,
+        }
+        with _environment({name: str(value) for name, value in places.items()}):
+            try:
+                horovod.init()
+            except ValueError as error:
+                raise OrcaError(
+                    f"rank {world.rank} on {world.host} could not join the others in Horovod: {error} Let the nodes "
+                    "reach each other on all ports, or use another backend."
+                ) from error
+        world.all_gather(None)  # nobody needs the rendezvous any more
+
+
+@contextmanager
+def _rendezvous(world: World) -> Iterator[int]:
+    """Run Horovod's own key-value server on rank 0, at the world's address; yield its port (0 elsewhere)."""
+    if world.rank:
+        yield 0
+        return
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer((world.host, 0), RendezvousHandler, 0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables for as long as Horovod reads them: what runs in this process later must not think it was started by
+    Horovod.
+    """
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _missing(what: str) -> MissingDependency:
+    return MissingDependency(
+        f"backend='horovod' {what}. Run `make horovod` in a clone of this project: it builds Horovod for the "
+        "torch and TensorFlow that are installed, as docs/horovod.md tells. Without it, backend='ray' and "
+        "backend='spark' give the same results."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,59 @@
+"""Trace: an epoch step by step. Owns what is kept of every step, and which epoch of a fit it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Hold what an epoch was, step by step.
+
+    An epoch that an interrupted fit had begun has only the steps after the interruption.
+
+    Attributes:
+        losses: The loss of every step over all ranks; empty where the framework does not tell.
+        rates: The learning rate at every step; empty where the framework does not tell.
+        seconds: How long these steps took, validation apart.
+        ended: When they ended, in seconds since 1970.
+    """
+
+    losses: np.ndarray
+    rates: np.ndarray
+    seconds: float
+    ended: float
+
+
+def with_traces(
+    lines: Sequence[dict[str, Any]], traces: Sequence[Trace | None]
+) -> list[tuple[dict[str, Any], Trace | None]]:
+    """Return each line of a fit with its trace.
+
+    There may be fewer traces than lines: they are those of the last epochs, for what was done before an interruption
+    is known by its lines alone.
+
+    Raises:
+        ValueError: There are more traces than lines.
+    """
+    missing = len(lines) - len(traces)
+    if missing < 0:
+        raise ValueError(f"a fit has a trace an epoch at most; got {len(traces)} traces for {len(lines)} epochs")
+    return list(zip(lines, [None] * missing + list(traces), strict=True))
+
+
+def steps_of(line: dict[str, Any], trace: Trace | None) -> int:
+    """Return how many steps an epoch had."""
+    return int(line.get("batch_count") or (len(trace.losses) if trace else 0))
+
+
+def rows_a_second(line: dict[str, Any], trace: Trace | None) -> float | None:
+    """Return how many rows a second an epoch trained, all ranks together; None where it is not known."""
+    rows, steps = line.get("num_samples"), steps_of(line, trace)
+    if trace is None or rows is None or not trace.seconds > 0:
+        return None
+    seen = len(trace.losses) / steps if steps and 0 < len(trace.losses) < steps else 1.0
+    return float(rows) * seen / trace.seconds

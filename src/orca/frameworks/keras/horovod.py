@@ -1,0 +1,70 @@
+"""Horovod: a world whose collectives are Horovod's for TensorFlow. Owns what travels through it, and under which name.
+
+All that replicas of a Keras model tell each other goes through their world, gradients and weights too: with this one
+in its place, it goes through Horovod.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from orca.core.horovod import join, leave
+from orca.core.telemetry import Parted
+from orca.core.world import World
+
+
+class HorovodWorld:
+    """Be the same ranks as another world, meeting in Horovod; all of them make it together."""
+
+    def __init__(self, world: World) -> None:
+        self.rank, self.size, self.host = world.rank, world.size, world.host
+        self.local_rank, self.local_size = world.local_rank, world.local_size
+        self.horovod, _ = join(world, "tensorflow")
+
+    def all_gather(self, item: Any) -> list[Any]:
+        """Return every rank's item, in rank order, on every rank."""
+        mine = np.frombuffer(pickle.dumps(item), np.uint8)
+        with self._together():
+            sizes = self.horovod.allgather(tf.constant([len(mine)], tf.int64), name="sizes of items").numpy()
+            flat = self.horovod.allgather(tf.constant(mine), name="items").numpy()
+        return [pickle.loads(part.tobytes()) for part in np.split(flat, np.cumsum(sizes)[:-1])]
+
+    def gather(self, item: Any) -> list[Any] | None:
+        """Return every rank's item on rank 0; None elsewhere."""
+        told = self.all_gather(item)
+        return told if self.rank == 0 else None
+
+    def broadcast(self, item: Any) -> Any:
+        """Return rank 0's item on every rank."""
+        with self._together():
+            return self.horovod.broadcast_object(item, 0, name="item of the first rank")
+
+    def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
+        """Return the element-wise mean or sum over all ranks."""
+        op = self.horovod.Average if how == "mean" else self.horovod.Sum
+        results = []
+        for array in map(np.asarray, arrays):
+            # Arrays of different shapes have different names: Horovod remembers what it negotiated for a name.
+            name = f"{how} of {array.dtype.name} {'x'.join(map(str, array.shape))}"
+            with self._together():
+                results.append(np.array(self.horovod.allreduce(tf.constant(array), op=op, name=name)))
+        return results
+
+    def close(self) -> None:
+        """Leave Horovod; nothing can be sent after it."""
+        leave("tensorflow")
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Say of a collective that failed that it is a consequence: some other rank went away first."""
+        try:
+            with tf.device("CPU"):
+                yield
+        except tf.errors.OpError as error:
+            raise Parted(f"rank {self.rank} lost the others in Horovod: {error.message}") from error

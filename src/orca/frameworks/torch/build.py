@@ -1,0 +1,111 @@
+"""Build: from what the user gives to modules, optimizers, losses and schedulers. Owns how creators are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from orca.errors import ArgumentError
+
+
+def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
+    """Return the modules themselves, or those their creator makes; most often one."""
+    if model is None:
+        raise ArgumentError("there is no model. Pass model= to from_torch, or load an entire model.")
+    made = call_creator(model, config) if callable(model) and not isinstance(model, nn.Module) else model
+    nets = list(made) if isinstance(made, list | tuple) else [made]
+    for net in nets or [None]:
+        if not isinstance(net, nn.Module):
+            raise ArgumentError(
+                f"the model must be a torch.nn.Module (or a list of them) or a function that returns one; "
+                f"got {type(net).__name__}. Return the module from model_creator(config)."
+            )
+    return nets
+
+
+def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, Any]) -> list[torch.optim.Optimizer]:
+    """Return the optimizers themselves, or those their creator makes for these modules."""
+    if optimizer is None:
+        raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to the Estimator.")
+    made = optimizer
+    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        made = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
+    optimizers = list(made) if isinstance(made, list | tuple) else [made]
+    for one in optimizers or [None]:
+        if not isinstance(one, torch.optim.Optimizer):
+            raise ArgumentError(
+                "the optimizer must be a torch.optim.Optimizer (or a list of them) or a function that returns one; "
+                f"got {type(one).__name__}. Return it from optimizer_creator(model, config)."
+            )
+    return optimizers
+
+
+def build_schedulers(creator: Any, optimizers: list[torch.optim.Optimizer], config: dict[str, Any]) -> list[Any]:
+    """Return the learning rate schedulers that a creator `(optimizer, config)` makes."""
+    if creator is None:
+        return []
+    made = call_creator(creator, optimizers[0] if len(optimizers) == 1 else optimizers, config)
+    schedulers = list(made) if isinstance(made, list | tuple) else [made]
+    for scheduler in schedulers:
+        if not callable(getattr(scheduler, "step", None)):
+            raise ArgumentError(
+                "scheduler_creator must return a scheduler of torch.optim.lr_scheduler (or a list of them); got "
+                f"{type(scheduler).__name__}. Return it from scheduler_creator(optimizer, config)."
+            )
+    return schedulers
+
+
+def build_loss(loss: Any, config: dict[str, Any]) -> Any:
+    """Return a callable loss: a module, a function of output and target, or what a class or creator makes."""
+    if loss is None or isinstance(loss, nn.Module):
+        return loss
+    if isinstance(loss, type):
+        return call_creator(loss, config)
+    if not callable(loss):
+        raise ArgumentError(f"the loss must be a torch loss or a function; got {type(loss).__name__}.")
+    return call_creator(loss, config) if required(loss) == 1 else loss
+
+
+def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a creator with as many of the arguments as it takes."""
+    if not callable(creator):
+        raise ArgumentError(
+            f"expected an object or a creator function; got {type(creator).__name__} {creator!r}. "
+            "Pass the object itself, or a function that makes it on the worker."
+        )
+    if isinstance(creator, type):
+        return creator(*arguments[: required(creator)])  # its defaults are not meant for a config
+    parameters = inspect.signature(creator).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return creator(*arguments)
+    places = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return creator(*arguments[:places])
+
+
+def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
+    """Check that an optimizer instance has parameters of the given module.
+
+    Raises:
+        ArgumentError: It has not.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(
+            "an optimizer instance needs the module whose parameters it has; got a model creator. "
+            "Pass the module itself, or an optimizer creator (model, config)."
+        )
+    known = {id(p) for p in model.parameters()}
+    if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+        raise ArgumentError("the optimizer has none of the model's parameters. Make it with model.parameters().")
+
+
+def required(function: Callable[..., Any]) -> int:
+    """Return how many arguments a function must be given by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

@@ -1,0 +1,184 @@
+"""ModelCheckpoint: the state of a fit in files. Owns their names, when they are written, and which is the newest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any
+
+import fsspec
+
+from orca.core.checkpoints import Keeper
+from orca.core.files import remove
+from orca.core.learner import State
+from orca.errors import ArgumentError
+from orca.frameworks.torch.callbacks.callback import Callback
+from orca.frameworks.torch.callbacks.numbers import Watch, numbers_in
+from orca.frameworks.torch.callbacks.places import absolute
+
+SUFFIX = ".ckpt"
+LAST = f"last{SUFFIX}"
+_FIELD = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
+logger = logging.getLogger(__name__)
+
+
+class ModelCheckpoint(Callback):
+    """Write the state of a fit to files that `est.load_checkpoint` goes on from; the last is `last.ckpt`.
+
+    Files are complete or not there. They are written beside the training, by rank 0, one after the other.
+
+    Files that are there already stay, unless a new one has the same name: then it takes its place. A `last.ckpt` of an
+    earlier fit goes when this one writes its first file, as it is no longer the last.
+
+    Args:
+        filepath: Folder and name, at any fsspec path. `{epoch}` becomes `epoch=1`, `{iter}` (training steps so far)
+            `iter=100`; statistics of the epoch and formats are fine too: `{epoch:03d}-{val_loss:.2f}`. `.ckpt` is
+            added. A path that ends with "/" is a folder.
+        save_weights_only: Whether to leave out the state of optimizers and schedulers.
+        by_epoch: Whether `interval` counts epochs; else training steps.
+        interval: Write after every n-th. -1 writes after each epoch where the name has a `{...}` in it, and nothing but
+            `last.ckpt` otherwise.
+        monitor: Number that says which epoch is best; "val_loss" unless given. For save_best_only.
+        mode: "min" or "max", or "auto": names such as val_accuracy are better when high.
+        save_best_only: Whether to write after an epoch only when it is the best so far of this fit.
+
+    A file written after an epoch is gone on from exactly. One written in the midst of an epoch has the weights of that
+    step; the epoch begins anew (`checkpoint_trigger` of fit keeps the place in it too).
+
+    Raises:
+        ArgumentError: An argument is wrong.
+
+    Example:
+        >>> callback = ModelCheckpoint("checkpoints/digits-{epoch}")  # digits-epoch=1.ckpt, ..., last.ckpt
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str] = "",
+        save_weights_only: bool = False,
+        by_epoch: bool = True,
+        interval: int = -1,
+        *,
+        monitor: str | None = None,
+        mode: str = "auto",
+        save_best_only: bool = False,
+    ) -> None:
+        if isinstance(interval, bool) or not isinstance(interval, int) or (interval < 1 and interval != -1):
+            raise ArgumentError(f"interval must be a positive whole number, or -1; got {interval!r}.")
+        if monitor is not None and not save_best_only:
+            raise ArgumentError(f"monitor={monitor!r} has a meaning with save_best_only=True alone. Pass both.")
+        if save_best_only and not by_epoch:
+            raise ArgumentError("save_best_only looks at epochs. Leave out by_epoch=False.")
+        self.filepath, self.save_weights_only = absolute("filepath", filepath or "./"), save_weights_only
+        self.by_epoch, self.interval, self.save_best_only = by_epoch, interval, save_best_only
+        self.monitor, self.mode = monitor or "val_loss", mode
+        self.folder, _, name = self.filepath.rpartition("/")
+        unit = "best" if save_best_only else "{epoch}" if by_epoch else "{iter}"
+        self.name = name.removesuffix(SUFFIX) or (unit if interval > 0 or save_best_only else "")
+        self._watch = Watch("ModelCheckpoint", self.monitor, mode)
+        self._keeper: Keeper | None = None
+        self._outdated = False
+
+    def before_run(self, runner: Any) -> None:
+        """See what is in the folder."""
+        if not runner.training:
+            return
+        self._watch = Watch("ModelCheckpoint", self.monitor, self.mode)
+        if runner.rank == 0:
+            self._keeper = Keeper(self.folder or "/", self._write)
+            there = _checkpoints(self.folder)
+            self._outdated = LAST in there
+            if there:
+                logger.info("ModelCheckpoint: %s holds %d checkpoints already; they stay.", self.folder, len(there))
+
+    def after_train_epoch(self, runner: Any) -> None:
+        """Write a file when one is due."""
+        periodic = bool(self.save_best_only or _FIELD.search(self.name)) and self.by_epoch
+        due = periodic if self.interval == -1 else self.by_epoch and self.every_n_epoch(runner, self.interval)
+        if due and (not self.save_best_only or self._watch.improves(runner.epoch_stats)):
+            self._save(runner, self._named(runner, numbers_in(runner.epoch_stats)), runner.epochs)
+
+    def after_train_iter(self, runner: Any) -> None:
+        """Write a file when one is due."""
+        if not self.by_epoch and self.every_n_iter(runner, self.interval):
+            ends = runner.batch_idx + 1 == runner.num_steps
+            self._save(runner, self._named(runner, {}), runner.epochs if ends else runner.epochs - 1)
+
+    def after_run(self, runner: Any) -> None:
+        """Write the last one, and wait until all are written."""
+        if runner.training:
+            self._save(runner, LAST, runner.epochs)
+            if self._keeper is not None:
+                self._keeper.close()
+
+    def release(self) -> None:
+        """Wait until what was begun is written."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    @classmethod
+    def get_latest_checkpoint(cls, dirname: str | os.PathLike[str]) -> str:
+        """Return the path of the newest checkpoint in a folder: `last.ckpt`, or the one of the highest epoch or step.
+
+        Args:
+            dirname: A folder at any fsspec path.
+
+        Raises:
+            ArgumentError: There is none.
+        """
+        folder = os.fspath(dirname)
+        there = _checkpoints(folder)
+        if not there:
+            raise ArgumentError(
+                f"there is no checkpoint (*{SUFFIX}) in the folder {folder}. Pass the folder that ModelCheckpoint "
+                "wrote to."
+            )
+        newest = LAST if LAST in there else max(there, key=_age)
+        return f"{folder.rstrip('/')}/{newest}"
+
+    def _save(self, runner: Any, name: str, epoch: int) -> None:
+        """Hand the state to the keeper; all ranks call it, as they give the state together."""
+        told = runner.get_state_dict()
+        if self._keeper is not None:
+            payload = {key: value for key, value in told.items() if key not in ("epoch", "steps")}
+            state = State(epoch, told["steps"], payload)
+            self._keeper.keep(state.for_answers() if self.save_weights_only else state, name)
+
+    def _write(self, state: State, path: str) -> None:
+        from orca.frameworks.torch.files import save_state
+
+        save_state(state, path)
+        if self._outdated and not path.endswith(f"/{LAST}"):
+            remove(f"{self.folder}/{LAST}")
+        self._outdated = False
+
+    def _named(self, runner: Any, numbers: dict[str, float]) -> str:
+        known = {**numbers, "epoch": runner.epochs, "iter": runner.global_step}
+
+        def fill(field: re.Match[str]) -> str:
+            word, form = field.groups()
+            if word not in known:
+                raise ArgumentError(
+                    f"the name {self.name!r} has {{{word}}} in it, but there is only {', '.join(sorted(known))}."
+                )
+            return f"{word}={format(known[word], form or '')}"
+
+        return _FIELD.sub(fill, self.name) + SUFFIX
+
+
+def _checkpoints(folder: str) -> list[str]:
+    """Return the names of the checkpoints in a folder; drafts have other names."""
+    fs, place = fsspec.core.url_to_fs(folder or "/")
+    fs.invalidate_cache(place)  # others write to it
+    if not fs.isdir(place):
+        return []
+    names = [str(path).rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(place, detail=False)]
+    return sorted(name for name in names if name.endswith(SUFFIX))
+
+
+def _age(name: str) -> tuple[int, int]:
+    """Return epoch and step that a name tells, -1 where it does not."""
+    found = dict(re.findall(r"\b(epoch|iter)=(\d+)", name))
+    return int(found.get("epoch", -1)), int(found.get("iter", -1))

@@ -1,0 +1,34 @@
+"""MaxstepsCallback: the end of a fit after so many steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orca.errors import ArgumentError
+from orca.frameworks.torch.callbacks.callback import Callback
+
+
+class MaxstepsCallback(Callback):
+    """Stop a fit after exactly this many training steps, on all ranks, in the midst of an epoch if need be.
+
+    Args:
+        max_step: Steps of this fit; those of earlier fits do not count.
+
+    Raises:
+        ArgumentError: It is no positive whole number.
+    """
+
+    def __init__(self, max_step: int) -> None:
+        if isinstance(max_step, bool) or not isinstance(max_step, int) or max_step < 1:
+            raise ArgumentError(f"max_step must be a positive whole number; got {max_step!r}.")
+        self.max_step = max_step
+        self._first = 0
+
+    def before_run(self, runner: Any) -> None:
+        """Remember the steps that were done before."""
+        self._first = runner.global_step
+
+    def after_train_iter(self, runner: Any) -> None:
+        """Stop when the steps are done."""
+        if runner.global_step - self._first >= self.max_step:
+            runner.stop = True

@@ -1,0 +1,65 @@
+"""Numbers: what callbacks read of an epoch's statistics. Owns which of them say something, and what is better."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from orca.errors import ArgumentError
+
+MODES = ("auto", "min", "max")
+_COUNTS = {"epoch", "num_samples", "batch_count", "val_num_samples"}
+_BETTER_WHEN_HIGH = ("acc", "auc", "f1", "precision", "recall", "score", "r2")
+
+
+def numbers_in(stats: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of an epoch that are worth a curve: losses, metrics, rates; no counts."""
+    found = {}
+    for name, value in stats.items():
+        single = getattr(value, "ndim", 0) == 0 and hasattr(value, "item")  # of numpy or torch
+        if name not in _COUNTS and not isinstance(value, bool) and (single or isinstance(value, Real)):
+            found[name] = float(value)
+    return found
+
+
+class Watch:
+    """Tell whether a number of the epochs got better.
+
+    Args:
+        whose: Who watches, for messages.
+        monitor: The number's name: val_loss, train_loss, val_accuracy, ...
+        mode: "min", "max", or "auto", which takes names such as val_accuracy for better when high.
+        min_delta: By how much it must be better to count.
+
+    Raises:
+        ArgumentError: One of them is wrong.
+    """
+
+    def __init__(self, whose: str, monitor: str, mode: str, min_delta: float = 0.0) -> None:
+        if mode not in MODES:
+            raise ArgumentError(f"mode of {whose} must be 'auto', 'min' or 'max'; got {mode!r}.")
+        if isinstance(min_delta, bool) or not isinstance(min_delta, int | float) or not 0 <= min_delta < math.inf:
+            raise ArgumentError(f"min_delta of {whose} must be a number, 0 or more; got {min_delta!r}.")
+        self.whose, self.monitor, self.min_delta = whose, monitor, float(min_delta)
+        high = any(word in monitor.lower() for word in _BETTER_WHEN_HIGH)
+        self.sign = -1.0 if mode == "max" or (mode == "auto" and high) else 1.0
+        self.best = math.inf
+
+    def improves(self, stats: dict[str, Any]) -> bool:
+        """Say whether this epoch is the best so far; what is not finite never is.
+
+        Raises:
+            ArgumentError: The epoch has no such number.
+        """
+        numbers = numbers_in(stats)
+        if self.monitor not in numbers:
+            hint = "Pass validation_data to fit, or another monitor" if self.monitor.startswith("val_") else "Pass one"
+            raise ArgumentError(
+                f"{self.whose} watches {self.monitor!r}, but the epoch gave {', '.join(sorted(numbers))}. {hint}."
+            )
+        value = self.sign * numbers[self.monitor]
+        better = value < self.best - (self.min_delta if math.isfinite(self.best) else 0.0)
+        if better:
+            self.best = value
+        return better

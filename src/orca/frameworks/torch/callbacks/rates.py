@@ -1,0 +1,45 @@
+"""LearningRateMonitor: the learning rates in the history. Owns under which names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orca.errors import ArgumentError
+from orca.frameworks.torch.callbacks.callback import Callback
+
+
+class LearningRateMonitor(Callback):
+    """Add the learning rate to the statistics of each epoch: `lr`; `lr_1`, `lr_2`, ... of further parameter groups.
+
+    Args:
+        log: "epoch" (or None) adds the rate of the epoch's last step, "step" a list of the rates of all its steps.
+
+    Raises:
+        ArgumentError: It is another word.
+    """
+
+    def __init__(self, log: str | None = None) -> None:
+        if log not in (None, "epoch", "step"):
+            raise ArgumentError(f"log must be 'epoch' or 'step'; got {log!r}.")
+        self.log = log
+        self._rates: list[list[float]] = []
+
+    def before_train_epoch(self, runner: Any) -> None:
+        """Begin anew."""
+        self._rates = []
+
+    def before_train_iter(self, runner: Any) -> None:
+        """Read the rates this step is done with: after it, a scheduler may have set those of the next."""
+        rates = runner.learning_rates
+        if self.log == "step" or not self._rates:
+            self._rates.append(rates)
+        else:
+            self._rates[-1] = rates
+
+    def after_train_epoch(self, runner: Any) -> None:
+        """Add them to the statistics."""
+        steps = self._rates or [runner.learning_rates]  # an operator that has its own loop calls no hooks of steps
+        for group in range(len(steps[0])):
+            name = f"lr_{group}" if group else "lr"
+            each = [rates[group] for rates in steps]
+            runner.epoch_stats[name] = each if self.log == "step" else each[-1]

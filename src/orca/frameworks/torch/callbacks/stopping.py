@@ -1,0 +1,76 @@
+"""EarlyStopping: the end of a fit that gets no better. Owns when that is, and which weights it ends with."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from orca.errors import ArgumentError
+from orca.frameworks.torch.callbacks.callback import Callback
+from orca.frameworks.torch.callbacks.numbers import Watch
+
+logger = logging.getLogger(__name__)
+
+
+class EarlyStopping(Callback):
+    """Stop a fit when a number of its epochs no longer gets better.
+
+    The number is one over all ranks, so all of them stop after the same epoch.
+
+    Args:
+        monitor: The number's name in the statistics: val_loss, train_loss, val_accuracy, ...
+        patience: Epochs in a row without a better number after which to stop; 0 stops at the first, as 1 does.
+        min_delta: By how much the number must be better to count.
+        mode: "min" or "max", or "auto": names such as val_accuracy are better when high.
+        restore_best_weights: Whether to end with the weights of the best epoch. The optimizer's state stays that of
+            the last one.
+
+    Raises:
+        ArgumentError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 0,
+        min_delta: float = 0.0,
+        mode: str = "auto",
+        restore_best_weights: bool = False,
+    ) -> None:
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
+            raise ArgumentError(f"patience must be a number of epochs, 0 or more; got {patience!r}.")
+        self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
+        self.restore_best_weights = restore_best_weights
+        self._watch = self._new_watch()
+        self._waited = 0
+        self._best: Any = None
+        self._best_epoch = 0
+
+    def before_run(self, runner: Any) -> None:
+        """Begin anew."""
+        self._watch, self._waited, self._best, self._best_epoch = self._new_watch(), 0, None, 0
+
+    def after_train_epoch(self, runner: Any) -> None:
+        """Look at the number, and stop when it has not been better for long enough."""
+        if self._watch.improves(runner.epoch_stats):
+            self._waited, self._best_epoch = 0, runner.epochs
+            if self.restore_best_weights:
+                self._best = runner.copy_weights()
+            return
+        self._waited += 1
+        if self._waited >= self.patience:
+            runner.stop = True
+            if runner.rank == 0:
+                logger.info(
+                    "EarlyStopping: %s was best in epoch %d; stopping after epoch %d.",
+                    *(self.monitor, self._best_epoch, runner.epochs),
+                )
+
+    def after_run(self, runner: Any) -> None:
+        """Put the best weights back, where a later epoch changed them."""
+        if self._best is not None and self._best_epoch != runner.epochs:
+            runner.put_back_weights(self._best)
+        self._best = None
+
+    def _new_watch(self) -> Watch:
+        return Watch("EarlyStopping", self.monitor, self.mode, self.min_delta)

@@ -1,0 +1,292 @@
+"""Fsdp: a model larger than a worker. Owns cutting weights, gradients and optimizer state into one shard a rank.
+
+torch's FSDP2 does it: the weights of a block are whole on a rank only while it computes with them. What is averaged,
+and how a rank's loss is weighed, is as for every other sync.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from orca.core.world import World
+from orca.errors import ArgumentError
+from orca.frameworks.torch.sync import (
+    _CLIP_SLACK,
+    ELEMENTWISE,
+    Clipping,
+    _backward_zeros,
+    _follows,
+    _scaled,
+    _share_buffers,
+)
+
+# Parameters from which on a part of a model is gathered on its own: below, a collective costs more than it saves.
+_LARGE = 2**20
+
+
+class FullySharded:
+    """Shard everything with torch's fully_shard; every rank updates its shards.
+
+    The optimizer object stays the user's own, with all settings of its groups: the groups hold the sharded parameters
+    from now on.
+
+    Args:
+        model: The model with its weights; those of rank 0 count. It is changed in place.
+        optimizer: Its optimizer, made for the parameters as they are.
+        world: The ranks.
+        optimizer_state: A whole state for the optimizer, of any sync; by default what the optimizer holds.
+        device: Where the shards shall be; by default where the model is. A model that is not there yet is brought
+            there block by block: it need not fit there as a whole.
+
+    Raises:
+        ArgumentError: This torch cannot do it here, or the model or optimizer cannot be sharded.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        world: World,
+        optimizer_state: dict[str, Any] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.world, self.alone = model, optimizer, world, False
+        self.module: nn.Module = model
+        first = next(model.parameters(), torch.empty(0))
+        self.device = device or first.device
+        fully_shard = _fully_shard(self.device)
+        _check(model, optimizer)
+        for tensor in model.parameters():
+            tensor.data = tensor.data.contiguous()
+            dist.broadcast(tensor.data, 0)
+        saved = optimizer_state or optimizer.state_dict()
+        # The optimizer must not hold whole parameters while these are cut, one block after the other.
+        places = _let_go(optimizer, model)
+        self._shard(fully_shard)
+        _share_buffers(model)
+        self.params = list(model.parameters())
+        self._take_up(places, saved)
+
+    def zero(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Leave gradients where they are: whole, on every rank."""
+        self.alone = True
+        self.model.set_requires_gradient_sync(False)  # type: ignore[operator]
+        try:
+            yield
+        finally:
+            self.alone = False
+            self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Scale the loss; gradients are averaged into their shards while the backward pass goes on."""
+        _scaled(loss, weight).backward()
+        self._average_scalars()
+
+    def idle(self, output: Any) -> None:
+        """Send zeros back through the model: this rank's shards need the others' gradients."""
+        _backward_zeros(output)
+        self._average_scalars()
+
+    def clip(self, clipping: Clipping) -> None:
+        """Clip the shards; a norm is that of all ranks' shards together."""
+        grads = [_local(param.grad) for param in self.params if param.grad is not None]
+        if clipping.bounds is not None:
+            for grad in grads:
+                grad.clamp_(*clipping.bounds)
+        if clipping.norm is not None:
+            squares = torch.zeros((), dtype=torch.float64, device=self.device)
+            for param in self.params:
+                if param.grad is not None and (param.dim() or self.world.rank == 0):  # scalars are on every rank
+                    squares += _local(param.grad).double().square().sum()
+            dist.all_reduce(squares)
+            factor = (clipping.norm / (squares.sqrt() + _CLIP_SLACK)).clamp(max=1.0)
+            for grad in grads:
+                grad.mul_(factor)
+
+    def step(self, leader: int, update: Callable[[], Any]) -> None:
+        """Update this rank's shards."""
+        update()
+        _share_buffers(self.model, leader)
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the whole state on the CPU of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
+        return self._whole(self.model.state_dict())
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the whole state on the CPU of rank 0, by the numbers of the parameters; the settings elsewhere."""
+        told = self.optimizer.state_dict()
+        state = {number: self._whole(entries) for number, entries in told["state"].items()}
+        return {"state": state if self.world.rank == 0 else {}, "param_groups": told["param_groups"]}
+
+    def close(self) -> None:
+        """Hold nothing else."""
+
+    def _shard(self, fully_shard: Callable[..., Any]) -> None:
+        mesh = init_device_mesh(self.device.type, (self.world.size,))
+        options: dict[str, Any] = {"mesh": mesh}
+        self.scalars = [param for param in self.model.parameters() if not param.dim()]
+        for param in self.scalars:
+            param.data = param.data.to(self.device)
+        if self.scalars and "ignored_params" in inspect.signature(fully_shard).parameters:
+            options["ignored_params"] = set(self.scalars)  # nothing to cut: they stay on every rank
+        blocks = [block for block in _blocks(self.model) if not _shares(block, self.model)]
+        for block in [*blocks, self.model]:
+            fully_shard(block, **options)
+            if self.device.type == "cpu":
+                block.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+        self.model.register_forward_hook(_reshard_after_evaluation)
+
+    def _take_up(self, places: list[list[str | nn.Parameter]], saved: dict[str, Any]) -> None:
+        """Give the optimizer the sharded parameters, the settings of a state, and this rank's shards of that state."""
+        named = dict(self.model.named_parameters())
+        numbered: list[tuple[int, nn.Parameter]] = []
+        for group, names, kept in zip(self.optimizer.param_groups, places, saved["param_groups"], strict=True):
+            group["params"] = [named[name] if isinstance(name, str) else name for name in names]
+            numbered += zip(kept["params"], group["params"], strict=True)
+        self.optimizer.load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
+        for number, param in numbered:
+            if saved["state"].get(number):
+                entries = saved["state"][number].items()
+                self.optimizer.state[param] = {key: _cut(value, param, self.world) for key, value in entries}
+
+    def _average_scalars(self) -> None:
+        if self.alone:
+            return
+        for param in self.scalars:
+            if param.grad is not None:
+                dist.all_reduce(param.grad)
+                param.grad /= self.world.size
+
+    def _whole(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """Return a dict with whole tensors on the CPU, one after the other; an empty one on other ranks than 0."""
+        whole: dict[str, Any] = {}
+        for key, value in entries.items():
+            full = value.full_tensor() if hasattr(value, "full_tensor") else value
+            if self.world.rank == 0:
+                whole[key] = full.detach().cpu().clone() if isinstance(full, torch.Tensor) else full
+        return whole
+
+
+def _fully_shard(device: torch.device) -> Callable[..., Any]:
+    """Return torch's function, where it is exact.
+
+    gloo before torch 2.8 refuses to average what it scatters, or gives the sum for it: there we ask for sums, which
+    torch before 2.8 does not let us.
+    """
+    try:
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+    except ImportError:  # torch < 2.6
+        from torch.distributed._composable.fsdp import FSDPModule, fully_shard  # type: ignore[no-redef]
+    if device.type == "cpu" and not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+        raise ArgumentError(
+            f"fully sharded training between CPUs needs torch 2.8 or newer; got torch {torch.__version__}. Install a "
+            "newer torch, train on GPUs, or shard the optimizer's state alone (the sharded backend)."
+        )
+    sharding: Callable[..., Any] = fully_shard
+    return sharding
+
+
+def _check(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    known = next(kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim"))
+    if known is not torch.optim.Optimizer and known not in ELEMENTWISE:
+        raise ArgumentError(
+            f"fully sharded training cannot use {known.__name__}: it must see whole weights. Pass one that works "
+            "number by number, such as AdamW, or use a replicated or sharded backend."
+        )
+    kinds = sorted({str(param.dtype) for param in model.parameters() if param.requires_grad and param.dim()})
+    if len(kinds) > 1:
+        raise ArgumentError(
+            f"fully sharded training needs all trained weights in one precision; got {', '.join(kinds)}. Convert the "
+            "model, for instance with model.float(), or use a replicated backend."
+        )
+
+
+def _let_go(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str | nn.Parameter]]:
+    """Take parameters and state out of an optimizer; return the parameters' names, group by group."""
+    names = {id(param): name for name, param in model.named_parameters()}
+    places: list[list[str | nn.Parameter]] = []
+    for group in optimizer.param_groups:
+        places.append([names.get(id(param), param) for param in group["params"]])
+        group["params"] = []
+    optimizer.state = defaultdict(dict)
+    return places
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the parts of a model that are gathered on their own, inner ones first.
+
+    Repeated blocks of a list, and large parts. A single layer only where its container is certain to call it: others
+    may be looked into instead (attention reads the weights of its projections, a head those of an embedding).
+    """
+    children = [child for child in module.children() if _size(child)]
+    listed = isinstance(module, nn.ModuleList | nn.Sequential)
+    for child in children:
+        layered = any(True for _ in child.children())
+        called = type(child).forward is not nn.Module.forward  # a list is not: there is nothing to gather before
+        repeated = listed and layered and sum(type(other) is type(child) for other in children) > 1
+        if repeated and called:
+            yield child
+        elif layered and not isinstance(child, nn.MultiheadAttention):
+            inner = list(_blocks(child))
+            yield from inner
+            if called and _size(child) - sum(map(_size, inner)) >= _LARGE:
+                yield child
+        elif isinstance(module, nn.Sequential) and _size(child) >= _LARGE:
+            yield child
+
+
+def _shares(block: nn.Module, model: nn.Module) -> bool:
+    """Say whether a block has a parameter that the rest of the model has too: torch would untie them."""
+    inside = {id(module) for module in block.modules()}
+    own = {id(param) for param in block.parameters()}
+    outside = (module for module in model.modules() if id(module) not in inside)
+    return any(id(param) in own for module in outside for param in module.parameters(recurse=False))
+
+
+def _size(module: nn.Module) -> int:
+    return sum(param.numel() for param in module.parameters())
+
+
+def _reshard_after_evaluation(module: nn.Module, given: Any, output: Any) -> None:
+    """Free what is whole: torch keeps the outermost weights for a backward pass that does not come."""
+    if not torch.is_grad_enabled():
+        module.reshard()  # type: ignore[operator]
+
+
+def _cut(value: Any, param: nn.Parameter, world: World) -> Any:
+    """Return this rank's shard of an entry of the optimizer's state, which is whole on every rank."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    mesh = getattr(param, "device_mesh", None)
+    if not value.dim() or mesh is None:
+        return value.clone()
+    try:
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+    except ImportError:  # torch < 2.5
+        from torch.distributed._tensor import DTensor, Replicate, Shard  # type: ignore[no-redef]
+    kind = param.dtype if value.is_floating_point() else value.dtype
+    if not _follows(value, param):
+        return DTensor.from_local(value.to(param.device, kind, copy=True), mesh, [Replicate()], run_check=False)
+    chunk = -(-len(value) // world.size)  # as torch cuts the parameter
+    mine = value[chunk * world.rank : chunk * (world.rank + 1)].to(param.device, kind, copy=True)
+    return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=param.shape, stride=param.stride())
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    """Return this rank's shard of a tensor, or the tensor where it is whole."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local

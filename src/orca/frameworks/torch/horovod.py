@@ -1,0 +1,230 @@
+"""Horovod: replicas of a torch model that agree by Horovod's collectives. Owns what travels through it, and when.
+
+A gradient leaves as soon as the backward pass has it, while the pass goes on, and Horovod puts those that are ready at
+the same time into one message. Results are those of the other syncs: means over ranks of losses that are weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+from orca.core.horovod import join, leave, together
+from orca.core.tree import flatten, map_tree
+from orca.core.world import World
+from orca.errors import ArgumentError
+from orca.frameworks.torch.sync import Clipping, clip_gradients
+
+_WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
+
+
+class Horovod:
+    """Average gradients with Horovod; every rank updates all weights.
+
+    Attributes:
+        module: The model itself: Horovod needs no wrapper.
+        weight: This rank's weight in the step, where the user's own code calls backward (`hands_on`).
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World, hands_on: bool = False
+    ) -> None:
+        self.module, self.optimizer, self.world, self.hands_on = model, optimizer, world, hands_on
+        self.weight, self.alone, self.agreed = 1.0, False, False
+        self.horovod, self.number = join(world, "torch")
+        self.sparse = {
+            id(getattr(part, "weight", None)) for part in model.modules() if getattr(part, "sparse", False) is True
+        }
+        self.waiting: dict[str, Callable[[], None]] = {}
+        self.idling: set[str] | None = None
+        self.hooks = [
+            param.register_post_accumulate_grad_hook(partial(self._ready, name))
+            for name, param in model.named_parameters()
+            if param.requires_grad
+        ]
+        try:
+            self._share([*model.parameters(), *model.buffers()], 0, "weights")
+            self._share_optimizer()
+        except BaseException:
+            self.close()
+            raise
+
+    def zero(self) -> None:
+        """Forget the gradients of the last step."""
+        self.optimizer.zero_grad()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Leave gradients where they are."""
+        self.alone = True
+        yield
+        self.alone = False
+
+    def backward(self, loss: torch.Tensor, weight: float) -> None:
+        """Scale the loss and compute gradients: each leaves when it is there; return when all means are back."""
+        self.agreed = False
+        (loss if weight == 1.0 else loss * weight).backward()
+        if not self.alone and not self.agreed:
+            self._agree()
+
+    def idle(self, output: Any) -> None:
+        """Give zeros to the means: through the model, whose own collectives need this rank too."""
+        leaves = [leaf for leaf in flatten(output)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        self.idling = {name for name, param in self._trained() if param.grad is not None}
+        self.agreed = False
+        torch.autograd.backward(leaves, [torch.zeros_like(leaf) for leaf in leaves])
+        if not self.alone and not self.agreed:
+            self._agree()
+        self.idling = None
+
+    def clip(self, clipping: Clipping) -> None:
+        """Clip the gradients, which are whole on every rank."""
+        clip_gradients(self.module.parameters(), clipping)
+
+    def step(self, leader: int, update: Callable[[], Any]) -> None:
+        """Step the optimizer."""
+        update()
+        self._share(list(self.module.buffers()), leader, "buffers")
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the model's own state: it is whole on every rank."""
+        return self.module.state_dict()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's own state: it is whole on every rank."""
+        return self.optimizer.state_dict()
+
+    def close(self) -> None:
+        """Leave Horovod; nothing can be sent after it."""
+        for hook in self.hooks:
+            hook.remove()
+        self.waiting.clear()
+        leave("torch")
+
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]
+
+    def _ready(self, name: str, param: torch.Tensor) -> None:
+        """Let a gradient set out in the midst of a backward pass."""
+        if self.alone:
+            return
+        if name in self.waiting:
+            raise ArgumentError(
+                f"the gradient of {name!r} came twice in one backward pass. Where activations are checkpointed, "
+                "pass use_reentrant=False to torch.utils.checkpoint."
+            )
+        if self.hands_on and not self.waiting:  # nobody calls us when the user's own backward pass is over
+            Variable._execution_engine.queue_callback(self._agree)
+        self._send(name, param)
+
+    def _agree(self) -> None:
+        """Send what the backward pass left out, and wait for the means.
+
+        A weight that had no part in the loss has no gradient, and the optimizer must not touch it: that holds where
+        it had no part on any rank. Elsewhere this rank's gradient is zero.
+        """
+        self.agreed = True
+        trained = self._trained()
+        if not trained:
+            return
+        took_part = torch.tensor(
+            [float(param.grad is not None if self.idling is None else name in self.idling) for name, param in trained]
+        )
+        for name, param in trained:
+            if name not in self.waiting:
+                if param.grad is None:
+                    param.grad = _nothing(param, id(param) in self.sparse)
+                self._send(name, param)
+        with together(self.world):
+            handle = self.horovod.allreduce_async_(took_part, name=self._name("who took part"), op=self.horovod.Sum)
+            for receive in self.waiting.values():
+                receive()
+            self.horovod.synchronize(handle)
+        self.waiting.clear()
+        for (_, param), ranks in zip(trained, took_part.tolist(), strict=True):
+            if not ranks:
+                param.grad = None
+
+    def _send(self, name: str, param: torch.Tensor) -> None:
+        """Let a gradient set out; remember how its mean is received."""
+        assert param.grad is not None
+        with together(self.world):
+            send = self._send_entries if param.grad.is_sparse else self._send_mean
+            self.waiting[name] = send(self._name(f"gradient of {name}"), param, param.grad)
+
+    def _send_mean(self, name: str, param: torch.Tensor, grad: torch.Tensor) -> Callable[[], None]:
+        plain = (torch.view_as_real(grad) if grad.is_complex() else grad).detach()
+        kind = plain.dtype if plain.dtype in _WIRES else torch.float32
+        wire = plain.to(self._carrier(plain), kind).contiguous()
+        if not wire.numel():
+            return lambda: None
+        if self.weight != 1.0:
+            wire = wire * self.weight  # Horovod's own factors must be the same on all ranks
+        handle = self.horovod.allreduce_async_(wire, name=name, op=self.horovod.Average)
+
+        def receive() -> None:
+            self.horovod.synchronize(handle)
+            if wire is not plain:
+                plain.copy_(wire)
+
+        return receive
+
+    def _send_entries(self, name: str, param: torch.Tensor, grad: torch.Tensor) -> Callable[[], None]:
+        """Do the same for a sparse gradient: all ranks' entries are kept, as one process would have had them."""
+        entries = {"indices": grad._indices().t(), "values": grad._values() * (self.weight / self.world.size)}
+        handles = [
+            self.horovod.allgather_async(part.to(self._carrier(part)).contiguous(), name=f"{name}: {what}")
+            for what, part in entries.items()
+        ]
+
+        def receive() -> None:
+            indices, values = (self.horovod.synchronize(handle).to(grad.device) for handle in handles)
+            param.grad = torch.sparse_coo_tensor(indices.t(), values, grad.shape)
+
+        return receive
+
+    def _share(self, tensors: Sequence[torch.Tensor], leader: int, what: str) -> None:
+        """Give every rank the leader's tensors, in one broadcast of their bytes."""
+        parts = [tensor.detach() for tensor in tensors if tensor.numel()]
+        if not parts:
+            return
+        carrier = self._carrier(parts[0])
+        flat = torch.cat([part.to(carrier).contiguous().view(-1).view(torch.uint8) for part in parts])
+        with together(self.world):
+            self.horovod.broadcast_(flat, leader, name=self._name(what))
+        if self.world.rank == leader:
+            return
+        sizes = [part.numel() * part.element_size() for part in parts]
+        for part, shared in zip(parts, flat.split(sizes), strict=True):
+            # A copy, as numbers of 4 or 8 bytes may not begin just anywhere.
+            part.copy_(shared.clone().view(part.dtype).view(part.shape))
+
+    def _share_optimizer(self) -> None:
+        """Give every rank the optimizer of rank 0, where it has a state already."""
+        mine = self.optimizer.state_dict() if self.world.rank == 0 and self.optimizer.state else None
+        plain = map_tree(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, mine)
+        with together(self.world):
+            shared = self.horovod.broadcast_object(plain, 0, name=self._name("optimizer"))
+        if shared is not None and self.world.rank:
+            self.optimizer.load_state_dict(shared)
+
+    def _name(self, what: str) -> str:
+        return f"{self.number}: {what}"
+
+    def _carrier(self, tensor: torch.Tensor) -> torch.device:
+        """Return where a tensor must be for Horovod: a build without CUDA takes those of the CPU alone."""
+        return tensor.device if self.horovod.cuda_built() else torch.device("cpu")
+
+
+def _nothing(param: torch.Tensor, sparse: bool) -> torch.Tensor:
+    """Return a gradient of zero, in the kind this parameter's gradients have."""
+    if not sparse:
+        return torch.zeros_like(param)
+    indices = torch.zeros((1, 0), dtype=torch.int64, device=param.device)
+    return torch.sparse_coo_tensor(indices, param.new_zeros((0, *param.shape[1:])), param.shape)

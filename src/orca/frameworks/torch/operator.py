@@ -1,0 +1,239 @@
+"""Operator: training in the user's own words. Owns TrainingOperator, and what of it is called when.
+
+What a subclass leaves alone is done by the learner itself, exactly. What it overrides is handed the rank's batches as a
+loader would give them; gradients are weighed by the rank's rows while they are averaged, and numbers by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+SCHEDULER_STEP = "scheduler_step_freq"
+SCHEDULER_STEP_BATCH = "batch"
+SCHEDULER_STEP_EPOCH = "epoch"
+SCHEDULER_STEP_MANUAL = "manual"
+NUM_STEPS = "num_steps"
+NUM_SAMPLES = "num_samples"
+
+
+class TrainingOperator:
+    """Say how to train, validate and predict: subclass it, override what differs, pass the class to from_torch.
+
+    Args:
+        config: What the creators get.
+        models: The models, wrapped for all ranks.
+        optimizers: Their optimizers.
+        world_rank: This rank.
+        criterion: The loss.
+        schedulers: Learning rate schedulers.
+        use_fp16: Whether forward passes run in half precision.
+        use_tqdm: Whether a progress bar is wanted.
+        others: Accepted: sync_stats, dist_backend, device_ids, use_gpu of older releases.
+
+    Example:
+        >>> class Twice(TrainingOperator):
+        ...     def train_batch(self, batch, batch_info):
+        ...         stats = super().train_batch(batch, batch_info)
+        ...         return stats | {"double_loss": 2 * stats["train_loss"]}
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        models: Any,
+        optimizers: Any,
+        world_rank: int,
+        criterion: Any = None,
+        schedulers: Any = None,
+        use_fp16: bool = False,
+        use_tqdm: bool = False,
+        **others: Any,
+    ) -> None:
+        self._config, self._criterion, self._world_rank = config, criterion, world_rank
+        self._models, self._optimizers, self._schedulers = _listed(models), _listed(optimizers), _listed(schedulers)
+        self._use_fp16, self._use_tqdm = use_fp16, use_tqdm
+        self.global_step = 0
+        self.setup(config)
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepare what the operator needs of its own."""
+
+    def train_epoch(self, iterator: Iterator[Any], info: dict[str, Any], callbacks: Any = None) -> dict[str, Any]:
+        """Train one epoch; return means over its rows.
+
+        Args:
+            iterator: This rank's batches.
+            info: epoch_idx, num_steps, scheduler_step_freq, and what the user gave to fit.
+            callbacks: Accepted.
+        """
+        means = Means()
+        for batch_idx, batch in enumerate(iterator):
+            told = dict(self.train_batch(batch, {"batch_idx": batch_idx, "global_step": self.global_step} | info))
+            rows = told.pop(NUM_SAMPLES, rows_in(batch))
+            means.add(told, getattr(iterator, "rows", rows))
+            if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_BATCH:
+                self._step_schedulers()
+            self.global_step += 1
+        if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_EPOCH:
+            self._step_schedulers()
+        return means.summary()
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        """Train on one batch; return at least train_loss."""
+        _, _, loss = self.forward_batch(batch, batch_info)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"train_loss": loss.detach(), NUM_SAMPLES: rows_in(batch)}
+
+    def forward_batch(self, batch: Any, batch_info: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """Return (output, target, loss) of one batch."""
+        *features, target = batch
+        output = self.model(*features)
+        return output, target, self.criterion(output, target)
+
+    def validate(
+        self, val_iterator: Iterator[Any], info: dict[str, Any], metrics: Any = None, num_steps: int | None = None
+    ) -> dict[str, Any]:
+        """Evaluate; return means over the rows. Unless overridden, metrics are exact over all ranks."""
+        means = Means()
+        for batch_idx, batch in enumerate(val_iterator):
+            told = dict(self.validate_batch(batch, {"batch_idx": batch_idx} | info))
+            rows = told.pop(NUM_SAMPLES, rows_in(batch))
+            means.add(told, getattr(val_iterator, "rows", rows))
+        return means.summary()
+
+    def validate_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        """Evaluate one batch; return means over its rows."""
+        with torch.no_grad():
+            _, _, loss = self.forward_batch(batch, batch_info)
+        return {"val_loss": loss, NUM_SAMPLES: rows_in(batch)}
+
+    def predict(self, pred_iterator: Iterable[Any]) -> list[Any]:
+        """Return the outputs for several batches."""
+        return [self.predict_batch(batch) for batch in pred_iterator]
+
+    def predict_batch(self, batch: Any) -> Any:
+        """Return the output for one batch of features."""
+        features = batch if isinstance(batch, tuple | list) else (batch,)
+        return self.model(*features)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the operator wants to keep of its own; it is saved with the model."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what state_dict returned."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return what the creators get."""
+        return self._config
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """Return the models."""
+        return self._models
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the first model."""
+        return self._models[0]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers."""
+        return self._optimizers
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return the first optimizer."""
+        return self._optimizers[0]
+
+    @property
+    def schedulers(self) -> list[Any]:
+        """Return the learning rate schedulers."""
+        return self._schedulers
+
+    @property
+    def scheduler(self) -> Any:
+        """Return the first scheduler, None where there is none."""
+        return next(iter(self._schedulers), None)
+
+    @property
+    def criterion(self) -> Any:
+        """Return the loss."""
+        return self._criterion
+
+    @property
+    def world_rank(self) -> int:
+        """Return this rank."""
+        return self._world_rank
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def use_gpu(self) -> bool:
+        """Say whether the model is on a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def use_fp16(self) -> bool:
+        """Say whether forward passes run in half precision."""
+        return self._use_fp16
+
+    @property
+    def use_tqdm(self) -> bool:
+        """Say whether a progress bar is wanted."""
+        return self._use_tqdm
+
+    def _step_schedulers(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.step()
+
+
+class Means:
+    """Add up numbers by rows, on their device, and return their means at the end."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        self.rows: dict[str, int] = {}
+        self.total = 0
+
+    def add(self, numbers: dict[str, Any], rows: int) -> None:
+        """Add the means of a batch of so many rows; a batch without rows counts nothing."""
+        self.total += rows
+        for name, value in numbers.items() if rows else ():
+            value = value.detach() if isinstance(value, torch.Tensor) else value
+            self.sums[name] = self.sums.get(name, 0.0) + value * rows
+            self.rows[name] = self.rows.get(name, 0) + rows
+            self.last[name] = value
+
+    def summary(self) -> dict[str, Any]:
+        """Return each mean, and each last value under its name with last_ before it."""
+        means = {name: float(total) / self.rows[name] for name, total in self.sums.items()}
+        return means | {f"last_{name}": float(value) for name, value in self.last.items()} | {NUM_SAMPLES: self.total}
+
+
+def overrides(operator: Any, *names: str) -> bool:
+    """Say whether an operator class has methods of its own under these names."""
+    return any(getattr(operator, name) is not getattr(TrainingOperator, name) for name in names)
+
+
+def rows_in(batch: Any) -> int:
+    """Return the rows of a batch as a loader gives it."""
+    while isinstance(batch, dict | tuple | list):
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+    return len(batch)
+
+
+def _listed(things: Any) -> list[Any]:
+    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]

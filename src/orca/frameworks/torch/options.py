@@ -1,0 +1,119 @@
+"""Options: how a torch model is trained beyond the plain step. Owns which of them go together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from orca.errors import ArgumentError
+from orca.frameworks.torch.sync import Clipping
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+STEP_FREQS = ("batch", "epoch", "manual", None)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Say how to train; each is off by default.
+
+    Attributes:
+        scheduler: A creator `(optimizer, config)` of learning rate schedulers.
+        step_freq: When schedulers step: after each "batch" or "epoch"; "manual" (or None) leaves it to the user.
+        operator: The user's own TrainingOperator class.
+        precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
+        accumulate: Pieces into which a rank's part of a step is cut; their gradients are added up.
+        clipping: How gradients are clipped.
+        compiled: Whether to compile the model; a dict holds arguments of torch.compile.
+        ema: Decay of an exponential moving average of the weights, which evaluates and answers instead.
+        deterministic: Whether torch may use deterministic algorithms alone.
+        sync_batchnorm: Whether batch normalization sees the rows of all ranks.
+        unused: Whether parameters may take no part in a step.
+        squeeze: Whether answers lose their dimensions of size 1 but the first, as older releases did.
+    """
+
+    scheduler: Callable[..., Any] | None = None
+    step_freq: str | None = "batch"
+    operator: type | None = None
+    precision: str | None = None
+    accumulate: int = 1
+    clipping: Clipping = field(default_factory=Clipping)
+    compiled: bool | dict[str, Any] = False
+    ema: float | None = None
+    deterministic: bool = False
+    sync_batchnorm: bool = False
+    unused: bool = False
+    squeeze: bool = False
+
+    def check(self, sync: str) -> None:
+        """Check each option, and that they go together.
+
+        Raises:
+            ArgumentError: One is wrong, or two exclude each other.
+        """
+        if self.scheduler is not None and not callable(self.scheduler):
+            raise ArgumentError(
+                "scheduler_creator must be a function (optimizer, config) that returns a scheduler; "
+                f"got {type(self.scheduler).__name__}."
+            )
+        if self.step_freq not in STEP_FREQS:
+            raise ArgumentError(f"scheduler_step_freq must be 'batch', 'epoch' or 'manual'; got {self.step_freq!r}.")
+        if self.precision not in (None, *PRECISIONS):
+            raise ArgumentError(f"precision must be 'bf16', 'fp16' or None; got {self.precision!r}.")
+        if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ArgumentError(f"accumulate must be a positive whole number of pieces; got {self.accumulate!r}.")
+        if self.ema is not None and not (isinstance(self.ema, float) and 0.0 < self.ema < 1.0):
+            raise ArgumentError(f"ema must be a decay between 0 and 1, such as 0.999; got {self.ema!r}.")
+        for first, second in self._conflicts(sync):
+            raise ArgumentError(f"{first} and {second} do not go together yet. Leave one of them out.")
+
+    def _conflicts(self, sync: str) -> list[tuple[str, str]]:
+        half, split = self.precision == "fp16", self.accumulate > 1
+        pairs = [
+            (half and sync == "sharded", "precision='fp16'", "backend='bigdl' (precision='bf16' does)"),
+            (split and self.sync_batchnorm, "accumulate", "sync_batchnorm"),
+            (self.ema and sync == "fully sharded", "ema", "shard_model"),
+            (half and sync == "fully sharded", "precision='fp16'", "shard_model (precision='bf16' does)"),
+        ]
+        return [(first, second) for excluded, first, second in pairs if excluded]
+
+    def check_hands_on(self, whose: str) -> None:
+        """Check that nothing is asked for that must happen within a backward pass and an update of the user's own.
+
+        Raises:
+            ArgumentError: It is.
+        """
+        for asked, name in (
+            (self.accumulate > 1, "accumulate"),
+            (bool(self.clipping), "gradient clipping"),
+            (self.precision == "fp16", "precision='fp16'"),
+            (self.ema is not None, "ema"),
+            # Its backward pass adds up gradients of ranks, which are weighed only afterwards.
+            (self.sync_batchnorm, "sync_batchnorm"),
+        ):
+            if asked:
+                raise ArgumentError(
+                    f"{whose} does the backward pass and the update itself, where {name} cannot be brought in. "
+                    f"Do it there, or leave {name} out."
+                )
+
+
+def clipping_of(clip_norm: Any, clip_value: Any) -> Clipping:
+    """Return how to clip: to a norm, or into (-value, value) or (low, high).
+
+    Raises:
+        ArgumentError: A number is wrong.
+    """
+    bounds = None
+    if clip_value is not None:
+        bounds = (-clip_value, clip_value) if isinstance(clip_value, int | float) else tuple(clip_value)
+        if len(bounds) != 2 or not all(isinstance(b, int | float) for b in bounds) or not bounds[0] < bounds[1]:
+            raise ArgumentError(
+                f"clip_value must be a positive number or (low, high) with low < high; got {clip_value!r}."
+            )
+    if clip_norm is not None and not (isinstance(clip_norm, int | float) and 0 < clip_norm < math.inf):
+        raise ArgumentError(f"clip_norm must be a positive number; got {clip_norm!r}.")
+    return Clipping(bounds, None if clip_norm is None else float(clip_norm))

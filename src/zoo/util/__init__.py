@@ -1,0 +1,3 @@
+"""What programs need besides, as zoo.util names it."""
+
+__all__: list[str] = []

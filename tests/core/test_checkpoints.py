@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from orca.core import files
+from orca.core.checkpoints import Keeper, path_of, versions
+from orca.core.learner import State
+from orca.errors import ArgumentError, OrcaError
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path / "kept")
+        return
+    yield "memory://kept"
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+def write(state: State, path: str) -> None:
+    about = json.dumps([state.epoch, state.steps]).encode()
+    files.write(path, {"weights": state.payload["w"], "state.json": about}, {"weights", "state.json"})
+
+
+def write_file(state: State, path: str) -> None:
+    files.write(path, {"": b"%d" % state.steps}, set())
+
+
+def state(steps: int) -> State:
+    return State(steps=steps, payload={"w": b"w" * steps})
+
+
+def names(folder: str) -> list[str]:
+    fs, place = fsspec.core.url_to_fs(folder)
+    return sorted(os.path.basename(name) for name in fs.ls(place, detail=False))
+
+
+@pytest.mark.parametrize("writer", [write, write_file])
+def test_the_newest_versions_stay(folder: str, writer: Any) -> None:
+    with Keeper(folder, writer, keep=2) as keeper:
+        for steps in (0, 8, 9, 10, 100):
+            keeper.keep(state(steps))
+    assert versions(folder) == [10, 100]
+    assert path_of(folder) == f"{folder}/orca.100"
+    assert path_of(folder + "/", 10) == f"{folder}/orca.10"
+    assert names(folder) == ["orca.10", "orca.100"]
+    with Keeper(folder, writer, prefix="all") as keeper:
+        for steps in range(4):
+            keeper.keep(state(steps))
+    assert versions(folder, "all") == [0, 1, 2, 3]
+
+
+def test_a_name_of_ones_own_is_no_version_and_stays(folder: str) -> None:
+    with Keeper(folder, write, keep=1) as keeper:
+        for steps in (1, 2, 3):
+            keeper.keep(state(steps), name="last.ckpt")
+            keeper.keep(state(steps))
+    assert names(folder) == ["last.ckpt", "orca.3"]
+    fs, place = fsspec.core.url_to_fs(folder)
+    assert json.loads(fs.cat_file(f"{place}/last.ckpt/state.json")) == [0, 3]
+
+
+def test_what_was_just_written_stays_even_where_an_older_run_went_further(folder: str) -> None:
+    with Keeper(folder, write) as keeper:
+        for steps in (500, 600, 700):
+            keeper.keep(state(steps))
+    with Keeper(folder, write, keep=2) as keeper:
+        keeper.keep(state(5))
+    assert versions(folder) == [5, 700]
+
+
+def test_keep_returns_at_once_and_writes_one_state_at_a_time(folder: str) -> None:
+    gate, running, most = threading.Event(), [0], [0]
+
+    def slow(state: State, path: str) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        assert gate.wait(20)
+        write(state, path)
+        running[0] -= 1
+
+    keeper = Keeper(folder, slow)
+    keeper.keep(state(1))
+    assert versions(folder) == []  # it is still at the gate
+    second = threading.Thread(target=keeper.keep, args=(state(2),))
+    second.start()
+    second.join(0.3)
+    assert second.is_alive()  # bounded memory: the next waits for the former
+    gate.set()
+    second.join(20)
+    keeper.close()
+    assert versions(folder) == [1, 2]
+    assert most == [1]
+    assert not [thread for thread in threading.enumerate() if thread.name == "orca-keeper"]
+
+
+def test_close_need_not_wait(folder: str) -> None:
+    gate = threading.Event()
+    keeper = Keeper(folder, lambda state, path: (gate.wait(20), write(state, path))[1])
+    keeper.keep(state(1))
+    began = time.monotonic()
+    keeper.close(wait=False)
+    assert time.monotonic() - began < 10
+    gate.set()
+    keeper.close()
+    assert versions(folder) == [1]
+
+
+def test_a_failed_write_is_told_by_the_next_keep_and_then_it_goes_on(folder: str) -> None:
+    def full(state: State, path: str) -> None:
+        if state.steps == 2:
+            raise OSError("No space left on device")
+        write(state, path)
+
+    keeper = Keeper(folder, full, keep=1)
+    for steps in (1, 2):
+        keeper.keep(state(steps))
+    said = (
+        r"the checkpoint .*kept/orca.2 could not be written: OSError: No space left on device\. .*has room.*go on from"
+    )
+    with pytest.raises(OrcaError, match=said) as caught:
+        keeper.keep(state(3))
+    assert isinstance(caught.value.__cause__, OSError)
+    assert versions(folder) == [1]  # nothing is removed for a write that failed
+    keeper.keep(state(4))
+    keeper.close()
+    assert versions(folder) == [4]
+    keeper.keep(state(2))
+    with pytest.raises(OrcaError, match="orca.2 could not be written"):
+        keeper.close()
+    keeper.close()  # it is said once
+
+
+def test_a_failed_write_does_not_hide_the_error_of_the_training(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(state: State, path: str) -> None:
+        raise OSError("No space left on device")
+
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(ZeroDivisionError),
+        Keeper(folder, fail) as keeper,
+    ):
+        keeper.keep(state(1))
+        raise ZeroDivisionError
+    assert "orca.1 could not be written: OSError: No space left" in caplog.text
+
+
+def test_half_written_checkpoints_are_not_listed_and_drafts_are_cleaned(folder: str) -> None:
+    fs, place = fsspec.core.url_to_fs(folder)
+    with Keeper(folder, write) as keeper:
+        keeper.keep(state(3))
+    for name in ("orca.9/weights", "orca.8.draft-01234567/state.json", "other.8.draft-01234567/state.json"):
+        fs.makedirs(os.path.dirname(f"{place}/{name}"), exist_ok=True)
+        fs.pipe_file(f"{place}/{name}", b"")
+    for name in ("orca.07", "orca.x", "orca.5.pt", "my.orca.4", "events.out.tfevents.1.host.0"):
+        fs.pipe_file(f"{place}/{name}", b"")
+    assert versions(folder) == versions(folder, None) == [3]
+    assert path_of(folder, prefix=None) == f"{folder}/orca.3"
+    with Keeper(folder, write) as keeper:
+        keeper.keep(state(9))
+    assert versions(folder) == [3, 9]  # the half-written one was made again
+    assert [name for name in names(folder) if ".draft-" in name] == ["other.8.draft-01234567"]  # another's, perhaps
+
+
+def test_what_is_not_there_is_told_with_what_is(folder: str) -> None:
+    with pytest.raises(
+        ArgumentError, match="there are no checkpoints: the folder .*kept does not exist. Check the path"
+    ):
+        path_of(folder)
+    assert versions(folder) == versions(folder, None) == []
+    with Keeper(folder, write) as keeper:
+        for steps in (3, 12):
+            keeper.keep(state(steps))
+    with pytest.raises(ArgumentError, match=r"there is no checkpoint 4 in .*; there are orca.3, orca.12\. Pass one of"):
+        path_of(folder, 4)
+    with pytest.raises(
+        ArgumentError, match=r"kept holds no complete checkpoint net.<steps>. There are some with the prefix 'orca'"
+    ):
+        path_of(folder, prefix="net")
+    with Keeper(folder, write, prefix="net") as keeper:
+        keeper.keep(state(1))
+    for ask in (versions, lambda folder, prefix: path_of(folder, 3, prefix)):
+        with pytest.raises(
+            ArgumentError, match="holds checkpoints of several prefixes: 'net', 'orca'. Pass the prefix"
+        ):
+            ask(folder, None)
+    fs, place = fsspec.core.url_to_fs(folder)
+    fs.makedirs(f"{place}/empty")
+    with pytest.raises(ArgumentError, match=r"empty holds no complete checkpoint\. Check the path"):
+        path_of(f"{folder}/empty", prefix=None)
+
+
+def test_wrong_arguments_are_named(folder: str) -> None:
+    with pytest.raises(ArgumentError, match="keep must be the number of checkpoints that stay, 1 or more.*got 0"):
+        Keeper(folder, write, keep=0)
+    with pytest.raises(ArgumentError, match="prefix must be the beginning of a file name; got 'a/b'"):
+        Keeper(folder, write, prefix="a/b")
+
+
+def test_every_listed_version_loads_wherever_the_process_was_killed(
+    tmp_path: Path, run_program: Callable[..., Any]
+) -> None:
+    """Kill a training process 20 times while it writes and removes checkpoints, and look at what it left."""
+    pytest.importorskip("torch")
+    said = run_program(
+        """
+        import os, random, signal, sys, time
+        import fsspec, torch
+        from orca.core.checkpoints import Keeper, path_of, versions
+        from orca.core.learner import State
+        from orca.frameworks.torch.files import load_state, save_state
+
+        torch.set_num_threads(1)  # threads do not survive a fork
+        folder, drafts, total = sys.argv[1], 0, 0
+
+        local = type(fsspec.filesystem("file"))
+        write = local.pipe_file
+
+        def write_slowly(fs, spot, data):  # so that the kill finds it at any point, however fast the disk
+            write(fs, spot, data[: len(data) // 2])
+            time.sleep(0.003)
+            write(fs, spot, data)
+
+        local.pipe_file = write_slowly
+
+        def train():
+            steps = max(versions(folder), default=0)
+            with Keeper(folder, save_state, keep=3) as keeper:
+                while True:
+                    steps += 1
+                    payload = {"models": [{"w": torch.full((50_000,), float(steps))}], "optimizers": []}
+                    keeper.keep(State(steps=steps, payload=payload, position={"step": steps}))
+
+        random.seed(0)
+        for round in range(20):
+            before = max(versions(folder), default=0)
+            child = os.fork()
+            if not child:
+                train()
+            while max(versions(folder), default=0) <= before:
+                time.sleep(0.001)
+            time.sleep(random.uniform(0, 0.05))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            found = versions(folder)
+            assert found and found[-1] > before, (before, found)
+            for version in found:
+                state, _ = load_state(path_of(folder, version))
+                assert state.steps == version and state.position == {"step": version}
+                assert torch.equal(state.payload["models"][0]["w"], torch.full((50_000,), float(version)))
+            drafts += any(".draft-" in name for name in os.listdir(folder))
+            total += len(found)
+        with Keeper(folder, save_state, keep=3) as keeper:
+            keeper.keep(State(steps=10**6, payload={"models": [{}]}))
+        left = os.listdir(folder)
+        assert len(left) == 3 and all(name.split(".")[1].isdigit() for name in left), left
+        print(drafts, total)
+        """,
+        args=[str(tmp_path / "kept")],
+    )
+    drafts, total = map(int, said.stdout.split())
+    assert drafts > 3  # it was killed in the middle of writing or removing, and often
+    assert total > 20

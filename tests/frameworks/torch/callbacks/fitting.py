@@ -1,0 +1,53 @@
+"""Fitting: the small model that the tests of callbacks train, on one rank in this process or on two of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from frameworks.torch.alone import AloneEngine
+from orca import Estimator
+
+X = np.random.default_rng(0).normal(size=(21, 3)).astype(np.float32)  # uneven: the last of 4 steps of 6 has 3 rows
+Y = (X @ np.array([[1.0], [-2.0], [0.5]], np.float32)) + 0.3
+STEPS = 4
+
+
+class Alone(Estimator):
+    """Be an Estimator whose one rank runs in this process."""
+
+    engine = AloneEngine()  # type: ignore[assignment]
+
+
+def net(config: dict[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def adam(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=config.get("lr", 0.05))
+
+
+def estimator(ranks: int = 1, **options: Any) -> Estimator:
+    """Return an Estimator of a small model; one rank runs in this process."""
+    kind = Alone if ranks == 1 else Estimator
+    given = {"model": net, "optimizer": adam, "loss": nn.MSELoss(), "backend": "local", "seed": 7, "use_tqdm": False}
+    return kind.from_torch(**given | {"workers_per_node": ranks} | options)
+
+
+def fit(est: Estimator, *callbacks: Any, epochs: int = 1, valid: bool = False, **options: Any) -> list[dict[str, Any]]:
+    """Train in steps of 6 rows."""
+    data = {"validation_data": (X, Y)} if valid else {}
+    return est.fit((X, Y), epochs=epochs, batch_size=6, callbacks=list(callbacks), **data, **options)
+
+
+def weights(est: Estimator) -> dict[str, torch.Tensor]:
+    return dict(est.get_state_dict()["models"][0])
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Return the largest difference of any weight."""
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from frameworks.torch.callbacks.fitting import STEPS, X, Y, difference, estimator, fit, weights
+from orca.callbacks import Callback, MainCallback
+from orca.core.metrics import MSE
+from orca.errors import ArgumentError, CallbackFailed, WorkerFailed
+
+HOOKS = [name for name in dir(Callback) if name.startswith(("before_", "after_", "on_"))]
+
+
+class Diary(Callback):
+    """Write down each hook that is called, in a file for each rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rank = str(folder), 0
+
+    def note(self, *words: Any) -> None:
+        with open(f"{self.folder}/{self.rank}", "a") as file:
+            file.write(json.dumps(words) + "\n")
+
+
+def _noted(name: str) -> Any:
+    def hook(self: Diary, *given: Any, **named: Any) -> None:
+        if name.startswith("on_"):
+            self.note(name, *given, *([sorted(named["logs"])] if named.get("logs") else []))
+        else:
+            self.rank = given[0].rank
+            self.note(name)
+
+    return hook
+
+
+for name in HOOKS:
+    setattr(Diary, name, _noted(name))
+
+
+def read(folder: Path, rank: int = 0) -> list[list[Any]]:
+    return [json.loads(line) for line in (folder / str(rank)).read_text().splitlines()]
+
+
+class Own(MainCallback):
+    """Do the forward pass in the user's words."""
+
+    def on_iter_forward(self, runner: Any) -> None:
+        features, target = runner.batch
+        runner.output, runner.target = runner.model(features), target
+        runner.loss = ((runner.output - target) ** 2).mean()
+
+
+class Hands(Own):
+    """Do the backward pass and the update, too."""
+
+    def on_iter_backward(self, runner: Any) -> None:
+        runner.optimizer.zero_grad()
+        runner.loss.backward()
+        runner.optimizer.step()
+
+
+class Bad(Callback):
+    def after_train_iter(self, runner: Any) -> None:
+        if runner.rank == runner.size - 1:
+            raise KeyError("what is this")
+
+
+def test_hooks_of_a_fit_are_called_in_order_in_both_generations(tmp_path: Path) -> None:
+    fit(estimator(), Diary(tmp_path), valid=True)
+    told = read(tmp_path)
+    names = [line[0] for line in told]
+    step = ["before_train_iter", "on_batch_begin", "after_train_iter", "on_batch_end"]
+    begin = ["before_run", "on_train_begin", "before_train_epoch", "on_epoch_begin"]
+    validation = ["before_val_epoch", *["before_val_iter", "after_val_iter"] * STEPS, "after_val_epoch"]
+    end = ["after_train_epoch", "on_epoch_end", "after_run", "on_train_end"]
+    assert names == [*begin, *step * STEPS, *validation, *end]
+    assert [line[1] for line in told if line[0] == "on_batch_end"] == list(range(STEPS))
+    assert ["on_epoch_begin", 1] in told
+    (ended,) = [line for line in told if line[0] == "on_epoch_end"]
+    assert ended[1] == 1 and {"train_loss", "val_loss"} <= set(ended[2])
+
+
+def test_hooks_without_a_kind_of_their_own_serve_all_kinds(tmp_path: Path) -> None:
+    class Counts(Callback):
+        def __init__(self, file: Path) -> None:
+            self.file = str(file)
+
+        def after_iter(self, runner: Any) -> None:
+            with open(self.file, "a") as file:
+                file.write("x")
+
+    file = tmp_path / "iterations"
+    fit(estimator(), Counts(file), valid=True)
+    assert file.read_text() == "x" * 2 * STEPS
+
+
+def test_evaluation_alone_is_a_run_and_no_training(tmp_path: Path) -> None:
+    stats = estimator().evaluate((X, Y), batch_size=6, callbacks=[Diary(tmp_path)])
+    assert stats["num_samples"] == len(X)
+    names = [line[0] for line in read(tmp_path)]
+    each = ["before_val_iter", "after_val_iter"] * STEPS
+    assert names == ["before_run", "before_val_epoch", *each, "after_val_epoch", "after_run"]
+
+
+def test_callbacks_of_both_generations_share_a_fit_on_two_ranks_and_the_pocket(tmp_path: Path) -> None:
+    class Older:
+        """Be a callback by its hooks alone."""
+
+        def __init__(self, folder: str) -> None:
+            self.folder = folder
+
+        def set_model(self, model: Any) -> None:
+            self.parameters = sum(p.numel() for p in model.parameters())
+
+        def set_param(self, param: dict[str, Any]) -> None:
+            self.param = param
+
+        def set_trainer(self, trainer: Any) -> None:
+            self.trainer = trainer
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            told = [epoch, logs["train_loss"], logs["val_loss"], self.parameters, self.param, self.trainer.get("seen")]
+            Path(self.folder, f"older-{self.trainer.rank}-{epoch}").write_text(json.dumps(told))
+
+    class Newer(Callback):
+        def after_train_iter(self, runner: Any) -> None:
+            runner.put("seen", (runner.get("seen") or 0) + 1)
+
+        def after_train_epoch(self, runner: Any) -> None:
+            assert runner.metrics_stats["val_loss"] == runner.epoch_stats["val_loss"]
+            assert (runner.epochs, runner.num_steps, runner.size) == (runner.get("seen") // STEPS, STEPS, 2)
+            assert runner.global_step == runner.get("seen")
+            runner.put("gone", 1)
+            runner.update("gone", 2)
+            assert runner.get("gone") == 2
+            runner.remove("gone")
+            assert runner.get("gone") is None
+
+    est = estimator(2, config={"lr": 0.01})
+    stats = fit(est, Newer(), Older(str(tmp_path)), epochs=2, valid=True)
+    for rank in range(2):
+        for line in stats:
+            epoch, train, val, parameters, param, seen = json.loads(
+                (tmp_path / f"older-{rank}-{line['epoch']}").read_text()
+            )
+            assert (train, val) == (line["train_loss"], line["val_loss"])
+            assert (parameters, seen) == (21, STEPS * epoch)
+            assert param == {"epochs": 2, "steps": STEPS, "config": {"lr": 0.01}}
+
+
+def test_callback_that_raises_is_named_with_its_hook() -> None:
+    with pytest.raises(CallbackFailed, match="callback Bad failed in after_train_iter: KeyError: 'what is this'"):
+        fit(estimator(), Bad())
+
+
+def test_callback_that_raises_on_a_worker_is_named_on_the_driver() -> None:
+    with pytest.raises(WorkerFailed) as caught:
+        fit(estimator(2), Bad())
+    assert caught.value.rank == 1
+    assert "the callback Bad failed in after_train_iter: KeyError: 'what is this'" in caught.value.reason
+
+
+def test_what_a_callback_holds_is_released_after_a_failure(tmp_path: Path) -> None:
+    class Holder(Callback):
+        def __init__(self, file: Path) -> None:
+            self.file = str(file)
+
+        def release(self) -> None:
+            Path(self.file).write_text("released")
+            raise OSError("is logged")
+
+    with pytest.raises(CallbackFailed, match="callback Bad"):
+        fit(estimator(), Holder(tmp_path / "file"), Bad())
+    assert (tmp_path / "file").read_text() == "released"
+
+
+def test_second_main_callback_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="a run has one MainCallback at most; got Own, Hands"):
+        fit(estimator(), Own(), Callback(), Hands())
+
+
+@pytest.mark.parametrize("wrong", [Callback, "EarlyStopping", 3])
+def test_what_is_no_callback_is_refused(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match="callbacks must be instances of Callback; got"):
+        fit(estimator(), wrong)
+
+
+@pytest.mark.slow
+def test_main_callback_gives_the_weights_of_the_plain_step_on_uneven_ranks() -> None:
+    plain = estimator(2, metrics=[MSE()])
+    expected = fit(plain, epochs=2, valid=True)
+    for main in (MainCallback(), Own(), Hands()):
+        est = estimator(2, metrics=[MSE()])
+        stats = fit(est, main, epochs=2, valid=True)
+        assert difference(weights(est), weights(plain)) < 1e-6, main
+        for name in ("train_loss", "val_loss", "val_mse"):
+            assert [line[name] for line in stats] == pytest.approx([line[name] for line in expected], rel=1e-5)
+
+
+def test_main_callback_decides_on_the_schedulers() -> None:
+    class Twice(MainCallback):
+        def on_lr_adjust(self, runner: Any) -> None:
+            runner.step_schedulers()
+            runner.step_schedulers()
+            runner.epoch_stats["lr"] = runner.learning_rates[0]
+
+    def halving(optimizer: Any, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    est = estimator(scheduler_creator=halving, scheduler_step_freq="epoch", config={"lr": 0.4})
+    assert [line["lr"] for line in fit(est, Twice(), epochs=2)] == pytest.approx([0.1, 0.025])
+
+
+def test_main_callback_answers_in_its_own_words() -> None:
+    class Doubled(MainCallback):
+        def on_pred_forward(self, runner: Any) -> None:
+            runner.answer()
+            runner.output = runner.output * 2
+
+    class Shifted(Callback):
+        def after_pred_iter(self, runner: Any) -> None:
+            runner.output = runner.output + 1
+
+    est = estimator()
+    fit(est)
+    answers = est.predict(X, batch_size=6)
+    np.testing.assert_allclose(est.predict(X, batch_size=6, callbacks=[Doubled()]), 2 * answers, rtol=1e-6)
+    np.testing.assert_allclose(est.predict(X, batch_size=6, callbacks=[Doubled(), Shifted()]), 2 * answers + 1)
+    np.testing.assert_array_equal(est.predict(X, batch_size=6), answers)
+
+
+def test_several_models_are_trained_by_a_main_callback() -> None:
+    class Both(MainCallback):
+        def on_iter_forward(self, runner: Any) -> None:
+            features, target = runner.batch
+            first, second = runner.models
+            runner.output, runner.target = second(first(features)), target
+            runner.loss = runner.criterion(runner.output, target)
+
+        def on_iter_backward(self, runner: Any) -> None:
+            for optimizer in runner.optimizers:
+                optimizer.zero_grad()
+            runner.loss.backward()
+            for optimizer in runner.optimizers:
+                optimizer.step()
+
+    def two(config: dict[str, Any]) -> list[nn.Module]:
+        return [nn.Linear(3, 4), nn.Linear(4, 1)]
+
+    def steppers(models: Any, config: dict[str, Any]) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+
+    est = estimator(model=two, optimizer=steppers)
+    losses = [line["train_loss"] for line in fit(est, Both(), epochs=8)]
+    assert losses[-1] < losses[0] / 4
+
+
+def test_one_rank_alone_stops_all() -> None:
+    class Enough(Callback):
+        def after_train_iter(self, runner: Any) -> None:
+            runner.stop = runner.rank == 1 and runner.global_step == STEPS + 2
+
+    stats = fit(estimator(2), Enough(), epochs=5)
+    assert [line["batch_count"] for line in stats] == [STEPS, 2]
