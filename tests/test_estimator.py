@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from frameworks.torch.alone import AloneEngine
 from orca import Estimator
 from orca.core.metrics import Accuracy
-from orca.errors import ArgumentError, DataError, NotYet, WorkerFailed
+from orca.errors import ArgumentError, DataError, MissingDependency, WorkerFailed
 
 N = 10
 X = np.random.default_rng(1).normal(size=(N, 3)).astype(np.float32)
@@ -110,9 +111,11 @@ def test_a_profile_tells_where_time_went() -> None:
     made = estimator()
     (line,) = made.fit((X, Y), batch_size=4, profile=True, validation_data=(X, Y))
     steps = {f"mean_{name}_s" for name in ("data", "fwd", "bwd", "optimizer", "eval_fwd", "train_epoch")}
-    assert set(line["profile"]) == steps
-    assert all(value > 0 for value in line["profile"].values())
-    assert line["profile"]["mean_train_epoch_s"] > line["profile"]["mean_fwd_s"]
+    profile = line["profile"]
+    assert set(profile) == steps | {"ranks"}
+    assert [set(own) for own in profile["ranks"]] == [steps]
+    assert all(profile[name] == profile["ranks"][0][name] > 0 for name in steps)
+    assert profile["mean_train_epoch_s"] > profile["mean_fwd_s"]
     evaluated = made.evaluate((X, Y), profile=True)["profile"]
     assert evaluated["mean_eval_fwd_s"] > 0
     assert "profile" not in made.fit((X, Y))[0]
@@ -351,9 +354,9 @@ def test_wrong_arguments_of_evaluate_are_named() -> None:
         ({"metrics": [Accuracy]}, r"Write Accuracy\(\), with the brackets"),
         ({"model": 5}, "the model must be a torch.nn.Module or a function that returns one; got int"),
         ({"backend": "mpi"}, "backend must be one of .*; got backend: 'mpi'"),
-        ({"scheduler_creator": lambda optimizer, config: None}, "from_torch: scheduler_creator is not built yet"),
-        ({"training_operator_cls": object}, "from_torch: training_operator_cls is not built yet"),
-        ({"backend": "horovod"}, "backend 'horovod' is not built yet"),
+        ({"scheduler_creator": 3}, "scheduler_creator must be a function .* that returns a scheduler; got int"),
+        ({"training_operator_cls": object}, "training_operator_cls must be a subclass of TrainingOperator.*object"),
+        ({"seed": -1}, "seed must be a whole number, 0 or more; got -1"),
     ],
 )
 def test_wrong_arguments_of_from_torch_are_named(options: dict[str, Any], message: str) -> None:
@@ -361,16 +364,20 @@ def test_wrong_arguments_of_from_torch_are_named(options: dict[str, Any], messag
         estimator(**options)
 
 
-def test_what_is_not_built_yet_says_so() -> None:
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is not None, reason="Horovod is installed here")
+def test_horovod_says_how_to_get_it() -> None:
+    with pytest.raises(
+        MissingDependency, match="needs Horovod with its binding for torch, which is not installed"
+    ) as told:
+        estimator(backend="horovod")
+    assert "backend='ray'" in str(told.value)
+
+
+def test_callbacks_must_be_callbacks() -> None:
     made = estimator()
-    for name in ("callbacks", "validation_methods", "checkpoint_trigger"):
-        with pytest.raises(NotYet, match=f"fit: {name} is not built yet; leave it out") as caught:
-            made.fit((X, Y), **{name: [object()]})
-        assert isinstance(caught.value, NotImplementedError)
-        made.fit((X, Y), **{name: []})
-    for call in (made.evaluate, made.predict):
-        with pytest.raises(NotYet, match="callbacks are not built yet"):
-            call((X, Y), callbacks=[object()])
+    for call in (made.fit, made.evaluate, made.predict):
+        with pytest.raises(ArgumentError, match="callback"):
+            call((X, Y), callbacks=[object])
 
 
 def test_what_training_needs_is_asked_for() -> None:

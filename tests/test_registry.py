@@ -8,7 +8,7 @@ import pytest
 
 from orca import registry
 from orca.core.source import DataSpec
-from orca.errors import ArgumentError, MissingDependency, NotYet
+from orca.errors import ArgumentError, MissingDependency
 from orca.registry import BACKENDS, Backend, backend_of, engine_class, learner_class, source_of
 
 
@@ -25,14 +25,13 @@ def test_every_backend_has_an_engine() -> None:
 
 def test_an_unknown_backend_lists_the_known() -> None:
     with pytest.raises(
-        ArgumentError, match=r"one of bigdl, local, ray, spark, tf2, torch_distributed; got backend: 'sprk'"
+        ArgumentError, match=r"one of bigdl, horovod, local, ray, spark, tf2, torch_distributed; got backend: 'sprk'"
     ):
         backend_of("sprk")
 
 
-def test_horovod_says_what_does_the_same_today() -> None:
-    with pytest.raises(NotYet, match=r"backend 'horovod' is not built yet; backend='ray' or backend='spark'"):
-        backend_of("horovod")
+def test_horovod_runs_on_ray_and_where_that_is_not_up_on_spark() -> None:
+    assert backend_of("horovod") == Backend("ray", "horovod", otherwise="spark")
 
 
 def test_engines_load_by_name() -> None:

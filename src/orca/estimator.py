@@ -300,12 +300,14 @@ class Estimator:
             plan, checkpoint_trigger=trigger_of(trigger), checkpoint_folder=folder, checkpoint_keep=keep
         )
 
-    def _run_through(self, job: FitJob, shards: Callable[[int], Shards], max_failures: int) -> list[Any]:
+    def _run_through(
+        self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
+    ) -> list[Any]:
         """Run a fit; where a worker is lost or stuck, go on from the last checkpoint, so many times."""
         for failure in count(1):
             engine = self.engine
             try:
-                return engine.run(job, shards(engine.workers), self.settings)
+                return engine.run(job, shards(engine.workers), settings or self.settings)
             except (WorkerLost, WorkerStalled) as error:
                 if failure > max_failures:
                     raise
@@ -320,6 +322,8 @@ class Estimator:
 
     def _remember(self, history: History, metrics: Sequence[Metric]) -> None:
         """Add a fit to the history, and to the summaries where they are wanted."""
+        backend = self.backend.engine if self.backend else self._engine_name()
+        self.history.about = {"backend": backend, "workers_per_node": self.workers_per_node, **self.config}
         self.history.add(history.epochs, history.traces)
         if self._summaries is not None:
             first = self._current().steps - history.steps + 1
@@ -425,8 +429,9 @@ class Estimator:
     def load_state_dict(self, state_dict: dict[str, Any], blocking: bool = True) -> None:
         """Take over what get_state_dict returned, or the state dict of a model alone."""
         whole: dict[str, Any] = state_dict if "models" in state_dict else {"models": [state_dict]}
-        payload = {key: whole.get(key, []) for key in ("models", "optimizers", "schedulers")}
-        self._state = State(epoch=whole.get("epoch", 0), payload=payload)
+        payload = {"optimizers": [], "schedulers": []} | whole
+        epoch, steps = (int(payload.pop(key, 0)) for key in ("epoch", "steps"))
+        self._state = State(epoch=epoch, steps=steps, payload=payload)
 
     def save(self, path: str | None = None, entire: bool = False, **other_names: str) -> str:
         """Save weights and optimizer state; returns the path.
@@ -480,7 +485,7 @@ class Estimator:
         return self
 
     @staticmethod
-    def latest_checkpoint(checkpoint_dir: str) -> str:
+    def latest_checkpoint(checkpoint_dir: str) -> str | None:
         """Return the path of the newest checkpoint in a folder: one that a fit kept, or one of ModelCheckpoint.
 
         Raises:
@@ -494,15 +499,20 @@ class Estimator:
 
     def set_constant_gradient_clipping(self, min: float, max: float) -> None:
         """Clip each gradient into [min, max] from now on."""
-        self.learner = self.learner.with_clipping((min, max), None)
+        self._clip((min, max), None)
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
         """Clip the gradients of a step to this norm from now on."""
-        self.learner = self.learner.with_clipping(None, clip_norm)
+        self._clip(None, clip_norm)
 
     def clear_gradient_clipping(self) -> None:
         """Clip gradients no more."""
-        self.learner = self.learner.with_clipping(None, None)
+        self._clip(None, None)
+
+    def _clip(self, bounds: tuple[float, float] | None, norm: float | None) -> None:
+        if not hasattr(self.learner, "with_clipping"):
+            raise ArgumentError("the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue.")
+        self.learner = self.learner.with_clipping(bounds, norm)
 
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
         """Write what each fit from now on gives for TensorBoard, under log_dir/app_name."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,10 +11,11 @@ import pytest
 
 from orca.core.engine import Settings
 from orca.core.feed import Feed
-from orca.core.learner import FitPlan, Losses
+from orca.core.learner import FitPlan, Losses, Position, State
 from orca.core.loop import evaluate, run_epochs
 from orca.core.metrics import MAE, MSE, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
+from orca.core.triggers import MaxIteration, SeveralIteration
 from orca.core.world import World
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
@@ -24,7 +26,7 @@ TRAINING = ["num_samples", "epoch", "batch_count", "train_loss", "last_train_los
 class Summing(LinearLearner):
     """Learn nothing: the loss of a row is its value, so that every number can be worked out by hand."""
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan) -> Losses:
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         losses = Losses()
         for batch in batches:
             values = batch.x[: batch.rows, 0]
@@ -51,7 +53,14 @@ class LoopJob:
         feeds = {part: Feed(rows[part], world, plan.batch_size, shuffle=plan.shuffle, seed=0) for part in rows}
         self.learner.join(world, None, 0, training=True)
         return run_epochs(
-            self.learner, feeds["train"], feeds.get("valid"), self.metrics, plan, world, pulse, self.trained
+            self.learner,
+            feeds["train"],
+            feeds.get("valid"),
+            self.metrics,
+            plan,
+            world,
+            pulse,
+            Position(self.trained, 0, 0, 0),
         )
 
 
@@ -128,11 +137,11 @@ def test_validation_merges_exactly(ranks: int) -> None:
 def test_profile_tells_where_time_went() -> None:
     job = LoopJob(replace(PLAN, profile=True))
     histories = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)], [shard(1), shard(2)]), SETTINGS)
-    names = [f"mean_{name}_s" for name in ("data", "eval_fwd", "fwd", "bwd", "optimizer", "train_epoch")]
+    names = [f"mean_{name}_s" for name in ("data", "eval_fwd", "fwd", "bwd", "optimizer", "comm", "train_epoch")]
     for history in histories:
         for line in (*history.epochs, *history.mine):
-            assert list(line["profile"]) == names
-            assert all(0 <= seconds < 20 for seconds in line["profile"].values())
+            assert [name for name in line["profile"] if name != "ranks"] == names
+            assert all(0 <= line["profile"][name] < 20 for name in names)
         assert history.epochs[0]["profile"]["mean_bwd_s"] > 0
     for epoch in (0, 1):
         means = [history.mine[epoch]["profile"]["mean_train_epoch_s"] for history in histories]
@@ -142,9 +151,9 @@ def test_profile_tells_where_time_went() -> None:
 class Timed(Summing):
     """Spend exactly a second an epoch in the forward phase, for all that is said."""
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan) -> Losses:
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         pulse.profile["forward"] += 1.0
-        return super().train(batches, pulse, epoch, plan)
+        return super().train(batches, pulse, epoch, plan, first_step)
 
 
 def test_profile_is_the_mean_over_the_steps_of_its_own_epoch() -> None:
@@ -197,10 +206,10 @@ class Noting(Summing):
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         self.calls.append(("begin", steps))
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan) -> Losses:
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         kept = list(batches)
         self.seen.append([float(value) for batch in kept for value in batch.x[: batch.rows, 0]])
-        return super().train(iter(kept), pulse, epoch, plan)
+        return super().train(iter(kept), pulse, epoch, plan, first_step)
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         self.calls.append(("end", line["epoch"], "val_loss" in line))
@@ -247,3 +256,50 @@ def test_one_rank_that_asks_to_stop_stops_all_of_them(stopper: int) -> None:
     told = ThreadEngine(2).run(NotingJob(plan, 3, stopper), shards_of([shard(1, 2), shard(3)]), SETTINGS)
     assert [len(history.epochs) for history, _, _ in told] == [3, 3]
     assert [calls[-1] for _, _, calls in told] == ["finish", "finish"]
+
+
+@dataclass(frozen=True)
+class KeptJob(LoopJob):
+    """Keep checkpoints in a list, and go on from one of them."""
+
+    since: dict[str, Any] | None = None
+
+    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        kept: list[State] = []
+        keeper = type("Keeper", (), {"keep": staticmethod(kept.append)})() if world.rank == 0 else None
+        feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
+        self.learner.join(world, self.since and State(payload=self.since["payload"]), 0, training=True)
+        since = Position.from_json(self.since["position"]) if self.since else Position(0, 0, 0, 0)
+        history = run_epochs(self.learner, feed, None, (), self.plan, world, pulse, since, keeper)
+        return history, kept, self.learner.state().payload
+
+
+def test_fit_goes_on_from_any_checkpoint_as_if_it_had_not_ended() -> None:
+    plan = FitPlan(epochs=3, batch_size=2, checkpoint_trigger=SeveralIteration(2))
+    shards = [shard(1, 2, 3), shard(), shard(5, 7)]  # three steps an epoch
+    learner = LinearLearner(1, rate=0.001, momentum=0.9)
+    (history, kept, payload), *_ = ThreadEngine(3).run(KeptJob(plan, learner=learner), shards_of(shards), SETTINGS)
+    assert [(state.steps, state.epoch) for state in kept] == [(2, 0), (4, 1), (6, 2), (8, 2)]
+    for state in kept:
+        told = json.loads(json.dumps(state.position))
+        job = KeptJob(plan, learner=learner, since={"position": told, "payload": state.payload})
+        (again, later, ended), *others = ThreadEngine(3).run(job, shards_of(shards), SETTINGS)
+        for line, expected in zip(again.epochs, history.epochs, strict=True):
+            assert line == pytest.approx(expected, rel=1e-12)
+        assert [state.steps for state in later] == [steps for steps in (2, 4, 6, 8) if steps > state.steps]
+        np.testing.assert_array_equal(ended["models"][0]["weight"], payload["models"][0]["weight"])
+        assert all(other[0].epochs == again.epochs for other in others)
+
+
+def test_end_trigger_stops_within_an_epoch() -> None:
+    plan = FitPlan(epochs=9, batch_size=2, end_trigger=MaxIteration(4))
+    (history, *_), *_ = ThreadEngine(2).run(KeptJob(plan), shards_of([shard(1, 2, 3), shard(5, 7)]), SETTINGS)
+    assert [line["batch_count"] for line in history.epochs] == [3, 1]
+
+
+def test_traces_have_the_loss_of_every_step_over_all_ranks() -> None:
+    histories = ThreadEngine(3).run(LoopJob(PLAN), shards_of(UNEVEN), SETTINGS)
+    for line, trace in zip(histories[0].epochs, histories[0].traces, strict=True):
+        assert line["train_loss"] == pytest.approx(trace.losses.mean())  # two steps of two rows
+        assert line["last_train_loss"] == pytest.approx(trace.losses[-1])
+        assert trace.seconds > 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ import tensorflow as tf
 import tf_keras
 
 from orca import Estimator
-from orca.errors import ArgumentError, LossNotFinite, NotYet, OrcaError, WorkerFailed
+from orca.errors import ArgumentError, LossNotFinite, MissingDependency, NotYet, OrcaError, WorkerFailed
 from orca.faces.keras import KerasEstimator
 from orca.testing import ThreadEngine
 
@@ -630,8 +631,9 @@ def test_wrong_arguments_of_from_keras_are_refused(options: dict[str, Any], mess
         Estimator.from_keras(**options)
 
 
-def test_horovod_is_not_yet() -> None:
-    with pytest.raises(NotYet, match="backend='ray' or backend='spark'"):
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is not None, reason="Horovod is installed here")
+def test_without_horovod_its_backend_says_how_to_get_it() -> None:
+    with pytest.raises(MissingDependency, match="Run `make horovod`.*backend='ray' and backend='spark' give the same"):
         Estimator.from_keras(model_creator=classifier, backend="horovod")
 
 

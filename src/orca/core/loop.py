@@ -70,7 +70,8 @@ def run_epochs(
         began, before = time.perf_counter(), done.steps
         batches = endless if plan.steps_per_epoch else train.epoch(epoch, done.steps)
         batches = islice(batches, steps and steps - done.steps)
-        clock = Clock(plan, since.first_steps + history.steps, since.first_epoch + len(history.epochs), learner.pauses)
+        passed = since.first_steps + history.steps, since.first_epoch + len(history.epochs)
+        clock = Clock(plan, *passed, steps if learner.pauses else 0)
         losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
         while True:
             part = Part(batches, clock, done.steps + losses.steps)
@@ -96,7 +97,8 @@ def run_epochs(
         if plan.profile:
             evaluated = (_least(valid.steps, plan.validation_steps) or 0) if valid and validates else 0
             mine["profile"] = profile_of(pulse, losses.steps, evaluated) | {"mean_train_epoch_s": seconds}
-            line["profile"] = mean_profile(told := world.all_gather(mine["profile"])) | {"ranks": told}
+            profiles = world.all_gather(mine["profile"])
+            line["profile"] = mean_profile(profiles) | {"ranks": profiles}
         history.epochs.append(line)
         history.mine.append(mine)
         history.traces.append(trace)
@@ -113,20 +115,28 @@ def run_epochs(
 
 @dataclass
 class Clock:
-    """Count steps and epochs for the triggers; between the ends of epochs a trigger sees nothing but these counts."""
+    """Count steps and epochs for the triggers; between the ends of epochs a trigger sees nothing but these counts.
+
+    Attributes:
+        plan: The plan, with its triggers.
+        steps: Steps trained before this epoch.
+        epochs: Epochs trained before it.
+        last: The epoch's last step, after which triggers are asked when it has ended; None where nobody knows, 0 where
+            an epoch cannot be paused.
+    """
 
     plan: FitPlan
     steps: int
     epochs: int
-    pauses: bool
+    last: int | None
 
     def keeps(self, step: int) -> bool:
         """Say whether a checkpoint is due after this step of the epoch."""
-        return self.pauses and self._fires(self.plan.checkpoint_trigger, step)
+        return self._fires(self.plan.checkpoint_trigger, step)
 
     def ends(self, step: int) -> bool:
         """Say whether the fit ends after this step of the epoch."""
-        return self.pauses and self._fires(self.plan.end_trigger, step)
+        return self._fires(self.plan.end_trigger, step)
 
     def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
         """Return the moment in which an epoch of so many steps ended with these statistics."""
@@ -134,7 +144,9 @@ class Clock:
         return Moment(self.epochs + 1, self.steps + steps, True, line.get("val_loss", line["train_loss"]), score)
 
     def _fires(self, trigger: Trigger | None, step: int) -> bool:
-        return trigger is not None and trigger(Moment(self.epochs, self.steps + step, False))
+        if trigger is None or (self.last is not None and step >= self.last):
+            return False
+        return trigger(Moment(self.epochs, self.steps + step, False))
 
 
 class Part:
@@ -249,6 +261,8 @@ def profile_of(pulse: Pulse, trained: int = 0, evaluated: int = 0) -> dict[str, 
     if trained:
         phases |= {"fwd": ("forward", trained), "bwd": ("backward", trained), "optimizer": ("optimizer", trained)}
     means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for name, (phase, steps) in phases.items()}
+    if trained:  # what goes on beside the backward pass, and what all else waits for
+        means["mean_comm_s"] = (pulse.profile["communication"] + pulse.profile["wait"]) / trained
     pulse.profile = dict.fromkeys(pulse.profile, 0.0)
     return means
 

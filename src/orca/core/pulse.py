@@ -33,7 +33,8 @@ class Beat:
 class Pulse:
     """Mark where the training loop is: written by its thread, read by the link's, without locks.
 
-    `profile` holds the seconds spent in each phase while `profiling` is on.
+    `profile` holds the seconds spent in each phase while `profiling` is on, and those of communication, which may go
+    on beside other phases.
     """
 
     __slots__ = ("_since", "epoch", "loss", "phase", "profile", "progress", "rows", "stepped", "steps")
@@ -42,7 +43,7 @@ class Pulse:
         self.epoch = self.stepped = self.steps = self.progress = self.rows = 0
         self.phase = START
         self.loss: float | None = None
-        self.profile = dict.fromkeys(PHASES, 0.0)
+        self.profile = dict.fromkeys((*PHASES, "communication"), 0.0)
         self._since = 0.0
 
     def at(self, phase: int) -> None:

@@ -99,7 +99,9 @@ class KerasEstimator(Estimator):
             workers_per_node=workers_per_node,
             model_dir=model_dir,
             seed=natural("seed", seed),
-            settings=Settings(stall_timeout, bool(verbose), threads_per_worker or threads_asked_for()),
+            settings=Settings(
+                stall_timeout, bool(verbose), threads_per_worker or threads_asked_for(), log_to_driver=log_to_driver
+            ),
         )
 
     def fit(  # type: ignore[override]
@@ -122,6 +124,7 @@ class KerasEstimator(Estimator):
         shuffle: bool = True,
         on_nan: str = "raise",
         profile: bool = False,
+        max_failures: int = 0,
     ) -> dict[str, Any]:
         """Train, going on from the weights and the optimizer of the last fit (or load).
 
@@ -145,6 +148,7 @@ class KerasEstimator(Estimator):
             shuffle: Whether each epoch reads in a new order; a tf.data.Dataset decides for itself.
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             profile: Whether to add a `profile` with where time went, a list of one dict an epoch.
+            max_failures: How many times to begin this fit again by itself when a worker is lost or stuck.
 
         Returns:
             The history as Keras returns it (`loss`, `accuracy`, ...: a list of one value an epoch; `val_...` too) and
@@ -155,6 +159,7 @@ class KerasEstimator(Estimator):
             WorkerFailed: A worker failed, was lost or stalled; says which and why.
         """
         positive("epochs", epochs)
+        natural("max_failures", max_failures)
         natural("initial_epoch", initial_epoch)
         if initial_epoch >= epochs:
             raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
@@ -182,10 +187,11 @@ class KerasEstimator(Estimator):
             callbacks=given,
         )
         learner = replace(self.learner, features=spec.columns.features, class_weight=_class_weight(class_weight))
-        engine = self.engine
         settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
-        results = engine.run(FitJob(learner, plan, (), self._state), source.shards(engine.workers, valid), settings)
+        job = FitJob(learner, plan, (), self._state)
+        results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
         self._state = next(state for _, state in results if state is not None)
+        self._remember(results[0][0], ())
         if self.model_dir is not None:
             self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._state.epoch}")
         return _statistics(results[0][0].epochs)
@@ -370,6 +376,13 @@ class KerasEstimator(Estimator):
         return self
 
     restore = load_checkpoint
+
+    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> KerasEstimator:
+        """Load a checkpoint that a fit left in model_dir: the newest, or the one after `version` epochs."""
+        found = f"{path.rstrip('/')}/checkpoint-{version}" if version is not None else self.latest_checkpoint(path)
+        if found is None:
+            raise ArgumentError(f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained.")
+        return self.load_checkpoint(found)
 
     @classmethod
     def latest_checkpoint(cls, checkpoint_dir: str) -> str | None:

@@ -17,7 +17,7 @@ from orca.core.loop import History
 from orca.core.metrics import MSE
 from orca.core.pulse import Pulse
 from orca.core.world import TorchWorld
-from orca.errors import ArgumentError, DataError, LossNotFinite, NotYet
+from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.torch.build import build_loss, build_models, build_optimizers
 from orca.frameworks.torch.learner import TorchLearner
 from orca.job import EvaluateJob, FitJob, PredictJob
@@ -133,11 +133,6 @@ def test_a_loss_is_an_instance_a_class_a_function_or_a_creator() -> None:
 def test_wrong_kinds_are_refused_before_anything_travels(arguments: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         TorchLearner.of(*arguments, {}, "replicated")
-
-
-def test_several_models_are_not_built_yet() -> None:
-    with pytest.raises(NotYet, match="a list of models is not built yet. Put them into one torch.nn.Module"):
-        TorchLearner.of([nn.Linear(1, 1)], None, None, {}, "replicated")
 
 
 def test_an_optimizer_instance_needs_its_model() -> None:

@@ -34,6 +34,16 @@ class Part:
     weight: float
 
 
+def together(parts: list[Part]) -> Part | None:
+    """Return the parts of a step's loss as one."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    times, mass, weight = (sum(getattr(part, name) for part in parts) for name in ("times", "mass", "weight"))
+    total = torch.stack([part.loss * part.times for part in parts]).sum()
+    sums = parts[0].times == 1.0 and mass != times  # a loss that is a sum: so is that of all pieces
+    return Part(total if sums else total / times, 1.0 if sums else times, mass, weight / len(parts) if sums else weight)
+
+
 class LossBook:
     """Keep the losses of an epoch without waiting for each: they are looked at a window at a time.
 

@@ -132,6 +132,10 @@ class FullySharded:
         state = {number: self._whole(entries) for number, entries in told["state"].items()}
         return {"state": state if self.world.rank == 0 else {}, "param_groups": told["param_groups"]}
 
+    def communicated(self) -> float:
+        """Return nothing known: it goes on beside both passes."""
+        return float("nan")
+
     def close(self) -> None:
         """Hold nothing else."""
 

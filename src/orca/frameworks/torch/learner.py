@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,20 +19,34 @@ from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
-from orca.core.tree import cut_rows, flatten, map_tree
+from orca.core.tree import flatten, map_tree
 from orca.core.world import World
-from orca.errors import ArgumentError, DataError
-from orca.frameworks.torch.book import LossBook, Part
+from orca.errors import ArgumentError
+from orca.frameworks.torch.book import LossBook, Part, together
 from orca.frameworks.torch.build import build_loss, build_models, build_optimizers, build_schedulers, check_linked
 from orca.frameworks.torch.callbacks.callback import Hooks
+from orca.frameworks.torch.criterion import Criterion, scalar
 from orca.frameworks.torch.files import load_state, save_module, save_state
+from orca.frameworks.torch.hands import Handed
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.runner import Runner
+from orca.frameworks.torch.steps import Steps, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
-from orca.frameworks.torch.targets import align_all, mass_of, takes_classes, weighs
-
-_STRIDE = 0x9E3779B97F4A7C15  # an odd number: seeds of neighbouring steps are far apart
+from orca.frameworks.torch.tensors import (
+    Place,
+    call,
+    copied,
+    device_of,
+    first_row,
+    full,
+    listed,
+    pieces_of,
+    single,
+    squeezed,
+    to_numpy,
+    twice,
+)
 
 
 @dataclass
@@ -108,7 +119,7 @@ class TorchLearner:
                 f"{options.operator!r}. Import it from orca.learn.pytorch."
             )
         made = cls(model, optimizer, loss, config, sync, hook, options)
-        if made._own_step:
+        if made._own_step and options.operator is not None:
             options.check_hands_on(f"the operator {options.operator.__name__}")
         return made
 
@@ -155,7 +166,7 @@ class TorchLearner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             nets = build_models(self.model, dict(self.config))
-        return State(payload={"models": [_on_cpu(n.state_dict()) for n in nets], "optimizers": [], "schedulers": []})
+        return State(payload={"models": [copied(n.state_dict()) for n in nets], "optimizers": [], "schedulers": []})
 
     def with_parts(self, model: nn.Module | None, loss: Any) -> TorchLearner:
         """Return this learner with another model or loss; an optimizer of the old model cannot follow."""
@@ -189,10 +200,10 @@ class TorchLearner:
         """Build model, loss and optimizer on this rank, with the same weights everywhere."""
         if self.hook:
             self.hook()
-        self.world, self.seed, self.device = world, seed, _device(world)
-        self._was_deterministic = _set_deterministic(True) if self.options.deterministic else None
+        self.world, self.seed = world, seed
+        self._were_deterministic = set_deterministic(True) if self.options.deterministic else None
         torch.manual_seed(seed)
-        self._set_up(state)
+        self._set_up(state, device_of(world))
         self.runner = Runner(self, world.rank, world.size)
         self.runner.global_step = state.steps if state else 0
         self.epoch = -1
@@ -204,10 +215,12 @@ class TorchLearner:
                     thing.load_state_dict(kept)
             if self.options.ema:
                 self._begin_average(state)
-            self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.options.precision == "fp16")
+            self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
             if state and state.payload.get("scaler"):
                 self.scaler.load_state_dict(state.payload["scaler"])
-            self.scaler.scale(torch.zeros((), device=self.device))  # made with the first number: a rank may have none
+            self.scaler.scale(
+                torch.zeros((), device=self.place.device)
+            )  # made with the first number: a rank may have none
         else:
             self.operator = self._operator(state)
 
@@ -220,6 +233,10 @@ class TorchLearner:
         """Begin a fit: wrap the model for all ranks, and introduce the callbacks."""
         self.hooks = Hooks(plan.callbacks)
         self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
+        if self.hands_on or self.hooks.main_has("on_iter_forward", "on_train_forward"):
+            if plan.weighted:
+                raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
+            self.counting = Criterion(None)  # whatever the loss is: a mean over rows
         if len(self.nets) > 1 and not self.hands_on:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
@@ -241,7 +258,7 @@ class TorchLearner:
             self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Step the schedulers that step once an epoch, and tell the callbacks; say whether one of them wants to stop."""
+        """Step the schedulers that step once an epoch, and tell the callbacks; say whether one wants to stop."""
         self.runner.epoch_stats = line
         if self.hooks.main is not None:
             self.hooks.on_main("on_lr_adjust", self.runner)
@@ -261,15 +278,15 @@ class TorchLearner:
         told = self.world.all_gather(self._describe())
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if hasattr(self, "agrees"):
-            payload["models"] = [_on_cpu(agree.model_state()) for agree in self.agrees]
-            payload["optimizers"] = [_on_cpu(state) for state in self._optimizer_states()]
+            payload["models"] = [copied(agree.model_state()) for agree in self.agrees]
+            payload["optimizers"] = [copied(state) for state in self._optimizer_states()]
             payload["schedulers"] = [scheduler.state_dict() for scheduler in self.schedulers]
             if self.average is not None:
-                payload["averages"] = [_on_cpu(self.average.module.state_dict())]
+                payload["averages"] = [copied(self.average.module.state_dict())]
             if self.scaler.is_enabled():
                 payload["scaler"] = self.scaler.state_dict()
         else:
-            payload["models"] = [_on_cpu(net.state_dict()) for net in self.nets]
+            payload["models"] = [copied(net.state_dict()) for net in self.nets]
         if self.operator is not None:
             payload["operator"] = self.operator.state_dict()
         given, output = next((specs for specs in told if specs), (None, None))
@@ -283,8 +300,9 @@ class TorchLearner:
             agree.close()
         for statistics in self.__dict__.get("statistics", ()):
             statistics.release()
-        if self.__dict__.get("_was_deterministic") is not None:
-            _set_deterministic(self._was_deterministic)
+        before: bool | None = self.__dict__.get("_were_deterministic")
+        if before is not None:
+            set_deterministic(before)
         for name in ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler"):
             self.__dict__.pop(name, None)
 
@@ -303,14 +321,17 @@ class TorchLearner:
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         pulse.at(DATA)
-        for step, batch in self._steps(batches, epoch, first_step):
+        for step, batch in self.steps(batches, epoch, first_step):
             rates.append(self._rate())
             part = self._hooked_step(batch, pulse, step) if self.hooks else self._train_step(batch, pulse)
             pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
             if self.hooks and self._agree_to_stop():
                 break
-        return replace(book.close(), rates=rates)
+        losses = replace(book.close(), rates=rates)
+        if pulse.profiling:
+            pulse.profile["communication"] += self.agree.communicated() * losses.steps
+        return losses
 
     def _train_step(self, batch: Batch, pulse: Pulse) -> Part | None:
         if isinstance(self.steppers[0], torch.optim.LBFGS):
@@ -349,7 +370,7 @@ class TorchLearner:
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             seen.append(part)
-            mean = torch.zeros((), dtype=torch.float64, device=self.device)
+            mean = torch.zeros((), dtype=torch.float64, device=self.place.device)
             if part is not None:
                 mean += part.loss.double() * part.weight / self.world.size
             dist.all_reduce(mean)
@@ -366,7 +387,7 @@ class TorchLearner:
             self._idle(batch, pulse)
             return None
         self._count_statistics(True)
-        pieces = _pieces(batch, self.options.accumulate)
+        pieces = pieces_of(batch, self.options.accumulate)
         parts: list[Part] = []
         whole = 0.0
         for number, piece in enumerate(pieces):
@@ -375,9 +396,9 @@ class TorchLearner:
                 pulse.at(FORWARD)
                 with self._autocast():
                     outputs, targets, loss = self._loss_of(piece)
-                times, mass = self._times(piece, targets)
+                times, mass = self.counting.times(piece, targets)
                 if not whole:  # after the first forward pass, as on a rank without rows
-                    whole = self._whole(batch, mass if len(pieces) == 1 else None)
+                    whole = self.counting.whole(batch, mass if len(pieces) == 1 else self._mass(batch))
                 pulse.at(BACKWARD)
                 if not mass:  # every target of this piece is ignored: its mean is 0 / 0
                     self.agree.idle(outputs)
@@ -385,38 +406,28 @@ class TorchLearner:
                 part = Part(loss.detach(), times, mass, times / whole * self.world.size)
                 self.agree.backward(self.scaler.scale(loss), part.weight)
                 parts.append(part)
-        return _together(parts)
+        return together(parts)
 
     def _loss_of(self, piece: Batch) -> tuple[list[Any], list[Any], torch.Tensor]:
         """Return (outputs, targets, loss) of a piece of a batch, in the user's words where she has some."""
         if self.hooks.main_has("on_iter_forward", "on_train_forward"):
-            self.runner.batch = self._as_loaded(piece)
+            self.runner.batch = self.place.loaded(piece)
             self.hooks.on_main("on_train_forward", self.runner)
             runner = self.runner
-            return flatten(runner.output)[0], flatten(runner.target)[0], _scalar(runner.loss)
+            return flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
         outputs, targets = self._pair(self._forward_training(piece), piece)
-        loss = self._criterion(outputs, targets, piece.weights)
+        loss = self.measure(outputs, targets, piece.weights)
         if self.hooks:
-            self.runner.output, self.runner.target, self.runner.loss = _single(outputs), _single(targets), loss
+            self.runner.output, self.runner.target, self.runner.loss = single(outputs), single(targets), loss
         return outputs, targets, loss
-
-    def _whole(self, batch: Batch, mass: float | None) -> float:
-        """Return what the loss of the whole step is a mean over (1 for a sum), as a factor beside `_times`."""
-        if not self._weighs(batch):
-            return self._times(batch)[0]
-        if mass is None:
-            targets = [] if batch.y is None else flatten(map_tree(self._target, batch.y))[0]
-            mass = self._times(batch, targets)[1]
-        return self._total(mass)
 
     def _idle(self, batch: Batch, pulse: Pulse) -> None:
         """Step along without rows: the template row goes through twice (batch norm needs two) and counts nothing."""
         self._count_statistics(False)
         kept = self._buffers()
         with self._autocast():
-            output = self._forward(self.agree.module, _twice(batch.x))
-        if self._weighs(batch):  # after the forward pass, which may hold a collective of DistributedDataParallel's own
-            self._total(0.0)
+            output = self._forward(self.agree.module, twice(batch.x))
+        self.counting.whole(batch, 0.0)  # after the forward pass, which may hold a collective of its own
         pulse.at(BACKWARD)
         self.agree.idle(output)
         if not self.options.sync_batchnorm:
@@ -426,7 +437,7 @@ class TorchLearner:
 
     def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> Part | None:
         runner = self.runner
-        runner.batch_idx, runner.batch = step, self._as_loaded(batch)
+        runner.batch_idx, runner.batch = step, self.place.loaded(batch)
         self.hooks("before_train_iter", runner, step)
         part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
         self.hooks("after_train_iter", runner, step)
@@ -435,19 +446,19 @@ class TorchLearner:
     def _handed_step(self, batch: Batch, pulse: Pulse) -> Part | None:
         """Let the main callback do forward pass, backward pass and update."""
         runner = self.runner
-        kept = self._open_step(batch)
-        runner.batch = self._as_loaded(batch)
+        kept = self.open_step(batch)
+        runner.batch = self.place.loaded(batch)
         pulse.at(FORWARD)
         with self._autocast():
             self.hooks.on_main("on_train_forward", runner)
         pulse.at(BACKWARD)
         self.hooks.on_main("on_iter_backward", runner)
-        self._close_step(batch, kept)
+        self.close_step(batch, kept)
         weight = batch.rows * self.world.size / batch.step_rows
         loss = runner.loss
-        return Part(_scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
+        return Part(scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
 
-    def _open_step(self, batch: Batch) -> list[torch.Tensor]:
+    def open_step(self, batch: Batch) -> list[torch.Tensor]:
         """Weigh this rank's gradients in the step to come; return the buffers as they are."""
         for agree in self.agrees:
             if hasattr(agree, "weight"):
@@ -455,7 +466,7 @@ class TorchLearner:
         self._count_statistics(bool(batch.rows))
         return [] if batch.rows else self._buffers()
 
-    def _close_step(self, batch: Batch, kept: list[torch.Tensor]) -> None:
+    def close_step(self, batch: Batch, kept: list[torch.Tensor]) -> None:
         """Agree on the buffers after a step that the user did."""
         if not batch.rows:
             self._put_back(kept)
@@ -481,13 +492,6 @@ class TorchLearner:
         seen, rest = handed.rows_seen, self._mean_over_ranks(numbers, handed.rows_seen)
         return Losses(mean * seen, seen, seen, last * handed.rows, handed.rows, handed.steps, rest)
 
-    def _as_loaded(self, batch: Batch) -> list[Any]:
-        """Return a batch as a loader gives it, on the device: features, and the target last."""
-        x, y = (batch.x, batch.y) if batch.rows else (_twice(batch.x), _twice(batch.y))
-        features = self._tensors(x)
-        listed = list(features) if isinstance(features, tuple | list) else [features]
-        return listed if y is None else [*listed, map_tree(self._cast_target, y)]
-
     def step_schedulers(self, line: dict[str, Any]) -> None:
         """Step the schedulers that step once an epoch; one that watches a number gets the (validation) loss."""
         if self.options.step_freq != "epoch":
@@ -502,10 +506,10 @@ class TorchLearner:
         """Compute output and loss of the runner's batch."""
         *features, target = runner.batch
         module = self.modules[0] if torch.is_grad_enabled() else self.judge
-        runner.output = _call(module, features)
-        outputs, targets = align_all(runner.output, target, self.classes)
-        runner.target = _single(targets)
-        runner.loss = _scalar(self.criterion(*outputs, *targets))
+        runner.output = call(module, features)
+        outputs, targets = self.measure.pair(runner.output, target)
+        runner.target = single(targets)
+        runner.loss = self.measure(outputs, targets)
 
     # Evaluating and answering.
 
@@ -526,11 +530,11 @@ class TorchLearner:
                     self.runner.batch_idx = step
                     outputs, targets, loss = self._judge_batch(batch)
                     if batch.rows and loss is not None:
-                        times, mass = self._times(batch, targets)
+                        times, mass = self.measure.times(batch, targets)
                         sums.append(loss.double() * times if mass else 0.0)
                         losses.mass += mass
                     for metric in metrics if batch.rows else ():
-                        metric.update(_single(outputs), _single(targets))
+                        metric.update(single(outputs), single(targets))
                     losses.rows += batch.rows
                 pulse.at(DATA)
         losses.loss_sum = float(sum(sums)) if self.criterion is not None else np.nan
@@ -543,11 +547,11 @@ class TorchLearner:
         """Return (outputs, targets, loss) of a batch without training on it."""
         runner = self.runner
         if self.hooks:
-            runner.batch = self._as_loaded(batch)
+            runner.batch = self.place.loaded(batch)
             self._hook("before_val_iter")
         with self._autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
-                output, target, loss = self.operator.forward_batch(self._as_loaded(batch), {})
+                output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
                 found = flatten(output)[0], flatten(target)[0], loss
             elif self.hooks.main_has("on_iter_forward", "on_val_forward"):
                 self.hooks.on_main("on_val_forward", runner)
@@ -556,12 +560,12 @@ class TorchLearner:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
                 found = outputs, targets, None
                 if self.criterion is not None:
-                    found = outputs, targets, self._criterion(outputs, targets, batch.weights)
+                    found = outputs, targets, self.measure(outputs, targets, batch.weights)
         outputs, targets, loss = found
         if self.hooks:
-            runner.output, runner.target, runner.loss = _single(outputs), _single(targets), loss
+            runner.output, runner.target, runner.loss = single(outputs), single(targets), loss
             self._hook("after_val_iter")
-        return [_full(o) for o in outputs], targets, None if loss is None else _scalar(loss)
+        return [full(o) for o in outputs], targets, None if loss is None else scalar(loss)
 
     def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Let the user's operator evaluate; its numbers are means over rows."""
@@ -578,12 +582,10 @@ class TorchLearner:
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        nets = self.build(state)
-        self.nets = [net.to(self.device).eval() for net in (nets if isinstance(nets, list) else [nets])]
-        self.precision, self.average, self.criterion, self.classes = _precision(self.nets[0]), None, None, False
-        self.steppers: list[torch.optim.Optimizer] = []
-        self.schedulers: list[Any] = []
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.nets = [net.to(device).eval() for net in listed(self.build(state))]
+        self.place, self.criterion = Place.of(self.net, device), None
+        self.average: AveragedModel | None = None
         self.hooks, self.runner = Hooks(self.callbacks), Runner(self, 0, 1)
         self.operator = self._operator(state)
         if self.hooks:
@@ -594,8 +596,7 @@ class TorchLearner:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
         runner = self.runner
         with torch.inference_mode(), self._autocast():
-            features = self._tensors(x)
-            runner.batch = list(features) if isinstance(features, tuple | list) else [features]
+            runner.batch = listed(self.place.features(x))
             if self.hooks:
                 self.hooks("before_pred_iter", runner)
                 if self.hooks.main is not None:
@@ -606,16 +607,16 @@ class TorchLearner:
                 runner.batch_idx += 1
             else:
                 self.answer(runner)
-            return map_tree(_to_numpy, runner.output)
+            return map_tree(to_numpy, runner.output)
 
     def answer(self, runner: Runner) -> None:
         """Compute the output for the runner's features."""
         if self.operator is not None and overrides(type(self.operator), "predict_batch"):
             runner.output = self.operator.predict_batch(runner.batch)
         else:
-            runner.output = _call(self.judge, runner.batch)
+            runner.output = call(self.judge, runner.batch)
         if self.options.squeeze:
-            runner.output = map_tree(_squeezed, runner.output)
+            runner.output = map_tree(squeezed, runner.output)
 
     # The parts.
 
@@ -650,18 +651,18 @@ class TorchLearner:
     def _conducts(self) -> bool:
         return self._own_step and self.operator is not None
 
-    def _set_up(self, state: State | None) -> None:
+    def _set_up(self, state: State | None, device: torch.device) -> None:
         """Build models and loss."""
         self.given = state
-        self.nets = [net.to(self.device) for net in build_models(self.model, self.config)]
-        self.precision = _precision(self.net)
+        self.nets = [net.to(device) for net in build_models(self.model, self.config)]
+        self.place = Place.of(self.net, device)
         self.criterion = build_loss(self.loss, self.config)
         if isinstance(self.criterion, nn.Module):
-            self.criterion.to(self.device)
-        self.classes = takes_classes(self.criterion)
+            self.criterion.to(device)
+        self.measure = self.counting = Criterion(self.criterion)
         self.sample: Any = None
         self.hooks, self.operator, self.hands_on = Hooks(()), None, False
-        self.average: AveragedModel | None = None
+        self.average = None
         if state:
             averages = state.payload.get("averages")
             kept = averages if averages and not self.optimizer else state.payload["models"]
@@ -711,49 +712,9 @@ class TorchLearner:
             return [agree.optimizer_state() for agree in self.agrees]
         return [stepper.state_dict() for stepper in self.steppers]
 
-    def _steps(self, batches: Iterable[Batch], epoch: int, first: int) -> Iterator[tuple[int, Batch]]:
-        """Yield numbered batches; reading and training each step draw from seeds of their own.
-
-        So an epoch that goes on in its midst draws what it would have drawn.
-        """
-        sequence = np.random.SeedSequence([self.seed, epoch, self.world.rank])
-        base = int(sequence.generate_state(1, np.uint64)[0])
-        for step, batch in self._ahead(iter(batches), base, first):
-            _seed_draws(base + (2 * step + 1) * _STRIDE, self.device)
-            yield step, batch
-
-    def _ahead(self, batches: Iterator[Batch], base: int, first: int) -> Iterator[tuple[int, Batch]]:
-        """Yield batches; for a GPU each is read, and sent on its way, while the one before is trained on."""
-
-        def read(step: int) -> Batch | None:
-            _seed_draws(base + 2 * step * _STRIDE, torch.device("cpu"))
-            return next(batches, None)
-
-        if self.device.type != "cuda":
-            for step in count(first):
-                if (batch := read(step)) is None:
-                    return
-                yield step, batch
-        stream = torch.cuda.Stream(self.device)
-        with ThreadPoolExecutor(1, "orca-reader") as reader:
-            coming = reader.submit(lambda: self._send(read(first), stream))
-            for step in count(first):
-                batch = coming.result()
-                if batch is None:
-                    return
-                coming = reader.submit(lambda step=step + 1: self._send(read(step), stream))
-                torch.cuda.current_stream(self.device).wait_stream(stream)
-                yield step, batch
-
-    def _send(self, batch: Batch | None, stream: torch.cuda.Stream) -> Batch | None:
-        if batch is None:
-            return None
-        with torch.cuda.stream(stream):
-            x = self._tensors(batch.x)
-            y = None if batch.y is None else map_tree(self._target, batch.y)
-        for tensor in flatten((x, () if y is None else y))[0]:
-            tensor.record_stream(torch.cuda.current_stream(self.device))
-        return replace(batch, x=x, y=y)
+    def steps(self, batches: Iterable[Batch], epoch: int, first_step: int) -> Steps:
+        """Return the steps of an epoch that follow its first ones."""
+        return Steps(batches, self.place, (self.seed, epoch, self.world.rank), first_step)
 
     def _agree_to_stop(self) -> bool:
         flag = torch.tensor(int(self.runner.stop))
@@ -772,7 +733,7 @@ class TorchLearner:
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.options.precision is None:
             return nullcontext()
-        return torch.autocast(self.device.type, PRECISIONS[self.options.precision])
+        return torch.autocast(self.place.device.type, PRECISIONS[self.options.precision])
 
     def _buffers(self) -> list[torch.Tensor]:
         return [buffer.clone() for net in self.nets for buffer in net.buffers()]
@@ -787,8 +748,8 @@ class TorchLearner:
 
     def _forward(self, module: nn.Module, x: Any) -> Any:
         if self.sample is None:
-            self.sample = map_tree(_on_cpu_leaf, cut_rows(x, slice(0, 1)))
-        return _call(module, self._tensors(x))
+            self.sample = first_row(x)
+        return call(module, self.place.features(x))
 
     def _forward_training(self, batch: Batch) -> Any:
         try:
@@ -812,55 +773,17 @@ class TorchLearner:
         for net in self.nets:
             net.eval()
         with torch.no_grad(), self._autocast():
-            features = self._tensors(self.sample)
-            self.runner.batch = list(features) if isinstance(features, tuple | list) else [features]
+            self.runner.batch = listed(self.place.features(self.sample))
             self.answer(self.runner)
-            return OutputSpec.of(self.sample), OutputSpec.of(map_tree(_full, self.runner.output))
+            return OutputSpec.of(self.sample), OutputSpec.of(map_tree(full, self.runner.output))
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
-        if batch.y is None:
-            if self.criterion is None:
-                return flatten(output)[0], []
-            raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
-        return align_all(output, map_tree(self._target, batch.y), self.classes)
+        return self.measure.pair(output, None if batch.y is None else self.place.targets(batch.y))
 
-    def _criterion(self, outputs: list[Any], targets: list[Any], weights: Any) -> torch.Tensor:
-        """Return the loss as one number: the mean over rows (or their sum), weighed where rows bring weights."""
-        if weights is None:
-            return _scalar(self.criterion(*outputs, *targets))
-        each = _loss_of_each(self.criterion, outputs, targets)
-        weight = torch.as_tensor(np.asarray(weights), device=each.device).to(each.dtype).reshape(-1)
-        total = (each * weight).sum()
-        return total if getattr(self.criterion, "reduction", "mean") == "sum" else total / weight.sum()
-
-    def _weighs(self, batch: Batch) -> bool:
-        """Say whether the loss divides by the weights of its rows or targets instead of the rows."""
-        if self.hooks.main_has("on_iter_forward", "on_train_forward"):
-            return False
-        summed = getattr(self.criterion, "reduction", "mean") == "sum"
-        return (batch.weights is not None and not summed) or weighs(self.criterion, batch.y)
-
-    def _times(self, batch: Batch, targets: list[Any] | None = None) -> tuple[float, float]:
-        """Return (the factor that makes the loss of this rank's rows a sum, what that sum is a mean over).
-
-        Without targets: those of the whole step, for losses that do not look at targets for it.
-        """
-        rows = batch.step_rows if targets is None else batch.rows
-        if getattr(self.criterion, "reduction", "mean") == "sum":
-            return 1.0, rows
-        if targets is not None and batch.weights is not None:
-            mass = float(np.sum(batch.weights, dtype=np.float64))
-            return mass, mass
-        if targets is not None and self._weighs(batch):
-            mass = float(mass_of(self.criterion, targets[0]))
-            return mass, mass
-        return rows, rows
-
-    def _total(self, mass: float) -> float:
-        """Return the sum of all ranks' masses."""
-        total = torch.tensor(mass, dtype=torch.float64)
-        dist.all_reduce(total)
-        return float(total) or 1.0
+    def _mass(self, batch: Batch) -> float:
+        """Return what the loss of a whole batch is a mean over."""
+        targets = [] if batch.y is None else flatten(self.place.targets(batch.y))[0]
+        return self.counting.times(batch, targets)[1]
 
     def _mean_over_ranks(self, numbers: dict[str, float], rows: int) -> dict[str, float]:
         """Return means over the rows of all ranks."""
@@ -868,139 +791,6 @@ class TorchLearner:
         names = {name: None for own, _ in told for name in own}
         sums = {name: sum(own[name] * n for own, n in told if name in own) for name in names}
         return {name: total / sum(n for own, n in told if name in own) for name, total in sums.items()}
-
-    def _tensors(self, x: Any) -> Any:
-        return map_tree(lambda leaf: self._tensor(leaf, cast=True), x)
-
-    def _target(self, leaf: Any) -> Any:
-        return self._tensor(leaf, cast=False)
-
-    def _cast_target(self, leaf: Any) -> Any:
-        return self._tensor(leaf, cast=True)
-
-    def _tensor(self, leaf: Any, cast: bool) -> Any:
-        """Return an array as a tensor on the device; floating features in the model's own precision."""
-        if isinstance(leaf, torch.Tensor):
-            return self._move(leaf)
-        array = np.asarray(leaf)
-        if array.dtype.kind not in "biufc":
-            raise DataError(
-                f"a torch model cannot take values of type {array.dtype} (for example {array.reshape(-1)[:1]}). "
-                "Turn such columns into numbers first, for instance with StringIndexer or a cast."
-            )
-        if not array.flags.writeable or not array.flags.c_contiguous:
-            array = np.array(array)
-        tensor = torch.from_numpy(array)
-        if cast and tensor.is_floating_point():
-            tensor = tensor.to(self.precision)
-        return self._move(tensor)
-
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self.device.type == "cuda" and tensor.device.type == "cpu":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
-
-
-class Handed:
-    """Hand a rank's batches to a loop of the user's: `rows` are the true rows of the one that was handed out last."""
-
-    def __init__(
-        self,
-        learner: TorchLearner,
-        batches: Iterable[Batch],
-        pulse: Pulse,
-        epoch: int,
-        first_step: int,
-        training: bool = True,
-    ) -> None:
-        self.rows = self.rows_seen = self.steps = 0
-        self._batches = self._hand_out(learner, batches, pulse, epoch, first_step, training)
-
-    def __iter__(self) -> Handed:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """End the step that was handed out last, where the loop left early."""
-        self._batches.close()
-
-    def _hand_out(
-        self, learner: TorchLearner, batches: Iterable[Batch], pulse: Pulse, epoch: int, first: int, training: bool
-    ) -> Iterator[Any]:
-        pulse.at(DATA)
-        numbered = learner._steps(batches, epoch, first) if training else enumerate(batches)
-        for step, batch in numbered:
-            self.rows = batch.rows
-            kept = learner._open_step(batch) if training else []
-            if learner.sample is None:
-                learner.sample = map_tree(_on_cpu_leaf, cut_rows(batch.x, slice(0, 1)))
-            pulse.at(FORWARD if training else EVALUATE)
-            try:
-                yield learner._as_loaded(batch)
-            finally:
-                if training:
-                    learner._close_step(batch, kept)
-                self.steps += 1
-                self.rows_seen += batch.rows
-            if training:
-                pulse.step(epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
-            pulse.at(DATA)
-
-
-def _pieces(batch: Batch, pieces: int) -> list[Batch]:
-    """Return a batch in up to so many pieces of about the same number of rows."""
-    pieces = min(pieces, batch.rows)
-    if pieces == 1:
-        return [batch]
-    edges = [batch.rows * number // pieces for number in range(pieces + 1)]
-    cuts = [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
-    return [
-        replace(
-            batch,
-            x=cut_rows(batch.x, cut),
-            y=None if batch.y is None else cut_rows(batch.y, cut),
-            rows=cut.stop - cut.start,
-            weights=None if batch.weights is None else batch.weights[cut],
-        )
-        for cut in cuts
-    ]
-
-
-def _together(parts: list[Part]) -> Part | None:
-    """Return the parts of a step's loss as one."""
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    times, mass, weight = (sum(getattr(part, name) for part in parts) for name in ("times", "mass", "weight"))
-    total = torch.stack([part.loss * part.times for part in parts]).sum()
-    sums = parts[0].times == 1.0 and mass != times  # a loss that is a sum: so is that of all pieces
-    return Part(total if sums else total / times, 1.0 if sums else times, mass, weight / len(parts) if sums else weight)
-
-
-def _loss_of_each(criterion: Any, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
-    """Return the loss of each row.
-
-    Raises:
-        ArgumentError: The loss cannot tell it.
-    """
-    reduction = getattr(criterion, "reduction", None)
-    if isinstance(reduction, str) and isinstance(criterion, nn.Module):
-        criterion.reduction = "none"
-        try:
-            each = criterion(*outputs, *targets)
-        finally:
-            criterion.reduction = reduction
-    else:
-        each = criterion(*outputs, *targets)
-    rows = len(outputs[0])
-    if not each.dim() or len(each) != rows:
-        raise ArgumentError(
-            f"sample weights need the loss of each row, but the loss gave a tensor of shape {tuple(each.shape)} for "
-            f"{rows} rows. Use a torch loss, or a function that returns one number for each row."
-        )
-    each = each.reshape(rows, -1)
-    return each.sum(1) if reduction == "sum" else each.mean(1)
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:
@@ -1017,69 +807,3 @@ def _numbers(name: str, told: Any) -> dict[str, float]:
         except (TypeError, ValueError):
             continue
     return numbers
-
-
-def _scalar(loss: torch.Tensor) -> torch.Tensor:
-    return loss.mean() if loss.dim() else loss
-
-
-def _twice(tree: Any) -> Any:
-    return None if tree is None else map_tree(lambda leaf: np.repeat(np.asarray(_on_cpu_leaf(leaf)), 2, axis=0), tree)
-
-
-def _seed_draws(number: int, device: torch.device) -> None:
-    seed = number % 2**63
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-def _set_deterministic(on: bool) -> bool:
-    """Allow deterministic algorithms alone, or all; return how it was."""
-    before = torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
-    torch.use_deterministic_algorithms(on)
-    return before
-
-
-def _precision(net: nn.Module) -> torch.dtype:
-    """Return the precision of a module's weights: floating features are given in it."""
-    first = next((p for p in net.parameters() if p.is_floating_point()), None)
-    return first.dtype if first is not None else torch.get_default_dtype()
-
-
-def _call(module: nn.Module, x: Any) -> Any:
-    return module(*x) if isinstance(x, tuple | list) else module(x)
-
-
-def _single(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else tuple(parts)
-
-
-def _device(world: World) -> torch.device:
-    """Return this rank's own GPU where every rank of the node has one, else the CPU."""
-    if torch.cuda.is_available() and torch.cuda.device_count() >= world.local_size:
-        torch.cuda.set_device(world.local_rank)
-        return torch.device("cuda", world.local_rank)
-    return torch.device("cpu")
-
-
-def _on_cpu(tree: Any) -> Any:
-    return map_tree(lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, dict(tree))
-
-
-def _on_cpu_leaf(leaf: Any) -> Any:
-    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _squeezed(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf.reshape([leaf.shape[0], *(size for size in leaf.shape[1:] if size != 1)])
-
-
-def _full(leaf: Any) -> Any:
-    """Return a tensor of half precision in single precision."""
-    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in PRECISIONS.values() else leaf
-
-
-def _to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    return _full(leaf.detach()).cpu().numpy()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 
 from orca.errors import ArgumentError
@@ -109,11 +111,21 @@ def clipping_of(clip_norm: Any, clip_value: Any) -> Clipping:
     """
     bounds = None
     if clip_value is not None:
-        bounds = (-clip_value, clip_value) if isinstance(clip_value, int | float) else tuple(clip_value)
-        if len(bounds) != 2 or not all(isinstance(b, int | float) for b in bounds) or not bounds[0] < bounds[1]:
+        bounds = (-clip_value, clip_value) if _is_number(clip_value) else _pair(clip_value)
+        if bounds is None or not bounds[0] < bounds[1]:
             raise ArgumentError(
                 f"clip_value must be a positive number or (low, high) with low < high; got {clip_value!r}."
             )
-    if clip_norm is not None and not (isinstance(clip_norm, int | float) and 0 < clip_norm < math.inf):
+    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
         raise ArgumentError(f"clip_norm must be a positive number; got {clip_norm!r}.")
     return Clipping(bounds, None if clip_norm is None else float(clip_norm))
+
+
+def _pair(value: Any) -> tuple[float, float] | None:
+    """Return two numbers, None where it is something else."""
+    found = tuple(value) if isinstance(value, tuple | list | np.ndarray) else ()
+    return found if len(found) == 2 and all(map(_is_number, found)) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -7,6 +7,7 @@ rows x ranks / rows of the step: the mean over ranks is then exactly the mean ov
 from __future__ import annotations
 
 import inspect
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -76,6 +77,9 @@ class Sync(Protocol):
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's state as one process would hold it; all ranks call it together."""
 
+    def communicated(self) -> float:
+        """Return the seconds a step spends in averaging gradients, beside the backward pass or after it; a mean."""
+
     def close(self) -> None:
         """Let go of what lives outside of the process group."""
 
@@ -129,6 +133,8 @@ class Replicated:
         self.module: nn.Module = nn.parallel.DistributedDataParallel(model, **options) if trained else model
         if hands_on and isinstance(self.module, nn.parallel.DistributedDataParallel):
             self.module.register_comm_hook(self, _weigh_and_average)
+        if isinstance(self.module, nn.parallel.DistributedDataParallel):
+            self.module._set_ddp_runtime_logging_sample_rate(10)
         _share_buffers(model)
 
     def zero(self) -> None:
@@ -164,6 +170,11 @@ class Replicated:
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's own state: it is whole on every rank."""
         return self.optimizer.state_dict()
+
+    def communicated(self) -> float:
+        """Return what DistributedDataParallel measured in every tenth step."""
+        measured: dict[str, Any] = getattr(self.module, "_get_ddp_logging_data", dict)()
+        return float(measured.get("avg_backward_comm_time", 0)) / 1e9
 
     def close(self) -> None:
         """Hold nothing else."""
@@ -207,6 +218,10 @@ class Alone:
         """Return the optimizer's own state."""
         return self.optimizer.state_dict()
 
+    def communicated(self) -> float:
+        """Return no time."""
+        return 0.0
+
     def close(self) -> None:
         """Hold nothing else."""
 
@@ -222,6 +237,7 @@ class Sharded:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
         self.module, self.optimizer, self.alone = model, optimizer, False
+        self.spent, self.times = 0.0, 0
         for tensor in model.parameters():
             dist.broadcast(tensor.data, 0)
         _share_buffers(model)
@@ -301,9 +317,15 @@ class Sharded:
     def close(self) -> None:
         """Hold nothing else."""
 
+    def communicated(self) -> float:
+        """Return the mean time of bringing gradients to their ranks."""
+        return self.spent / max(self.times, 1)
+
     def _reduce(self) -> None:
+        began = time.perf_counter()
         for flat in self.flats:
             flat.reduce_gradients()
+        self.spent, self.times = self.spent + time.perf_counter() - began, self.times + 1
 
 
 class Flat:

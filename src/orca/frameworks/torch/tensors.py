@@ -1,0 +1,147 @@
+"""Tensors: arrays on a rank's device and back. Owns devices, precisions, and the forms a batch takes for a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from orca.core.source import Batch
+from orca.core.tree import cut_rows, map_tree
+from orca.core.world import World
+from orca.errors import DataError
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Be where tensors go: a device, and the precision in which a model takes numbers with a point."""
+
+    device: torch.device
+    precision: torch.dtype
+
+    @classmethod
+    def of(cls, net: nn.Module, device: torch.device) -> Place:
+        """Return the place of a model: its features come in the precision of its weights."""
+        first = next((p for p in net.parameters() if p.is_floating_point()), None)
+        return cls(device, first.dtype if first is not None else torch.get_default_dtype())
+
+    def features(self, x: Any) -> Any:
+        """Return features as tensors in the model's precision."""
+        return map_tree(lambda leaf: self._tensor(leaf, cast=True), x)
+
+    def targets(self, y: Any) -> Any:
+        """Return targets as tensors, as they are."""
+        return map_tree(lambda leaf: self._tensor(leaf, cast=False), y)
+
+    def loaded(self, batch: Batch) -> list[Any]:
+        """Return a batch as a loader gives it: features, and the target last; one without rows has its template twice.
+
+        Targets come in the model's precision, too, as user code expects.
+        """
+        x, y = (batch.x, batch.y) if batch.rows else (twice(batch.x), twice(batch.y))
+        features = listed(self.features(x))
+        return features if y is None else [*features, self.features(y)]
+
+    def _tensor(self, leaf: Any, cast: bool) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self._move(leaf)
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "biufc":
+            raise DataError(
+                f"a torch model cannot take values of type {array.dtype} (for example {array.reshape(-1)[:1]}). "
+                "Turn such columns into numbers first, for instance with StringIndexer or a cast."
+            )
+        if not array.flags.writeable or not array.flags.c_contiguous:
+            array = np.array(array)
+        tensor = torch.from_numpy(array)
+        if cast and tensor.is_floating_point():
+            tensor = tensor.to(self.precision)
+        return self._move(tensor)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.device.type == "cuda" and tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()  # from where it travels while the program goes on
+        return tensor.to(self.device, non_blocking=True)
+
+
+def device_of(world: World) -> torch.device:
+    """Return this rank's own GPU where every rank of the node has one, else the CPU."""
+    if torch.cuda.is_available() and torch.cuda.device_count() >= world.local_size:
+        torch.cuda.set_device(world.local_rank)
+        return torch.device("cuda", world.local_rank)
+    return torch.device("cpu")
+
+
+def call(module: nn.Module, x: Any) -> Any:
+    """Call a model: several features are its arguments."""
+    return module(*x) if isinstance(x, tuple | list) else module(x)
+
+
+def listed(things: Any) -> list[Any]:
+    """Return several things, or one, as a list."""
+    return list(things) if isinstance(things, tuple | list) else [things]
+
+
+def single(parts: list[Any]) -> Any:
+    """Return the only part as it is, several as a tuple."""
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def twice(tree: Any) -> Any:
+    """Return every row of a tree twice: batch norm needs two."""
+    return None if tree is None else map_tree(lambda leaf: np.repeat(np.asarray(at_home(leaf)), 2, axis=0), tree)
+
+
+def pieces_of(batch: Batch, pieces: int) -> list[Batch]:
+    """Return a batch in up to so many pieces of about the same number of rows."""
+    pieces = min(pieces, batch.rows)
+    if pieces == 1:
+        return [batch]
+    edges = [batch.rows * number // pieces for number in range(pieces + 1)]
+    return [
+        replace(
+            batch,
+            x=cut_rows(batch.x, slice(start, stop)),
+            y=None if batch.y is None else cut_rows(batch.y, slice(start, stop)),
+            rows=stop - start,
+            weights=None if batch.weights is None else batch.weights[start:stop],
+        )
+        for start, stop in pairwise(edges)
+    ]
+
+
+def first_row(x: Any) -> Any:
+    """Return the first row of a tree, in this machine's memory."""
+    return map_tree(at_home, cut_rows(x, slice(0, 1)))
+
+
+def at_home(leaf: Any) -> Any:
+    """Return a tensor in this machine's memory."""
+    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def copied(state: Any) -> Any:
+    """Return a state dict whose tensors are copies in this machine's memory."""
+    return map_tree(lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, dict(state))
+
+
+def squeezed(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without its dimensions of size 1 but the first."""
+    return leaf.reshape([leaf.shape[0], *(size for size in leaf.shape[1:] if size != 1)])
+
+
+def full(leaf: Any) -> Any:
+    """Return a tensor of half precision in single precision."""
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in HALVES else leaf
+
+
+def to_numpy(leaf: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array, half precision as single precision."""
+    array: np.ndarray = full(leaf.detach()).cpu().numpy()
+    return array

@@ -1,0 +1,90 @@
+"""Pair: fits of Estimators on two ranks. Starting ranks costs seconds, a tiny fit milliseconds: so many share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from orca import Estimator
+from orca.core.engine import Job, Settings, scratch
+from orca.core.pulse import Pulse
+from orca.core.source import Items, Open, Shards
+from orca.core.world import World
+from orca.engines.local import LocalEngine
+from orca.testing import shards_of
+
+RANKS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """Be a job as an Estimator sends it, with the pieces of its data."""
+
+    job: Job
+    open: Open
+    pieces: list[Callable[[], Items]]
+
+    def __call__(self, world: World, pulse: Pulse) -> Any:
+        """Run on one rank."""
+        mine = chain.from_iterable(piece() for piece in self.pieces[world.rank :: world.size])
+        with scratch() as folder:
+            rows = dict(self.open(mine, folder))
+            try:
+                return self.job(world, rows, pulse)
+            finally:
+                for part in rows.values():
+                    part.close()
+
+
+class Recorded(Exception):
+    """Carry the case out of the Estimator."""
+
+
+class Recorder:
+    """Take down what an Estimator would run on two ranks."""
+
+    name = "recorder"
+    workers = RANKS
+
+    def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
+        raise Recorded(Case(job, shards.open, shards.portable()))
+
+
+class Recording(Estimator):
+    """Be an Estimator that does not run its jobs."""
+
+    engine = Recorder()  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class All:
+    """Run all cases one after the other."""
+
+    cases: dict[str, Case]
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> dict[str, Any]:
+        """Run on one rank."""
+        return {name: case(world, pulse) for name, case in self.cases.items()}
+
+
+def recorded(call: Callable[[], Any]) -> Case:
+    """Return the case of a call of a verb of a Recording."""
+    try:
+        call()
+    except Recorded as told:
+        case: Case = told.args[0]
+        return case
+    raise AssertionError("the Estimator ran nothing")
+
+
+def on_two_ranks(calls: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
+    """Run the verbs of Recordings on the same two ranks; return what each rank gave, by name."""
+    cases = {name: recorded(call) for name, call in calls.items()}
+    told = LocalEngine(RANKS).run(
+        All(cases), shards_of([(np.zeros((1, 1)), np.zeros(1))] * RANKS), Settings(progress=False)
+    )
+    return {name: [own[name] for own in told] for name in calls}
