@@ -106,7 +106,9 @@ def main():
     predictions = third.predict(test, feature_cols=["image"], batch_size=256)
     print(f"Accuracy of the loaded model on the {type(test).__name__}: {accuracy_of(predictions, test):.4f}")
 
-    plot([line["train_loss"] for line in stats], [line["val_loss"] for line in stats], Path(args.output) / "loss.png")
+    picture = Path(args.output) / "loss.png"
+    orca_estimator.history.plot(str(picture))
+    print(f"Loss curve: {picture}")
     print(f"Accuracy: {val_stats['Accuracy']:.4f}")
     stop_orca_context()
 
@@ -153,22 +155,6 @@ def unpack(data_dir):
         if not packed.with_suffix("").exists():
             with gzip.open(packed) as source, open(packed.with_suffix(""), "wb") as target:
                 shutil.copyfileobj(source, target)
-
-
-def plot(train_losses, validation_losses, path):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    epochs = range(1, len(train_losses) + 1)
-    figure, axes = plt.subplots(figsize=(4, 2.5), layout="constrained")
-    axes.plot(epochs, train_losses, marker="o", label="train")
-    axes.plot(epochs, validation_losses, marker="o", label="validation")
-    axes.set(xlabel="epoch", ylabel="loss", title="Fashion-MNIST")
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    print(f"Loss curve: {path}")
 
 
 def parse_arguments():

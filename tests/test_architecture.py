@@ -189,8 +189,8 @@ def test_names_say_what_is_inside() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "core.arrow", "core.metrics", "core.plan", "core.spool", "core.telemetry", "core.tree", "core.triggers", "errors",
-        "frameworks.torch.targets", "sources.torchdata", pytest.param("estimator", marks=pytest.mark.slow),
+        "core.arrow", "core.metrics", "core.plan", "core.spool", "core.telemetry", "core.tree", "core.triggers",
+        "errors", "frameworks.torch.targets", "sources.torchdata", pytest.param("estimator", marks=pytest.mark.slow),
         pytest.param("faces.keras", marks=pytest.mark.slow),
     ],
 )  # fmt: skip

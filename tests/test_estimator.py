@@ -16,8 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from frameworks.torch.alone import AloneEngine
 from orca import Estimator
+from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.metrics import Accuracy
 from orca.errors import ArgumentError, DataError, MissingDependency, WorkerFailed
+from orca.triggers import SeveralIteration
 
 N = 10
 X = np.random.default_rng(1).normal(size=(N, 3)).astype(np.float32)
@@ -110,11 +112,12 @@ def test_evaluate_may_be_given_other_metrics() -> None:
 def test_a_profile_tells_where_time_went() -> None:
     made = estimator()
     (line,) = made.fit((X, Y), batch_size=4, profile=True, validation_data=(X, Y))
-    steps = {f"mean_{name}_s" for name in ("data", "fwd", "bwd", "optimizer", "eval_fwd", "train_epoch")}
+    steps = {f"mean_{name}_s" for name in ("data", "fwd", "bwd", "comm", "optimizer", "eval_fwd", "train_epoch")}
     profile = line["profile"]
     assert set(profile) == steps | {"ranks"}
     assert [set(own) for own in profile["ranks"]] == [steps]
-    assert all(profile[name] == profile["ranks"][0][name] > 0 for name in steps)
+    assert all(profile[name] == profile["ranks"][0][name] > 0 for name in steps - {"mean_comm_s"})
+    assert profile["mean_comm_s"] >= 0  # one rank alone has nobody to wait for
     assert profile["mean_train_epoch_s"] > profile["mean_fwd_s"]
     evaluated = made.evaluate((X, Y), profile=True)["profile"]
     assert evaluated["mean_eval_fwd_s"] > 0
@@ -420,6 +423,177 @@ def test_a_failed_fit_leaves_the_last_state() -> None:
         made.fit((X * np.nan, Y), batch_size=4)
     assert all(map(torch.equal, weights(made), before))
     assert made.fit((X, Y), batch_size=4)[0]["epoch"] == 2
+
+
+# What a fit leaves behind
+
+
+def test_the_history_grows_with_every_fit() -> None:
+    made = estimator()
+    assert len(made.history) == 0
+    lines = made.fit((X, Y), epochs=2, batch_size=4) + made.fit((X, Y), epochs=1, batch_size=5)
+    assert list(made.history) == lines and made.history[-1]["epoch"] == 3
+    assert len(made.history.losses) == 3 + 3 + 2
+    assert made.history.losses[5] == pytest.approx(lines[1]["last_train_loss"])
+    with pytest.raises(ArgumentError, match="on_nan"):
+        made.fit((X, Y), on_nan="?")
+    assert len(made.history) == 3
+
+
+def test_summaries_have_a_value_a_step_and_a_validation_an_epoch(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    made = estimator(metrics=[Accuracy()], optimizer=adam)
+    assert made.get_train_summary("Loss") is None and made.get_validation_summary("Accuracy") is None
+    made.set_tensorboard(str(tmp_path), "mine")
+    lines = made.fit((X, Y), epochs=2, batch_size=4, validation_data=(X, Y))
+    lines += made.fit((X, Y), epochs=1, batch_size=4, validation_data=(X, Y))
+    losses, rates = made.get_train_summary("Loss"), made.get_train_summary("LearningRate")
+    assert [step for step, _, _ in losses] == list(range(1, 10))
+    assert [value for _, value, _ in losses] == pytest.approx(made.history.losses, rel=1e-6)
+    assert [value for _, value, _ in rates] == pytest.approx([0.05] * 9)
+    assert [time for _, _, time in losses] == sorted(time for _, _, time in losses)
+    assert [step for step, _, _ in made.get_train_summary("Throughput")] == [3, 6, 9]
+    validated = made.get_validation_summary("Accuracy")
+    assert [(step, value) for step, value, _ in validated] == [
+        (3 * number, pytest.approx(line["val_accuracy"])) for number, line in enumerate(lines, 1)
+    ]
+    assert [value for _, value, _ in made.get_validation_summary("Loss")] == pytest.approx(
+        [line["val_loss"] for line in lines], rel=1e-6
+    )
+    with pytest.raises(ArgumentError, match="the train summary has no tag 'Nope'. Pass one of: LearningRate, Loss"):
+        made.get_train_summary("Nope")
+
+
+def test_checkpoints_of_limited_steps_are_kept_and_loaded(tmp_path: Path) -> None:
+    made, short = estimator(model_dir=str(tmp_path)), estimator()
+    with pytest.raises(ArgumentError, match="checkpoints need a place to go to. Pass model_dir="):
+        short.fit((X, Y), checkpoint_trigger=SeveralIteration(2))
+    lines = made.fit((X, Y), batch_size=4, max_steps=5, checkpoint_trigger=SeveralIteration(2))  # 3 steps an epoch
+    assert [(line["epoch"], line["batch_count"]) for line in lines] == [(1, 3), (2, 2)]
+    run = newest_run(str(tmp_path))
+    assert run is not None and versions(run) == [2, 4]
+    assert Estimator.latest_checkpoint(str(tmp_path)) == path_of(run, 4)
+    short.fit((X, Y), batch_size=4, max_steps=2)
+    loaded = estimator().load_orca_checkpoint(str(tmp_path), version=2)
+    assert same_weights(loaded, short)
+    with pytest.raises(ArgumentError, match="there is no checkpoint 3 in .*; there are orca.2, orca.4"):
+        estimator().load_orca_checkpoint(str(tmp_path), version=3)
+    long = estimator()
+    assert long.fit((X, Y), batch_size=4, max_steps=5) == lines  # checkpoints change nothing
+    assert same_weights(made, long)
+    made.fit((X, Y), batch_size=4, max_steps=6, checkpoint_trigger=SeveralIteration(1), keep_checkpoints=2)
+    assert versions(newest_run(str(tmp_path)) or "") == [10, 11]
+
+
+def test_a_fit_may_be_given_other_metrics() -> None:
+    made = estimator(metrics=[Accuracy()])
+    (line,) = made.fit((X, Y), validation_data=(X, Y), validation_methods=[shift])
+    assert set(line) == KEYS | {"val_loss", "val_shift", "val_num_samples"}
+    (line,) = made.fit((X, Y), validation_data=(X, Y))
+    assert "val_accuracy" in line and "val_shift" not in line
+
+
+def test_the_initialization_hook_is_called_before_anything_else(tmp_path: Path) -> None:
+    path = str(tmp_path / "order")
+
+    def note(word: str) -> None:
+        with open(path, "a") as file:
+            file.write(f"{word} ")
+
+    def watched(config: dict[str, Any]) -> nn.Module:
+        note("model")
+        return net(config)
+
+    made = estimator(watched, initialization_hook=lambda: note("hook"))
+    made.fit((X, Y))
+    made.evaluate((X, Y))
+    assert Path(path).read_text() == "hook model hook model "
+
+
+# Several outputs
+
+
+class TwoHeads(nn.Module):
+    """Tell a class and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind, self.size = nn.Linear(3, 2).double(), nn.Linear(3, 1).double()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.kind(x), self.size(x)
+
+
+def both(kind: Any, size: Any, true_kind: Any, true_size: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(kind, true_kind.long()) + nn.functional.mse_loss(size, true_size)
+
+
+def test_two_outputs_are_compared_with_two_targets() -> None:
+    sizes = X.sum(axis=1, keepdims=True).astype(np.float64)
+    made = estimator(lambda config: TwoHeads(), loss=both)
+    assert isinstance(made.predict(X), tuple)
+    with torch.no_grad():
+        outputs = [torch.from_numpy(part) for part in made.predict(X)]
+        before = float(both(*outputs, torch.from_numpy(Y), torch.from_numpy(sizes)))
+    assert made.evaluate((X, (Y, sizes)), batch_size=N)["val_loss"] == pytest.approx(before)
+    lines = made.fit((X, (Y, sizes)), epochs=3, batch_size=N, validation_data=(X, (Y, sizes)))
+    assert lines[0]["train_loss"] == pytest.approx(before)
+    kinds, numbers = made.predict(X)
+    assert kinds.shape == (N, 2) and numbers.shape == (N, 1)
+    after = both(*map(torch.from_numpy, (kinds, numbers, Y, sizes)))
+    assert lines[-1]["val_loss"] == pytest.approx(float(after))
+    frame = pd.DataFrame({"x": list(X), "kind": Y, "size": sizes[:, 0]})
+    columns = {"feature_cols": ["x"], "label_cols": ["kind", "size"]}
+    again = estimator(lambda config: TwoHeads(), loss=both)
+    told = again.fit(frame, epochs=3, batch_size=N, **columns)  # labels of one dimension find their outputs
+    assert [line["train_loss"] for line in told] == pytest.approx([line["train_loss"] for line in lines])
+    answers = made.predict(frame, feature_cols=["x"], output_cols=["k", "s"])
+    np.testing.assert_allclose(np.stack(answers["k"]), kinds)
+
+
+# Several workers, on this machine
+
+
+def fully_shards() -> bool:
+    from orca.frameworks.torch.fsdp import _fully_shard
+
+    try:
+        _fully_shard(torch.device("cpu"))
+    except ArgumentError:
+        return False
+    return True
+
+
+def smooth(config: dict[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 2)).double()
+
+
+@pytest.mark.skipif(not fully_shards(), reason="torch before 2.8 cannot shard fully between CPUs")
+def test_a_sharded_model_learns_what_a_whole_one_does() -> None:
+    data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))  # all ranks see the same batches
+    how = {"epochs": 2, "batch_size": 3, "validation_data": data}  # the last step has one row: a rank has none
+    sharded = Estimator.from_torch(
+        model=smooth,
+        optimizer=adam,
+        loss=nn.CrossEntropyLoss(),
+        metrics=[Accuracy()],
+        backend="local",
+        workers_per_node=2,
+        seed=7,
+        shard_model=True,
+        clip_norm=0.5,
+        use_tqdm=False,
+    )
+    whole = estimator(smooth, metrics=[Accuracy()], clip_norm=0.5)
+    for line, other in zip(sharded.fit(data, **how), whole.fit(data, **how), strict=True):
+        assert line == pytest.approx(other, rel=1e-9)
+    for one, other in zip(weights(sharded), weights(whole), strict=True):
+        assert type(one) is torch.Tensor
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(sharded.predict(X), whole.predict(X), rtol=1e-9)
+    later = estimator(smooth, clip_norm=0.5)
+    later.load_state_dict(sharded.get_state_dict())  # the optimizer's state too fits any number of workers
+    assert later.fit(data, batch_size=3)[0] == pytest.approx(whole.fit(data, batch_size=3)[0], rel=1e-9)
 
 
 # Several workers, on Spark

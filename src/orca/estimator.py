@@ -414,8 +414,11 @@ class Estimator:
         """
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
         source = source_of(data, spec)
-        learner = self.learner.for_answers(listed(callbacks), precision)
-        return source.answer(self._answers(learner, spec), self.engine)
+        given = listed(callbacks)
+        learner = self.learner.for_answers(given, precision)
+        task = self._answers(learner, spec)
+        # What callbacks make of an answer is seen only when one is given.
+        return source.answer(replace(task, output=None) if given else task, self.engine)
 
     def get_model(self) -> Any:
         """Return the model with its trained weights."""
@@ -461,6 +464,7 @@ class Estimator:
             other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
         self._state, model = self.learner.load_state(self._path("load", path, other_names), weights_only)
+        self._state.position = None  # a new fit begins here; resume=True goes on with an interrupted one
         if model is not None or loss is not None:
             self.learner = self.learner.with_parts(model, loss)
         return self

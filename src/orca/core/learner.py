@@ -68,7 +68,8 @@ class Losses:
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
     `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
-    of every step, `rates` the learning rate: filled where the framework's loop is ours.
+    of every step, `rates` the learning rate: filled where the framework's loop is ours. `conducted` says that the user
+    evaluated herself, and may have left metrics alone.
     """
 
     loss_sum: float = 0.0
@@ -80,6 +81,7 @@ class Losses:
     logs: dict[str, Any] = field(default_factory=dict)
     trace: list[tuple[float, float]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    conducted: bool = False
 
     def then(self, later: Losses) -> Losses:
         """Return the sums of this part of an epoch and the one after it."""

@@ -104,7 +104,7 @@ def run_epochs(
         history.traces.append(trace)
         stops = any(world.all_gather(learner.end_epoch(line)))
         moment = clock.epoch_ended(losses.steps + before, line, metrics)
-        if plan.checkpoint_trigger is not None and plan.checkpoint_trigger(moment):
+        if clock.kept(moment):
             _keep(learner, keeper, pulse, since, history, Losses())
         done = Losses()
         if stops or (plan.end_trigger is not None and plan.end_trigger(moment)):
@@ -137,6 +137,14 @@ class Clock:
     def ends(self, step: int) -> bool:
         """Say whether the fit ends after this step of the epoch."""
         return self._fires(self.plan.end_trigger, step)
+
+    def kept(self, moment: Moment) -> bool:
+        """Say whether a checkpoint is due at the end of an epoch; for one that cannot be paused, also those in it."""
+        trigger = self.plan.checkpoint_trigger
+        if trigger is None:
+            return False
+        within = range(self.steps + 1, moment.step) if self.last == 0 else ()
+        return trigger(moment) or any(trigger(Moment(self.epochs, step, False)) for step in within)
 
     def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
         """Return the moment in which an epoch of so many steps ended with these statistics."""
@@ -247,7 +255,10 @@ def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, li
         meter.merge(*(states[position] for _, states in told))
     rows, mass = (sum(getattr(losses, name) for losses, _ in told) for name in ("rows", "mass"))
     loss = sum(losses.loss_sum for losses, _ in told)
-    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | told[0][0].logs | result_dict(meters)
+    results = result_dict(meters)
+    if told[0][0].conducted:
+        results = {name: value for name, value in results.items() if value == value}  # nan: nobody fed it
+    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | told[0][0].logs | results
 
 
 def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:

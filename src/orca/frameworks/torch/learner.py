@@ -72,7 +72,6 @@ class TorchLearner:
     hook: Callable[[], None] | None = None
     options: Options = field(default_factory=Options)
     callbacks: tuple[Any, ...] = ()
-    pauses = True
 
     @classmethod
     def of(
@@ -120,13 +119,18 @@ class TorchLearner:
             )
         made = cls(model, optimizer, loss, config, sync, hook, options)
         if made._own_step and options.operator is not None:
-            options.check_hands_on(f"the operator {options.operator.__name__}")
+            options.check_hands_on(f"the operator {options.operator.__name__}", sync)
         return made
 
     @staticmethod
     def options_of(clip_norm: Any = None, clip_value: Any = None, **options: Any) -> Options:
         """Return how to train beyond the plain step; see Options."""
         return Options(clipping=clipping_of(clip_norm, clip_value), **options)
+
+    @property
+    def pauses(self) -> bool:
+        """Say whether an epoch may be trained in several parts: one that the user's operator trains is hers."""
+        return not self._own_step
 
     @staticmethod
     def default_seed() -> int:
@@ -149,7 +153,7 @@ class TorchLearner:
             ArgumentError: They are none, or do not go with the options.
         """
         if Hooks(callbacks).main_has("on_iter_backward"):
-            self.options.check_hands_on(f"the callback {type(Hooks(callbacks).main).__name__}")
+            self.options.check_hands_on(f"the callback {type(Hooks(callbacks).main).__name__}", self.sync)
 
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""
@@ -218,11 +222,12 @@ class TorchLearner:
             self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
             if state and state.payload.get("scaler"):
                 self.scaler.load_state_dict(state.payload["scaler"])
-            self.scaler.scale(
-                torch.zeros((), device=self.place.device)
-            )  # made with the first number: a rank may have none
+            # It begins with the first number that it scales, and this rank may have none.
+            self.scaler.scale(torch.zeros((), device=self.place.device))
         else:
             self.operator = self._operator(state)
+            if state and state.payload.get("averages"):
+                self._begin_average(state)
 
     def call_back(self, callbacks: Sequence[Any]) -> None:
         """Take the callbacks of an evaluation."""
@@ -232,6 +237,7 @@ class TorchLearner:
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit: wrap the model for all ranks, and introduce the callbacks."""
         self.hooks = Hooks(plan.callbacks)
+        self.hooked = self.hooks.main is not None or self.hooks.has("before_train_iter", "after_train_iter")
         self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
         if self.hands_on or self.hooks.main_has("on_iter_forward", "on_train_forward"):
             if plan.weighted:
@@ -274,19 +280,23 @@ class TorchLearner:
             self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
 
     def state(self) -> State:
-        """Return weights and optimizer state on the CPU; the output's description from whoever saw a row."""
+        """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
+
+        Rank 0 alone copies the tensors: its state is the one that counts.
+        """
         told = self.world.all_gather(self._describe())
+        kept = copied if self.world.rank == 0 else dict
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if hasattr(self, "agrees"):
-            payload["models"] = [copied(agree.model_state()) for agree in self.agrees]
-            payload["optimizers"] = [copied(state) for state in self._optimizer_states()]
+            payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
+            payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
             payload["schedulers"] = [scheduler.state_dict() for scheduler in self.schedulers]
             if self.average is not None:
-                payload["averages"] = [copied(self.average.module.state_dict())]
+                payload["averages"] = [kept(self.average.module.state_dict())]
             if self.scaler.is_enabled():
                 payload["scaler"] = self.scaler.state_dict()
         else:
-            payload["models"] = [copied(net.state_dict()) for net in self.nets]
+            payload["models"] = [kept(net.state_dict()) for net in self.nets]
         if self.operator is not None:
             payload["operator"] = self.operator.state_dict()
         given, output = next((specs for specs in told if specs), (None, None))
@@ -323,10 +333,10 @@ class TorchLearner:
         pulse.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
             rates.append(self._rate())
-            part = self._hooked_step(batch, pulse, step) if self.hooks else self._train_step(batch, pulse)
+            part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
             pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
-            if self.hooks and self._agree_to_stop():
+            if self.hooked and self._agree_to_stop():
                 break
         losses = replace(book.close(), rates=rates)
         if pulse.profiling:
@@ -417,7 +427,7 @@ class TorchLearner:
             return flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
         outputs, targets = self._pair(self._forward_training(piece), piece)
         loss = self.measure(outputs, targets, piece.weights)
-        if self.hooks:
+        if self.hooked:
             self.runner.output, self.runner.target, self.runner.loss = single(outputs), single(targets), loss
         return outputs, targets, loss
 
@@ -578,7 +588,8 @@ class TorchLearner:
         numbers = {k: v for k, v in numbers.items() if k != "num_samples" and not k.startswith("last_")}
         mean, seen = numbers.pop("val_loss", np.nan) if handed.rows_seen else 0.0, handed.rows_seen
         numbers.pop("val_loss", None)
-        return Losses(mean * seen, seen, seen, steps=handed.steps, logs=self._mean_over_ranks(numbers, seen))
+        logs = self._mean_over_ranks(numbers, seen)
+        return Losses(mean * seen, seen, seen, steps=handed.steps, logs=logs, conducted=True)
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""
@@ -664,12 +675,8 @@ class TorchLearner:
         self.hooks, self.operator, self.hands_on = Hooks(()), None, False
         self.average = None
         if state:
-            averages = state.payload.get("averages")
-            kept = averages if averages and not self.optimizer else state.payload["models"]
-            for net, weights in zip(self.nets, kept, strict=True):
+            for net, weights in zip(self.nets, state.payload["models"], strict=True):
                 net.load_state_dict(weights)
-            if averages:
-                self._begin_average(state)
         if self.options.compiled:
             for net in self.nets:
                 net.compile(**(self.options.compiled if isinstance(self.options.compiled, dict) else {}))
@@ -772,10 +779,15 @@ class TorchLearner:
             return None
         for net in self.nets:
             net.eval()
-        with torch.no_grad(), self._autocast():
-            self.runner.batch = listed(self.place.features(self.sample))
-            self.answer(self.runner)
-            return OutputSpec.of(self.sample), OutputSpec.of(map_tree(full, self.runner.output))
+        try:
+            with torch.no_grad(), self._autocast():
+                self.runner.batch = listed(self.place.features(self.sample))
+                self.answer(self.runner)
+        except Exception:
+            if self.hands_on:  # the first of the user's models need not be one that answers for rows of training
+                return None
+            raise
+        return OutputSpec.of(self.sample), OutputSpec.of(map_tree(full, self.runner.output))
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         return self.measure.pair(output, None if batch.y is None else self.place.targets(batch.y))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from orca.frameworks.torch.targets import align_all, takes_classes
+
 SCHEDULER_STEP = "scheduler_step_freq"
 SCHEDULER_STEP_BATCH = "batch"
 SCHEDULER_STEP_EPOCH = "epoch"
@@ -78,9 +80,10 @@ class TrainingOperator:
             if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_BATCH:
                 self._step_schedulers()
             self.global_step += 1
+        summary = means.summary()
         if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_EPOCH:
-            self._step_schedulers()
-        return means.summary()
+            self._step_schedulers(summary.get("train_loss"))
+        return summary
 
     def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
         """Train on one batch; return at least train_loss."""
@@ -94,7 +97,9 @@ class TrainingOperator:
         """Return (output, target, loss) of one batch."""
         *features, target = batch
         output = self.model(*features)
-        return output, target, self.criterion(output, target)
+        outputs, targets = align_all(output, target, takes_classes(self.criterion))
+        loss = self.criterion(*outputs, *targets)
+        return output, targets[0] if len(targets) == 1 else tuple(targets), loss.mean() if loss.dim() else loss
 
     def validate(
         self, val_iterator: Iterator[Any], info: dict[str, Any], metrics: Any = None, num_steps: int | None = None
@@ -194,9 +199,10 @@ class TrainingOperator:
         """Say whether a progress bar is wanted."""
         return self._use_tqdm
 
-    def _step_schedulers(self) -> None:
+    def _step_schedulers(self, loss: float | None = None) -> None:
         for scheduler in self._schedulers:
-            scheduler.step()
+            watches = type(scheduler).__name__ == "ReduceLROnPlateau"
+            scheduler.step(loss) if watches else scheduler.step()
 
 
 class Means:

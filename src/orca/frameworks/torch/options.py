@@ -82,7 +82,7 @@ class Options:
         ]
         return [(first, second) for excluded, first, second in pairs if excluded]
 
-    def check_hands_on(self, whose: str) -> None:
+    def check_hands_on(self, whose: str, sync: str) -> None:
         """Check that nothing is asked for that must happen within a backward pass and an update of the user's own.
 
         Raises:
@@ -93,6 +93,7 @@ class Options:
             (bool(self.clipping), "gradient clipping"),
             (self.precision == "fp16", "precision='fp16'"),
             (self.ema is not None, "ema"),
+            (sync == "fully sharded", "shard_model"),
             # Its backward pass adds up gradients of ranks, which are weighed only afterwards.
             (self.sync_batchnorm, "sync_batchnorm"),
         ):

@@ -65,8 +65,8 @@ class Steps:
         with ThreadPoolExecutor(1, "orca-reader") as reader:
             coming = reader.submit(ahead)
             while (ready := coming.result()) is not None:
+                torch.cuda.current_stream(self.place.device).wait_stream(stream)  # before more is sent there
                 coming = reader.submit(ahead)
-                torch.cuda.current_stream(self.place.device).wait_stream(stream)
                 yield ready
 
     def _sent(self, batch: Batch, stream: torch.cuda.Stream) -> Batch:
