@@ -115,11 +115,20 @@ class LossBook:
         if not len(bad) or self.on_nan == "ignore":
             return
         step = self.first_step + len(self.losses.trace) + int(bad[0]) + 1
-        text = (
-            f"the loss became {values[bad[0]]} at step {step} of epoch {self.epoch}. Lower the learning rate, look "
-            "at the data for NaN or infinite values, clip gradients, or pass on_nan='warn' to go on."
-        )
-        if self.on_nan == "raise":
-            raise LossNotFinite(text)
-        logger.warning(text)
+        refuse(values[bad[0]], f"at step {step} of epoch {self.epoch}", self.on_nan)
         self.on_nan = "ignore"
+
+
+def refuse(loss: float, where: str, on_nan: str) -> None:
+    """Raise, or warn, that a loss is not finite.
+
+    Raises:
+        LossNotFinite: `on_nan` is "raise".
+    """
+    text = (
+        f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
+        "clip gradients, or pass on_nan='warn' to go on."
+    )
+    if on_nan == "raise":
+        raise LossNotFinite(text)
+    logger.warning(text)

@@ -5,54 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
 from orca.frameworks.torch.tensors import first_row
 
 
 class Handed:
-    """Hand a rank's batches to a loop of the user's: `rows` are the true rows of the one that was handed out last."""
+    """Hand a rank's batches to a loop of the user's: `rows` are the true rows of the one that was handed out last.
 
-    def __init__(
-        self,
-        learner: Any,
-        batches: Iterable[Batch],
-        pulse: Pulse,
-        epoch: int,
-        first_step: int,
-        training: bool = True,
-    ) -> None:
+    Args:
+        learner: The learner, which opens and closes each step of training.
+        batches: The batches.
+        pulse: Told where the loop is.
+        epoch: The epoch of training; 0 for an evaluation.
+    """
+
+    def __init__(self, learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int) -> None:
         self.rows = self.rows_seen = self.steps = 0
-        self._batches: Any = self._hand_out(learner, batches, pulse, epoch, first_step, training)
+        self._learner, self._pulse, self._epoch = learner, pulse, epoch
+        self._open: tuple[int, Batch, list[torch.Tensor]] | None = None
+        self._batches = self._numbered(batches)
 
     def __iter__(self) -> Handed:
         return self
 
     def __next__(self) -> Any:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """End the step that was handed out last, where the loop left early."""
-        self._batches.close()
-
-    def _hand_out(
-        self, learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, first: int, training: bool
-    ) -> Iterator[Any]:
+        """Close the step before, which the user has done, and hand out the next batch."""
+        learner, pulse = self._learner, self._pulse
+        if self.close() and learner.hooked and learner.agree_to_stop():
+            raise StopIteration
         pulse.at(DATA)
-        numbered = learner.steps(batches, epoch, first) if training else enumerate(batches)
-        for step, batch in numbered:
-            self.rows = batch.rows
-            kept = learner.open_step(batch) if training else []
-            if learner.sample is None:
-                learner.sample = first_row(batch.x)
-            pulse.at(FORWARD if training else EVALUATE)
-            try:
-                yield learner.place.loaded(batch)
-            finally:
-                if training:
-                    learner.close_step(batch, kept)
-                self.steps += 1
-                self.rows_seen += batch.rows
-            if training:
-                pulse.step(epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
-            pulse.at(DATA)
+        step, batch = next(self._batches)
+        kept = learner.open_step(batch) if self._epoch else []
+        self._open, self.rows = (step, batch, kept), batch.rows
+        if learner.sample is None:
+            learner.sample = first_row(batch.x)
+        loaded = learner.place.loaded(batch)
+        if self._epoch and learner.hooked:
+            learner.runner.batch_idx, learner.runner.batch = step, loaded
+            learner.hooks("before_train_iter", learner.runner, step)
+        pulse.at(FORWARD if self._epoch else EVALUATE)
+        return loaded
+
+    def close(self) -> bool:
+        """Close the step that was handed out last, also where the loop left early; say whether one of training was."""
+        if self._open is None:
+            return False
+        (step, batch, kept), self._open = self._open, None
+        self.steps += 1
+        self.rows_seen += batch.rows
+        if not self._epoch:
+            return False
+        learner, pulse = self._learner, self._pulse
+        learner.close_step(batch, kept)
+        pulse.step(self._epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
+        if learner.hooked:
+            learner.hooks("after_train_iter", learner.runner, step)
+        return True
+
+    def _numbered(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
+        return iter(self._learner.steps(batches, self._epoch, 0)) if self._epoch else enumerate(batches)

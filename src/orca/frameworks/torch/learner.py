@@ -22,7 +22,7 @@ from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.book import LossBook, Part, together
+from orca.frameworks.torch.book import LossBook, Part, refuse, together
 from orca.frameworks.torch.build import build_loss, build_models, build_optimizers, build_schedulers, check_linked
 from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, scalar
@@ -184,8 +184,10 @@ class TorchLearner:
 
     def with_clipping(self, bounds: tuple[float, float] | None, norm: float | None) -> TorchLearner:
         """Return this learner with gradients clipped otherwise."""
-        value = None if bounds is None else bounds
-        return replace(self, options=replace(self.options, clipping=clipping_of(norm, value)))
+        options = replace(self.options, clipping=clipping_of(norm, bounds))
+        if self._own_step and options.operator is not None:
+            options.check_hands_on(f"the operator {options.operator.__name__}", self.sync)
+        return replace(self, options=options)
 
     def for_answers(self, callbacks: Sequence[Any], precision: str | None) -> TorchLearner:
         """Return this learner as predictions need it: with callbacks, and perhaps in half precision."""
@@ -214,6 +216,7 @@ class TorchLearner:
         if training:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
             self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
+            self.options.check_schedulers(self.schedulers)
             for things, name in ((self.steppers, "optimizers"), (self.schedulers, "schedulers")):
                 for thing, kept in zip(things, state.payload.get(name, ()) if state else (), strict=False):
                     thing.load_state_dict(kept)
@@ -259,7 +262,6 @@ class TorchLearner:
         ]
         self.operator = self._operator(self.given)
         self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
-        self.plan = plan
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
 
@@ -268,11 +270,18 @@ class TorchLearner:
         self.runner.epoch_stats = line
         if self.hooks.main is not None:
             self.hooks.on_main("on_lr_adjust", self.runner)
-        elif not self._conducts:
+        elif not self._conducts or self._ends_epoch():
             self.step_schedulers(line)
         if self.hooks:
             self.hooks("after_train_epoch", self.runner, line["epoch"], logs=line)
         return self.runner.stop
+
+    def _ends_epoch(self) -> bool:
+        """Say whether the operator trained the epoch with our own train_epoch, and left its end to us."""
+        ends = self.operator is not None and self.operator.ends_epoch
+        if self.operator is not None:
+            self.operator.ends_epoch = False
+        return ends
 
     def finish(self) -> None:
         """End a fit."""
@@ -327,7 +336,7 @@ class TorchLearner:
             if self.hooks:
                 self.hooks("before_train_epoch", self.runner, epoch)
         if self._conducts:
-            return self._conduct(batches, pulse, first_step)
+            return self._conduct(batches, pulse, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         pulse.at(DATA)
@@ -336,7 +345,7 @@ class TorchLearner:
             part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
             pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
-            if self.hooked and self._agree_to_stop():
+            if self.hooked and self.agree_to_stop():
                 break
         losses = replace(book.close(), rates=rates)
         if pulse.profiling:
@@ -474,32 +483,39 @@ class TorchLearner:
             if hasattr(agree, "weight"):
                 agree.weight = batch.rows * self.world.size / batch.step_rows
         self._count_statistics(bool(batch.rows))
+        if batch.rows == 1:  # of which batch norm has no statistics: use the running ones
+            self._calm(nn.BatchNorm1d)
         return [] if batch.rows else self._buffers()
 
     def close_step(self, batch: Batch, kept: list[torch.Tensor]) -> None:
         """Agree on the buffers after a step that the user did."""
         if not batch.rows:
             self._put_back(kept)
+        if batch.rows == 1:
+            self._calm(nn.BatchNorm1d, False)
         for agree in self.agrees:
             agree.step(batch.leader, lambda: None)
         self._after_update()
 
-    def _conduct(self, batches: Iterable[Batch], pulse: Pulse, first_step: int) -> Losses:
+    def _conduct(self, batches: Iterable[Batch], pulse: Pulse, plan: FitPlan) -> Losses:
         """Let the user's operator train the epoch."""
         assert self.operator is not None
-        handed = Handed(self, batches, pulse, self.epoch, first_step)
+        handed = Handed(self, batches, pulse, self.epoch)
         info = {"epoch_idx": self.epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": self.options.step_freq}
         self.operator.global_step = self.runner.global_step
         with self._autocast():
-            told = self.operator.train_epoch(handed, info | self.plan.info)
+            told = self.operator.train_epoch(handed, info | plan.info)
         handed.close()
         numbers = _numbers("train_epoch", told)
         mean = numbers.pop("train_loss", np.nan)
         last = numbers.pop("last_train_loss", mean)
+        if handed.rows_seen and np.isinf(mean) | np.isnan(mean) and plan.on_nan != "ignore" and "train_loss" in told:
+            refuse(mean, f"in epoch {self.epoch}", plan.on_nan)
+        kept = {name.removeprefix("train_"): value for name, value in numbers.items() if not name.startswith("last_")}
         for name in ("num_samples", "batch_count", "epoch"):
-            numbers.pop(name, None)
+            kept.pop(name, None)
         mean, last = (value if handed.rows_seen else 0.0 for value in (mean, last))
-        seen, rest = handed.rows_seen, self._mean_over_ranks(numbers, handed.rows_seen)
+        seen, rest = handed.rows_seen, self._mean_over_ranks(kept, handed.rows_seen)
         return Losses(mean * seen, seen, seen, last * handed.rows, handed.rows, handed.steps, rest)
 
     def step_schedulers(self, line: dict[str, Any]) -> None:
@@ -525,8 +541,8 @@ class TorchLearner:
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Feed outputs and targets to the metrics; return the sum of losses."""
-        for net in self.nets:
-            net.eval()
+        for module in self.modules:
+            module.eval()
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
             return self._conduct_evaluation(batches, metrics, pulse)
         self._hook("before_val_epoch")
@@ -580,10 +596,12 @@ class TorchLearner:
     def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Let the user's operator evaluate; its numbers are means over rows."""
         assert self.operator is not None
-        handed = Handed(self, batches, pulse, 0, 0, training=False)
+        handed = Handed(self, batches, pulse, epoch=0)
+        self._hook("before_val_epoch")
         with torch.no_grad(), self._autocast():
             told = self.operator.validate(handed, {}, list(metrics))
         handed.close()
+        self._hook("after_val_epoch")
         numbers = _numbers("validate", told)
         numbers = {k: v for k, v in numbers.items() if k != "num_samples" and not k.startswith("last_")}
         mean, seen = numbers.pop("val_loss", np.nan) if handed.rows_seen else 0.0, handed.rows_seen
@@ -723,7 +741,8 @@ class TorchLearner:
         """Return the steps of an epoch that follow its first ones."""
         return Steps(batches, self.place, (self.seed, epoch, self.world.rank), first_step)
 
-    def _agree_to_stop(self) -> bool:
+    def agree_to_stop(self) -> bool:
+        """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
         flag = torch.tensor(int(self.runner.stop))
         dist.all_reduce(flag)
         self.runner.stop = bool(flag)
@@ -765,13 +784,15 @@ class TorchLearner:
             if batch.rows > 1 or self.options.sync_batchnorm or "more than 1 value per channel" not in str(error):
                 raise
         # Batch norm has no statistics of one row. One process would have had more of them: use the running ones.
-        norms = [module for module in self.net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        for norm in norms:
-            norm.eval()
+        self._calm(nn.modules.batchnorm._BatchNorm)
         output = self._forward(self.agree.module, batch.x)
-        for norm in norms:
-            norm.train()
+        self._calm(nn.modules.batchnorm._BatchNorm, False)
         return output
+
+    def _calm(self, kind: type[nn.Module], calm: bool = True) -> None:
+        """Let modules of a kind use what they know already, or learn again."""
+        for module in (module for net in self.nets for module in net.modules() if isinstance(module, kind)):
+            module.train(not calm)
 
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
         """Describe a row, and what the model answers for it: a model in training may give something else."""

@@ -59,6 +59,8 @@ class TrainingOperator:
         self._models, self._optimizers, self._schedulers = _listed(models), _listed(optimizers), _listed(schedulers)
         self._use_fp16, self._use_tqdm = use_fp16, use_tqdm
         self.global_step = 0
+        # Set by our own train_epoch: schedulers that step once an epoch do so when the losses of all ranks are known.
+        self.ends_epoch = False
         self.setup(config)
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -80,10 +82,8 @@ class TrainingOperator:
             if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_BATCH:
                 self._step_schedulers()
             self.global_step += 1
-        summary = means.summary()
-        if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_EPOCH:
-            self._step_schedulers(summary.get("train_loss"))
-        return summary
+        self.ends_epoch = True
+        return means.summary()
 
     def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
         """Train on one batch; return at least train_loss."""
@@ -199,10 +199,9 @@ class TrainingOperator:
         """Say whether a progress bar is wanted."""
         return self._use_tqdm
 
-    def _step_schedulers(self, loss: float | None = None) -> None:
+    def _step_schedulers(self) -> None:
         for scheduler in self._schedulers:
-            watches = type(scheduler).__name__ == "ReduceLROnPlateau"
-            scheduler.step(loss) if watches else scheduler.step()
+            scheduler.step()
 
 
 class Means:

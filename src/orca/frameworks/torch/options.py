@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -81,6 +81,19 @@ class Options:
             (half and sync == "fully sharded", "precision='fp16'", "shard_model (precision='bf16' does)"),
         ]
         return [(first, second) for excluded, first, second in pairs if excluded]
+
+    def check_schedulers(self, schedulers: Sequence[Any]) -> None:
+        """Check that schedulers can step when they are to.
+
+        Raises:
+            ArgumentError: One watches a number that is known at the end of an epoch, and is to step after each batch.
+        """
+        watching = [s for s in schedulers if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)]
+        if watching and self.step_freq == "batch":
+            raise ArgumentError(
+                "ReduceLROnPlateau watches the loss of an epoch, but is to step after each batch. "
+                "Pass scheduler_step_freq='epoch'."
+            )
 
     def check_hands_on(self, whose: str, sync: str) -> None:
         """Check that nothing is asked for that must happen within a backward pass and an update of the user's own.
