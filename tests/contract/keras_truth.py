@@ -259,7 +259,8 @@ class Case:
     @property
     def tolerance(self) -> float:
         """Return how far rounding may carry the numbers."""
-        return {mixed: 5e-3, old_pictures: 1e-4, scheduled: 1e-6}.get(self.model, 1e-9)  # schedules are of floats
+        # Schedules are of floats; masked means add up in an order of Keras' own.
+        return {mixed: 5e-3, old_pictures: 1e-4, scheduled: 1e-6, masked: 1e-8}.get(self.model, 1e-9)
 
 
 def cases() -> list[Case]:

@@ -63,7 +63,7 @@ class KerasEstimator(Estimator):
             backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
                 given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
-            log_to_driver: Accepted.
+            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             model_dir: Where a checkpoint is kept after every fit.
             sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
                 each worker use its own rows and averages the running statistics.
