@@ -17,6 +17,7 @@ SETUP := $(PYTHON) tools/install.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install horovod demo test test-full test-oldest test-python test-nojava check format bench clean distclean
+.PHONY: yarn-up yarn-down yarn-status
 .PHONY: FORCE
 
 help: ## show this list
@@ -55,6 +56,15 @@ format: install ## repair what ruff can repair
 
 bench: install ## measure
 	$(RUN) -m benchmarks $(ARGS)
+
+yarn-up: ## start a Hadoop for tests on this machine: HDFS and YARN with two nodes (docs/testing-yarn.md)
+	$(PYTHON) tools/hadoop.py up $(ARGS)
+
+yarn-down: ## end it
+	$(PYTHON) tools/hadoop.py down $(ARGS)
+
+yarn-status: ## tell how it is
+	$(PYTHON) tools/hadoop.py status $(ARGS)
 
 clean: ## remove caches and builds
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache
