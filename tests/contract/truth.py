@@ -33,7 +33,7 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.job import FitJob
 from orca.sources.arrays import OpenBlocks
-from orca.sources.creator import CreatorSource
+from orca.sources.creator import CreatorSource, OpenCreated
 from orca.sources.torchdata import LoaderSource, OpenLoaders
 
 SEED = 11
@@ -127,9 +127,12 @@ class OpenAll:
 
     def __call__(self, items: Items, folder: Path) -> dict[str, Any]:
         """Return the rows of every part."""
-        given = list(items)
-        loaders = OpenLoaders()(iter([item for item in given if item[0] in self.loaders]), folder)
-        return loaders | OpenBlocks(SHAPES)(iter([item for item in given if item[0] not in self.loaders]), folder)
+        given: dict[Any, list[Any]] = {OpenBlocks: [], OpenLoaders: [], OpenCreated: []}
+        for item in items:
+            created = OpenCreated if item[0] == "creator" else OpenLoaders
+            given[created if item[0] in self.loaders else OpenBlocks].append(item)
+        rows = OpenBlocks(SHAPES)(iter(given[OpenBlocks]), folder)
+        return rows | OpenLoaders()(iter(given[OpenLoaders]), folder) | OpenCreated()(iter(given[OpenCreated]), folder)
 
 
 def all_shards(ranks: int, loaders: bool) -> Shards:
