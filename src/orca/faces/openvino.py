@@ -142,6 +142,11 @@ class OpenvinoEstimator(Estimator):
         """Refuse: an OpenVINO model leaves no checkpoints."""
         raise _refusal("load_orca_checkpoint", "Call load(model_path) to answer with another model")
 
+    @staticmethod
+    def latest_checkpoint(*args: Any, **options: Any) -> Any:
+        """Say that there is none."""
+        raise _refusal("latest_checkpoint", "Call load(model_path) to answer with another model")
+
     def set_tensorboard(self, *args: Any, **options: Any) -> Any:
         """Refuse: nothing is trained."""
         raise _refusal("set_tensorboard", _TRAIN)
