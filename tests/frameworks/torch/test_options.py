@@ -114,7 +114,9 @@ def test_what_belongs_into_an_update_is_refused_where_the_user_updates(options: 
         Options(**options).check_hands_on("the operator Mine", "replicated")
     said = f"the operator Mine does the backward pass and the update itself, where {name} cannot be brought in."
     assert str(told.value) == f"{said} Do it there, or leave {name} out."
-    Options(precision="bf16", deterministic=True, compiled=True, unused=True).check_hands_on("the operator Mine", "replicated")
+    Options(precision="bf16", deterministic=True, compiled=True, unused=True).check_hands_on(
+        "the operator Mine", "replicated"
+    )
 
 
 class Trains(TrainingOperator):
