@@ -36,7 +36,7 @@ _TEXT = "OUST"  # dtype kinds that hold str or bytes
 # Linux maps the pages around a fault, 64 KB of them, or all of a folio; and a folio of the page cache is as large as
 # the write that made it. So the file is written in pieces of 64 KB: then a row taken maps 64 KB, not 2 MB.
 _WINDOW = 64 << 10
-_MAPPED = 64 << 20  # bytes of the file that may be mapped (and count as memory of this process) at the same time
+_MAPPED = 32 << 20  # bytes of the file that may be mapped (and count as memory of this process) at the same time
 
 
 @dataclass(frozen=True)
