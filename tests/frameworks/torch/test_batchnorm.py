@@ -1,37 +1,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone
-from orca.core.engine import Settings
-from orca.core.pulse import Pulse
+from frameworks.torch.alone import on_ranks
 from orca.core.world import World
-from orca.engines.local import LocalEngine
 from orca.frameworks.torch.batchnorm import share_statistics
 from orca.frameworks.torch.sync import _BEFORE_FORWARD
-from orca.testing import shards_of
 
 # Rows of each rank in each step: uneven, one alone, none.
 SHARES = {1: [[5], [4], [5]], 2: [[4, 1], [0, 4], [3, 2]], 3: [[2, 0, 3], [1, 2, 1], [5, 0, 0]]}
-
-
-def on_ranks(size: int, work: Callable[[World], Any]) -> list[Any]:
-    """Return what each rank of a world returns; a world of one rank is formed in this process."""
-    if size == 1:
-        with alone(Pulse()) as world:
-            return [work(world)]
-    job = lambda world, rows, pulse: work(world)  # noqa: E731
-    shards = shards_of([(np.zeros((1, 1)), np.zeros(1))] * size)
-    return LocalEngine(size).run(job, shards, Settings(progress=False))
 
 
 def conv_net(**options: Any) -> nn.Module:

@@ -4,21 +4,17 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone
-from orca.core.engine import Settings
+from frameworks.torch.alone import alone, on_ranks
 from orca.core.pulse import Pulse
 from orca.core.world import World
-from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import FullySharded, _blocks, _fully_shard
 from orca.frameworks.torch.sync import Clipping, Replicated, Sync
-from orca.testing import shards_of
 
 # Rows of each rank in each step: uneven, one alone, none.
 SHARES = {1: [[5], [4], [6], [5]], 2: [[4, 1], [0, 4], [3, 3], [5, 0]], 3: [[2, 0, 3], [1, 2, 1], [5, 0, 1], [2, 2, 1]]}
@@ -30,16 +26,6 @@ try:
 except ArgumentError:
     old = True
 needs_sums = pytest.mark.skipif(old, reason="torch before 2.8 cannot shard fully between CPUs")
-
-
-def on_ranks(size: int, work: Callable[[World], Any]) -> list[Any]:
-    """Return what each rank of a world returns; a world of one rank is formed in this process."""
-    if size == 1:
-        with alone(Pulse()) as world:
-            return [work(world)]
-    job = lambda world, rows, pulse: work(world)  # noqa: E731
-    shards = shards_of([(np.zeros((1, 1)), np.zeros(1))] * size)
-    return LocalEngine(size).run(job, shards, Settings(progress=False))
 
 
 class Block(nn.Module):

@@ -16,10 +16,10 @@ from torch import nn
 from torch.autograd import Variable
 
 from orca.core.horovod import join, leave, together
-from orca.core.tree import flatten, map_tree
+from orca.core.tree import map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.sync import Clipping, clip_gradients
+from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients
 
 _WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
 
@@ -69,16 +69,15 @@ class Horovod:
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Scale the loss and compute gradients: each leaves when it is there; return when all means are back."""
         self.agreed = False
-        (loss if weight == 1.0 else loss * weight).backward()
+        _scaled(loss, weight).backward()
         if not self.alone and not self.agreed:
             self._agree()
 
     def idle(self, output: Any) -> None:
         """Give zeros to the means: through the model, whose own collectives need this rank too."""
-        leaves = [leaf for leaf in flatten(output)[0] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         self.idling = {name for name, param in self._trained() if param.grad is not None}
         self.agreed = False
-        torch.autograd.backward(leaves, [torch.zeros_like(leaf) for leaf in leaves])
+        _backward_zeros(output)
         if not self.alone and not self.agreed:
             self._agree()
         self.idling = None

@@ -152,8 +152,9 @@ class TorchLearner:
         Raises:
             ArgumentError: They are none, or do not go with the options.
         """
-        if Hooks(callbacks).main_has("on_iter_backward"):
-            self.options.check_hands_on(f"the callback {type(Hooks(callbacks).main).__name__}", self.sync)
+        hooks = Hooks(callbacks)
+        if hooks.main_has("on_iter_backward"):
+            self.options.check_hands_on(f"the callback {type(hooks.main).__name__}", self.sync)
 
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from orca.frameworks.torch.targets import align_all, takes_classes
+from orca.frameworks.torch.criterion import Criterion
+from orca.frameworks.torch.tensors import single
 
 SCHEDULER_STEP = "scheduler_step_freq"
 SCHEDULER_STEP_BATCH = "batch"
@@ -97,9 +98,9 @@ class TrainingOperator:
         """Return (output, target, loss) of one batch."""
         *features, target = batch
         output = self.model(*features)
-        outputs, targets = align_all(output, target, takes_classes(self.criterion))
-        loss = self.criterion(*outputs, *targets)
-        return output, targets[0] if len(targets) == 1 else tuple(targets), loss.mean() if loss.dim() else loss
+        measure = Criterion(self.criterion)
+        outputs, targets = measure.pair(output, target)
+        return output, single(targets), measure(outputs, targets)
 
     def validate(
         self, val_iterator: Iterator[Any], info: dict[str, Any], metrics: Any = None, num_steps: int | None = None
