@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import random
 import tempfile
 from collections.abc import Iterator
@@ -338,7 +339,8 @@ def test_rows_of_skipped_steps_and_of_other_ranks_are_not_read() -> None:
 
 def test_a_batch_size_beside_a_batch_sampler_is_not_used_and_said_so(caplog: Any) -> None:
     loader = DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False))
-    assert source_of(loader, spec(7)).batch_size is None
+    with caplog.at_level(logging.WARNING, logger="orca"):
+        assert source_of(loader, spec(7)).batch_size is None
     assert "batch_size=7 is not used: the DataLoader decides on the rows of a step." in caplog.text
 
 
