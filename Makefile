@@ -12,11 +12,11 @@ ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-FAST := -m pytest -m "not full"
+FAST := -m pytest -m "not full and not yarn"
 SETUP := $(PYTHON) tools/install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install horovod demo test test-full test-oldest test-python test-nojava check format bench clean distclean
+.PHONY: help install horovod demo test test-full test-oldest test-python test-nojava test-yarn check format bench clean distclean
 .PHONY: yarn-up yarn-down yarn-status
 .PHONY: FORCE
 
@@ -34,8 +34,11 @@ demo: install ## train on Fashion-MNIST, evaluate, save, load, predict
 test: install ## run the tests (all but those marked full)
 	$(RUN) $(FAST) $(ARGS)
 
-test-full: install ## run every test
-	$(RUN) -m pytest $(ARGS)
+test-full: install ## run every test but those that need a Hadoop
+	$(RUN) -m pytest -m "not yarn" $(ARGS)
+
+test-yarn: install ## run the tests that need a Hadoop, on one that is started for them (needs Maven)
+	$(PYTHON) tools/hadoop.py with --run build/hadoop-tests --hosts 127.0.0.1,127.0.0.2 -- $(RUN) -m pytest -m yarn $(ARGS)
 
 test-oldest: .venv-oldest/.installed ## run the tests on Python 3.10 with the lowest versions we declare
 	.venv-oldest/bin/python $(FAST) $(ARGS)

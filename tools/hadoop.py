@@ -1,9 +1,10 @@
 """Hadoop on loopback: start and end Apache Hadoop's own daemons for tests. Owns their jars, settings and processes.
 
 `up` starts a NameNode, a DataNode, a ResourceManager and two NodeManagers, all bound to 127.0.0.1 on free ports, with
-an empty HDFS; `down` ends them and all they started; `status` tells how they are. Settings, data and logs lie in the
-run folder. Maven fetches the jars by the coordinates in tests/cluster/hadoop/pom.xml, once.
-Needs nothing but the standard library, a Java of 17 or newer, and Maven when the jars are not there yet.
+an empty HDFS; `down` ends them and all they started; `status` tells how they are; `with COMMAND` runs a command while
+they are up, HADOOP_CONF_DIR set, and ends those it started. Settings, data and logs lie in the run folder. Maven
+fetches the jars by the coordinates in tests/cluster/hadoop/pom.xml, once. Needs nothing but the standard library, a
+Java of 17 or newer, and Maven when the jars are not there yet.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import pwd
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -88,7 +90,7 @@ def main() -> int:
         if options.action == "down":
             return down(run)
         try:
-            return up(run, options)
+            return during(run, options) if options.action == "with" else up(run, options)
         except StartError as error:
             print(error, file=sys.stderr)
             return 1
@@ -99,13 +101,21 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("up", "down", "status"))
+    parser.add_argument("action", choices=("up", "down", "status", "with"))
+    parser.add_argument("command", nargs="*", help="for with: what to run, after --")
     parser.add_argument("--run", default=str(ROOT / "build" / "hadoop"), help="run folder (default: build/hadoop)")
     parser.add_argument("--jars", help="folder with Hadoop's jars (default: build/hadoop-jars, by Maven)")
     parser.add_argument(
         "--hosts",
         default=HOSTS,
         help="loopback addresses of the two nodes; 127.0.0.1,127.0.0.2 makes two hosts of them, on Linux",
+    )
+    parser.add_argument(
+        "--hide",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a folder that the nodes and their containers do not see (Linux, root); may be repeated",
     )
     parser.add_argument("--timeout", type=float, default=120, help="seconds that a start may take, without Maven")
     parser.add_argument(
@@ -141,7 +151,7 @@ def up(run: Path, options: argparse.Namespace) -> int:
     started = time.monotonic()
     prepare(run, options.hosts.split(","), own_settings(options.set))
     try:
-        start(run, java, jars, deadline=started + options.timeout)
+        start(run, java, jars, options.hide, deadline=started + options.timeout)
         make_folders(run)
     except BaseException:
         end(run)
@@ -156,6 +166,18 @@ def down(run: Path) -> int:
     ended = end(run)
     print(f"ended in {time.monotonic() - started:.1f} s: {', '.join(ended)}" if ended else "nothing was running")
     return 0
+
+
+def during(run: Path, options: argparse.Namespace) -> int:
+    """Run a command while the daemons are up and return its status."""
+    ours = not all(pid_of(run, daemon) for daemon in DAEMONS)
+    up(run, options)
+    try:
+        environment = os.environ | {"HADOOP_CONF_DIR": str(run / "conf")}
+        return subprocess.run(options.command, env=environment).returncode
+    finally:
+        if ours:
+            down(run)
 
 
 def status(run: Path) -> int:
@@ -367,9 +389,10 @@ def read_settings(run: Path) -> dict[str, str]:
 # -- start
 
 
-def start(run: Path, java: Path, jars: Path, deadline: float) -> None:
+def start(run: Path, java: Path, jars: Path, hidden: list[str], deadline: float) -> None:
     """Start every daemon and return when HDFS can be written to and all nodes are registered."""
-    yarn = {each: launch(run, each, java, jars) for each in (RESOURCEMANAGER, *NODEMANAGERS)}
+    yarn = {RESOURCEMANAGER: launch(run, RESOURCEMANAGER, java, jars)}
+    yarn |= {each: launch(run, each, java, jars, before=blinded(hidden)) for each in NODEMANAGERS}
     form = launch(run, NAMENODE, java, jars, "-format", "-nonInteractive")  # meanwhile
     while form.poll() is None:
         check(run, yarn, deadline, "the NameNode is still preparing its folder", NAMENODE)
@@ -380,7 +403,17 @@ def start(run: Path, java: Path, jars: Path, deadline: float) -> None:
         check(run, daemons, deadline, missing[1], missing[0])
 
 
-def launch(run: Path, daemon: Daemon, java: Path, jars: Path, *args: str) -> subprocess.Popen[bytes]:
+def blinded(hidden: list[str]) -> list[str]:
+    """Return the words before a command that make it run without a sight of these folders."""
+    if not hidden:
+        return []
+    mounts = " && ".join(f"mount -t tmpfs none {shlex.quote(str(Path(folder).resolve()))}" for folder in hidden)
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$0" "$@"']
+
+
+def launch(
+    run: Path, daemon: Daemon, java: Path, jars: Path, *args: str, before: Iterable[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start a daemon, in a process group of its own, and write its process id down."""
     places = [run / "nodes" / daemon.node / "conf"] if daemon.node else []
     path = os.pathsep.join(str(place) for place in (*places, run / "conf", run / "daemons", jars / "*"))
@@ -391,7 +424,7 @@ def launch(run: Path, daemon: Daemon, java: Path, jars: Path, *args: str) -> sub
     environment["SPARK_LOCAL_IP"] = HOST  # Spark in the containers listens on loopback too
     with log_of(run, daemon).open("ab") as log:
         process = subprocess.Popen(
-            [str(java / "bin" / "java"), *JVM.split(), *opened, *told, "-cp", path, daemon.main, *args],
+            [*before, str(java / "bin" / "java"), *JVM.split(), *opened, *told, "-cp", path, daemon.main, *args],
             cwd=run,
             env=environment,
             stdin=subprocess.DEVNULL,
