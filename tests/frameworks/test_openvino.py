@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -388,6 +389,14 @@ def test_keras_models_answer_alike(tmp_path: Path, library: str) -> None:
     check_conversion(
         two, (sample[:, 0, 0, :2], sample[:, 0, 0, :3]), lambda *x: two(list(x)), str(tmp_path / "two.xml")
     )
+
+
+def test_conversion_leaves_the_programs_logging_alone(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    root = logging.getLogger()
+    before = (root.level, list(root.filters), list(root.handlers))
+    convert(torch.nn.Linear(3, 2), np.zeros((1, 3), np.float32), str(tmp_path / "m.xml"))
+    assert (root.level, list(root.filters), list(root.handlers)) == before
 
 
 def test_conversion_writes_both_files_or_nothing(tmp_path: Path) -> None:

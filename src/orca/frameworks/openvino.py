@@ -7,6 +7,7 @@ computed, the next one is copied in.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 import warnings
@@ -533,7 +534,18 @@ def _answer_torch(model: Any, x: Any) -> list[np.ndarray]:
 def _translate_torch(model: Any, sample: Any) -> ov.Model:
     tensors = map_tree(_tensor_beside(model), tuple(sample) if isinstance(sample, list) else sample)
     shapes = [ov.PartialShape([-1, *np.shape(leaf)[1:]]) for leaf in flatten(sample)[0]]
-    return ov.convert_model(model, example_input=tensors, input=shapes)
+    return _converted(model, example_input=tensors, input=shapes)
+
+
+def _converted(model: Any, **arguments: Any) -> ov.Model:
+    """Convert a model; the program's logging stays as it is: OpenVINO would leave it silent below errors."""
+    root = logging.getLogger()
+    level, filters, handlers = root.level, list(root.filters), list(root.handlers)
+    try:
+        return ov.convert_model(model, **arguments)
+    finally:
+        root.setLevel(level)
+        root.filters[:], root.handlers[:] = filters, handlers
 
 
 def _call_torch(model: Any, x: Any) -> Any:
@@ -570,7 +582,7 @@ def _translate_keras(model: Any, sample: Any) -> ov.Model:
     def call(*tensors: Any) -> Any:
         return tuple(flatten(model(unflatten(structure, list(tensors)), training=False))[0])
 
-    return ov.convert_model(tf.function(call, input_signature=signature).get_concrete_function())
+    return _converted(tf.function(call, input_signature=signature).get_concrete_function())
 
 
 def _as_keras_takes(x: Any) -> Any:
