@@ -38,7 +38,10 @@ test-full: install ## run every test but those that need a Hadoop
 	$(RUN) -m pytest -m "not yarn" $(ARGS)
 
 test-yarn: install ## run the tests that need a Hadoop, on one that is started for them (needs Maven)
-	$(PYTHON) tools/hadoop.py with --run build/hadoop-tests --hosts 127.0.0.1,127.0.0.2 -- $(RUN) -m pytest -m yarn $(ARGS)
+	mkdir -p build/hidden
+	$(PYTHON) tools/hadoop.py with --run build/hadoop-tests --hosts 127.0.0.1,127.0.0.2 --hide build/hidden \
+		--set yarn.nodemanager.resource.memory-mb=4096 --set yarn.scheduler.maximum-allocation-mb=4096 \
+		-- $(RUN) -m pytest -m yarn $(ARGS)
 
 test-oldest: .venv-oldest/.installed ## run the tests on Python 3.10 with the lowest versions we declare
 	.venv-oldest/bin/python $(FAST) $(ARGS)

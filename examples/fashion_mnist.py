@@ -6,11 +6,15 @@ model is saved, loaded and used to predict that DataFrame.
     python examples/fashion_mnist.py                                     # embedded Spark, the committed 6,000 images
     python examples/fashion_mnist.py --backend ray
     python examples/fashion_mnist.py --data_dir ./data --epochs 10       # the full set, in torchvision's layout
+    python examples/fashion_mnist.py --cluster_mode yarn-client --num_nodes 2 --data_dir hdfs:///data --output hdfs:///out
+    python examples/fashion_mnist.py --cluster_mode yarn-cluster --num_nodes 2 --data_dir hdfs:///data --output hdfs:///out
 """
 
 import argparse
 import gzip
 import shutil
+import tempfile
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,21 +29,36 @@ import torchvision
 import torchvision.transforms as transforms
 
 from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
+from orca.data.file import get_remote_dir_to_local, put_local_file_to_remote
 from orca.metrics import Accuracy
 
 HERE = Path(__file__).resolve().parent
 
 
+@contextmanager
+def on_this_machine(data_dir):
+    """Give the folder with the data set; one that lies elsewhere, as in hdfs://, is brought here for the moment."""
+    if "://" not in data_dir:
+        yield data_dir
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        get_remote_dir_to_local(data_dir, f"{folder}/data")
+        unpack(Path(folder, "data"))
+        yield f"{folder}/data"
+
+
 def train_data_creator(config={}, batch_size=4, download=True, data_dir="./data"):
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
-    trainset = torchvision.datasets.FashionMNIST(root=data_dir, download=download, train=True, transform=transform)
+    with on_this_machine(data_dir) as root:
+        trainset = torchvision.datasets.FashionMNIST(root=root, download=download, train=True, transform=transform)
     trainloader = torch.utils.data.DataLoader(trainset, batch_size=batch_size, shuffle=True, num_workers=0)
     return trainloader
 
 
 def validation_data_creator(config={}, batch_size=4, download=True, data_dir="./data"):
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
-    testset = torchvision.datasets.FashionMNIST(root=data_dir, train=False, download=download, transform=transform)
+    with on_this_machine(data_dir) as root:
+        testset = torchvision.datasets.FashionMNIST(root=root, train=False, download=download, transform=transform)
     testloader = torch.utils.data.DataLoader(testset, batch_size=batch_size, shuffle=False, num_workers=0)
     return testloader
 
@@ -77,12 +96,21 @@ def optimizer_creator(model, config):
 def main():
     args = parse_arguments()
     torch.manual_seed(0)
-    data_dir = str(Path(args.data_dir).resolve())
-    unpack(Path(data_dir))
+    data_dir = args.data_dir
+    if "://" not in data_dir:
+        data_dir = str(Path(data_dir).resolve())
+        unpack(Path(data_dir))
     if args.backend in ("ray", "torch_distributed"):
         init_orca_context(runtime="ray", cores=args.cores)
     elif args.backend != "local":
-        init_orca_context(cluster_mode=args.cluster_mode, cores=args.cores, num_nodes=args.num_nodes)
+        init_orca_context(
+            cluster_mode=args.cluster_mode,
+            cores=args.cores,
+            num_nodes=args.num_nodes,
+            memory=args.memory,
+            driver_memory=args.memory,
+            ship_environment=not args.no_ship_environment,
+        )
 
     # 1. From data creators.
     train_creator = partial(train_data_creator, download=False, data_dir=data_dir)
@@ -101,13 +129,13 @@ def main():
     second = make_estimator(args)
     more = second.fit(train, epochs=args.epochs, batch_size=args.batch_size, **columns)
     print(f"Train stats, from {type(train).__name__}: {more[-1]}")
-    saved = second.save(str(Path(args.output) / "model"))
+    saved = second.save(f"{args.output}/model")
     third = make_estimator(args).load(saved)
     predictions = third.predict(test, feature_cols=["image"], batch_size=256)
     print(f"Accuracy of the loaded model on the {type(test).__name__}: {accuracy_of(predictions, test):.4f}")
 
-    picture = Path(args.output) / "loss.png"
-    orca_estimator.history.plot(str(picture))
+    picture = f"{args.output}/loss.png"
+    orca_estimator.history.plot(picture)
     print(f"Loss curve: {picture}")
     print(f"Accuracy: {val_stats['Accuracy']:.4f}")
     stop_orca_context()
@@ -128,18 +156,21 @@ def make_estimator(args):
 
 def table(data_dir, split, args):
     """Return the images as a Spark DataFrame (through a Parquet file), or as arrays where there is no Spark."""
-    raw = Path(data_dir) / "FashionMNIST" / "raw"
-    pixels = np.fromfile(raw / f"{split}-images-idx3-ubyte", np.uint8, offset=16)
+    with on_this_machine(data_dir) as root:
+        raw = Path(root) / "FashionMNIST" / "raw"
+        pixels = np.fromfile(raw / f"{split}-images-idx3-ubyte", np.uint8, offset=16)
+        labels = np.fromfile(raw / f"{split}-labels-idx1-ubyte", np.uint8, offset=8).astype(np.int64)
     images = (pixels.astype(np.float32) / 255 - 0.5) / 0.5
-    labels = np.fromfile(raw / f"{split}-labels-idx1-ubyte", np.uint8, offset=8).astype(np.int64)
     if args.backend not in ("spark", "bigdl"):
         return {"image": images.reshape(-1, 1, 28, 28), "label": labels}
     column = pa.array(images)
     for size in (28, 28, 1):
         column = pa.FixedSizeListArray.from_arrays(column, size)
-    path = Path(args.output).resolve() / f"{split}.parquet"
-    pq.write_table(pa.table({"image": column, "label": labels}), path, row_group_size=1000)
-    return OrcaContext.get_spark_session().read.parquet(f"file://{path}")
+    path = f"{args.output}/{split}.parquet"
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(pa.table({"image": column, "label": labels}), f"{folder}/table", row_group_size=1000)
+        put_local_file_to_remote(f"{folder}/table", path, over_write=True)
+    return OrcaContext.get_spark_session().read.parquet(path if "://" in path else f"file://{path}")
 
 
 def accuracy_of(predictions, test):
@@ -159,7 +190,7 @@ def unpack(data_dir):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster_mode", default="local", help="local, standalone, spark-submit, ...")
+    parser.add_argument("--cluster_mode", default="local", help="local, standalone, yarn-client, yarn-cluster, ...")
     parser.add_argument("--backend", default="spark", help="spark, bigdl, ray, torch_distributed or local")
     parser.add_argument("--data_dir", default=str(HERE / "data"), help="folder with FashionMNIST/raw")
     parser.add_argument("--output", default=str(HERE / "output"), help="where the model and the picture go")
@@ -169,8 +200,12 @@ def parse_arguments():
     parser.add_argument("--workers_per_node", type=int, default=2)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--num_nodes", type=int, default=1)
+    parser.add_argument("--memory", default="2g", help="memory of each node, and of the driver")
+    parser.add_argument("--no_ship_environment", action="store_true", help="the nodes have this Python already")
     args = parser.parse_args()
-    Path(args.output).mkdir(parents=True, exist_ok=True)
+    if "://" not in args.output:
+        args.output = str(Path(args.output).resolve())
+        Path(args.output).mkdir(parents=True, exist_ok=True)
     return args
 
 

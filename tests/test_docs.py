@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "page", ["callbacks", "checkpoints", "inference", "logging", "migrating", "operator", "training"]
+    "page", ["callbacks", "checkpoints", "doctor", "inference", "logging", "migrating", "operator", "training"]
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")

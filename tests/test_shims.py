@@ -19,7 +19,7 @@ from programs import run_program
 SRC = Path(__file__).resolve().parent.parent / "src"
 FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
 MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
-PATHS = ["orca", "orca.common", "orca.data", "orca.data.shard", "orca.learn", "orca.learn.metrics"]
+PATHS = ["orca", "orca.common", "orca.data", "orca.data.file", "orca.data.shard", "orca.learn", "orca.learn.metrics"]
 PATHS += ["orca.learn.trigger"]
 PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
 PATHS += ["orca.learn.pytorch.training_operator"]

@@ -1,8 +1,8 @@
 """Hadoop on loopback: start and end Apache Hadoop's own daemons for tests. Owns their jars, settings and processes.
 
 `up` starts a NameNode, a DataNode, a ResourceManager and two NodeManagers, all bound to 127.0.0.1 on free ports, with
-an empty HDFS; `down` ends them and all they started; `status` tells how they are; `with COMMAND` runs a command while
-they are up, HADOOP_CONF_DIR set, and ends those it started. Settings, data and logs lie in the run folder. Maven
+an empty HDFS; `down` ends them and all they started; `status` tells how they are; `with -- COMMAND` runs a command
+while they are up, HADOOP_CONF_DIR set, and ends those it started. Settings, data and logs lie in the run folder. Maven
 fetches the jars by the coordinates in tests/cluster/hadoop/pom.xml, once. Needs nothing but the standard library, a
 Java of 17 or newer, and Maven when the jars are not there yet.
 """
@@ -102,7 +102,6 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=("up", "down", "status", "with"))
-    parser.add_argument("command", nargs="*", help="for with: what to run, after --")
     parser.add_argument("--run", default=str(ROOT / "build" / "hadoop"), help="run folder (default: build/hadoop)")
     parser.add_argument("--jars", help="folder with Hadoop's jars (default: build/hadoop-jars, by Maven)")
     parser.add_argument(
@@ -125,7 +124,13 @@ def arguments() -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="a Hadoop setting of your own, such as yarn.nodemanager.resource.memory-mb=4096; may be repeated",
     )
-    return parser.parse_args()
+    words = sys.argv[1:]
+    end_of_ours = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:end_of_ours])
+    options.command = words[end_of_ours + 1 :]
+    if bool(options.command) != (options.action == "with"):
+        parser.error("a command after -- is for `with`, which needs one")
+    return options
 
 
 @contextlib.contextmanager

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orca.core.checkpoints import newest_run, path_of, run_folder, versions
 from orca.core.engine import Engine, Settings
@@ -27,8 +28,12 @@ from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
 from orca.summary import Summaries
 
+if TYPE_CHECKING:
+    from orca.doctor.outlook import Explanation
+
 logger = logging.getLogger(__name__)
 
+BACK_WITHIN = 30.0  # seconds in which a cluster may replace a worker that was lost
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
 
@@ -304,8 +309,8 @@ class Estimator:
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
     ) -> list[Any]:
         """Run a fit; where a worker is lost or stuck, go on from the last checkpoint, so many times."""
+        engine = self.engine
         for failure in count(1):
-            engine = self.engine
             try:
                 return engine.run(job, shards(engine.workers), settings or self.settings)
             except (WorkerLost, WorkerStalled) as error:
@@ -318,7 +323,17 @@ class Estimator:
                     "%s\nFailure %d of the %d that max_failures allows: going on %s.",
                     *(error, failure, max_failures, f"after step {kept[-1]}" if kept else "from where this fit began"),
                 )
+                engine = self._engine_after(engine)
         raise AssertionError("unreachable")
+
+    def _engine_after(self, lost: Engine) -> Engine:
+        """Return the engine to go on with: as many workers as before where they come back in time, else who is left."""
+        deadline = time.monotonic() + BACK_WITHIN
+        while (engine := self.engine).workers < lost.workers and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if engine.workers < lost.workers:
+            logger.warning("going on with %d of %d workers: no more came back.", engine.workers, lost.workers)
+        return engine
 
     def _remember(self, history: History, metrics: Sequence[Metric]) -> None:
         """Add a fit to the history, and to the summaries where they are wanted."""
@@ -419,6 +434,55 @@ class Estimator:
         task = self._answers(learner, spec)
         # What callbacks make of an answer is seen only when one is given.
         return source.answer(replace(task, output=None) if given else task, self.engine)
+
+    def explain(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        *,
+        sample_weight: str | bool | None = None,
+        look_around: bool = True,
+        limit: float = 60.0,
+    ) -> Explanation:
+        """Say what fit would do with this data here, and what would keep it from starting; nothing is trained.
+
+        Args:
+            data: Data of any kind `fit` takes; no row of it is read.
+            batch_size: Rows of one step over all workers.
+            feature_cols: Columns that become the model's arguments.
+            label_cols: Columns the outputs are compared with.
+            sample_weight: The column with the weight of each row; True for data (x, y, weights).
+            look_around: Whether to start the workers, let them look around and join, which takes some seconds.
+            limit: Seconds for that.
+
+        Returns:
+            What to print: engine, ranks, data, batch of each rank, sync and devices, and the findings, each with the
+            line to set where something is wrong; `ok` says whether training would start.
+
+        Raises:
+            ArgumentError: The model cannot be trained at all.
+        """
+        from orca.doctor.outlook import Plan, explain, weight_of
+
+        if not hasattr(self.learner, "check_trainable"):
+            raise ArgumentError(
+                "explain says what fit would do, and this model only answers. Explain the Estimator that trained it."
+            )
+        plan = Plan(
+            engine=self._engine_name(),
+            workers_per_node=self.workers_per_node,
+            sync=self.backend.sync if self.backend else "replicated",
+            model_dir=self.model_dir,
+            model=weight_of(self.learner, self._state),
+            limit=limit,
+        )
+        return explain(
+            plan,
+            lambda: source_of(data, self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)),
+            look_around,
+        )
 
     def get_model(self) -> Any:
         """Return the model with its trained weights."""

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
-import fsspec
 import numpy as np
 
 from orca.core import metrics as known_metrics
+from orca.core.files import filesystem
 from orca.core.trace import Trace, rows_a_second, steps_of, with_traces
 from orca.errors import ArgumentError, MissingDependency
 
@@ -108,7 +108,7 @@ class Summaries:
         data = _event_file(points, first_step)
         if data is None:
             return
-        fs, place = fsspec.core.url_to_fs(self.folder(part))
+        fs, place = filesystem(self.folder(part))
         fs.makedirs(place, exist_ok=True)
         # TensorBoard knows event files by these words and reads them in the order of their names.
         at, host = time.time_ns() // 1000, socket.gethostname()
@@ -116,7 +116,7 @@ class Summaries:
         fs.pipe_file(f"{place}/{name}", data)
 
     def _read(self, part: str) -> dict[str, list[list[float]]]:
-        fs, place = fsspec.core.url_to_fs(self.folder(part))
+        fs, place = filesystem(self.folder(part))
         if not fs.isdir(place):
             return {}
         points: dict[str, list[list[float]]] = {}

@@ -45,16 +45,11 @@ def test_a_wrong_argument_is_named_with_the_legal_ones(arguments: dict[str, Any]
         init_orca_context(**arguments)
 
 
-@pytest.mark.parametrize("mode", ["yarn", "yarn-client", "yarn-cluster", "k8s", "k8s-client", "k8s-cluster"])
+@pytest.mark.parametrize("mode", ["k8s", "k8s-client", "k8s-cluster"])
 def test_kinds_of_later_say_so(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_module, "active_session", lambda: None)
     with pytest.raises(NotYet, match=rf"cluster_mode='{mode}' is not built yet. .*'spark-submit'"):
         init_orca_context(mode, cores=1, conda_name="env", penv_archive="a.tar.gz", container_image="image")
-
-
-def test_ray_on_spark_says_so() -> None:
-    with pytest.raises(NotYet, match="init_ray_on_spark=True is not built yet. Use runtime='ray'"):
-        init_orca_context("local", cores=1, init_ray_on_spark=True, object_store_memory="1g", redis_port=1)
 
 
 def test_a_master_that_is_none_or_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

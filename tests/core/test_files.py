@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,43 @@ def memory() -> Iterator[Any]:
     fs.pseudo_dirs[:] = [""]
 
 
-@pytest.fixture(params=["local", "store", "renaming"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a folder on this machine, on an object store, and on a remote file system that renames."""
+@pytest.fixture(params=["local", "store", "renaming", pytest.param("hdfs", marks=pytest.mark.yarn)])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Yield a folder on this machine, on an object store, on a remote file system that renames, and on HDFS."""
+    if request.param == "hdfs":
+        assert os.environ["HADOOP_CONF_DIR"]
+        monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+        folder = f"hdfs:///user/ann/{uuid.uuid4().hex[:8]}"
+        yield folder
+        fs, root = files.filesystem(folder)
+        if fs.exists(root):
+            fs.rm(root, recursive=True)
+        return
     if request.param == "renaming":
         monkeypatch.setattr(files, "_RENAMING", {"memory"})
-    return str(tmp_path / "at") if request.param == "local" else "memory://at"
+    yield str(tmp_path / "at") if request.param == "local" else "memory://at"
 
 
 def content(path: str) -> dict[str, bytes]:
-    fs, root = fsspec.core.url_to_fs(path)
+    fs, root = files.filesystem(path)
     return {name.removeprefix(root).lstrip("/"): fs.cat_file(name) for name in fs.find(root)}
+
+
+def test_every_path_has_its_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path)
+    for path in (here, f"file://{here}", f"file:{here}", tmp_path, "."):
+        fs, place = files.filesystem(path)
+        assert (files.is_local(fs), place.rstrip("/.")) == (True, here)
+    assert files.filesystem("a:b")[1] == f"{here}/a:b"  # a name, not a scheme
+    for path in ("memory://a/b", "memory:/a/b"):
+        assert files.filesystem(path)[1] == "/a/b"
+    pytest.importorskip("requests")
+    fs, place = files.filesystem("hdfs://node:8020/a b/c#d?e")  # nobody is asked yet
+    assert (fs.unstrip_protocol(place), place) == ("hdfs://node:8020/a b/c#d?e", "/a b/c#d?e")
+    assert [files.renames(fs), files.replaces(fs), files.is_local(fs)] == [True, True, False]
 
 
 def test_a_file_and_a_folder_replace_what_was_there(place: str) -> None:
@@ -74,7 +101,7 @@ def test_a_folder_with_other_things_is_not_replaced(place: str) -> None:
 def test_a_write_that_fails_leaves_nothing_half_written(
     place: str, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fs, _ = fsspec.core.url_to_fs(place)
+    fs, _ = files.filesystem(place)
     if before:
         files.write(f"{place}/one", FOLDER, KNOWN)
     write, written = type(fs).pipe_file, []
@@ -90,7 +117,7 @@ def test_a_write_that_fails_leaves_nothing_half_written(
         with pytest.raises(OSError, match="No space left"):
             files.write(f"{place}/one", {"state.json": b"new", "a": b"1", "b": b"2"}, KNOWN)
     assert written == ["a", "b"]  # the marker is the last
-    renames = files.is_local(fs) or "memory" in files._RENAMING
+    renames = files.renames(fs)
     assert content(place) == ({f"one/{name}": data for name, data in FOLDER.items()} if before and renames else {})
 
 
@@ -144,7 +171,7 @@ def test_removing_leaves_nothing(place: str) -> None:
 
 
 def test_leftovers_of_killed_writes_are_cleared(place: str) -> None:
-    fs, root = fsspec.core.url_to_fs(place)
+    fs, root = files.filesystem(place)
     for name in (
         "one.draft-01234567/weights", "one/state.json", "one.old-01234567/state.json", "two.old-01234567/state.json",
         "theirs.draft-01234567", "one.draft-of-a-letter", "one.draft-0123456789",

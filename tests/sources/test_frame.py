@@ -95,7 +95,7 @@ def frame(spark: Any) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def temporary_folder_stays_empty(spark: Any) -> Iterator[None]:
     yield
-    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-frame")] == []
+    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-rows")] == []
 
 
 @dataclass(frozen=True)

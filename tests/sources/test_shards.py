@@ -44,7 +44,7 @@ def read(shards: Any, how: DataSpec, ranks: int = 2, valid: Any = None) -> list[
     assert isinstance(source, ShardsSource)
     other = None if valid is None else source_of(valid, how)
     told = ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, other), Settings(30))
-    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-shards")] == []
+    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-rows")] == []
     return told
 
 

@@ -13,14 +13,15 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
-from orca.errors import ArgumentError, NotYet
+from orca.cluster.kinds import KINDS, launcher_kind
+from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -89,17 +90,20 @@ def init_orca_context(
         cores: Cores per node; "*" takes all of this machine (local only).
         memory: Memory of the driver (local) or of each executor, as "2g" or "512m".
         num_nodes: Nodes, which are executors on Spark; each runs ``cores`` tasks at once.
-        init_ray_on_spark: Not built yet.
+        init_ray_on_spark: Whether to put a Ray on Spark's executors too, which leaves Spark one core of each; on a
+            local master it is a Ray beside it.
         init_executor_gateway: Accepted for old programs; nothing needs it.
         **kwargs: For Spark: conf, master, driver_memory, spark_log_level, python_location, extra_python_lib, py_files,
-            jars, additional_archive, hadoop_user_name, ...; for Ray: address and the arguments of ray.init.
+            jars, additional_archive, hadoop_user_name, ...; for Ray on Spark: num_ray_nodes, ray_node_cpu_cores,
+            object_store_memory, env, extra_params, include_webui, system_config, verbose; for Ray alone: address and
+            the arguments of ray.init.
 
     Returns:
         The SparkContext (the session where it is a Spark Connect one), or the OrcaRayContext.
 
     Raises:
         ArgumentError: An argument is wrong; it is named with its legal values.
-        NotYet: YARN, Kubernetes and Ray on Spark are not built yet.
+        NotYet: Kubernetes is not built yet.
     """
     if runtime not in RUNTIMES:
         raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{_near(runtime, RUNTIMES)}")
@@ -127,31 +131,44 @@ def _init_spark(
     _refuse_unknown(kwargs, [option.name for option in fields(_spark.Options)], "init_orca_context")
     options = _spark.Options(**{name: value for name, value in kwargs.items() if value is not None})
     checked = _checked_cores(cores, star=mode == "local")
-    if on_ray:
-        raise NotYet("init_ray_on_spark=True is not built yet. Use runtime='ray' for a Ray without Spark.")
+    share = _share(options, kwargs) if on_ray else None
     active = _spark.active_session()
     if active is not None:
-        return _reuse(active)
+        answer = _reuse(active)
+        if share is not None:
+            _add_ray(active, share)
+        return answer
     if mode == "local" and num_nodes > 1:
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
     if checked is None:
         checked = _default_cores(cluster_mode, mode)
+    if share is not None and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
+        _ray.seats(num_nodes, checked, share)  # Refused before anything is started.
     stop_spark()
     live = _Live()
     request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output)
     try:
-        live.session = _spark.build_session(_spark.KINDS[mode], request, live.life)
+        live.session = _spark.build_session(KINDS[mode], request, live.life)
     except BaseException:
         live.life.close()
         raise
     _live["spark"] = live
     atexit.register(_stop_ours)
     log.info("Spark %s is up at %s", live.session.version, mode)
+    if share is not None:
+        try:
+            _add_ray(live.session, share)
+        except BaseException:
+            stop_spark()
+            raise
     return _answer(live.session)
 
 
 def stop_spark() -> None:
-    """Stop the Spark of init_orca_context alone, and what is left of one that the program stopped by itself."""
+    """Stop the Spark of init_orca_context, the Ray on it, and what is left of one that the program stopped itself."""
+    ray = _live.get("ray")
+    if ray is not None and isinstance(ray.ray, _ray.RayOnSpark):
+        _live.pop("ray").life.close()
     live = _live.pop("spark", None)
     if live is not None:
         live.life.close()
@@ -172,6 +189,46 @@ def _reuse(session: Any) -> Any:
         live.life.callback(_spark.stop_session, session)
         _live["spark"] = live
     return _answer(session)
+
+
+def _share(options: _spark.Options, given: Mapping[str, Any]) -> _ray.Share:
+    """Return what the arguments ask of Ray on Spark."""
+    return _ray.Share(
+        nodes=options.num_ray_nodes,
+        cores=options.ray_node_cpu_cores,
+        object_store=options.object_store_memory,
+        env=options.env or {},
+        params=options.extra_params or {},
+        dashboard=given.get("include_webui") is True,  # It listens on all interfaces: asked for, never by default.
+        system_config=options.system_config or {},
+        verbose=options.verbose,
+    )
+
+
+def _add_ray(session: Any, share: _ray.Share) -> None:
+    """Put a Ray on the executors of a session, or beside one that has no executors."""
+    known = _live.get("ray")
+    if known is not None and known.ray is not None and known.ray.initialized:
+        warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=4)
+        return
+    if _spark.is_connect(session):
+        raise ArgumentError(
+            "init_ray_on_spark=True needs a SparkContext, which a Spark Connect session has not. Use "
+            "runtime='ray' for a Ray without Spark."
+        )
+    executors, width = _spark.nodes(session), _spark.slots(session) or 1
+    context: OrcaRayContext
+    if re.fullmatch(r"local(\[.*\])?", session.sparkContext.master):
+        if share.nodes is not None and share.nodes > 1:
+            warnings.warn(f"a local Spark has one Ray node; num_ray_nodes={share.nodes} is ignored.", stacklevel=4)
+        context = _ray.beside(width, share)
+    else:
+        context = _ray.RayOnSpark(session, executors, max(1, width // executors), share)
+    context.init()
+    live = _Live(ray=context, ours=not context.reused)
+    live.life.callback(context.stop)
+    _live["ray"] = live
+    atexit.register(_stop_ours)
 
 
 def _answer(session: Any) -> Any:
@@ -221,11 +278,11 @@ def _stop_ours() -> None:
 def _checked_mode(cluster_mode: str | None) -> str:
     """Return the word of a kind of cluster."""
     if cluster_mode is None:
-        return _spark.launcher_kind()
+        return launcher_kind()
     mode = str(cluster_mode).lower()
-    if mode not in _spark.KINDS:
-        legal = ", ".join(_spark.KINDS)
-        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{_near(mode, _spark.KINDS)}")
+    if mode not in KINDS:
+        legal = ", ".join(KINDS)
+        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{_near(mode, KINDS)}")
     return mode
 
 
@@ -259,9 +316,14 @@ def _default_cores(cluster_mode: str | None, mode: str) -> int | str:
     """Return the cores where the program gave none: all for an explicit local, else 2, and the user is told."""
     if cluster_mode is not None and mode == "local":
         return "*"
-    if not isinstance(_spark.KINDS[mode], _spark.Submitted):
+    if not _is_submitted(mode):
         warnings.warn(f"cores is not given; {DEFAULT_CORES} per node are used. Pass cores= to change it.", stacklevel=4)
     return DEFAULT_CORES
+
+
+def _is_submitted(mode: str) -> bool:
+    """Say whether the launcher of this program has decided on nodes and cores."""
+    return isinstance(KINDS[mode], _spark.Submitted)
 
 
 def _refuse_unknown(kwargs: Iterable[str], known: list[str], call: str) -> None:
@@ -397,11 +459,14 @@ class OrcaContext(metaclass=OrcaContextMeta):
 
     @staticmethod
     def cluster() -> Cluster | None:
-        """Describe the cluster this program runs on; Spark before Ray where both are up, None where none is."""
+        """Describe the cluster this program runs on; Spark before Ray where both are up, None where none is.
+
+        The cores that a Ray on Spark holds are not Spark's.
+        """
         session = _spark.active_session()
         if session is not None:
             count, width = _spark.nodes(session), _spark.slots(session)
-            cores = None if width is None else max(1, width // count)
+            cores = None if width is None else max(1, (width - _ray.held(session)) // count)
             return Cluster("spark", count, cores, _spark.driver_host(session), _spark.is_connect(session))
         live = _live.get("ray")
         if live is None or live.ray is None or not live.ray.initialized:

@@ -1,4 +1,4 @@
-"""Spark: sessions on every kind of cluster. Owns the kinds, the settings we add, and the life of JVM and daemons."""
+"""Spark: sessions on a kind of cluster. Owns what a kind is, the settings we add to all, and the life of the JVM."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from orca.cluster import guard
 from orca.cluster.java import ensure_java
-from orca.errors import ArgumentError, MissingDependency, NotYet, OrcaError
+from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +67,8 @@ class Options:
     penv_archive: str | None = None
     spark_yarn_archive: str | None = None
     queue: str | None = None
+    ship_environment: bool = True
+    start_timeout: float = 18.0  # with the time that Spark itself takes to begin, half a minute
     container_image: str | None = None
     enable_numa_binding: bool = False
     extra_executor_memory_for_ray: str | None = None
@@ -105,14 +104,28 @@ class Request:
     log_output: bool = False
 
 
-class Kind(Protocol):
+class Kind:
     """Be a kind of cluster."""
+
+    ARCHIVES = "spark.archives"  # the setting that names archives which go along
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Bring up what the kind needs, to be closed with `life`, and return the Spark settings that reach it."""
+        raise NotImplementedError
+
+    def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
+        """Return the settings for which the driver's JVM is needed."""
+        return {}
+
+    def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> AbstractContextManager[None]:
+        """Watch over the building of the session."""
+        return nullcontext()
+
+    def check(self, session: SparkSession, request: Request) -> None:
+        """Raise where the new session cannot work."""
 
 
-class Local:
+class Local(Kind):
     """Be one JVM with threads."""
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
@@ -120,33 +133,11 @@ class Local:
         return {
             "spark.master": f"local[{request.cores}]",
             "spark.driver.memory": request.options.driver_memory or request.memory,
-            **_on_this_machine(request, life),
+            **on_this_machine(request, life),
         }
 
 
-class Standalone:
-    """Be Spark's own cluster: the one at `master`, or a master and workers of ours on this machine."""
-
-    def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Return the settings of one executor per node; start the daemons where no master is given."""
-        if not isinstance(request.cores, int):
-            raise ArgumentError(f"cores must be a positive int for cluster_mode='standalone'; got {request.cores!r}.")
-        master = request.options.master
-        where = _reach(master, request, life) if master else _own_standalone(request, life)
-        return {
-            "spark.executor.instances": str(request.num_nodes),
-            "spark.executor.cores": str(request.cores),
-            "spark.executor.memory": request.memory,
-            "spark.cores.max": str(request.num_nodes * request.cores),
-            "spark.driver.memory": request.options.driver_memory or "2g",
-            # The session is there when its executors are, or PATIENCE has passed.
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE:.0f}s",
-            **where,
-        }
-
-
-class Submitted:
+class Submitted(Kind):
     """Be whatever the launcher of this program chose: spark-submit, a notebook server, SPARK_REMOTE."""
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
@@ -154,39 +145,11 @@ class Submitted:
         return {}
 
 
-@dataclass(frozen=True)
-class Later:
-    """Be a kind that is promised and not built yet."""
-
-    word: str
-
-    def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Refuse, naming what works today."""
-        raise NotYet(
-            f"cluster_mode={self.word!r} is not built yet. Start the program with spark-submit and use "
-            "cluster_mode='spark-submit', or use 'local' or 'standalone'."
-        )
-
-
-KINDS: dict[str, Kind] = {
-    "local": Local(),
-    "standalone": Standalone(),
-    "spark-submit": Submitted(),
-    "bigdl-submit": Submitted(),
-    **{word: Later(word) for word in ("yarn", "yarn-client", "yarn-cluster", "k8s", "k8s-client", "k8s-cluster")},
-}
-
-
-def launcher_kind() -> str:
-    """Return the word for what cluster_mode=None means here: the launcher's cluster, or local."""
-    return "spark-submit" if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ else "local"
-
-
 def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession:
     """Build a session on a kind of cluster.
 
     Args:
-        kind: The kind, one of KINDS.
+        kind: The kind of cluster.
         request: What is asked of it.
         life: Everything started here ends when this stack is closed: session, JVM, daemons, files, environment.
 
@@ -206,22 +169,24 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     from pyspark import SparkConf
 
     options = request.options
-    _set_environment(_environment(options), life)
-    wanted = {**kind.settings(request, life), **_files(options), **{k: _text(v) for k, v in options.conf.items()}}
-    _ensure_jvm(wanted, request, life)
+    set_environment(_environment(options), life)
+    own = {key: _text(value) for key, value in options.conf.items()}
+    wanted = {**kind.settings(request, life), **_files(kind, options), **own}
+    gateway = ensure_jvm(wanted, request.log_output, life)
+    wanted |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
     # Read after the JVM is up: spark-defaults.conf and the launcher's settings are in it.
     conf = SparkConf()
     for key, value in wanted.items():
         conf.set(key, value)
     for key, value in {**LAUNCH_DEFAULTS, **DEFAULTS}.items():
         conf.setIfMissing(key, value)
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
-    life.callback(stop_session, session)
+    with kind.starting(request, wanted, gateway):
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
+        life.callback(stop_session, session)
     session.sparkContext.setLogLevel(options.spark_log_level.upper())
-    for path in _listed(options.extra_python_lib) + _listed(options.py_files):
+    for path in listed(options.extra_python_lib) + listed(options.py_files):
         session.sparkContext.addPyFile(path)
-    if isinstance(kind, Standalone):
-        _check_executors(session, request)
+    kind.check(session, request)
     return session
 
 
@@ -265,7 +230,7 @@ def nodes(session: SparkSession) -> int:
         asked = str(session.conf.get("spark.executor.instances", None) or "")
         cluster = re.fullmatch(r"local-cluster\[\s*(\d+).*\]", str(session.conf.get("spark.master", None)))
         return int(cluster.group(1)) if cluster else int(asked) if asked.isdigit() else 1
-    return max(1, _executors(session))
+    return max(1, executors(session))
 
 
 def driver_host(session: SparkSession) -> str:
@@ -291,32 +256,21 @@ def _slots_of(master: str | None) -> int | None:
     return int(told.group(1)) * int(told.group(2)) if told else None
 
 
-def _executors(session: SparkSession) -> int:
+def executors(session: SparkSession) -> int:
     """Return how many executors are registered, the driver not counted."""
     return len(cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()) - 1
-
-
-def _check_executors(session: SparkSession, request: Request) -> None:
-    """Raise where the cluster gave no executor at all: the first job would wait for ever."""
-    dynamic = str(session.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
-    if _executors(session) == 0 and not dynamic:
-        raise OrcaError(
-            f"{session.sparkContext.master} gave no executor with {request.cores} cores and {request.memory} of memory "
-            f"within {PATIENCE:.0f} s. Its workers are too small, taken or not there: look at the master's page, "
-            "or ask for less with cores= and memory=."
-        )
 
 
 # Settings and environment
 
 
-def _on_this_machine(request: Request, life: ExitStack) -> dict[str, str]:
+def on_this_machine(request: Request, life: ExitStack) -> dict[str, str]:
     """Return the settings of a cluster that never leaves this machine, and set the environment it needs."""
     env = {"SPARK_LOCAL_IP": LOOPBACK}
     if request.options.python_location is None:
         # The workers see the modules this program sees, also those beside its script.
         env["PYTHONPATH"] = os.pathsep.join(_own_path())
-    _set_environment(env, life)
+    set_environment(env, life)
     return {
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
@@ -341,7 +295,7 @@ def _environment(options: Options) -> dict[str, str]:
     return env
 
 
-def _set_environment(env: Mapping[str, str], life: ExitStack) -> None:
+def set_environment(env: Mapping[str, str], life: ExitStack) -> None:
     """Set environment variables until `life` ends."""
     for key, value in env.items():
         life.callback(_put_back, key, os.environ.get(key))
@@ -356,13 +310,13 @@ def _put_back(key: str, value: str | None) -> None:
         os.environ[key] = value
 
 
-def _files(options: Options) -> dict[str, str]:
+def _files(kind: Kind, options: Options) -> dict[str, str]:
     """Return the settings for files that go along."""
-    told = {"spark.jars": options.jars, "spark.archives": options.additional_archive}
-    return {key: ",".join(_listed(value)) for key, value in told.items() if value}
+    told = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
+    return {key: ",".join(listed(value)) for key, value in told.items() if value}
 
 
-def _listed(value: str | Iterable[str] | None) -> list[str]:
+def listed(value: str | Iterable[str] | None) -> list[str]:
     """Return the items of a comma list, or of a list."""
     parts = value.split(",") if isinstance(value, str) else list(value or ())
     return [part.strip() for part in parts if part.strip()]
@@ -376,45 +330,46 @@ def _text(value: Any) -> str:
 # The driver's JVM
 
 
-def _ensure_jvm(wanted: Mapping[str, str], request: Request, life: ExitStack) -> None:
-    """Start the driver's JVM where there is none yet; the one we start ends with `life`."""
+def ensure_jvm(wanted: Mapping[str, str], log_output: bool, life: ExitStack) -> Any:
+    """Start the driver's JVM where there is none yet and return the way into it; what we start ends with `life`."""
     from pyspark import SparkConf, SparkContext, java_gateway
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
-        return
+        return SparkContext._gateway
     ensure_java()
     conf = SparkConf(loadDefaults=False)
     for key, value in {**LAUNCH_DEFAULTS, **wanted}.items():
         if not SECRET.search(key):
             conf.set(key, value)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if request.log_output else {}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log_output else {}
     with ExitStack() as launch:
-        _set_environment(_log_options(launch), launch)
+        set_environment(_log_options(launch), launch)
         try:
             gateway = cast(Any, java_gateway).launch_gateway(conf, popen_kwargs=pipes)
         except Exception as error:
             home = os.environ.get("JAVA_HOME")
             raise OrcaError(f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.") from error
     life.callback(_end_jvm, gateway)
-    if request.log_output:
+    if log_output:
         threading.Thread(target=_pump, args=(gateway.proc.stdout,), name="orca-jvm-output", daemon=True).start()
     SparkContext._ensure_initialized(gateway=gateway)
+    return gateway
 
 
 def _log_options(launch: ExitStack) -> dict[str, str]:
     """Return the environment that keeps the JVM quiet until setLogLevel is called; a file of the user's comes first."""
-    conf_dir = os.environ.get("SPARK_CONF_DIR") or os.path.join(_spark_home(), "conf")
+    conf_dir = os.environ.get("SPARK_CONF_DIR") or os.path.join(spark_home(), "conf")
     if any(os.path.exists(os.path.join(conf_dir, f"log4j2.{end}")) for end in ("properties", "xml", "json", "yaml")):
         return {}
-    path = os.path.join(_folder(launch), "log4j2.properties")
+    path = os.path.join(private_folder(launch), "log4j2.properties")
     with open(path, "w") as out:
-        out.write(_log4j("warn"))
+        out.write(log4j("warn"))
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     return {"SPARK_SUBMIT_OPTS": f"{given} -Dlog4j2.configurationFile={path}".strip()}
 
 
-def _log4j(level: str) -> str:
+def log4j(level: str) -> str:
     """Return a log4j2 configuration that writes to standard error."""
     return f"""rootLogger.level = {level.lower()}
 rootLogger.appenderRef.stderr.ref = console
@@ -462,122 +417,14 @@ def _end_jvm(gateway: Any) -> None:
         process.wait()
 
 
-# A standalone cluster
-
-
-def _reach(master: str, request: Request, life: ExitStack) -> dict[str, str]:
-    """Return the settings for a given master after knocking at its door."""
-    if master.startswith("local-cluster["):
-        return {"spark.master": master, **_on_this_machine(request, life)}
-    addresses = re.findall(r"([^,/:\[\]]+|\[[^\]]+\]):(\d+)", master.removeprefix("spark://"))
-    if not master.startswith("spark://") or not addresses:
-        raise ArgumentError(f"master must look like 'spark://host:7077'; got {master!r}.")
-    for host, port in addresses:
-        with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5) as door:
-            return {"spark.master": master, "spark.driver.host": str(door.getsockname()[0])}
-    raise ArgumentError(f"no Spark master answers at {master}. Start it, or leave master out and one is started here.")
-
-
-def _own_standalone(request: Request, life: ExitStack) -> dict[str, str]:
-    """Start a master and the workers on the loopback interface and return the settings that reach them."""
-    ensure_java()
-    here = _on_this_machine(request, life)
-    folder = _folder(life)
-    secret = secrets.token_hex(32)
-    launch = _Launch(folder, os.path.join(_spark_home(), "bin", "spark-class"), secret, time.monotonic() + PATIENCE)
-    master = launch.start("master", "org.apache.spark.deploy.master.Master", [], life)
-    url = launch.wait(master, r"Starting Spark master at (spark://\S+)")
-    size = ["--cores", str(request.cores), "--memory", request.memory]
-    workers = [
-        launch.start(
-            f"worker-{i}",
-            "org.apache.spark.deploy.worker.Worker",
-            [*size, "--work-dir", os.path.join(folder, f"work-{i}"), url],
-            life,
-        )
-        for i in range(request.num_nodes)
-    ]
-    for worker in workers:
-        launch.wait(worker, r"(Successfully registered with master)")
-    return {
-        "spark.master": url,
-        "spark.authenticate": "true",
-        "spark.authenticate.secret": secret,
-        # They are sure to come, and all start at once on the cores of one machine.
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{3 * PATIENCE:.0f}s",
-        **here,
-    }
-
-
-@dataclass(frozen=True)
-class _Daemon:
-    """Hold a started daemon: its name, its process and the file it logs to."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    log: str
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """Start Spark's daemons: their folder, script and shared secret, and the time by which all must be up."""
-
-    folder: str
-    script: str
-    secret: str
-    deadline: float
-
-    def start(self, name: str, main: str, options: list[str], life: ExitStack) -> _Daemon:
-        """Start a daemon on a free port of the loopback interface; it ends with `life`, or with this process."""
-        config = os.path.join(self.folder, "log4j2.properties")
-        with open(config, "w") as out:
-            out.write(_log4j("info"))  # We wait for what they say at this level.
-        java_options = [
-            os.environ.get("SPARK_DAEMON_JAVA_OPTS", ""),
-            f"-Dlog4j2.configurationFile={config}",
-            "-Dspark.authenticate=true",
-            "-Dspark.master.rest.enabled=false",  # It would take jobs from anybody on this machine, without the secret.
-            "-Dspark.ui.killEnabled=false",
-            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # They idle all their life: start fast, stay small.
-        ]
-        env = {
-            "SPARK_DAEMON_MEMORY": "512m",
-            **os.environ,
-            "SPARK_LOCAL_IP": LOOPBACK,
-            # Workers hand it on to executors the same way. A command line could be read by other users.
-            "_SPARK_AUTH_SECRET": self.secret,
-            "SPARK_DAEMON_JAVA_OPTS": " ".join(java_options).strip(),
-        }
-        path = os.path.join(self.folder, f"{name}.log")
-        command = [self.script, main, "--host", LOOPBACK, "--port", "0", "--webui-port", "0", *options]
-        process = guard.start(command, env, path, self.folder)
-        life.callback(guard.end, process)
-        return _Daemon(name, process, path)
-
-    def wait(self, daemon: _Daemon, pattern: str) -> str:
-        """Return what `pattern` captures in the daemon's log; raise with the log's end where it never says so."""
-        while True:
-            ended = daemon.process.poll() is not None
-            with open(daemon.log, errors="replace") as text:
-                said = text.read()
-            told = re.search(pattern, said)
-            if told:
-                return told.group(1)
-            if ended or time.monotonic() > self.deadline:
-                state = f"ended with status {daemon.process.returncode}" if ended else f"not up in {PATIENCE:.0f} s"
-                tail = "\n".join(said.splitlines()[-20:])
-                raise OrcaError(f"Spark's {daemon.name} on {LOOPBACK} {state}. The end of its log:\n{tail}")
-            time.sleep(0.05)
-
-
-def _spark_home() -> str:
+def spark_home() -> str:
     """Return the folder with Spark's bin and jars: SPARK_HOME, or pyspark's own."""
     from pyspark.find_spark_home import _find_spark_home
 
     return str(_find_spark_home())
 
 
-def _folder(life: ExitStack) -> str:
+def private_folder(life: ExitStack) -> str:
     """Return a fresh folder that only this user can read and that is removed with `life`."""
     folder = tempfile.mkdtemp(prefix="orca-spark-")
     life.callback(shutil.rmtree, folder, ignore_errors=True)

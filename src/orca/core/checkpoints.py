@@ -14,9 +14,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
-import fsspec
-
-from orca.core.files import MARKER, clear_leftovers, remove
+from orca.core.files import MARKER, clear_leftovers, filesystem, remove
 from orca.core.learner import State
 from orca.errors import ArgumentError, OrcaError
 
@@ -51,7 +49,7 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     """
     name, numbers = _found(folder, prefix)
     if not numbers:
-        fs, place = fsspec.core.url_to_fs(folder)
+        fs, place = filesystem(folder)
         if not fs.exists(place):
             raise ArgumentError(f"there are no checkpoints: the folder {folder} does not exist. Check the path.")
         others = sorted({found for found, _ in _entries(folder, r"[^.]+")})
@@ -71,7 +69,7 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
 def run_folder(folder: str) -> str:
     """Return the name of a new folder for the checkpoints of one fit, by the time: it sorts after those before."""
     name = time.strftime("%Y-%m-%d_%H-%M-%S")
-    fs, place = fsspec.core.url_to_fs(folder)
+    fs, place = filesystem(folder)
     taken = {_name(entry) for entry in fs.ls(place, detail=True)} if fs.isdir(place) else set()
     number = next(n for n in count() if (f"{name}-{n}" if n else name) not in taken)
     return _inside(folder, f"{name}-{number}" if number else name)
@@ -81,7 +79,7 @@ def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
     """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without."""
     if versions(folder, prefix):
         return folder
-    fs, place = fsspec.core.url_to_fs(folder)
+    fs, place = filesystem(folder)
     inside = sorted(_name(e) for e in fs.ls(place, detail=True) if e["type"] == "directory") if fs.isdir(place) else []
     runs = (_inside(folder, name) for name in reversed(inside))
     return next((run for run in runs if versions(run, prefix)), None)
@@ -209,7 +207,7 @@ def _found(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
 
 
 def _entries(folder: str, prefix: str) -> list[tuple[str, int]]:
-    fs, place = fsspec.core.url_to_fs(folder)
+    fs, place = filesystem(folder)
     fs.invalidate_cache(place)  # others write to it
     if not fs.isdir(place):
         return []

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from orca.core import hdfs
 from orca.core.progress import Progress
 from orca.core.pulse import DATA, Pulse
 from orca.core.source import Items, Open, Rows, Shards
@@ -65,12 +66,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Envelope:
-    """Be what travels to each rank besides its data: the job, pickled once, and how to report."""
+    """Be what travels to each rank besides its data: the job, pickled once, how to report, and where HDFS is."""
 
     work: bytes
     ticket: Ticket
     settings: Settings
     path: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @contextmanager
@@ -83,7 +85,8 @@ def dispatch(job: Job, shards: Shards, workers: int, host: str, settings: Settin
             Echo(progress) as echo,
             Hub(workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line) as hub,
         ):
-            yield Envelope(work, hub.ticket, settings, tuple(sys.path)), hub
+            environment = tuple(hdfs.environment().items())
+            yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment), hub
     finally:
         shards.release()
 
@@ -108,6 +111,7 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     Reports a failure before it raises it.
     """
     _extend_path(envelope.path)
+    hdfs.adopt(dict(envelope.environment))
     preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:

@@ -1,4 +1,6 @@
-"""Files: how results reach a path, whole or not at all. Owns drafts and markers, on any file system that fsspec knows.
+"""Files: what file system a path is on, and how results reach it, whole or not at all. Owns drafts and markers.
+
+Paths are any that fsspec knows; those of HDFS are opened by core/hdfs.py.
 
 Where a file system can rename, a draft is written beside the path and takes its place. An object store cannot rename a
 folder, but shows a file only when it is complete: there a folder counts from the moment its marker is in it, which is
@@ -16,12 +18,52 @@ from typing import Any
 
 import fsspec
 
-from orca.errors import ArgumentError
+from orca.core import hdfs
+from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 MARKER = "state.json"
 # File systems that show a file while it is written, and can rename, besides this machine's own.
 _RENAMING = {"hdfs", "arrow_hdfs", "viewfs", "sftp", "ssh", "smb", "ftp"}
+_MOUNT = "/dbfs"
 _LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<kind>draft|old)-[0-9a-f]{8}")
+
+
+def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
+    """Return the file system of fsspec that holds a path, and the path's place in it: what every path is opened with.
+
+    Args:
+        path: A path of this machine, `hdfs://...` (see core/hdfs.py), `s3a://...` (the same as s3), `dbfs:/...`, or any
+            other that fsspec knows.
+
+    Raises:
+        ArgumentError: Its scheme is unknown, or no settings tell where its HDFS is.
+        MissingDependency: The package that opens such paths is not installed.
+    """
+    text = os.fspath(path)
+    scheme, slashes = _scheme(text)
+    if scheme in hdfs.SCHEMES and hdfs.owns(text):
+        return hdfs.filesystem(text)
+    if scheme == "dbfs":
+        return _databricks(text)
+    if scheme in ("s3a", "s3n"):
+        text = "s3" + text[len(scheme) :]
+    if scheme == "memory" and slashes == "/":
+        text = f"memory:/{text.removeprefix('memory:')}"
+    try:
+        return fsspec.core.url_to_fs(text)
+    except ImportError as error:
+        package = re.search(r"install (?:the )?([\w-]+)", str(error))  # fsspec's words, a little different for each
+        needed = "s3fs" if text.startswith("s3:") else package[1] if package else error.name or scheme
+        raise MissingDependency(
+            f"{text} needs the package {needed!r}, which is not installed. Run: pip install {needed}"
+        ) from error
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise
+        raise ArgumentError(
+            f"{text!r} begins with {scheme!r}, which no file system here knows. Use a path of this machine, or one "
+            "that begins with file:, hdfs:, s3:, s3a:, gs:, abfs:, dbfs:, memory: or another name that fsspec lists."
+        ) from error
 
 
 def write(path: str, files: Mapping[str, bytes], known: Collection[str] | None, marker: str = MARKER) -> None:
@@ -80,7 +122,7 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
 
     On an object store that is `place` itself.
     """
-    if not _renames(fs):
+    if not renames(fs):
         yield place
         return
     draft, old = (f"{place}.{kind}-{uuid.uuid4().hex[:8]}" for kind in ("draft", "old"))
@@ -88,15 +130,15 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
         yield draft
         if is_local(fs):
             _sync(draft)
-        # A file of this machine is replaced at once. All else makes room first.
-        if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not is_local(fs))):
-            _move(fs, place, old)
-        _move(fs, draft, place)
+        # A file of this machine, or of HDFS, is replaced at once. All else makes room first.
+        if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not replaces(fs))):
+            move(fs, place, old)
+        move(fs, draft, place)
         if is_local(fs):
             _sync_folder(os.path.dirname(place))
     except BaseException:
         if fs.exists(old) and not fs.exists(place):
-            _move(fs, old, place)
+            move(fs, old, place)
         raise
     finally:
         for left in (draft, old):
@@ -107,9 +149,9 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
 def remove(path: str, marker: str = MARKER) -> None:
     """Remove a file or folder so that it never looks complete while half of it is gone."""
     fs, place = _at(path)
-    if _renames(fs):
+    if renames(fs):
         draft = f"{place}.draft-{uuid.uuid4().hex[:8]}"
-        _move(fs, place, draft)
+        move(fs, place, draft)
         fs.rm(draft, recursive=True)
     else:
         _withdraw(fs, place, marker)
@@ -132,7 +174,7 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
         if left is None or not mine(left["name"]):
             continue
         if left["kind"] == "old" and not fs.exists(f"{place}/{left['name']}"):
-            _move(fs, f"{place}/{name}", f"{place}/{left['name']}")
+            move(fs, f"{place}/{name}", f"{place}/{left['name']}")
         else:
             fs.rm(f"{place}/{name}", recursive=True)
 
@@ -140,6 +182,44 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
 def is_local(fs: Any) -> bool:
     """Say whether a file system of fsspec is this machine's."""
     return bool(_protocols(fs) & {"file", "local"})
+
+
+def renames(fs: Any) -> bool:
+    """Say whether a file system shows what is being written, and can rename it."""
+    return is_local(fs) or bool(_protocols(fs) & _RENAMING)
+
+
+def replaces(fs: Any) -> bool:
+    """Say whether a file system puts a file in the place of another by renaming it, at once."""
+    return is_local(fs) or "hdfs" in _protocols(fs)
+
+
+def move(fs: Any, source: str, target: str) -> None:
+    """Rename a file or a folder."""
+    if is_local(fs):
+        os.replace(source, target)
+    else:
+        fs.mv(source, target, recursive=fs.isdir(source))
+
+
+def _scheme(path: str) -> tuple[str, str]:
+    """Return the scheme of a path and its slashes: ("hdfs", "//"); ("", "") for a path of this machine."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/{1,2})", path)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _databricks(path: str) -> tuple[Any, str]:
+    """Return the file system of Databricks: mounted on its machines, over its web address elsewhere."""
+    place = "/" + path.removeprefix("dbfs:").lstrip("/")
+    if os.path.isdir(_MOUNT):
+        return fsspec.core.url_to_fs(f"{_MOUNT}{place}")
+    host, token = (os.environ.get(f"DATABRICKS_{name}") for name in ("HOST", "TOKEN"))
+    if not host or not token:
+        raise OrcaError(
+            f"{path} cannot be reached: this machine has no {_MOUNT}, as those of Databricks have, and the environment "
+            "variables DATABRICKS_HOST and DATABRICKS_TOKEN are not set. Set both, or run it there."
+        )
+    return fsspec.filesystem("dbfs", instance=host.split("://")[-1].strip("/"), token=token), place
 
 
 def _fill(path: str, writers: Mapping[str, Callable[[Any, str], None]], marker: str) -> None:
@@ -174,13 +254,6 @@ def _withdraw(fs: Any, place: str, marker: str) -> None:
         fs.rm(place, recursive=True)
 
 
-def _move(fs: Any, source: str, target: str) -> None:
-    if is_local(fs):
-        os.replace(source, target)
-    else:
-        fs.mv(source, target, recursive=fs.isdir(source))
-
-
 def _sync(place: str) -> None:
     """Bring a file, or a folder's files, to the disk: a rename may get there before what it names."""
     if os.path.isdir(place):
@@ -207,16 +280,12 @@ def _sync_folder(place: str) -> None:
 
 
 def _at(path: str) -> tuple[Any, str]:
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = filesystem(path)
     return fs, place.rstrip("/") or place
 
 
 def _name_of(place: str) -> str:
     return place.rstrip("/").rsplit("/", 1)[-1]
-
-
-def _renames(fs: Any) -> bool:
-    return is_local(fs) or bool(_protocols(fs) & _RENAMING)
 
 
 def _protocols(fs: Any) -> set[str]:

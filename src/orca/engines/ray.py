@@ -32,6 +32,7 @@ _LOOPBACK = "127.0.0.1"
 _ALL_CPUS_WITHIN = 2.5  # seconds in which seats with all CPUs of the nodes must be there
 _SEATS_WITHIN = 1.5  # seconds in which seats with one CPU each must be there
 _FREE_WITHIN = 1.0  # seconds to wait until Ray has given-back seats on its books
+_CARRIED_AT_ONCE = 16 << 20  # bytes of an object with items
 _GONE_WITHIN = 5.0  # seconds for dead ranks to be gone and cleaned up after
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class RayEngine:
         nodes = _nodes()
         _check_room(nodes, self.workers)
         with dispatch(job, shards, self.workers, _address(nodes), settings) as (envelope, hub):
-            parcels = self._parcels(shards)
+            parcels = self._parcels(shards, _is_here(nodes))
             with _reserved(self.workers) as seats, _started(seats) as ranks:
                 taken = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
                 del parcels
@@ -88,12 +89,18 @@ class RayEngine:
             ]
             return [cloudpickle.loads(result) for result in _gathered(refs, ranks)]
 
-    def _parcels(self, shards: Shards) -> list[Parcel]:
-        """Return the data of each rank: as Ray already holds it, or pickled by us."""
+    def _parcels(self, shards: Shards, here: bool) -> list[Parcel]:
+        """Return the data of each rank: as Ray already holds it, or pickled by us.
+
+        Pieces that can only be read on the driver's machine are put into Ray where a rank may be elsewhere.
+        """
         if shards.home == self.name:
             pieces = shards.native()
             return [Parcel(native=tuple(pieces[rank :: self.workers])) for rank in range(self.workers)]
         pieces = shards.portable()
+        if not here and any(getattr(piece, "here", False) for piece in pieces):
+            pieces = [_carried(piece) if getattr(piece, "here", False) else piece for piece in pieces]
+            return [Parcel(native=tuple(pieces[rank :: self.workers])) for rank in range(self.workers)]
         return [Parcel(pickled=dumps(pieces[rank :: self.workers], "the data")) for rank in range(self.workers)]
 
     def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> Place:
@@ -113,6 +120,32 @@ class Parcel:
     def pieces(self) -> list[Callable[[], Items]]:
         """Return the pieces."""
         return cloudpickle.loads(self.pickled) if self.pickled else list(self.native)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Give items that are in Ray, some to an object."""
+
+    refs: tuple[Any, ...]
+
+    def __call__(self) -> Items:
+        """Yield the items."""
+        for ref in self.refs:
+            yield from ray.get(ref)
+
+
+def _carried(piece: Callable[[], Items]) -> Carried:
+    """Put the items of a piece into Ray, which gives them to any node and spills what is too much for its memory."""
+    refs, waiting, size = [], [], 0
+    for item in piece():
+        waiting.append(item)
+        size += getattr(item, "nbytes", 0)
+        if size >= _CARRIED_AT_ONCE:
+            refs.append(ray.put(waiting))
+            waiting, size = [], 0
+    if waiting:
+        refs.append(ray.put(waiting))
+    return Carried(tuple(refs))
 
 
 @dataclass(frozen=True)
@@ -215,7 +248,7 @@ def _nodes() -> list[dict[str, Any]]:
     if not ray.is_initialized():
         raise ArgumentError(
             "backend 'ray' needs a Ray to run on, and this program is connected to none. "
-            'Call init_orca_context(runtime="ray", cores=...) first.'
+            'Call init_orca_context(runtime="ray", cores=...) first, or init_orca_context(init_ray_on_spark=True).'
         )
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return [node for node in nodes if node["Resources"].get("CPU", 0) >= 1] or nodes

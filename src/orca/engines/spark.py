@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from orca.cluster.ray import held
 from orca.cluster.spark import active_session, driver_host, nodes, slots
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
@@ -26,6 +27,7 @@ from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
+_DYNAMIC = "spark.dynamicAllocation.enabled"
 _RESULT = "rank int, part int, payload binary"
 _MARK = "orca rank {rank} on {host}"
 
@@ -74,10 +76,18 @@ class SparkEngine:
         return _assemble(rows, len(pieces))
 
     def _check_slots(self) -> None:
-        """Refuse at once what Spark would wait for: all ranks must run at the same time."""
+        """Refuse at once what Spark would wait for or fail at: all ranks must run at the same time."""
+        local = re.match(r"local(\[|$)", self.session.conf.get("spark.master") or "")
+        if not local and str(self.session.conf.get(_DYNAMIC, "false")).lower() == "true":
+            raise ArgumentError(
+                "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
+                f"conf={{'{_DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {_DYNAMIC}=false and "
+                "--num-executors to spark-submit."
+            )
         deadline = time.monotonic() + _SLOT_PATIENCE
-        while (free := slots(self.session)) is not None and free < self.workers:
-            if time.monotonic() > deadline or (self.session.conf.get("spark.master") or "").startswith("local["):
+        # What a Ray on Spark holds is Spark's own to count, and not to give.
+        while (width := slots(self.session)) is not None and (free := width - held(self.session)) < self.workers:
+            if time.monotonic() > deadline or local:
                 raise TooFewSlots(
                     f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at once. "
                     "Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."

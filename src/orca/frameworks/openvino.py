@@ -18,11 +18,10 @@ from functools import cache, partial
 from math import prod
 from typing import Any
 
-import fsspec
 import numpy as np
 
 from orca.core.engine import cores, scratch
-from orca.core.files import is_local, replacing
+from orca.core.files import filesystem, is_local, replacing
 from orca.core.learner import OutputSpec, State
 from orca.core.tree import flatten, map_tree, unflatten
 from orca.errors import ArgumentError, DataError
@@ -81,7 +80,7 @@ def read_graph(path: str, batch: int = 0) -> tuple[Graph, ov.Model]:
             f"an OpenVINO model is an .xml file (with its .bin beside it) or an .onnx file; got {path!r}. Write other "
             "models in that form first, with openvino.convert_model and openvino.save_model."
         )
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = filesystem(path)
     if not fs.isfile(place):
         raise ArgumentError(f"there is no model file at {path}. Check model_path.")
     graph = _graph_of(_read_onnx(fs, place, path)) if path.endswith(".onnx") else _read_files(fs, place, path)
@@ -133,7 +132,7 @@ def _with_batch(model: ov.Model, batch: int) -> ov.Model:
 
 def _write_graph(graph: Graph, path: str) -> None:
     """Write both files, whole or not at all: the .xml, which readers look for, comes last."""
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = filesystem(path)
     fs.makedirs(os.path.dirname(place), exist_ok=True)
     # The place named last is the first to be replaced.
     with replacing(fs, place) as topology, replacing(fs, place.removesuffix(".xml") + ".bin") as weights:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import sys
-import tempfile
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -47,6 +42,7 @@ from orca.core.learner import OutputSpec
 from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Shards
 from orca.core.tree import flatten
 from orca.errors import DataError
+from orca.sources.export import Export
 
 _PARTS = ("train", "valid")
 _TYPES = {
@@ -96,7 +92,7 @@ class FrameSource:
         """Cut the rows evenly over the ranks; validation rows travel with them, tagged."""
         sources = [self] if valid is None else [self, valid]
         frame = _union([source._tagged(part) for part, source in enumerate(sources)])
-        folder = Path(tempfile.gettempdir()) / f"orca-frame-{uuid.uuid4().hex}"
+        export = Export(lambda parts: deal(frame, parts), ranks)
         return Shards(
             OpenFrame(
                 len(self.columns.features),
@@ -105,10 +101,10 @@ class FrameSource:
                 _PARTS[: len(sources)],
                 weighted=self.columns.weight is not None,
             ),
-            portable=lambda: export(deal(frame, ranks), folder),
+            portable=export,
             home="spark",
             native=deal(frame, ranks),
-            release=partial(shutil.rmtree, folder, ignore_errors=True),
+            release=export.release,
         )
 
     def answer(self, task: Any, engine: Any) -> DataFrame:
@@ -273,51 +269,6 @@ class DescribeTask:
                 output = pickle.dumps(OutputSpec.of(self.task(x)))
                 yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
                 return
-
-
-@dataclass(frozen=True)
-class ExportTask:
-    """Write record batches to Arrow files, for engines that are not Spark's."""
-
-    folder: str
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the path of the partition's file, if it has rows."""
-        Path(self.folder).mkdir(parents=True, exist_ok=True)
-        # Sorted by name the files are in the partitions' order; a second try of a task writes a file of its own.
-        path = Path(self.folder) / f"{_partition():06d}-{uuid.uuid4().hex}.arrow"
-        writer = None
-        for batch in batches:
-            writer = writer or pa.ipc.new_file(str(path), batch.schema)
-            writer.write_batch(batch)
-        if writer:
-            writer.close()
-            yield pa.RecordBatch.from_arrays([pa.array([str(path)])], names=["path"])
-
-
-@dataclass(frozen=True)
-class ArrowFile:
-    """Give the record batches of an Arrow file."""
-
-    path: str
-
-    def __call__(self) -> Items:
-        """Yield the batches from the memory-mapped file."""
-        with pa.memory_map(self.path) as source:
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-
-
-def _partition() -> int:
-    context = TaskContext.get()
-    return context.partitionId() if context else 0
-
-
-def export(frame: DataFrame, folder: Path) -> list[Callable[[], Items]]:
-    """Write a frame's partitions to Arrow files in a folder that all nodes see; return what reads them."""
-    rows = frame.mapInArrow(ExportTask(str(folder)), "path string").collect()
-    return [ArrowFile(row.path) for row in sorted(rows)]
 
 
 def _union(frames: list[DataFrame]) -> DataFrame:

@@ -6,12 +6,8 @@ Weights of rows are a third entry of the dict, "weights" or the name of the weig
 from __future__ import annotations
 
 import pickle
-import shutil
-import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,8 @@ from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
 from orca.core.tree import flatten, map_tree
 from orca.errors import DataError
-from orca.sources.frame import deal, export
+from orca.sources.export import Export
+from orca.sources.frame import deal
 
 _PARTS = ("train", "valid")
 
@@ -48,14 +45,14 @@ class ShardsSource:
         workers in each of its tasks, which Spark 3.5 was seen to wait for without end.
         """
         frame = self._pickled(0)
-        frame = deal(frame if valid is None else frame.union(valid._pickled(1)), ranks)
-        folder = Path(tempfile.gettempdir()) / f"orca-shards-{uuid.uuid4().hex}"
+        rows = frame if valid is None else frame.union(valid._pickled(1))
+        export = Export(lambda parts: deal(rows, parts), ranks)
         return Shards(
             OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1], self.weighted),
-            portable=lambda: export(frame, folder),
+            portable=export,
             home="spark",
-            native=frame,
-            release=partial(shutil.rmtree, folder, ignore_errors=True),
+            native=deal(rows, ranks),
+            release=export.release,
         )
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:

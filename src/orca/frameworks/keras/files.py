@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import fsspec
 import h5py
 import ml_dtypes
 import numpy as np
@@ -159,7 +158,7 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
     """
     family = family_of(model)
     options = {"skip_mismatch": skip_mismatch} | ({"by_name": True} if by_name else {})
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = files.filesystem(path)
     if not fs.exists(place) and fs.exists(place + ".index"):
         _load_checkpoint_of_tensorflow(model, family, fs, place, path, skip_mismatch)
         return
@@ -201,7 +200,7 @@ def save_checkpoint(state: State, path: str) -> None:
 
 def is_checkpoint(path: str) -> bool:
     """Say whether a path holds what save_checkpoint writes."""
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = files.filesystem(path)
     return bool(fs.exists(f"{place}/{_STATE}"))
 
 
@@ -211,7 +210,7 @@ def load_checkpoint(path: str) -> State:
     Raises:
         ArgumentError: There is nothing, or nothing that save_checkpoint wrote, or it is not complete.
     """
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = files.filesystem(path)
     if not fs.exists(place):
         raise ArgumentError(f"there is no checkpoint at {path}. Check the path given to save_checkpoint().")
     if not fs.exists(f"{place}/{_STATE}"):
@@ -244,7 +243,7 @@ def latest_checkpoint(folder: str) -> str | None:
     That is a checkpoint of save_checkpoint, a `.keras` or `.h5` file, a SavedModel, or the prefix of a TensorFlow
     checkpoint.
     """
-    fs, place = fsspec.core.url_to_fs(folder)
+    fs, place = files.filesystem(folder)
     if not fs.isdir(place):
         return None
     found = []
@@ -306,7 +305,7 @@ def _write_saved_model(
 
 def _put_checkpoint(model: Any, path: str) -> None:
     """Write a TensorFlow checkpoint: the data first, then the index that makes it one, then which is the newest."""
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = files.filesystem(path)
     folder, name = os.path.split(place)
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as draft:
         model.save_weights(os.path.join(draft, name), save_format="tf")
@@ -530,7 +529,7 @@ def _read(value: Any) -> Any:
 
 
 def _refuse_to_overwrite(path: str, overwrite: bool) -> None:
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = files.filesystem(path)
     if not overwrite and fs.exists(place):
         raise ArgumentError(f"{path} exists already and overwrite is False. Pass another path, or overwrite=True.")
 
@@ -553,7 +552,7 @@ def _put(
 @contextmanager
 def _local(path: str, what: str) -> Iterator[str]:
     """Give a path on this machine that holds what a path holds."""
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = files.filesystem(path)
     if not fs.exists(place):
         raise ArgumentError(f"there is no {what} at {path}. Check the path.")
     if files.is_local(fs):

@@ -15,7 +15,6 @@ from copy import copy
 from io import BytesIO
 from typing import Any
 
-import fsspec
 import numpy as np
 import torch
 from safetensors import SafetensorError
@@ -23,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import nn
 
-from orca.core.files import write
+from orca.core.files import filesystem, write
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
 
@@ -71,7 +70,7 @@ def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module |
     Raises:
         ArgumentError: There is nothing there, it is no model file, or reading it would run code.
     """
-    fs, place = fsspec.core.url_to_fs(path)
+    fs, place = filesystem(path)
     if not fs.exists(place):
         raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
     if fs.isdir(place):

@@ -7,10 +7,8 @@ import os
 import re
 from typing import Any
 
-import fsspec
-
 from orca.core.checkpoints import Keeper
-from orca.core.files import remove
+from orca.core.files import filesystem, remove
 from orca.core.learner import State
 from orca.errors import ArgumentError
 from orca.frameworks.torch.callbacks.callback import Callback
@@ -170,7 +168,7 @@ class ModelCheckpoint(Callback):
 
 def _checkpoints(folder: str) -> list[str]:
     """Return the names of the checkpoints in a folder; drafts have other names."""
-    fs, place = fsspec.core.url_to_fs(folder or "/")
+    fs, place = filesystem(folder or "/")
     fs.invalidate_cache(place)  # others write to it
     if not fs.isdir(place):
         return []

@@ -13,9 +13,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
-import fsspec
-
-from orca.core.files import is_local
+from orca.core.files import filesystem, is_local
 from orca.errors import ArgumentError, MissingDependency
 from orca.frameworks.torch.callbacks.callback import Callback
 from orca.frameworks.torch.callbacks.numbers import numbers_in
@@ -116,7 +114,7 @@ class EventFiles:
     """
 
     def __init__(self, folder: str, first_step: int | None, suffix: str = "") -> None:
-        self.fs, self.place = fsspec.core.url_to_fs(folder)
+        self.fs, self.place = filesystem(folder)
         self.first_step, self.suffix = first_step, suffix
         self.grows = is_local(self.fs)
         self._sink: Any = None

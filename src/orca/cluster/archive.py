@@ -1,0 +1,207 @@
+"""Archive: many files as one .tar.gz, written with all cores. Owns the format that travels and how programs in it are
+made to work at any path: shebangs and the interpreter's way to its shared library."""
+
+from __future__ import annotations
+
+import collections
+import io
+import os
+import re
+import stat
+import struct
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from orca.errors import OrcaError
+
+LEVEL = 1  # docs/environment.md has the measurements
+BLOCK = 1 << 20
+SUFFIX = ".tar.gz"
+# The two forms that installers write; the second is for long paths.
+_SHEBANG = re.compile(
+    rb"#! *(?P<direct>/\S*/python[\d.]*t?)[^\n]*\n"
+    rb"|#!/bin/sh\n'''exec' [\"']?(?P<shell>/[^\n\"']*/python[^\n\"']*)[^\n]*\n' '''\n"
+)
+_ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian: x86_64 and aarch64
+_LOAD, _DYNAMIC = 1, 2
+_NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Describe a file of an archive.
+
+    Args:
+        target: Its path in the archive.
+        source: The file whose bytes it gets; "" where `data` or `link` has them.
+        size: Bytes.
+        mtime: Nanoseconds; a .pyc holds only with the time of its source.
+        mode: Permissions.
+        data: The bytes themselves, where they are not those of a file.
+        link: Where a symbolic link points to, relative to the folder of `target`.
+        origin: What another packer calls this file.
+    """
+
+    target: str
+    source: str = ""
+    size: int = 0
+    mtime: int = 0
+    mode: int = 0o644
+    data: bytes | None = None
+    link: str | None = None
+    origin: Any = None
+
+
+def write(file: IO[bytes], entries: Iterable[Entry], level: int = LEVEL, threads: int | None = None) -> None:
+    """Write entries as a .tar.gz (as a plain .tar with level 0); show bytes on a terminal.
+
+    Args:
+        file: Where to; only written, never sought.
+        entries: What goes in.
+        level: How hard zlib tries, 1 to 9; 0 stores.
+        threads: How many compress; None takes all cores.
+    """
+    entries = list(entries)
+    compressed = _Gzip(file, level, threads or os.cpu_count() or 1) if level else None
+    out = cast(IO[bytes], compressed) if compressed is not None else file
+    try:
+        with (
+            _bar(sum(entry.size for entry in entries)) as bar,
+            tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT, bufsize=BLOCK) as tar,
+        ):
+            for entry in entries:
+                _add(tar, entry)
+                bar.update(entry.size)
+        if compressed is not None:
+            compressed.finish()
+    finally:
+        if compressed is not None:
+            compressed.close()
+
+
+def script(data: bytes, prefix: str) -> bytes:
+    """Return a script of an environment that finds its interpreter beside itself, wherever that is; others as is."""
+    told = _SHEBANG.match(data)
+    if told is None or not (told["direct"] or told["shell"]).startswith(prefix.encode() + b"/"):
+        return data
+    # A shell sees the second line as a command and never the third; Python sees both as a string.
+    head = b'#!/bin/sh\n\'\'\'exec\' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"\n\' \'\'\'\n'
+    return head + data[told.end() :]
+
+
+def relocated(data: bytes, prefix: str, name: str) -> bytes:
+    """Return an interpreter, in bin/ of a prefix, that finds libpython in lib/ beside it, wherever the prefix lies.
+
+    Args:
+        data: The bytes of the program.
+        prefix: Where it lies now.
+        name: Its path, for the message.
+
+    Raises:
+        OrcaError: It needs a library at an absolute path, and there is no room to write a relative one.
+    """
+    needed, at, path = _dynamic(data)
+    if not any(library.startswith(b"libpython") for library in needed) or b"$ORIGIN" in path:
+        return data
+    wanted = b"$ORIGIN/../lib"
+    if at == 0 or len(wanted) > len(path):
+        told = f"looks for it in {path.decode()}" if at else "leaves it to the system to find it"
+        raise OrcaError(
+            f"{name} needs its shared library of {prefix}/lib and {told}, so a copy of it would not start on a node "
+            f"without {prefix}. Make the environment with a relocatable Python (uv python install; uv venv "
+            "--managed-python), or install it on the nodes and pass ship_environment=False."
+        )
+    return data[:at] + wanted.ljust(len(path), b"\0") + data[at + len(path) :]
+
+
+def _dynamic(data: bytes) -> tuple[list[bytes], int, bytes]:
+    """Return the libraries that an ELF program needs, and offset and text of where it looks for them (0: nowhere)."""
+    if not data.startswith(_ELF):
+        return [], 0, b""
+    (headers,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    loads, tags = [], []
+    for number in range(count):
+        kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, headers + number * size)
+        if kind == _LOAD:
+            loads.append((address, offset, length))
+        elif kind == _DYNAMIC:
+            tags = list(struct.iter_unpack("<QQ", data[offset : offset + length // 16 * 16]))
+    table = next((value for tag, value in tags if tag == _STRINGS), None)
+    start = next(
+        (offset + table - at for at, offset, size in loads if table is not None and at <= table < at + size), 0
+    )
+    if not start:
+        return [], 0, b""
+
+    def text(value: int) -> bytes:
+        return data[start + value : data.index(b"\0", start + value)]
+
+    needed = [text(value) for tag, value in tags if tag == _NEEDED]
+    path = next((value for tag, value in tags if tag in (_RPATH, _RUNPATH)), None)
+    return (needed, 0, b"") if path is None else (needed, start + path, text(path))
+
+
+def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+    """Write one entry; owner and group are nobody's, everybody may read."""
+    info = tarfile.TarInfo(entry.target)
+    info.mtime = entry.mtime // 1_000_000_000
+    info.mode = stat.S_IMODE(entry.mode) & 0o755 | 0o444
+    if entry.link is not None:
+        info.type, info.linkname = tarfile.SYMTYPE, entry.link
+        tar.addfile(info)
+    elif entry.data is not None:
+        info.size = len(entry.data)
+        tar.addfile(info, io.BytesIO(entry.data))
+    else:
+        with open(entry.source, "rb") as source:
+            info.size = os.fstat(source.fileno()).st_size
+            tar.addfile(info, source)
+
+
+def _bar(total: int) -> Any:
+    """Return a bar of bytes that is silent without a terminal."""
+    from tqdm.auto import tqdm
+
+    quiet = None if "ipykernel" not in sys.modules else False
+    return tqdm(total=total, desc="packing the environment", unit="B", unit_scale=True, disable=quiet, leave=False)
+
+
+class _Gzip:
+    """Write one gzip stream whose blocks are compressed by several threads: zlib works without Python's lock."""
+
+    def __init__(self, file: IO[bytes], level: int, threads: int) -> None:
+        self.file, self.level, self.threads = file, level, threads
+        self.pool = ThreadPoolExecutor(threads, "orca-pack")
+        self.waiting: collections.deque[Future[bytes]] = collections.deque()
+        self.crc = self.length = 0
+        file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
+
+    def write(self, data: bytes) -> int:
+        """Take a block; it reaches the file when those before it have."""
+        self.crc = zlib.crc32(data, self.crc)
+        self.length += len(data)
+        self.waiting.append(self.pool.submit(self._compressed, bytes(data)))
+        while len(self.waiting) > 4 * self.threads:
+            self.file.write(self.waiting.popleft().result())
+        return len(data)
+
+    def finish(self) -> None:
+        """Write what waits, and the end of the stream."""
+        while self.waiting:
+            self.file.write(self.waiting.popleft().result())
+        self.file.write(zlib.compressobj(self.level, wbits=-15).flush(zlib.Z_FINISH))
+        self.file.write(struct.pack("<II", self.crc, self.length & 0xFFFFFFFF))
+
+    def close(self) -> None:
+        """End the threads."""
+        self.pool.shutdown(cancel_futures=True)
+
+    def _compressed(self, data: bytes) -> bytes:
+        one = zlib.compressobj(self.level, wbits=-15)
+        return one.compress(data) + one.flush(zlib.Z_SYNC_FLUSH)

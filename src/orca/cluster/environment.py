@@ -1,0 +1,656 @@
+"""Environment: the Python of this program as one archive that works on nodes which have none of it. Owns what goes in,
+how its content is told apart, and where archives are kept.
+
+A venv becomes a prefix of its own: the interpreter and the standard library of its base, with the site-packages of the
+venv. Where the base is the system's Python, which every node brings along, a venv stays a venv. What is installed
+editable goes in as ordinary packages. A conda environment is packed by conda-pack.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import site
+import stat
+import sys
+import sysconfig
+import tempfile
+import time
+import uuid
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+from orca.cluster import archive
+from orca.cluster.archive import Entry
+from orca.errors import ArgumentError, MissingDependency, OrcaError
+
+log = logging.getLogger(__name__)
+
+LAYOUT = 1  # a part of the digest: raise it when the same environment is to give another archive
+KEPT = 3  # archives that stay in the cache
+ABANDONED = 3600.0  # seconds after which nobody writes a draft any more: each is written without a pause
+MODULES_LIMIT = 64 << 20  # bytes of modules beside the program
+SOURCES_LIMIT = 1 << 30  # bytes of what one editable install brings
+DEPTH = 4  # how far down a folder without __init__.py is searched for modules
+
+_BIGGEST_SCRIPT = 1 << 20
+_INTERPRETER = "bin/python"
+_CODE = (".py", ".pyi", ".so")
+# Never a part of what a program imports.
+_FOREIGN = {"__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist"}
+# Of the standard library: its own tests, and what only building and editing Python needs.
+_IDLE = ("test", "idlelib", "turtledemo", "lib2to3/tests", "site-packages", "dist-packages")
+_ACTIVATION = re.compile(r"(activate(\..+|_this\.py)?|deactivate(\..+)?|pydoc\.bat|python[\d.]*t?|pypy.*)")
+_FINDER = re.compile(r"\s*import\s+(__editable___\w+)")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Describe a packed environment.
+
+    Args:
+        path: The archive, a .tar.gz.
+        digest: What its content is called; another content has another.
+        size: Bytes of the archive.
+        python: The interpreter, relative to where the archive is unpacked.
+    """
+
+    path: Path
+    digest: str
+    size: int
+    python: str = _INTERPRETER
+
+
+def pack(cache: Path | None = None) -> Packed:
+    """Pack the environment this program runs in, or find the archive of one with the same content.
+
+    Args:
+        cache: The folder of the archives; None is orca/environments in XDG_CACHE_HOME or ~/.cache.
+
+    Returns:
+        The archive and the path of the interpreter in it.
+
+    Raises:
+        ArgumentError: The program runs in no environment, but in the system's Python.
+        MissingDependency: This is a conda environment and conda-pack is not installed.
+        OrcaError: The environment cannot work elsewhere, or the archive cannot be written.
+    """
+    _refuse_system()
+    write: Callable[[IO[bytes], list[Entry]], None] = archive.write
+    if _is_conda():
+        entries, write = _conda_entries(), _write_conda
+    else:
+        entries = _entries()
+    digest = _digest(entries)
+    folder = cache_folder(cache)
+    path = folder / f"{digest}{archive.SUFFIX}"
+    with _alone(folder):
+        if path.exists():
+            os.utime(path)  # the last used are kept
+            log.info("the environment %s is packed already: %s", sys.prefix, path)
+        else:
+            started = time.monotonic()
+            _written(path, entries, write)
+            taken, whole, size = time.monotonic() - started, sum(entry.size for entry in entries), path.stat().st_size
+            log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, _human(size), _human(whole), taken)
+        for old in sorted(folder.glob(f"*{archive.SUFFIX}"), key=_age)[KEPT:]:
+            old.unlink(missing_ok=True)
+    return Packed(path, digest, path.stat().st_size)
+
+
+def own_modules(cache: Path | None = None) -> list[Path]:
+    """Return what the program imports from outside its environment: what addPyFile takes to every worker.
+
+    These are the modules beside the script and in the folders of PYTHONPATH, each folder as one zip; not what is
+    installed, editable or not, which `pack` takes. Data is left out, but for that inside of packages.
+
+    Args:
+        cache: The folder of the zips; None is that of the archives.
+
+    Returns:
+        Zips, in the order of sys.path; and zips and eggs that are on it themselves.
+
+    Raises:
+        ArgumentError: A folder holds more than a program should send along.
+    """
+    known = {os.path.realpath(root) for root in _editables(_site_folders())[0]}
+    found = []
+    for path in _foreign_path():
+        if os.path.isfile(path):
+            found.append(Path(path))
+        elif os.path.realpath(path) not in known:
+            entries = _module_entries(path)
+            if entries:
+                found.append(_zipped(entries, cache_folder(cache)))
+    return found
+
+
+def cache_folder(cache: Path | None = None) -> Path:
+    """Return the folder of the archives, and make it."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(cache if cache is not None else os.path.join(home, "orca", "environments")).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OrcaError(
+            f"no folder for packed environments: {error}. Set XDG_CACHE_HOME to one you may write."
+        ) from None
+    return folder
+
+
+# What this Python is
+
+
+def _refuse_system() -> None:
+    """Raise where there is no environment that could travel."""
+    instead = "or install what the program needs on all nodes and pass ship_environment=False"
+    if sys.platform != "linux":
+        raise ArgumentError(
+            f"the environment of a {platform.system()} machine does not run on the nodes of a cluster. Start the "
+            f"program on Linux, {instead}."
+        )
+    if not _is_conda() and sys.prefix == sys.base_prefix and _is_system(sys.prefix):
+        raise ArgumentError(
+            f"{sys.executable} is the system's Python and not in an environment, so there is nothing to send to the "
+            f"nodes. Make one (python -m venv .venv, or uv venv) and run the program with it, {instead}."
+        )
+
+
+def _is_conda() -> bool:
+    return os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
+
+
+def _is_system(prefix: str) -> bool:
+    """Say whether a prefix belongs to the operating system, which brings it to every node."""
+    return os.path.realpath(prefix) in ("/usr", "/")
+
+
+def _site_folders() -> list[str]:
+    """Return the folders of installed packages of this environment."""
+    paths = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isdir(path)))
+
+
+def _foreign_path() -> list[str]:
+    """Return what is on sys.path and belongs to no installation: the program's folder, PYTHONPATH."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages(), *_site_folders(), os.environ.get("SPARK_HOME", "")]
+    installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
+    installed += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
+    found = dict.fromkeys(os.path.realpath(path or ".") for path in sys.path)
+    # What Spark was given with addPyFile is there already.
+    return [
+        path
+        for path in found
+        if os.path.exists(path) and not (path + os.sep).startswith(installed) and f"{os.sep}userFiles-" not in path
+    ]
+
+
+# What goes in
+
+
+def _entries() -> list[Entry]:
+    """Return the files of the archive of a venv, or of an interpreter that is nobody else's."""
+    base = os.path.realpath(sys.base_prefix)
+    stays = _is_system(base)
+    entries: dict[str, Entry] = {}
+    for entry in [*_interpreter(base, stays), *([] if stays else _standard_library(base))]:
+        entries[entry.target] = entry
+    packages = os.path.relpath(sysconfig.get_path("purelib"), sys.prefix)
+    if sys.prefix != sys.base_prefix:
+        for entry in _walk(sys.prefix, ""):
+            if not _is_of_venv(entry.target):
+                entries[entry.target] = _with_script(entry, sys.prefix)
+    else:
+        for folder in _site_folders():
+            entries.update((entry.target, entry) for entry in _walk(folder, os.path.relpath(folder, base)))
+    for number, folder in enumerate(_other_site_folders(stays)):
+        # Behind the environment's own, as they are on sys.path.
+        name = f"other-packages-{number}"
+        for entry in _walk(folder, f"{os.path.dirname(packages)}/{name}"):
+            entries[entry.target] = entry
+        link = f"{packages}/zz-{name}.pth"
+        entries[link] = _made(link, f"../{name}\n".encode())
+    _put_editables(entries)
+    return list(entries.values())
+
+
+def _interpreter(base: str, stays: bool) -> list[Entry]:
+    """Return the interpreter and its other names; one that stays with its base says so in pyvenv.cfg."""
+    program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    data, version = Path(program).read_bytes(), f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    real = _made(f"bin/{version}", data if stays else archive.relocated(data, base, program), 0o755)
+    names = [Entry(f"bin/{name}", link=version, mode=0o777) for name in ("python", "python3")]
+    # Without `home` the interpreter is its own base; it still leaves ~/.local of whoever runs it out of sys.path.
+    text = f"include-system-site-packages = {str(stays and _sees_base()).lower()}\n"
+    text += f"home = {os.path.dirname(program)}\nversion = {platform.python_version()}\n" if stays else ""
+    return [real, *names, _made("pyvenv.cfg", text.encode())]
+
+
+def _standard_library(base: str) -> Iterator[Entry]:
+    """Yield what of a base its interpreter needs: standard library, shared libraries, headers for who compiles."""
+    library = os.path.realpath(sysconfig.get_path("stdlib", vars={"installed_base": base, "base": base}))
+    where = os.path.relpath(library, base)
+    idle = tuple(f"{where}/{name}/" for name in _IDLE) + (f"{where}/config-",)
+    yield from (entry for entry in _walk(library, where) if not entry.target.startswith(idle))
+    # In /usr/local everything may lie; a prefix of Python's own holds what its modules are linked with.
+    names = "libpython*.so*" if base == "/usr/local" else "*.so*"
+    for file in sorted(Path(base, "lib").glob(names)):
+        if file.is_file():
+            yield from _file(str(file), f"lib/{file.name}", base)
+    headers = os.path.realpath(sysconfig.get_path("include", vars={"installed_base": base, "base": base}))
+    if headers.startswith(base + os.sep):
+        yield from _walk(headers, os.path.relpath(headers, base))
+
+
+def _sees_base() -> bool:
+    """Say whether this venv also imports what its base has installed."""
+    with contextlib.suppress(OSError):
+        text = Path(sys.prefix, "pyvenv.cfg").read_text()
+        return re.search(r"(?im)^\s*include-system-site-packages\s*=\s*true\s*$", text) is not None
+    return False
+
+
+def _other_site_folders(stays: bool) -> list[str]:
+    """Return folders of packages on sys.path besides the environment's own: the base's, the user's."""
+    own = set(_site_folders())
+    told = [*site.getsitepackages(), sysconfig.get_path("purelib", vars={"base": sys.base_prefix})]
+    told += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    seen = {os.path.realpath(path) for path in sys.path}
+    folders = dict.fromkeys(os.path.realpath(path) for path in told if os.path.isdir(path))
+    return [path for path in folders if path in seen - own and not (stays and path.startswith("/usr/"))]
+
+
+def _is_of_venv(target: str) -> bool:
+    """Say whether a file belongs to the venv as such, whose place the archive's own layout takes."""
+    folder, _, name = target.rpartition("/")
+    if folder == "":
+        return name in ("pyvenv.cfg", "CACHEDIR.TAG", "lib64") or name.startswith(".")
+    return folder == "bin" and _ACTIVATION.fullmatch(name) is not None
+
+
+def _with_script(entry: Entry, prefix: str) -> Entry:
+    """Return an entry whose shebang, if it has one, does not name this machine's path."""
+    if not entry.target.startswith("bin/") or entry.link is not None or entry.size > _BIGGEST_SCRIPT:
+        return entry
+    data = Path(entry.source).read_bytes()
+    changed = archive.script(data, prefix)
+    return entry if changed == data else replace(entry, data=changed, size=len(changed))
+
+
+def _walk(folder: str, target: str, seen: frozenset[str] = frozenset()) -> Iterator[Entry]:
+    """Yield the files of a folder, compiled ones of other Pythons left out. Links that leave it are followed."""
+    yield from _walk_in(folder, target, os.path.realpath(folder), seen)
+
+
+def _walk_in(folder: str, target: str, root: str, seen: frozenset[str]) -> Iterator[Entry]:
+    cached = os.path.basename(folder) == "__pycache__"
+    tag = f".{sys.implementation.cache_tag}."
+    with os.scandir(folder) as found:
+        items = sorted(found, key=lambda item: item.name)
+    for item in items:
+        where = f"{target}/{item.name}" if target else item.name
+        if item.is_symlink():
+            yield from _linked(item.path, where, root, seen)
+        elif item.is_dir():
+            yield from _walk_in(item.path, where, root, seen)
+        elif item.is_file() and not (cached and tag not in item.name):
+            told = item.stat()
+            yield Entry(where, item.path, told.st_size, told.st_mtime_ns, told.st_mode)
+
+
+def _linked(path: str, target: str, root: str, seen: frozenset[str]) -> Iterator[Entry]:
+    """Yield a link that stays inside as a link, and what one points to that leaves."""
+    real, link = os.path.realpath(path), os.readlink(path)
+    if not os.path.isabs(link) and real.startswith(root + os.sep) and os.path.exists(real):
+        yield Entry(target, path, link=link, mode=0o777)
+    elif os.path.isdir(real):
+        if real not in seen and not root.startswith(real):
+            yield from _walk_in(real, target, real, seen | {real})
+    elif os.path.isfile(real):
+        yield from _file(real, target, root)
+
+
+def _file(path: str, target: str, root: str) -> Iterator[Entry]:
+    """Yield one file."""
+    if os.path.islink(path):
+        yield from _linked(path, target, root, frozenset())
+    else:
+        told = os.stat(path)
+        yield Entry(target, path, told.st_size, told.st_mtime_ns, told.st_mode)
+
+
+def _made(target: str, data: bytes, mode: int = 0o644) -> Entry:
+    """Return an entry whose bytes are given."""
+    return Entry(target, size=len(data), mode=mode, data=data)
+
+
+# Conda
+
+
+def _conda_entries() -> list[Entry]:
+    """Return the files of a conda environment, as conda-pack tells them, and its editable installs."""
+    conda = _conda_pack()
+    try:
+        told = conda.CondaEnv.from_prefix(
+            sys.prefix, on_missing_cache="ignore", ignore_editable_packages=True, ignore_missing_files=True
+        )
+    except conda.CondaPackException as error:
+        raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}") from error
+    entries = {}
+    for file in told.files:
+        status = os.lstat(file.source)
+        entries[file.target] = Entry(
+            file.target, file.source, status.st_size, status.st_mtime_ns, status.st_mode, origin=file
+        )
+    _put_editables(entries)
+    return list(entries.values())
+
+
+def _write_conda(file: IO[bytes], entries: list[Entry]) -> None:
+    """Let conda-pack write a conda environment: it knows where conda put the path of the environment into files."""
+    conda = _conda_pack()
+    with tempfile.TemporaryDirectory(prefix="orca-pack-") as folder:
+        files = []
+        for number, entry in enumerate(entries):
+            source = entry.source
+            if entry.data is not None:
+                source = os.path.join(folder, str(number))
+                Path(source).write_bytes(entry.data)
+            files.append(entry.origin or conda.File(source, entry.target, is_conda=False))
+        whole = conda.CondaEnv(sys.prefix, files)
+        try:
+            whole.pack(
+                output=file.name, format="tar.gz", force=True, compress_level=archive.LEVEL, n_threads=-1,
+                verbose=sys.stderr.isatty(),
+            )  # fmt: skip
+        except conda.CondaPackException as error:
+            raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}") from error
+
+
+def _conda_pack() -> Any:
+    """Return the module conda_pack, or say how to install it."""
+    try:
+        import conda_pack
+    except ImportError as error:
+        raise MissingDependency.of("conda-pack", "yarn", f"sending the conda environment {sys.prefix}") from error
+    return conda_pack
+
+
+# Editable installs
+
+
+def _put_editables(entries: dict[str, Entry]) -> None:
+    """Put what is installed editable among the entries as ordinary packages, and take away what led to it."""
+    folders = _site_folders()
+    roots, mapped, leaders = _editables(folders)
+    leaders.update(dict.fromkeys(_origins([*roots, *mapped.values()], folders)))
+    packages = os.path.relpath(folders[0], os.path.realpath(sys.prefix)) if folders else ""
+    for target in [target for target in entries if target in leaders]:
+        text = leaders[target]
+        if text is None:
+            del entries[target]
+        else:
+            entries[target] = _made(target, text.encode())
+    for root in roots:
+        taken = {name.split("/", 1)[0] for name in _below(entries, packages)}
+        new = [entry for entry in _module_files(root) if entry.target.split("/", 1)[0] not in taken]
+        _put_sources(entries, packages, new, root)
+    for name, path in mapped.items():
+        target = name.replace(".", "/")
+        new = list(_walk(path, target)) if os.path.isdir(path) else list(_file(path, f"{target}.py", path))
+        _put_sources(entries, packages, new, path)
+
+
+def _put_sources(entries: dict[str, Entry], packages: str, new: list[Entry], origin: str) -> None:
+    """Put sources into site-packages with their bytes, for they are told apart by them."""
+    size = sum(entry.size for entry in new)
+    if size > SOURCES_LIMIT:
+        raise OrcaError(
+            f"the editable install from {origin} would bring {_human(size)} along: {_largest(new)}. Move data out of "
+            "the folder of the package, or install it without -e."
+        )
+    for entry in new:
+        if "/__pycache__/" in f"/{entry.target}":
+            continue
+        target = f"{packages}/{entry.target}"
+        data = None if entry.link is not None else Path(entry.source).read_bytes()
+        entries.setdefault(target, replace(entry, target=target, data=data))
+
+
+def _below(entries: Iterable[str], folder: str) -> Iterator[str]:
+    return (target[len(folder) + 1 :] for target in entries if target.startswith(folder + "/"))
+
+
+def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str, str | None]]:
+    """Read the .pth files of folders of packages.
+
+    Returns:
+        Folders outside that are put on sys.path; modules that finders map to a path outside; and, by target, what is
+        left of each .pth file or finder that led there (None: nothing).
+    """
+    roots: dict[str, None] = {}
+    mapped: dict[str, str] = {}
+    leaders: dict[str, str | None] = {}
+    prefix = os.path.realpath(sys.prefix)
+    for folder in folders:
+        for file in sorted(Path(folder).glob("*.pth")):
+            kept = []
+            for line in file.read_text(errors="replace").splitlines():
+                finder = _FINDER.match(line)
+                path = os.path.realpath(os.path.join(folder, line.strip()))
+                if finder:
+                    source = Path(folder, f"{finder.group(1)}.py")
+                    mapped.update(_mapping(source))
+                    leaders[os.path.relpath(source, prefix)] = None
+                elif not line.strip() or line.startswith(("#", "import ", "import\t")):
+                    kept.append(line)
+                elif (path + os.sep).startswith(prefix + os.sep):
+                    kept.append(os.path.relpath(path, folder))
+                elif os.path.isdir(path):
+                    roots[path] = None
+            text = "\n".join(kept)
+            if text != file.read_text(errors="replace").rstrip("\n"):
+                leaders[os.path.relpath(file, prefix)] = text + "\n" if text.strip() else None
+    return list(roots), mapped, leaders
+
+
+def _mapping(finder: Path) -> dict[str, str]:
+    """Return the modules and paths in a finder that setuptools wrote."""
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        for node in ast.parse(finder.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):
+                value = getattr(node, "value", None)
+                return {name: str(path) for name, path in ast.literal_eval(value).items()} if value else {}
+    return {}
+
+
+def _origins(found: list[str], folders: list[str]) -> Iterator[str]:
+    """Yield the notes of where editable installs come from; raise for one that leads to its sources in its own way."""
+    prefix = os.path.realpath(sys.prefix)
+    for folder in folders:
+        for note in sorted(Path(folder).glob("*.dist-info/direct_url.json")):
+            told = json.loads(note.read_text())
+            if not told.get("dir_info", {}).get("editable"):
+                continue
+            yield os.path.relpath(note, prefix)
+            home = os.path.realpath(unquote(urlsplit(told["url"]).path))
+            if not any((os.path.realpath(path) + os.sep).startswith(home + os.sep) for path in found):
+                raise OrcaError(
+                    f"{note.parent.name.partition('-')[0]} is installed editable from {home}, in a way that only its "
+                    f"build tool knows, so it cannot go along. Install it without -e: pip install {home}"
+                )
+
+
+# Modules
+
+
+def _module_entries(folder: str) -> list[Entry]:
+    """Return the modules of a folder of the program, or raise where they are more than a program."""
+    entries = [entry for entry in _module_files(folder) if "__pycache__/" not in entry.target and entry.link is None]
+    size = sum(entry.size for entry in entries)
+    if size > MODULES_LIMIT:
+        raise ArgumentError(
+            f"the modules of the program in {folder} are {_human(size)}, more than the {_human(MODULES_LIMIT)} that go "
+            f"to every worker: {_largest(entries)}. Move data out of the folders of packages, or install them."
+        )
+    libraries = [entry.target for entry in entries if entry.target.endswith(".so")]
+    if libraries:
+        warnings.warn(
+            f"{libraries[0]} in {folder} is compiled and cannot be imported from the zip that goes to the workers. "
+            "Install it as a package.",
+            stacklevel=3,
+        )
+    return [entry for entry in entries if not entry.target.endswith(".so")]
+
+
+def _module_files(folder: str) -> Iterator[Entry]:
+    """Yield the files of what can be imported from a folder: modules, packages, and code in plain folders."""
+    home = os.path.realpath(folder) in (os.path.realpath(os.path.expanduser("~")), "/", "/tmp")
+    with os.scandir(folder) as found:
+        items = sorted(found, key=lambda item: item.name)
+    for item in items:
+        if item.is_file():
+            if item.name.endswith(_CODE):
+                yield from _file(item.path, item.name, folder)
+        elif item.is_dir():
+            if item.name.endswith((".egg-info", ".dist-info")) or _is_package(item):
+                yield from _outside_environments(item.path, item.name)
+            elif item.name.isidentifier() and item.name not in _FOREIGN and not home:
+                yield from _code(item.path, item.name, DEPTH)
+
+
+def _is_package(item: os.DirEntry[str]) -> bool:
+    return item.name.isidentifier() and os.path.isfile(os.path.join(item.path, "__init__.py"))
+
+
+def _outside_environments(folder: str, target: str) -> Iterator[Entry]:
+    """Yield the files of a package, hidden ones and environments in it left out."""
+    for entry in _walk(folder, target):
+        if not any(part.startswith(".") or part in ("__pycache__", "node_modules") for part in entry.target.split("/")):
+            yield entry
+
+
+def _code(folder: str, target: str, depth: int) -> Iterator[Entry]:
+    """Yield the code in a folder without __init__.py, and the packages in it."""
+    if os.path.exists(os.path.join(folder, "pyvenv.cfg")):
+        return
+    with os.scandir(folder) as found:
+        items = sorted(found, key=lambda item: item.name)
+    for item in items:
+        where = f"{target}/{item.name}"
+        if item.is_file() and item.name.endswith(_CODE):
+            yield from _file(item.path, where, folder)
+        elif item.is_dir(follow_symlinks=False) and _is_package(item):
+            yield from _outside_environments(item.path, where)
+        elif item.is_dir(follow_symlinks=False) and depth > 1 and item.name.isidentifier():
+            if item.name not in _FOREIGN:
+                yield from _code(item.path, where, depth - 1)
+
+
+def _zipped(entries: list[Entry], folder: Path) -> Path:
+    """Return the zip of these modules in the cache."""
+    contents = {entry.target: Path(entry.source).read_bytes() for entry in entries}
+    digest = hashlib.sha256()
+    for target, data in contents.items():
+        digest.update(f"{target}\0{hashlib.sha256(data).hexdigest()}\n".encode())
+    path = folder / f"modules-{digest.hexdigest()[:16]}.zip"
+    if path.exists():
+        os.utime(path)
+        return path
+    draft = folder / f"{path.name}.draft-{uuid.uuid4().hex[:8]}"
+    try:
+        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as written:
+            # A folder without __init__.py is imported from a zip only where it has an entry of its own.
+            for parent in sorted({f"{parent}/" for target in contents for parent in PurePosixPath(target).parents}):
+                if parent != "./":
+                    written.writestr(zipfile.ZipInfo(parent), b"")
+            for target, data in contents.items():
+                written.writestr(zipfile.ZipInfo(target), data, zipfile.ZIP_DEFLATED)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    for old in sorted(folder.glob("modules-*.zip"), key=_age)[16 * KEPT :]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+# The cache
+
+
+def _digest(entries: list[Entry]) -> str:
+    """Return what tells this content from others: bytes of what was made or is edited, else sizes and times."""
+    digest = hashlib.sha256(f"{LAYOUT} {sys.version} {platform.machine()}\n".encode())
+    for entry in sorted(entries, key=lambda entry: entry.target):
+        if entry.target.endswith(".pyc"):
+            continue  # come and go with what was imported last
+        if entry.data is not None:
+            told = hashlib.sha256(entry.data).hexdigest()
+        else:
+            told = entry.link if entry.link is not None else f"{entry.size} {entry.mtime}"
+        digest.update(f"{entry.target}\0{told}\0{bool(entry.mode & stat.S_IXUSR)}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _written(path: Path, entries: list[Entry], write: Callable[[IO[bytes], list[Entry]], None]) -> None:
+    """Write the archive, whole or not at all."""
+    for left in path.parent.glob(f"*{archive.SUFFIX}.draft-*"):
+        if _age(left) > ABANDONED:  # of a program that was killed
+            left.unlink(missing_ok=True)
+    draft = path.with_name(f"{path.name}.draft-{uuid.uuid4().hex[:8]}")
+    try:
+        with open(draft, "wb") as file:
+            write(file, entries)
+        os.replace(draft, path)
+    except OSError as error:
+        raise OrcaError(
+            f"the environment {sys.prefix} could not be packed: {error}. It needs up to "
+            f"{_human(sum(entry.size for entry in entries))} in {path.parent}; set XDG_CACHE_HOME to put it elsewhere."
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of the cache: a second program waits for the archive instead of packing it as well."""
+    with open(folder / ".lock", "a") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: both pack, and either's archive is good
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since a file of the cache was used; one that is just gone is the oldest."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _largest(entries: list[Entry]) -> str:
+    """Name the largest files."""
+    largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:3]
+    return ", ".join(f"{entry.source or entry.target} ({_human(entry.size)})" for entry in largest)
+
+
+def _human(size: float) -> str:
+    """Return a size in words."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

@@ -1,0 +1,271 @@
+"""Hadoop: the settings of a cluster, and its services as the JVM's own client reaches them.
+
+Owns where addresses are read from, how a dead service is told from a slow one, and what lies in the cluster's file
+system for programs to share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orca.errors import ArgumentError, OrcaError
+
+log = logging.getLogger(__name__)
+
+FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
+KNOCK = 5.0  # seconds for a service to take a connection
+SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, that holds what programs share
+
+
+def configuration_folder(given: str | None) -> Path:
+    """Return the folder of Hadoop's settings: the one given, or HADOOP_CONF_DIR, or YARN_CONF_DIR.
+
+    Raises:
+        ArgumentError: There is none, or it holds no yarn-site.xml.
+    """
+    told = given or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+    if not told:
+        raise ArgumentError(
+            "YARN needs the settings of the cluster, and neither hadoop_conf nor HADOOP_CONF_DIR is given. Copy "
+            "core-site.xml, hdfs-site.xml and yarn-site.xml of the cluster to a folder of this machine and pass "
+            "hadoop_conf='that folder', or set HADOOP_CONF_DIR to it."
+        )
+    folder = Path(told).expanduser()
+    if not (folder / "yarn-site.xml").is_file():
+        name = "hadoop_conf" if given else "HADOOP_CONF_DIR" if os.environ.get("HADOOP_CONF_DIR") else "YARN_CONF_DIR"
+        there = "has no yarn-site.xml" if folder.is_dir() else "is not a folder"
+        raise ArgumentError(
+            f"{name} is {told}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
+            "yarn-site.xml of the cluster."
+        )
+    return folder
+
+
+def settings_of(folder: Path) -> dict[str, str]:
+    """Return the settings in the files of a folder.
+
+    Raises:
+        ArgumentError: A file is not what Hadoop writes.
+    """
+    found: dict[str, str] = {}
+    for name in FILES:
+        file = folder / name
+        if file.is_file():
+            try:
+                properties = list(ElementTree.parse(file).iter("property"))
+            except ElementTree.ParseError as error:
+                raise ArgumentError(f"{file} cannot be read as Hadoop's settings: {error}.") from None
+            for each in properties:
+                found[each.findtext("name", "").strip()] = each.findtext("value", "").strip()
+    return {name: _filled(value, found) for name, value in found.items()}
+
+
+def _filled(value: str, settings: Mapping[str, str]) -> str:
+    """Return a value with the settings and variables put in that it refers to as ${name}."""
+    for _ in range(20):
+        told = re.search(r"\$\{([^}$]+)\}", value)
+        if told is None or told.group(1) == "user.name":
+            break
+        name = told.group(1)
+        value = value.replace(told.group(0), settings.get(name, os.environ.get(name.removeprefix("env."), "")))
+    return value
+
+
+def resource_managers(settings: Mapping[str, str]) -> list[str]:
+    """Return host:port of every ResourceManager that programs are given to."""
+    names = [name.strip() for name in settings.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if name.strip()]
+    found = []
+    for end in [f".{name}" for name in names] or [""]:
+        host = settings.get(f"yarn.resourcemanager.hostname{end}", "")
+        found.append(settings.get(f"yarn.resourcemanager.address{end}") or (f"{host}:8032" if host else ""))
+    return [address for address in found if address and not address.startswith("0.0.0.0")]
+
+
+def name_nodes(settings: Mapping[str, str]) -> list[str]:
+    """Return host:port of every NameNode of the default file system; none where that is not HDFS."""
+    told = re.fullmatch(r"hdfs://([^/]+)/?.*", settings.get("fs.defaultFS", ""))
+    if told is None:
+        return []
+    service = told.group(1)
+    names = [name.strip() for name in settings.get(f"dfs.ha.namenodes.{service}", "").split(",") if name.strip()]
+    if names:
+        told_addresses = (settings.get(f"dfs.namenode.rpc-address.{service}.{name}", "") for name in names)
+        return [address for address in told_addresses if address]
+    return [service if ":" in service else f"{service}:8020"]
+
+
+def knock(what: str, addresses: Iterable[str], remedy: str) -> str:
+    """Return the address of this machine by which the first service that answers is reached.
+
+    Hadoop's own client would try for a quarter of an hour.
+
+    Raises:
+        OrcaError: None takes a connection.
+    """
+    refusals = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK) as door:
+                return str(door.getsockname()[0])
+        except (OSError, ValueError) as error:
+            refusals.append(f"{address} ({error})")
+    raise OrcaError(f"no {what} answers at {' or '.join(refusals)}. {remedy}")
+
+
+@dataclass(frozen=True)
+class Application:
+    """Tell how an application on YARN is doing."""
+
+    id: str
+    state: str
+    final: str
+    diagnostics: str
+    tracking: str
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether it is over."""
+        return self.state in ("FINISHED", "FAILED", "KILLED")
+
+
+class Hadoop:
+    """Reach a cluster's file system and YARN through the Hadoop client in Spark's JVM: it knows every security.
+
+    Args:
+        gateway: Spark's way into a JVM with its jars, started with HADOOP_CONF_DIR set.
+    """
+
+    def __init__(self, gateway: Any) -> None:
+        self.gateway, self.jvm = gateway, gateway.jvm
+        self._conf: Any = None
+        self._yarn: Any = None
+
+    @property
+    def conf(self) -> Any:
+        """Return Hadoop's configuration as the JVM reads it."""
+        if self._conf is None:
+            self._conf = self.jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
+            for name in ("core-site.xml", "hdfs-site.xml"):
+                self._conf.addResource(name)
+        return self._conf
+
+    # Files.
+
+    def share(self, file: Path, name: str, base: str | None) -> str:
+        """Put a file where every node can read it, unless it is there already, and return its address.
+
+        Args:
+            name: What it is called there; it must tell the contents, as files are never replaced.
+            base: A folder of the cluster's file system; None is the user's home.
+        """
+        hadoop = self.jvm.org.apache.hadoop.fs
+        home = hadoop.Path(base) if base else hadoop.FileSystem.get(self.conf).getHomeDirectory()
+        system = home.getFileSystem(self.conf)
+        folder = system.makeQualified(hadoop.Path(home, SHARED))
+        place = hadoop.Path(folder, name)
+        size = file.stat().st_size
+        if system.exists(place) and system.getFileStatus(place).getLen() == size:
+            log.info("%s is there already", place)
+            return str(place.toString())
+        # YARN keeps what all may read in the cache that a node's programs share.
+        readable = hadoop.permission.FsPermission("755")
+        system.mkdirs(folder)
+        system.setPermission(folder, readable)
+        draft = hadoop.Path(folder, f"{name}.draft-{os.getpid()}-{socket.gethostname()}")
+        log.info("uploading %s, %.1f MB, to %s", name, size / 1e6, folder)
+        try:
+            system.copyFromLocalFile(False, True, hadoop.Path(file.resolve().as_uri()), draft)
+            system.setPermission(draft, hadoop.permission.FsPermission("644"))
+            if not system.rename(draft, place) and system.getFileStatus(place).getLen() != size:
+                raise OrcaError(f"{place} is not a whole copy of {file.name} and cannot be replaced. Remove it.")
+        finally:
+            with contextlib.suppress(Exception):
+                system.delete(draft, False)
+        return str(place.toString())
+
+    # YARN.
+
+    @property
+    def yarn(self) -> Any:
+        """Return the client of the ResourceManager."""
+        if self._yarn is None:
+            client = self.jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
+            client.init(self.conf)
+            client.start()
+            self._yarn = client
+        return self._yarn
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues that programs may be given to."""
+        found = self.yarn.getAllQueues()
+        leaves = [queue for queue in found if not list(queue.getChildQueues() or [])]
+        return sorted(str(queue.getQueueName()) for queue in leaves)
+
+    def free(self) -> str:
+        """Return in words what the nodes have and what of it is taken."""
+        kind = self.jvm.org.apache.hadoop.yarn.api.records.NodeState
+        states = self.gateway.new_array(kind, 1)
+        states[0] = kind.RUNNING
+        told = []
+        for node in self.yarn.getNodeReports(states):
+            have, used = node.getCapability(), node.getUsed()
+            told.append(
+                f"{node.getNodeId().getHost()}: {used.getMemorySize()} of {have.getMemorySize()} MB and "
+                f"{used.getVirtualCores()} of {have.getVirtualCores()} cores are taken"
+            )
+        return "; ".join(told) or "no node is running"
+
+    def tagged(self, tag: str) -> Application | None:
+        """Return the application that carries a tag; None while there is none."""
+        request = self.jvm.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
+        request.setApplicationTags(self.jvm.java.util.Collections.singleton(tag))
+        found = list(self.yarn.getApplications(request))
+        return self._told(found[0]) if found else None
+
+    def application(self, number: str) -> Application:
+        """Return how an application is doing."""
+        return self._told(self.yarn.getApplicationReport(self._id(number)))
+
+    def has_container(self, number: str) -> bool:
+        """Tell whether the application master of an application has a container: it starts, or runs."""
+        waiting = ("NEW", "SUBMITTED", "SCHEDULED")
+        attempts = self.yarn.getApplicationAttempts(self._id(number))
+        return any(str(each.getYarnApplicationAttemptState().toString()) not in waiting for each in attempts)
+
+    def containers(self, number: str) -> int:
+        """Return how many containers an application has, its master's too."""
+        usage = self.yarn.getApplicationReport(self._id(number)).getApplicationResourceUsageReport()
+        return int(usage.getNumUsedContainers()) if usage is not None else 0
+
+    def kill(self, number: str) -> None:
+        """End an application."""
+        self.yarn.killApplication(self._id(number))
+
+    def close(self) -> None:
+        """Let the ResourceManager's client go."""
+        if self._yarn is not None:
+            with contextlib.suppress(Exception):
+                self._yarn.stop()
+            self._yarn = None
+
+    def _id(self, number: str) -> Any:
+        return self.jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(number)
+
+    def _told(self, report: Any) -> Application:
+        return Application(
+            str(report.getApplicationId().toString()),
+            str(report.getYarnApplicationState().toString()),
+            str(report.getFinalApplicationStatus().toString()),
+            str(report.getDiagnostics() or "").strip(),
+            str(report.getTrackingUrl() or ""),
+        )

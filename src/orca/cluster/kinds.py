@@ -1,0 +1,43 @@
+"""Kinds: every word that cluster_mode takes. Owns the table, and what the word means when the program gives none."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from orca.cluster.spark import Kind, Local, Request, Submitted
+from orca.cluster.standalone import Standalone
+from orca.cluster.yarn import YarnClient, YarnCluster
+from orca.errors import NotYet
+
+
+@dataclass(frozen=True)
+class Later(Kind):
+    """Be a kind that is promised and not built yet."""
+
+    word: str
+
+    def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
+        """Refuse, naming what works today."""
+        raise NotYet(
+            f"cluster_mode={self.word!r} is not built yet. Start the program with spark-submit and use "
+            "cluster_mode='spark-submit', or use 'local', 'standalone', 'yarn-client' or 'yarn-cluster'."
+        )
+
+
+KINDS: dict[str, Kind] = {
+    "local": Local(),
+    "standalone": Standalone(),
+    "yarn-client": YarnClient(),
+    "yarn": YarnClient(),
+    "yarn-cluster": YarnCluster(),
+    "spark-submit": Submitted(),
+    "bigdl-submit": Submitted(),
+    **{word: Later(word) for word in ("k8s", "k8s-client", "k8s-cluster")},
+}
+
+
+def launcher_kind() -> str:
+    """Return the word for what cluster_mode=None means here: the launcher's cluster, or local."""
+    return "spark-submit" if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ else "local"

@@ -1,0 +1,377 @@
+"""Submit: programs handed to Spark's own launcher. Owns the command, and the watch over an application on YARN.
+
+`submit_this_program` is what cluster_mode="yarn-cluster" does; `main` is the command `orca submit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from orca.cluster import environment, yarn
+from orca.cluster.hadoop import Application, Hadoop, configuration_folder, settings_of
+from orca.cluster.java import ensure_java
+from orca.cluster.spark import LAUNCH_DEFAULTS, Options, Request, ensure_jvm, listed, private_folder, spark_home
+from orca.errors import ArgumentError, OrcaError
+
+log = logging.getLogger(__name__)
+
+POLL = 1.0  # seconds between two looks at an application
+LAST_WORDS = 10.0  # seconds in which the end of a driver's log must have come
+PIECE = 1 << 20  # bytes of a log that are fetched at once
+LAST_BYTES = 4000  # of Spark's own log, shown where a program failed
+
+
+@dataclass(frozen=True)
+class Program:
+    """Hold a program to be submitted: its file, its arguments and the modules that go along."""
+
+    file: str
+    args: Sequence[str] = ()
+    modules: Sequence[str] = field(default_factory=list)
+
+
+def submit_this_program(request: Request) -> int:
+    """Submit the program that is running, with its arguments, to YARN; return its status there."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if not file or not os.path.isfile(file):
+        raise ArgumentError(
+            "cluster_mode='yarn-cluster' runs the program's file again inside the cluster, and this program has none "
+            "(a notebook, a shell or `python -c`). Write it to a file, or use cluster_mode='yarn-client'."
+        )
+    if main.__spec__ is not None:
+        raise ArgumentError(
+            f"cluster_mode='yarn-cluster' runs a file inside the cluster, and this program was started as a module "
+            f"(python -m {main.__spec__.name}). Start it by its file: python {file}."
+        )
+    given = [*listed(request.options.extra_python_lib), *listed(request.options.py_files)]
+    modules = [*given, *map(str, environment.own_modules())]
+    return run_on_yarn(Program(file, sys.argv[1:], modules), request)
+
+
+def run_on_yarn(program: Program, request: Request) -> int:
+    """Run a program in the application master of an application on YARN; return its status."""
+    with ExitStack() as life:
+        yarn.reach(request.options, life)
+        gateway = ensure_jvm({}, False, life)
+        hadoop = Hadoop(gateway)
+        life.callback(hadoop.close)
+        yarn.check_queue(hadoop, request.options)
+        shipped, python = yarn.shipped(hadoop, request.options)
+        tag = f"orca-{uuid.uuid4().hex[:12]}"
+        settings = {
+            **LAUNCH_DEFAULTS,
+            "spark.app.name": Path(program.file).stem,
+            **yarn.asked(request),
+            **shipped,
+            "spark.yarn.tags": tag,
+            "spark.driver.memory": request.options.driver_memory or "2g",
+            "spark.driver.memoryOverhead": f"{yarn.BESIDE_HEAP_MB}m",
+            "spark.yarn.maxAppAttempts": "1",
+            "spark.yarn.submit.waitAppCompletion": "false",
+            **_of_the_master(python),
+            # Not --py-files: pyspark would look for them where YARN does not put them, and complain.
+            "spark.yarn.dist.pyFiles": ",".join(program.modules),
+            **_listed_settings(request.options),
+            **{key: str(value) for key, value in request.options.conf.items()},
+        }
+        command = _command("yarn", program, settings, life, deploy="cluster")
+        cluster = settings_of(configuration_folder(request.options.hadoop_conf))
+        watch = Watch(hadoop, tag, cluster, request.options.start_timeout)
+        with watch.ending_on_interrupt():
+            _hand_in(command)
+            return watch.until_the_end()
+
+
+def _of_the_master(python: str) -> dict[str, str]:
+    """Return the settings of the application master's environment."""
+    ours = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, yarn.INSIDE: "1", "PYTHONUNBUFFERED": "1"}
+    return {f"spark.yarn.appMasterEnv.{name}": value for name, value in ours.items()}
+
+
+def _listed_settings(options: Options) -> dict[str, str]:
+    return {"spark.jars": ",".join(listed(options.jars))} if options.jars else {}
+
+
+def _command(
+    master: str, program: Program, settings: Mapping[str, str], life: ExitStack, deploy: str | None = None
+) -> list[str]:
+    """Return the command line of spark-submit; settings go in a file, as others can read a command line."""
+    home = spark_home()
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    text = defaults.read_text() if defaults.is_file() else ""
+    file = Path(private_folder(life), "settings.conf")
+    lines = [f"{key} {_escaped(value)}" for key, value in settings.items()]
+    file.write_text("\n".join([text, *lines]) + "\n")
+    where = ["--master", master, *(["--deploy-mode", deploy] if deploy else [])]
+    return [str(Path(home, "bin", "spark-submit")), *where, "--properties-file", str(file), program.file, *program.args]
+
+
+def _escaped(value: str) -> str:
+    """Return a value as Java's properties files have it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _environment() -> dict[str, str]:
+    # An empty PYSPARK_PYTHON would be taken for an interpreter.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    return {**kept, "SPARK_HOME": spark_home()}
+
+
+def _hand_in(command: Sequence[str]) -> None:
+    """Give an application to YARN; its launcher's words are shown where it fails."""
+    said = subprocess.run(
+        command,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    if said.returncode:
+        lines = [line for line in said.stdout.splitlines() if not line.startswith(("\tat ", "    at "))]
+        raise OrcaError("spark-submit could not give the program to YARN. Its last words:\n" + "\n".join(lines[-15:]))
+
+
+class Watch:
+    """Follow an application on YARN: its states, and what its driver prints.
+
+    Args:
+        hadoop: The cluster.
+        tag: What the application is known by.
+        settings: The cluster's settings.
+        patience: Seconds that YARN may take to give a first container.
+    """
+
+    def __init__(self, hadoop: Hadoop, tag: str, settings: Mapping[str, str], patience: float) -> None:
+        self.hadoop, self.tag, self.settings, self.patience = hadoop, tag, settings, patience
+        self._seen = 0
+        self._logs = ""
+
+    @contextlib.contextmanager
+    def ending_on_interrupt(self) -> Any:
+        """End the application when this program is interrupted or told to end."""
+        before = signal.getsignal(signal.SIGTERM)
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            yield
+        except KeyboardInterrupt:
+            found = self.hadoop.tagged(self.tag)
+            if found is not None and not found.ended:
+                self.hadoop.kill(found.id)
+                _say(f"{found.id} was ended: this program was interrupted")
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGTERM, before)
+
+    def until_the_end(self) -> int:
+        """Show states and log until the application ends; return the status of its program."""
+        shown, waiting = "", time.monotonic()
+        while True:
+            found = self.hadoop.tagged(self.tag)
+            if found is None:
+                raise OrcaError("YARN does not know the application that it was given. Look at the ResourceManager.")
+            if found.state != shown:
+                shown = found.state
+                at = f", see {found.tracking}" if found.state == "RUNNING" and found.tracking else ""
+                _say(f"{found.id} is {found.state}{at}")
+            self._show_log(found)
+            if found.ended:
+                return self._end(found)
+            if found.state == "RUNNING" or self.hadoop.has_container(found.id):
+                waiting = time.monotonic()
+            elif time.monotonic() - waiting > self.patience:
+                self.hadoop.kill(found.id)
+                raise OrcaError(yarn.no_container(self.hadoop, found, self.patience))
+            time.sleep(POLL)
+
+    def _end(self, found: Application) -> int:
+        deadline = time.monotonic() + LAST_WORDS
+        while self._show_log(found) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        status = status_of(found)
+        if status == 0:
+            _say(f"{found.id} ended {found.final}")
+            return 0
+        with contextlib.suppress(OSError, ValueError):
+            if self._logs and "User application exited" not in found.diagnostics:  # Spark failed: its own log says why
+                _write(sys.stderr, _contents(_fetch(f"{self._logs}/stderr?size={-LAST_BYTES}"), LAST_BYTES) + b"\n")
+        _say(f"{found.id} ended {found.final}: {found.diagnostics or 'it says nothing'}")
+        return status
+
+    def _show_log(self, found: Application) -> bool:
+        """Show what the driver printed since the last time; tell whether there was something.
+
+        Its standard output and its standard error come as one, the way Spark writes them.
+        """
+        try:
+            self._logs = self._logs or self._log_address(found)
+            if not self._logs:
+                return False
+            size = self._seen + PIECE
+            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._seen :]
+        except (OSError, ValueError) as error:  # it starts, or its node does not answer now
+            log.debug("the log of %s: %s", found.id, error)
+            return False
+        self._seen += len(piece)
+        _write(sys.stdout, piece)
+        return bool(piece)
+
+    def _log_address(self, found: Application) -> str:
+        """Return where the node of the application master serves the log; '' before it runs."""
+        told = _fetch(f"{self._manager()}/ws/v1/cluster/apps/{found.id}")
+        page = json.loads(told)["app"].get("amContainerLogs", "")
+        parts = re.fullmatch(r"(https?://[^/]+)/node/containerlogs/([^/]+)/.*", page)
+        return f"{parts.group(1)}/ws/v1/node/containers/{parts.group(2)}/logs" if parts else ""
+
+    def _manager(self) -> str:
+        names = [""] + [
+            f".{name.strip()}" for name in self.settings.get("yarn.resourcemanager.ha.rm-ids", "").split(",")
+        ]
+        for end in names:
+            address = self.settings.get(f"yarn.resourcemanager.webapp.address{end}")
+            host = self.settings.get(f"yarn.resourcemanager.hostname{end}")
+            if address or host:
+                return f"http://{address or f'{host}:8088'}"
+        raise ValueError("yarn-site.xml does not tell the ResourceManager's web address")
+
+
+def status_of(found: Application) -> int:
+    """Return the status that a program would have ended with here."""
+    if found.final == "SUCCEEDED":
+        return 0
+    told = re.search(r"exited with status (\d+)|[Ee]xit ?[Cc]ode:? ?(\d+)", found.diagnostics)
+    return int(next(filter(None, told.groups()))) if told else 1
+
+
+def _contents(page: bytes, size: int) -> bytes:
+    """Return the contents of a log without what a node writes around them."""
+    head, _, rest = page.partition(b"LogContents:\n")
+    told = re.search(rb"LogLength:(\d+)", head)
+    if told is None:
+        raise ValueError("this is no page of a log")
+    return rest[: min(int(told.group(1)), size)]
+
+
+def _fetch(address: str) -> bytes:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a cluster is not behind the proxy
+    request = urllib.request.Request(address, headers={"Accept": "application/json, text/plain, */*"})
+    with direct.open(request, timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(text: str) -> None:
+    _write(sys.stderr, f"[orca] {text}\n".encode())
+
+
+def _write(stream: TextIO, piece: bytes) -> None:
+    if piece:
+        stream.write(piece.decode(errors="replace"))
+        stream.flush()
+
+
+# The command `orca submit`.
+
+
+def main(argv: Sequence[str]) -> int:
+    """Hand a program to Spark's launcher, as the command line says; return its status."""
+    options = _parser().parse_args(argv)
+    if not options.program:
+        raise ArgumentError("orca submit needs a program: orca submit [options] program.py [arguments].")
+    file, *args = options.program
+    if not os.path.isfile(file):
+        raise ArgumentError(f"orca submit: there is no program {file}.")
+    conf = _pairs(options.conf)
+    keywords = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    if options.no_ship_environment:
+        keywords["ship_environment"] = False
+    request = Request(options.cores, options.memory, options.num_nodes, Options(conf=conf, **keywords))
+    if options.cluster_mode == "yarn-cluster":
+        sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # where Python looks when it runs the file
+        modules = [*listed(options.py_files), *map(str, environment.own_modules())]
+        return run_on_yarn(Program(file, args, modules), request)
+    return _run_here(options.cluster_mode, Program(file, args, listed(options.py_files)), request)
+
+
+OPTIONS = ("master", "queue", "driver_memory", "driver_cores", "hadoop_conf", "penv_archive", "python_location", "jars")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="orca submit",
+        description="Start a program on a cluster with Spark's launcher. The program calls "
+        "init_orca_context(cluster_mode='spark-submit'), or leaves cluster_mode out.",
+    )
+    parser.add_argument(
+        "--cluster_mode", default="local", choices=("local", "standalone", "yarn-client", "yarn-cluster")
+    )
+    parser.add_argument("--cores", type=int, default=2, help="cores of each executor")
+    parser.add_argument("--memory", default="2g", help="memory of each executor")
+    parser.add_argument("--num_nodes", type=int, default=1, help="executors")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    parser.add_argument("--py_files", help="modules that go along, with commas between them")
+    parser.add_argument("--no_ship_environment", action="store_true", help="the nodes have this Python already")
+    for name in OPTIONS:
+        parser.add_argument(f"--{name}", type=int if name == "driver_cores" else str)
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the program's file and its arguments")
+    return parser
+
+
+def _pairs(given: Sequence[str]) -> dict[str, str]:
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise ArgumentError(f"--conf takes NAME=VALUE; got {wrong[0]!r}.")
+    return dict(each.split("=", 1) for each in given)
+
+
+def _run_here(mode: str, program: Program, request: Request) -> int:
+    """Run a program under spark-submit with its driver on this machine."""
+    from orca.cluster.kinds import KINDS
+
+    with ExitStack() as life:
+        ensure_java()
+        kind = KINDS[mode]
+        settings = {**LAUNCH_DEFAULTS, **kind.settings(request, life)}
+        python = request.options.python_location or sys.executable
+        if mode == "yarn-client":
+            with ExitStack() as upload:
+                hadoop = Hadoop(ensure_jvm({}, False, upload))
+                upload.callback(hadoop.close)
+                yarn.check_queue(hadoop, request.options)
+                shipped, python = yarn.shipped(hadoop, request.options)
+                settings |= shipped
+        if program.modules:
+            settings["spark.submit.pyFiles"] = ",".join(program.modules)
+        settings |= _listed_settings(request.options) | {key: str(value) for key, value in request.options.conf.items()}
+        command = _command(settings.pop("spark.master"), program, settings, life)
+        env = {**_environment(), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with subprocess.Popen(command, env=env) as process:
+            while True:
+                try:
+                    return process.wait()
+                except KeyboardInterrupt:  # it has got it too, and ends in its own way
+                    continue

@@ -1,0 +1,247 @@
+"""Export: rows of Spark as Arrow, for engines that are not Spark's. Owns the place where executors put them, so that
+every rank can read them, and that nothing of them is left after the run.
+
+The place is, in this order: what the setting spark.orca.staging says; a temporary folder, where all of Spark is on the
+driver's machine; the user's folder on the HDFS of Hadoop's settings; files on the driver's machine, to which the rows
+travel through the driver ("driver" in the setting). Files on the driver's machine say so (`here`): an engine whose
+ranks are elsewhere carries their rows itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from orca.core import hdfs
+from orca.core.files import filesystem, is_local
+from orca.core.source import Items
+from orca.errors import ArgumentError, DataError
+
+STAGING = "spark.orca.staging"
+DRIVER = "driver"
+LIMIT = "spark.orca.staging.limit"
+DEFAULT_LIMIT = "2g"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# Spark brings partition by partition to the driver, whole: they are cut smaller than a rank's share.
+_CUTS = 8
+_LOOPBACK = re.compile(r"127\.[\d.]+|localhost|::1|\[::1\]")
+
+logger = logging.getLogger(__name__)
+
+
+class Export:
+    """Write rows to Arrow files when called, and remove them when released.
+
+    Args:
+        dealt: Returns the frame whose rows lie evenly in as many partitions as asked for.
+        ranks: How many ranks will read.
+    """
+
+    def __init__(self, dealt: Callable[[int], DataFrame], ranks: int) -> None:
+        self._dealt, self._ranks = dealt, ranks
+        self._remove: list[Callable[[], None]] = []
+
+    def __call__(self) -> list[Callable[[], Items]]:
+        """Write the rows; return what reads each file, in the order of the partitions.
+
+        Raises:
+            ArgumentError: A setting is wrong.
+            DataError: The rows would have to travel through the driver, and are too many for that.
+        """
+        frame = self._dealt(self._ranks)
+        session = frame.sparkSession
+        told = session.conf.get(STAGING, None)
+        if told and told != DRIVER:
+            return self._written(frame, self._folder(told), False)
+        if not told and _is_here(session):
+            return self._written(frame, self._temporary(), True)
+        shared = None if told else self._on_hdfs()
+        if shared:
+            return self._written(frame, shared, False)
+        return self._fetched(self._dealt(_CUTS * self._ranks), _limit(session))
+
+    def release(self) -> None:
+        """Remove what was written; more than once is fine."""
+        while self._remove:
+            self._remove.pop()()
+
+    def _written(self, frame: DataFrame, folder: str, here: bool) -> list[Callable[[], Items]]:
+        """Let the executors write."""
+        task = ExportTask(folder, tuple(hdfs.environment().items()))
+        rows = frame.mapInArrow(task, "path string").collect()
+        return [ArrowFile(row.path, here) for row in sorted(rows)]
+
+    def _fetched(self, frame: DataFrame, limit: int) -> list[Callable[[], Items]]:
+        """Bring the rows here and write them."""
+        folder, files, total = Path(self._temporary()), list[Callable[[], Items]](), 0
+        writer, last = None, -1
+        try:
+            for row in frame.mapInArrow(PackTask(), "partition int, batch binary").toLocalIterator():
+                total += len(row.batch)
+                if total > limit:
+                    raise DataError(
+                        f"the rows are more than {limit} bytes, too many to travel through the driver, and Spark's "
+                        "executors and the workers share no folder that is known. Pass "
+                        f"conf={{'{STAGING}': 'hdfs://...'}} to init_orca_context, with a folder that all of them "
+                        f"reach, train with backend='spark', or raise {LIMIT}."
+                    )
+                reader = pa.ipc.open_stream(pa.py_buffer(row.batch))
+                if writer is None or row.partition != last:
+                    if writer is not None:
+                        writer.close()
+                    path, last = str(folder / f"{row.partition:06d}.arrow"), row.partition
+                    writer = pa.ipc.new_stream(path, reader.schema)
+                    files.append(ArrowFile(path, here=True))
+                for batch in reader:
+                    writer.write_batch(batch)
+        finally:
+            if writer is not None:
+                writer.close()
+        return files
+
+    def _temporary(self) -> str:
+        folder = tempfile.mkdtemp(prefix="orca-rows-")
+        self._remove.append(partial(shutil.rmtree, folder, ignore_errors=True))
+        return folder
+
+    def _folder(self, base: str) -> str:
+        """Return a fresh folder in a shared one."""
+        folder = f"{base.rstrip('/')}/orca-rows-{uuid.uuid4().hex}"
+        fs, place = filesystem(folder)
+        fs.makedirs(place, exist_ok=True)
+        self._remove.append(partial(_remove_all, fs, place))
+        return folder
+
+    def _on_hdfs(self) -> str | None:
+        """Return a fresh folder on the cluster's HDFS; None where there is none, or it cannot be written to."""
+        try:
+            settings = hdfs.properties()
+            service = settings.get("fs.defaultFS") or settings.get("fs.default.name") or ""
+            # Executors and ranks have no ticket to show.
+            if not service.startswith("hdfs:") or settings.get("hadoop.security.authentication") == "kerberos":
+                return None
+            return self._folder(f"{service.rstrip('/')}/user/{hdfs.user_name()}/.orca")
+        except Exception as error:
+            logger.warning("the rows go through the driver, as HDFS does not take them: %s", error)
+            return None
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """Write record batches to a file of a folder.
+
+    Attributes:
+        folder: A path that `orca.core.files.filesystem` knows.
+        environment: How HDFS is reached.
+    """
+
+    folder: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the path of the partition's file, if it has rows."""
+        hdfs.adopt(dict(self.environment))
+        fs, place = filesystem(self.folder)
+        # Sorted by name the files are in the partitions' order; a second try of a task writes a file of its own.
+        name = f"{_partition():06d}-{uuid.uuid4().hex}.arrow"
+        out = writer = None
+        try:
+            for batch in batches:
+                if writer is None:
+                    fs.makedirs(place, exist_ok=True)
+                    out = pa.OSFile(f"{place}/{name}", "wb") if is_local(fs) else fs.open(f"{place}/{name}", "wb")
+                    writer = pa.ipc.new_stream(out, batch.schema)
+                writer.write_batch(batch)
+        finally:
+            for opened in (writer, out):
+                if opened is not None:
+                    opened.close()
+        if writer is not None:
+            yield pa.RecordBatch.from_arrays([pa.array([f"{self.folder}/{name}"])], names=["path"])
+
+
+@dataclass(frozen=True)
+class PackTask:
+    """Turn record batches into rows that the driver can collect."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch as bytes, with the number of its partition."""
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            cells = [pa.array([_partition()], pa.int32()), pa.array([sink.getvalue().to_pybytes()], pa.binary())]
+            yield pa.RecordBatch.from_arrays(cells, names=["partition", "batch"])
+
+
+@dataclass(frozen=True)
+class ArrowFile:
+    """Give the record batches of an Arrow file.
+
+    Attributes:
+        path: Where it is.
+        here: Whether that is the driver's machine.
+    """
+
+    path: str
+    here: bool = False
+
+    def __call__(self) -> Items:
+        """Yield the batches; those of a file of this machine are memory-mapped."""
+        fs, place = filesystem(self.path)
+        try:
+            source: Any = pa.memory_map(place) if is_local(fs) else fs.open(place, "rb")
+        except FileNotFoundError:
+            raise DataError(
+                f"the rows that Spark wrote to {self.path} are not there on {socket.gethostname()}: this worker does "
+                f"not share that folder with Spark's executors. Pass conf={{'{STAGING}': 'hdfs://...'}} to "
+                "init_orca_context, with a folder that all of them reach."
+            ) from None
+        with source, pa.ipc.open_stream(source) as reader:
+            yield from reader
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
+
+
+def _is_here(session: SparkSession) -> bool:
+    """Say whether all of Spark is on this machine: a local master, or a driver that only this machine can reach."""
+    if "connect" in type(session).__module__:
+        server = getattr(session.client, "host", None) or "localhost"
+        if not _LOOPBACK.fullmatch(str(server)):
+            return False
+    master, host = session.conf.get("spark.master", None), session.conf.get("spark.driver.host", None)
+    return str(master).startswith("local") or _LOOPBACK.fullmatch(str(host)) is not None
+
+
+def _limit(session: SparkSession) -> int:
+    """Return how many bytes may travel through the driver."""
+    given = str(session.conf.get(LIMIT, None) or DEFAULT_LIMIT)
+    told = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", given.lower())
+    if told is None:
+        raise ArgumentError(f"{LIMIT} must be bytes, or a number with a unit as '2g' or '512m'; got {given!r}.")
+    return int(told.group(1)) * _UNITS[told.group(2)]
+
+
+def _remove_all(fs: Any, place: str) -> None:
+    try:
+        fs.rm(place, recursive=True)
+    except FileNotFoundError:
+        return
+    except Exception as error:  # no reason for a run to fail that has ended well
+        logger.warning("could not remove the rows that were staged in %s: %s", place, error)

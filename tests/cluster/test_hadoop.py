@@ -1,0 +1,49 @@
+"""Settings of Hadoop as its files have them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from orca.cluster.hadoop import knock, name_nodes, resource_managers, settings_of
+from orca.errors import ArgumentError, OrcaError
+
+
+def write(folder: Path, name: str, **settings: str) -> None:
+    lines = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
+    (folder / name).write_text(f"<configuration>{lines}</configuration>")
+
+
+def test_settings_refer_to_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "far")
+    write(tmp_path, "core-site.xml", **{"a": "x-${b}", "b": "${env.WHERE}", "me": "/user/${user.name}"})
+    assert settings_of(tmp_path) == {"a": "x-far", "b": "far", "me": "/user/${user.name}"}
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text("<configuration>")
+    with pytest.raises(ArgumentError, match=r"yarn-site.xml cannot be read as Hadoop's settings: no element found"):
+        settings_of(tmp_path)
+
+
+def test_services_are_found_alone_and_in_groups() -> None:
+    assert resource_managers({}) == []
+    assert resource_managers({"yarn.resourcemanager.hostname": "rm"}) == ["rm:8032"]
+    ha = {"yarn.resourcemanager.ha.rm-ids": "a, b", "yarn.resourcemanager.address.a": "one:1"}
+    assert resource_managers({**ha, "yarn.resourcemanager.hostname.b": "two"}) == ["one:1", "two:8032"]
+    assert name_nodes({"fs.defaultFS": "file:///"}) == []
+    assert name_nodes({"fs.defaultFS": "hdfs://nn"}) == ["nn:8020"]
+    assert name_nodes({"fs.defaultFS": "hdfs://nn:9000/home"}) == ["nn:9000"]
+    service = {"fs.defaultFS": "hdfs://ns", "dfs.ha.namenodes.ns": "x,y", "dfs.namenode.rpc-address.ns.x": "nx:1"}
+    assert name_nodes({**service, "dfs.namenode.rpc-address.ns.y": "ny:1"}) == ["nx:1", "ny:1"]
+
+
+def test_the_first_service_that_answers_is_taken() -> None:
+    with socket.socket() as dead, socket.create_server(("127.0.0.1", 0)) as door:
+        dead.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (dead, door)]
+        assert knock("service", addresses, "") == "127.0.0.1"
+        with pytest.raises(OrcaError, match=rf"no service answers at {addresses[0]} \(.*refused.*\). Start it."):
+            knock("service", addresses[:1], "Start it.")

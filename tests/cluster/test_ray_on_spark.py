@@ -1,0 +1,198 @@
+"""Ray on Spark: what it takes and leaves, that both train, that its secret stays one, and that both end."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from orca.cluster.ray import Share, seats, size_of
+from orca.errors import ArgumentError
+from programs import run_program
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+
+QUIET: dict[str, str | None] = dict.fromkeys(("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
+PRELUDE = """
+import os, sys, time, warnings
+import psutil
+import torch
+from orca import Estimator
+from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
+
+def model():
+    torch.manual_seed(3)
+    return torch.nn.Linear(2, 1)
+
+def rows():
+    return [([float(i % 5) / 5, float(i % 7) / 7], float(i % 3)) for i in range(31)]
+
+def frame():
+    spark = OrcaContext.get_spark_session()
+    return spark.createDataFrame(rows(), "x array<float>, y float").repartition(5)
+
+def plain_loop():
+    x, y = torch.tensor([r[0] for r in rows()]), torch.tensor([[r[1]] for r in rows()])
+    trained = model()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(trained(x), y).backward()
+        optimizer.step()
+    return trained.state_dict()
+
+def train(backend, workers):
+    est = Estimator.from_torch(model=model(), optimizer=lambda m, c: torch.optim.SGD(m.parameters(), lr=0.1),
+                               loss=torch.nn.MSELoss(), backend=backend, workers_per_node=workers)
+    est.fit(frame(), epochs=2, batch_size=31, feature_cols=["x"], label_cols=["y"])
+    wanted = plain_loop()
+    for name, value in est.get_model().state_dict().items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("executors", "width", "share", "wanted"),
+    [
+        (2, 2, Share(), (2, 1)),
+        (3, 8, Share(), (3, 7)),
+        (2, 4, Share(nodes=1), (1, 3)),
+        (2, 4, Share(cores=1), (2, 1)),
+        (2, 4, Share(nodes=1, cores=4), (1, 4)),
+        (1, 8, Share(nodes=3, cores=2), (3, 2)),
+    ],
+)
+def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
+    executors: int, width: int, share: Share, wanted: tuple[int, int]
+) -> None:
+    assert seats(executors, width, share) == wanted
+
+
+@pytest.mark.parametrize(
+    ("executors", "width", "share", "message"),
+    [
+        (2, 1, Share(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
+        (2, 2, Share(cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
+        (2, 4, Share(nodes=3), r"num_ray_nodes=3 with ray_node_cpu_cores=3 does not fit on 2 executor.*: 2 node"),
+        (2, 4, Share(cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
+    ],
+)
+def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
+    executors: int, width: int, share: Share, message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        seats(executors, width, share)
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ArgumentError, match="num_ray_nodes must be a positive int; got 0"):
+        Share(nodes=0)
+    with pytest.raises(ArgumentError, match="env must be a dict; got list"):
+        Share(env=["A=1"])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="object_store_memory must be bytes, or a number with a unit .* 'much'"):
+        Share(object_store="much")
+    assert [size_of(size, "") for size in (100, "512m", "2g", "1 GB")] == [100, 512 << 20, 2 << 30, 1 << 30]
+
+
+def test_narrow_executors_are_refused_before_anything_starts() -> None:
+    code = """
+try:
+    init_orca_context("standalone", cores=1, num_nodes=2, init_ray_on_spark=True)
+except ValueError as error:
+    print(error)
+assert not psutil.Process().children() and "ray" not in sys.modules and "pyspark" not in sys.modules
+"""
+    assert "needs executors of 2 cores or more" in run_program(PRELUDE + code, env=QUIET).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_local_spark_gets_a_ray_beside_it() -> None:
+    code = """
+init_orca_context("local", cores=2, init_ray_on_spark=True, env={"GREETING": "hello"}, object_store_memory="120m")
+import ray
+context = OrcaContext.get_ray_context()
+assert (context.num_nodes, context.total_cores) == (1, 2)
+assert ray.cluster_resources()["object_store_memory"] == 120 << 20
+assert ray.get(ray.remote(lambda: os.environ["GREETING"]).remote()) == "hello"
+assert (OrcaContext.cluster().runtime, OrcaContext.cluster().cores) == ("spark", 2)
+train("ray", 2)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    init_orca_context("local", init_ray_on_spark=True)
+assert any("Ray is already up and is reused" in str(w.message) for w in seen)
+assert OrcaContext.get_ray_context() is context
+stop_orca_context()
+assert not context.initialized and OrcaContext.cluster() is None
+"""
+    run_program(PRELUDE + code, env=QUIET, timeout=280)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_ray_on_a_standalone_cluster_trains_beside_spark_and_both_end() -> None:
+    code = """
+context = init_orca_context("standalone", num_nodes=2, cores=2, memory="1g", init_ray_on_spark=True,
+                            env={"GREETING": "hello"}, object_store_memory="100m")
+import ray
+up = OrcaContext.get_ray_context()
+assert (up.num_nodes, up.total_cores) == (2, 2)
+assert OrcaContext.get_spark_context() is context
+cluster = OrcaContext.cluster()
+assert (cluster.runtime, cluster.num_nodes, cluster.cores) == ("spark", 2, 1), cluster
+
+token = os.environ["RAY_AUTH_TOKEN"]
+assert os.environ["RAY_AUTH_MODE"] == "token" and len(token) == 64
+told = ray.get(ray.remote(lambda: [os.environ[n] for n in ("GREETING", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")]).remote())
+assert told == ["hello", "token", token]
+processes = [p for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE]
+assert not [p for p in processes if any(token in word for word in p.cmdline())]
+assert token not in str(context.getConf().getAll())
+
+# Spark computes while all CPUs of Ray are taken.
+hold = ray.remote(num_cpus=1)(type("Hold", (), {"pid": lambda self: os.getpid()}))
+held = [hold.remote() for _ in range(2)]
+ray.get([actor.pid.remote() for actor in held])
+assert OrcaContext.get_spark_session().range(100).repartition(6).count() == 100
+for actor in held:
+    ray.kill(actor)
+del held
+
+train("ray", 1)
+train("spark", 1)
+begun = time.monotonic()
+stop_orca_context()
+assert time.monotonic() - begun < 40
+assert not up.initialized and OrcaContext.cluster() is None and not ray.is_initialized()
+assert "RAY_ADDRESS" not in os.environ
+"""
+    said = run_program(PRELUDE + code, env=QUIET, timeout=380)
+    assert said.stdout == "" and "inadequate" not in said.stderr, said.stdout
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_ray_comes_to_a_spark_that_is_up_failures_are_told_and_a_killed_driver_leaves_nothing() -> None:
+    code = """
+init_orca_context("standalone", num_nodes=1, cores=3, memory="1g")
+import ray  # before any token is set
+warnings.simplefilter("ignore")
+try:
+    init_orca_context(init_ray_on_spark=True, extra_params={"no-such-option": 1})
+except Exception as error:
+    print(type(error).__name__, error)
+assert not ray.is_initialized() and OrcaContext.get_spark_session().range(3).count() == 3
+init_orca_context(init_ray_on_spark=True, ray_node_cpu_cores=1, num_ray_nodes=2, object_store_memory="100m")
+assert (OrcaContext.get_ray_context().num_nodes, OrcaContext.cluster().cores) == (2, 1)
+assert os.environ["RAY_AUTH_MODE"] == "token"
+OrcaContext.get_ray_context().stop()
+assert OrcaContext.cluster().cores == 3
+init_orca_context(init_ray_on_spark=True, object_store_memory="100m")
+assert (OrcaContext.get_ray_context().total_cores, OrcaContext.cluster().cores) == (2, 1)
+print("up", flush=True)
+os.kill(os.getpid(), 9)
+"""
+    said = run_program(PRELUDE + code, env=QUIET, timeout=380, check=False)
+    assert said.returncode == -9 and said.stdout.splitlines()[-1] == "up"
+    assert "OrcaError could not start Ray on Spark: Start Ray head node failed! ... " in said.stdout
+    assert "no-such-option" in said.stdout.splitlines()[0]

@@ -1,0 +1,401 @@
+"""YARN and HDFS for real: what needs them is marked yarn and run by make test-yarn, on two nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import programs
+from orca import init_orca_context
+from orca.cluster.spark import Options, Request
+from orca.cluster.yarn import BESIDE_HEAP_MB, asked
+from orca.errors import ArgumentError, OrcaError
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "fashion_mnist.py"
+HIDDEN = ROOT / "build" / "hidden"  # what the nodes of make test-yarn do not see
+SMALL = {"cores": 1, "memory": "512m", "num_nodes": 2, "driver_memory": "512m", "ship_environment": False}
+# The nodes have the environment of this machine; what is on our PYTHONPATH is in it.
+BARE = {"PYTHONPATH": None, "PYSPARK_PYTHON": None, "SPARK_LOCAL_IP": None}
+pytestmark = pytest.mark.timeout(400)
+
+
+def run(code: str, **options: Any) -> Any:
+    return programs.run_program(code, env={**BARE, **options.pop("env", {})}, timeout=300, **options)
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[str]:
+    """Give a folder of HDFS that is gone afterwards."""
+    from orca.data.file import makedirs, rmdir
+
+    folder = f"hdfs:///tmp/orca-{uuid.uuid4().hex[:8]}"
+    makedirs(folder)
+    yield folder
+    rmdir(folder)
+
+
+@pytest.fixture(scope="module")
+def images(remote: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Put 600 and 200 images of Fashion-MNIST into HDFS."""
+    from orca.data.file import put_local_dir_tree_to_remote
+
+    folder = tmp_path_factory.mktemp("images")
+    raw = folder / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, rows in (("train", 600), ("t10k", 200)):
+        for kind, width in (("images-idx3", 784), ("labels-idx1", 1)):
+            cut(f"{split}-{kind}-ubyte", rows, width, raw)
+    put_local_dir_tree_to_remote(str(folder), f"{remote}/data")
+    return f"{remote}/data"
+
+
+def cut(name: str, rows: int, width: int, raw: Path) -> None:
+    import gzip
+
+    content = gzip.decompress((ROOT / "examples" / "data" / "FashionMNIST" / "raw" / f"{name}.gz").read_bytes())
+    head = 16 if width > 1 else 8
+    told = content[:4] + struct.pack(">I", rows) + content[8:head]
+    (raw / name).write_bytes(told + content[head : head + rows * width])
+
+
+def applications() -> list[dict[str, Any]]:
+    from orca.cluster.hadoop import settings_of
+
+    address = settings_of(Path(os.environ["HADOOP_CONF_DIR"]))["yarn.resourcemanager.webapp.address"]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{address}/ws/v1/cluster/apps", timeout=10) as answer:
+        return list((json.load(answer)["apps"] or {}).get("app", []))
+
+
+# Programs.
+
+
+@pytest.mark.yarn
+@pytest.mark.parametrize("mode", ["yarn-client", "yarn-cluster"])
+def test_tutorial_trains_on_yarn_with_data_and_model_in_hdfs(mode: str, remote: str, images: str) -> None:
+    output = f"{remote}/{mode}"
+    sizes = "--num_nodes 2 --cores 1 --memory 512m --workers_per_node 1 --epochs 1 --no_ship_environment".split()
+    command = [sys.executable, str(EXAMPLE), "--cluster_mode", mode, "--data_dir", images, "--output", output, *sizes]
+    env = {name: value for name, value in os.environ.items() if name not in BARE}
+    said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=350, stdin=subprocess.DEVNULL)
+    print(said.stdout, said.stderr)
+    assert said.returncode == 0
+    assert "Train stats: [{'num_samples': 600" in said.stdout
+    assert "Validation stats: {'num_samples': 200" in said.stdout
+    assert "Accuracy of the loaded model on the DataFrame: 0." in said.stdout
+    if mode == "yarn-cluster":
+        assert "is RUNNING" in said.stderr and said.stderr.rstrip().endswith("ended SUCCEEDED")
+    # A second program has nothing of the first but what lies in HDFS.
+    second = f"""
+        import sys
+        sys.path.insert(0, {str(EXAMPLE.parent)!r})
+        from fashion_mnist import *
+
+        init_orca_context(cluster_mode="yarn-client", **{SMALL!r})
+        frame = OrcaContext.get_spark_session().read.parquet("{output}/t10k.parquet")
+        from orca.metrics import Accuracy
+        made = Estimator.from_torch(model=Net(), loss=nn.CrossEntropyLoss(), metrics=[Accuracy()])
+        made.load("{output}/model")
+        rows = made.predict(frame, feature_cols=["image"], batch_size=64).select("prediction", "label").collect()
+        print(len(rows), sum(int(np.argmax(row.prediction) == row.label) for row in rows))
+        stop_orca_context()
+        """
+    if mode == "yarn-client":
+        rows, right = map(int, run(second).stdout.split()[-2:])
+        assert rows == 200
+        assert f"on the DataFrame: {right / 200:.4f}" in said.stdout
+
+
+@pytest.mark.yarn
+def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    said = run(
+        f"""
+        import os, signal, socket, psutil, numpy as np, torch
+        from torch import nn
+        from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
+        from orca.callbacks import Callback
+        from orca.triggers import SeveralIteration
+
+        class Trouble(Callback):
+            def after_train_iter(self, runner):
+                if runner.rank == 1 and runner.global_step == 7 and os.path.exists({str(mark)!r}):
+                    os.unlink({str(mark)!r})
+                    [executor] = [p for p in psutil.Process().parents() if "ExecutorBackend" in " ".join(p.cmdline())]
+                    executor.send_signal(signal.SIGKILL)
+
+        def train(backend, **more):
+            torch.manual_seed(0)
+            model = nn.Linear(3, 1).double()
+            made = Estimator.from_torch(
+                model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), loss=nn.MSELoss(),
+                backend=backend, workers_per_node=1 if backend == "spark" else 2, seed=1, use_tqdm=False,
+            )
+            x = np.random.default_rng(0).random((41, 3))
+            lines = made.fit((x, x.sum(1, keepdims=True)), 3, 8, **more)
+            return lines, made.get_model().weight.detach().numpy()
+
+        init_orca_context(cluster_mode="yarn-client", **{SMALL!r})
+        hosts = OrcaContext.get_spark_context().parallelize(range(2), 2).mapPartitions(
+            lambda _: [os.environ["CONTAINER_ID"]]).collect()
+        lines, weight = train("spark", max_failures=1, checkpoint_trigger=SeveralIteration(3), callbacks=[Trouble()])
+        stop_orca_context()
+        plain, expected = train("local", callbacks=[Callback()])
+        print(len(set(hosts)), os.path.exists({str(mark)!r}), abs(weight - expected).max() < 1e-12,
+              max(abs(a["train_loss"] - b["train_loss"]) for a, b in zip(lines, plain)) < 1e-12)
+        """,
+        env={"HADOOP_USER_NAME": None},
+    )
+    assert said.stdout.split()[-4:] == ["2", "False", "True", "True"]
+    assert "Failure 1 of the 1 that max_failures allows: going on after step 6" in said.stderr
+
+
+@pytest.mark.yarn
+def test_status_of_a_program_in_the_cluster_is_that_of_the_command() -> None:
+    said = run(
+        f"""
+        import sys
+        from orca import init_orca_context, stop_orca_context
+        init_orca_context(cluster_mode="yarn-cluster", **{SMALL!r} | {{"num_nodes": 1}})
+        print("arguments", sys.argv[1:])
+        stop_orca_context()
+        sys.exit(3)
+        """,
+        args=["--word", "two words"],
+        check=False,
+    )
+    assert said.returncode == 3
+    assert "arguments ['--word', 'two words']" in said.stdout
+    assert "ended FAILED: User application exited with status 3" in said.stderr
+
+
+@pytest.mark.yarn
+def test_an_interrupted_command_ends_its_application(tmp_path: Path) -> None:
+    program = tmp_path / "sleeping_program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            import time
+            from orca import init_orca_context
+            init_orca_context(cluster_mode="yarn-cluster", **{SMALL!r} | {{"num_nodes": 1}})
+            print("sleeping", flush=True)
+            time.sleep(600)
+            """
+        )
+    )
+    env = {name: value for name, value in os.environ.items() if name not in BARE}
+    with (tmp_path / "said").open("w+") as said:
+        command = [sys.executable, str(program)]
+        process = subprocess.Popen(command, env=env, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 150
+        while "sleeping" not in (tmp_path / "said").read_text() and time.monotonic() < deadline:
+            assert process.poll() is None, (tmp_path / "said").read_text()
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        status = process.wait(60)
+    told = (tmp_path / "said").read_text()
+    assert status not in (0, None) and "was ended: this program was interrupted" in told
+    [application] = [each for each in applications() if each["name"] == "sleeping_program"]
+    assert application["state"] == "KILLED"
+
+
+@pytest.mark.yarn
+def test_environment_goes_to_nodes_that_do_not_have_it() -> None:
+    made = small_environment()
+    said = subprocess.run(
+        [str(made / "bin" / "python"), "-c", SHIPPED, str(made)],
+        env={name: value for name, value in os.environ.items() if name not in BARE},
+        capture_output=True,
+        text=True,
+        timeout=380,
+        stdin=subprocess.DEVNULL,
+    )
+    print(said.stdout, said.stderr)
+    assert said.returncode == 0
+    told = json.loads(said.stdout.splitlines()[-1])
+    assert told["seen"] == [False, False], "the nodes see the environment; start Hadoop with --hide build/hidden"
+    assert all("/environment/bin/python" in path for path in told["python"])
+    assert told["predictions"] == [[2.0 * number] for number in range(40)]
+    assert told["second"] < told["first"]
+
+
+def small_environment() -> Path:
+    """Make an environment with OpenVINO and without torch, where the nodes do not see it."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from install import find_uv
+    finally:
+        sys.path.pop(0)
+    import pyspark
+
+    made = HIDDEN / "small"
+    uv = find_uv()
+    quiet = {"stdin": subprocess.DEVNULL, "check": True}
+    subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(made)], **quiet)
+    wanted = [f"{ROOT}[openvino,spark,yarn]", f"pyspark=={pyspark.__version__}"]
+    install = [*uv, "pip", "install", "--quiet", "--python", str(made / "bin" / "python")]
+    subprocess.run([*install, *wanted], **quiet)
+    return made
+
+
+SHIPPED = """
+import json, logging, os, sys, tempfile, time
+import numpy as np, openvino as ov
+from openvino import opset13 as ops
+from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
+
+logging.basicConfig(level=logging.INFO)
+logging.getLogger("py4j").setLevel(logging.WARNING)
+x = ops.parameter([-1, 1], np.float32, name="x")
+folder = tempfile.mkdtemp()
+ov.save_model(ov.Model([ops.multiply(x, np.float32(2))], [x], "double"), folder + "/double.xml")
+took = []
+for _ in range(2):
+    started = time.monotonic()
+    init_orca_context(cluster_mode="yarn-client", cores=1, memory="512m", num_nodes=2, driver_memory="1g")
+    took.append(time.monotonic() - started)
+    context, session = OrcaContext.get_spark_context(), OrcaContext.get_spark_session()
+    here = sys.argv[1]
+    nodes = context.parallelize(range(2), 2).map(lambda _: (sys.executable, os.path.exists(here + "/bin"))).collect()
+    frame = session.createDataFrame([(n, [float(n)]) for n in range(40)], "id long, x array<float>").repartition(4)
+    made = Estimator.from_openvino(model_path=folder + "/double.xml")
+    rows = made.predict(frame, feature_cols=["x"]).sort("id").collect()
+    stop_orca_context()
+print(json.dumps({
+    "python": [python for python, _ in nodes], "seen": [seen for _, seen in nodes],
+    "predictions": [list(map(float, np.ravel(row.prediction))) for row in rows],
+    "first": took[0], "second": took[1],
+}))
+"""
+
+
+@pytest.mark.yarn
+def test_orca_submit_takes_a_program_to_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("def word(_):\n    return 'beside'\n")
+    program = tmp_path / "submitted_program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            import beside
+            from orca import OrcaContext, init_orca_context, stop_orca_context
+            context = init_orca_context(cluster_mode="spark-submit")
+            print("words", context.parallelize(range(2), 2).map(beside.word).collect(), sys.argv[1:])
+            stop_orca_context()
+            """
+        )
+    )
+    sizes = "--cores 1 --memory 512m --num_nodes 1 --driver_memory 512m --no_ship_environment".split()
+    env = {name: value for name, value in os.environ.items() if name not in BARE}
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "orca",
+            "submit",
+            "--cluster_mode",
+            "yarn-cluster",
+            *sizes,
+            str(program),
+            "--cores",
+            "9",
+        ],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+    print(said.stdout, said.stderr)
+    assert said.returncode == 0
+    assert "words ['beside', 'beside'] ['--cores', '9']" in said.stdout
+
+
+# Errors.
+
+
+@pytest.mark.yarn
+def test_too_small_a_queue_is_told_in_half_a_minute() -> None:
+    said = run(
+        f"""
+        import time
+        from orca import init_orca_context
+        from orca.errors import OrcaError
+        for queue in ("small", "smal"):
+            started = time.monotonic()
+            try:
+                init_orca_context(cluster_mode="yarn-client", queue=queue, **{SMALL!r})
+            except OrcaError as error:
+                print(int(time.monotonic() - started), error)
+        """
+    )
+    first, second = said.stdout.splitlines()[-2:]
+    assert "YARN gave no container to application_" in first and "Queue's Absolute capacity = 10.0 %" in first
+    assert "of 4096 MB" in first and "start_timeout=" in first
+    assert "YARN has no queue 'smal'; it has default, small." in second
+    assert int(first.split()[0]) < 45  # 30 on a machine that does nothing else
+    assert {each["state"] for each in applications() if each["queue"] == "small"} == {"KILLED"}
+
+
+def test_missing_settings_of_the_cluster_are_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ArgumentError, match="neither hadoop_conf nor HADOOP_CONF_DIR is given"):
+        init_orca_context(cluster_mode="yarn-client", cores=1)
+    with pytest.raises(ArgumentError, match="hadoop_conf is .*, which has no yarn-site.xml"):
+        init_orca_context(cluster_mode="yarn", cores=1, hadoop_conf=str(tmp_path))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "none"))
+    with pytest.raises(ArgumentError, match="HADOOP_CONF_DIR is .*, which is not a folder"):
+        init_orca_context(cluster_mode="yarn-client", cores=1)
+
+
+def test_a_dead_resource_manager_is_told_at_once(tmp_path: Path) -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        address = f"127.0.0.1:{door.getsockname()[1]}"
+        (tmp_path / "yarn-site.xml").write_text(
+            "<configuration><property><name>yarn.resourcemanager.address</name>"
+            f"<value>{address}</value></property></configuration>"
+        )
+        started = time.monotonic()
+        with pytest.raises(OrcaError, match=f"no ResourceManager of YARN answers at {address}"):
+            init_orca_context(cluster_mode="yarn-client", cores=1, hadoop_conf=str(tmp_path))
+        assert time.monotonic() - started < 10
+        assert os.environ.get("HADOOP_CONF_DIR") != str(tmp_path)
+
+
+def test_a_program_without_a_file_cannot_go_to_the_cluster() -> None:
+    code = "from orca import init_orca_context\ninit_orca_context(cluster_mode='yarn-cluster', cores=1)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert said.returncode == 1
+    assert "this program has none (a notebook, a shell or `python -c`)" in said.stderr
+
+
+def test_every_argument_reaches_spark() -> None:
+    options = Options(driver_cores=3, queue="research", env={"WORD": "value"})
+    told = asked(Request(4, "3g", 5, options))
+    assert told["spark.executor.instances"] == "5" and told["spark.executor.cores"] == "4"
+    assert told["spark.executor.memory"] == "3g" and told["spark.driver.cores"] == "3"
+    assert told["spark.executor.memoryOverhead"] == f"{307 + BESIDE_HEAP_MB}m"
+    assert told["spark.yarn.queue"] == "research" and told["spark.authenticate"] == "true"
+    assert told["spark.executorEnv.WORD"] == told["spark.yarn.appMasterEnv.WORD"] == "value"
+    with pytest.raises(ArgumentError, match="cores must be a positive int on YARN; got '\\*'"):
+        asked(Request("*", "3g", 5, options))
