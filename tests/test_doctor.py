@@ -464,76 +464,15 @@ def test_nodes_that_reach_the_driver_but_not_each_other_are_named(run_program: C
 
 
 APART = """
-import ctypes, os, socket, subprocess, sys, time
-
+import apart
 from orca import init_orca_context, stop_orca_context
-from orca.cluster.java import ensure_java
 from orca.doctor import examine
-from pyspark.find_spark_home import _find_spark_home
 
-libc = ctypes.CDLL(None, use_errno=True)
-started = []
-
-
-def apart():
-    if libc.unshare(0x40000000):  # a network of its own
-        raise OSError(ctypes.get_errno(), "unshare")
-
-
-def shell(line):
-    subprocess.run(line, shell=True, check=True)
-
-
-def start(main, options, address, **how):
-    # It waits for a line, so that its network can be made before.
-    script = os.path.join(_find_spark_home(), "bin", "spark-class")
-    command = ["bash", "-c", f"read go; exec {script} org.apache.spark.deploy.{main} --host {address} {options}"]
-    env = {**os.environ, "SPARK_DAEMON_MEMORY": "512m", "SPARK_LOCAL_IP": address, "PYSPARK_PYTHON": sys.executable}
-    started.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=env, **how))
-    return started[-1]
-
-
-def go(process):
-    process.stdin.write(b"go\\n")
-    process.stdin.flush()
-
-
-apart()
-with open("/proc/sys/net/ipv4/ip_forward", "w") as switch:
-    switch.write("0")
-shell("ip link set lo up")
-ensure_java()
-try:
-    for n in (1, 2):
-        options = f"--cores 1 --memory 1g --webui-port 0 --work-dir {os.getcwd()}/node-{n} spark://10.77.1.1:7077"
-        pid = start("worker.Worker", options, f"10.77.{n}.2", preexec_fn=apart).pid
-        shell(f"ip link add out{n} type veth peer name in{n} netns {pid}")
-        shell(f"ip addr add 10.77.{n}.1/30 dev out{n} && ip link set out{n} up")
-        inside = f"ip link set lo up && ip addr add 10.77.{n}.2/30 dev in{n} && ip link set in{n} up"
-        shell(f"nsenter -t {pid} -n sh -c '{inside} && ip route add default via 10.77.{n}.1'")
-    go(start("master.Master", "--port 7077 --webui-port 0", "10.77.1.1"))
-    while True:
-        try:
-            socket.create_connection(("10.77.1.1", 7077), 1).close()
-            break
-        except OSError:
-            time.sleep(0.2)
-    for worker in started[:2]:
-        go(worker)
-    conf = {
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "90s",
-        "spark.driver.bindAddress": "10.77.1.1",
-        "spark.ui.enabled": "false",
-    }
-    where = {"master": "spark://10.77.1.1:7077", "cores": 1, "num_nodes": 2, "memory": "512m"}
-    init_orca_context("standalone", conf=conf, **where)
+with apart.two_nodes(forward=False):
+    where = {"master": apart.MASTER, "cores": 1, "num_nodes": 2, "memory": "512m"}
+    init_orca_context("standalone", conf=apart.CONF, **where)
     print(examine())
     stop_orca_context()
-finally:
-    for process in started:
-        process.terminate()
-    for process in started:
-        process.wait()
 """
 
 

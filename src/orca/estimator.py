@@ -328,6 +328,7 @@ class Estimator:
 
     def _engine_after(self, lost: Engine) -> Engine:
         """Return the engine to go on with: as many workers as before where they come back in time, else who is left."""
+        lost.settle()
         deadline = time.monotonic() + BACK_WITHIN
         while (engine := self.engine).workers < lost.workers and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -72,6 +72,9 @@ class ThreadEngine:
         finally:
             shards.release()
 
+    def settle(self) -> None:
+        """Return at once: threads are not lost."""
+
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one after the other."""
         return [task(piece) for piece in pieces]

@@ -37,6 +37,12 @@ DEFAULTS = {
     "spark.driver.maxResultSize": "0",
     "spark.python.worker.reuse": "true",
 }
+# An executor whose machine is cut off is given up after half a minute; Spark's own pace is two or three minutes.
+QUICK_TO_NOTICE = {
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
 # spark-submit fills these in by itself before anybody can ask whether the user did.
 LAUNCH_DEFAULTS = {"spark.app.name": "orca", "spark.ui.showConsoleProgress": "false"}
 # These never go on the JVM's command line, which other users of the machine can read.

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from orca.cluster import guard
 from orca.cluster.java import ensure_java
+from orca.cluster.proof import prove
 from orca.cluster.spark import (
     LOOPBACK,
     PATIENCE,
+    QUICK_TO_NOTICE,
     Kind,
     Request,
     executors,
@@ -47,6 +49,7 @@ class Standalone(Kind):
             "spark.executor.memory": request.memory,
             "spark.cores.max": str(request.num_nodes * request.cores),
             "spark.driver.memory": request.options.driver_memory or "2g",
+            **QUICK_TO_NOTICE,
             # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
             "spark.dynamicAllocation.enabled": "false",
             # The session is there when its executors are, or PATIENCE has passed.
@@ -64,6 +67,8 @@ class Standalone(Kind):
                 f"memory within {PATIENCE:.0f} s. Its workers are too small, taken or not there: look at the master's "
                 "page, or ask for less with cores= and memory=."
             )
+        if (request.options.master or "").startswith("spark://"):
+            prove(session)
 
 
 def _reach(master: str, request: Request, life: ExitStack) -> dict[str, str]:

@@ -29,7 +29,17 @@ from orca.cluster.hadoop import (
     resource_managers,
     settings_of,
 )
-from orca.cluster.spark import PATIENCE, Kind, Options, Request, executors, listed, set_environment, spark_home
+from orca.cluster.spark import (
+    PATIENCE,
+    QUICK_TO_NOTICE,
+    Kind,
+    Options,
+    Request,
+    executors,
+    listed,
+    set_environment,
+    spark_home,
+)
 from orca.core import hdfs
 from orca.errors import ArgumentError, OrcaError
 
@@ -149,6 +159,7 @@ def asked(request: Request) -> dict[str, str]:
         "spark.executor.memoryOverhead": f"{_megabytes(request.memory) // 10 + BESIDE_HEAP_MB}m",
         # `check` waits for the executors, and tells what they are waited for.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
+        **QUICK_TO_NOTICE,
         # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
         "spark.dynamicAllocation.enabled": "false",
         # One secret for each application, which YARN hands to its containers.
@@ -192,7 +203,7 @@ def shipped(hadoop: Hadoop, options: Options) -> tuple[dict[str, str], str]:
         archives.insert(0, f"{_archive(hadoop, options.penv_archive, base)}#{UNPACKED}")
         python = f"{UNPACKED}/bin/python"
     elif options.python_location or not options.ship_environment:
-        python = options.python_location or os.environ["PYSPARK_PYTHON"]
+        python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     else:
         _refuse_other_conda(options.conda_name)
         packed = environment.pack()

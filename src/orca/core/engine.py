@@ -60,6 +60,9 @@ class Engine(Protocol):
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         """Run a job on all ranks together; results in rank order, or one WorkerFailed that names the rank."""
 
+    def settle(self) -> None:
+        """Return when the cluster knows of a worker that was lost in the last run, so that another run may begin."""
+
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece alone, in any order; results in the order of the pieces."""
 

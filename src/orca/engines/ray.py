@@ -76,6 +76,9 @@ class RayEngine:
                     ]
                     return [cloudpickle.loads(result) for result in _gathered(runs, ranks, hub)]
 
+    def settle(self) -> None:
+        """Return at once: seats are asked for anew."""
+
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece alone, as Ray tasks on the same seats that ranks would have."""
         _check_room(_nodes(), self.workers)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import pickle
 import re
 import socket
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,13 +23,16 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from orca.cluster.ray import held
-from orca.cluster.spark import active_session, driver_host, nodes, slots
+from orca.cluster.spark import active_session, driver_host, executors, is_connect, nodes, slots
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
+from orca.core.telemetry import Hub
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
+_SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
+_NOTICED_WITHIN = 90.0  # seconds in which Spark gives a silent executor up
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 _RESULT = "rank int, part int, payload binary"
 _MARK = "orca rank {rank} on {host}"
@@ -44,6 +50,7 @@ class SparkEngine:
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self.session, self.workers = session, workers
+        self._impatience: Impatience | None = None
 
     @classmethod
     def on_cluster(cls, workers_per_node: int) -> SparkEngine:
@@ -63,10 +70,19 @@ class SparkEngine:
             native = shards.home == self.name
             frame = shards.native if native else self._deal(shards.portable(), self.workers)
             try:
-                ranks = frame.mapInArrow(BarrierTask(envelope, native), _RESULT, barrier=True).collect()
+                with Impatience(self.session, hub) as self._impatience:
+                    ranks = frame.mapInArrow(BarrierTask(envelope, native), _RESULT, barrier=True).collect()
             except Exception as error:
                 raise self._failure(hub.error(wait=5.0), error) from None
         return _assemble(ranks, self.workers)
+
+    def settle(self) -> None:
+        """Wait until Spark knows of an executor that fell silent: it would give it work again."""
+        if self._impatience is None or not self._impatience.was_needed or is_connect(self.session):
+            return
+        deadline = time.monotonic() + _NOTICED_WITHIN
+        while executors(self.session) >= self._impatience.executors and time.monotonic() < deadline:
+            time.sleep(0.5)
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
@@ -116,6 +132,48 @@ class SparkEngine:
         if found:
             return WorkerFailed(int(found[1]), found[2], found[3], text)
         return error
+
+
+class Impatience:
+    """Cancel the job of a run that has failed, where Spark does not end it: it waits minutes for a silent executor.
+
+    Args:
+        session: The session that runs the job; jobs of this thread carry the mark.
+        hub: The hub of the run.
+    """
+
+    def __init__(self, session: SparkSession, hub: Hub) -> None:
+        self.session, self.hub = session, hub
+        self.executors = 0 if is_connect(session) else executors(session)
+        self.was_needed = False
+        self._tag = f"orca-{uuid.uuid4().hex}"
+        self._done = threading.Event()
+
+    def __enter__(self) -> Impatience:
+        marks: Any = self.session if is_connect(self.session) else self.session.sparkContext
+        self._add, self._remove, self._cancel = (
+            (marks.addTag, marks.removeTag, marks.interruptTag)
+            if is_connect(self.session)
+            else (marks.addJobTag, marks.removeJobTag, marks.cancelJobsWithTag)
+        )
+        self._add(self._tag)
+        self._thread = threading.Thread(target=self._watch, name="orca-impatience", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._remove(self._tag)
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            if self.hub.failed.is_set():
+                if not self._done.wait(_SPARK_ENDS_WITHIN):
+                    self.was_needed = True
+                    with suppress(Exception):  # the job may just have ended
+                        self._cancel(self._tag)
+                return
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""A standalone cluster loses an executor, or a whole node; the run goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("torch")
+
+import apart
+from cluster.losing import losing
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.mark.slow
+def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(
+    run_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    context = "cluster_mode='standalone', cores=1, num_nodes=2, memory='512m', driver_memory='1g'"
+    said = run_program(losing(context, mark), timeout=240)
+    assert said.stdout.split()[-3:] == ["False", "True", "True"]
+    assert "Failure 1 of the 1 that max_failures allows: going on after step 6" in said.stderr
+
+
+def test_training_says_the_one_setting_it_needs_with_dynamic_allocation(run_program: Callable[..., Any]) -> None:
+    said = run_program(
+        """
+        import numpy as np, torch
+        from orca import Estimator, init_orca_context, stop_orca_context
+        from orca.errors import ArgumentError
+
+        conf = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true"}
+        init_orca_context("standalone", cores=1, memory="512m", driver_memory="1g", conf=conf)
+        model = torch.nn.Linear(1, 1)
+        made = Estimator.from_torch(
+            model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loss=torch.nn.MSELoss())
+        try:
+            made.fit((np.ones((4, 1), "float32"), np.ones((4, 1), "float32")), batch_size=2)
+        except ArgumentError as error:
+            print(error)
+        stop_orca_context()
+        """
+    )
+    assert "conf={'spark.dynamicAllocation.enabled': 'false'} and num_nodes= to init_orca_context" in said.stdout
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not apart.possible(), reason="needs root, ip and nsenter for networks of its own")
+def test_a_node_that_is_cut_off_is_named_and_the_run_goes_on_with_the_other(
+    run_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    said = run_program(
+        f"""
+        import threading, time, numpy as np, torch
+        import apart
+        from torch import nn
+        from orca import Estimator, init_orca_context, stop_orca_context
+        from orca.callbacks import Callback
+        from orca.errors import WorkerLost
+        from orca.triggers import SeveralIteration
+        from pathlib import Path
+
+        steps = Path({str(tmp_path)!r}) / "steps"
+
+        class Slow(Callback):
+            def after_train_iter(self, runner):
+                time.sleep(0.3)
+                if runner.rank == 0:
+                    steps.write_text(str(runner.global_step))
+
+        def fit(**more):
+            torch.manual_seed(0)
+            model = nn.Linear(3, 1).double()
+            made = Estimator.from_torch(
+                model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=nn.MSELoss(), seed=1,
+                backend="spark", use_tqdm=False, model_dir={str(tmp_path / "models")!r})
+            x = np.random.default_rng(0).random((160, 3))
+            return made.fit((x, x.sum(1, keepdims=True)), 1, 4, callbacks=[Slow()], **more)
+
+        def pull():
+            while not steps.exists() or int(steps.read_text() or 0) < 8:
+                time.sleep(0.05)
+            apart.cut(2)
+            cut.append(time.monotonic())
+
+        with apart.two_nodes(forward=True):
+            where = {{"master": apart.MASTER, "cores": 1, "num_nodes": 2, "memory": "512m", "driver_memory": "1g"}}
+            init_orca_context("standalone", conf=apart.CONF, **where)
+            cut = []
+            threading.Thread(target=pull, daemon=True).start()
+            import logging
+
+            class Said(logging.Handler):
+                def emit(self, record):
+                    if "max_failures" in record.getMessage():
+                        print("named", time.monotonic() - cut[0] < 30, record.getMessage().splitlines()[0])
+
+            logging.getLogger("orca.estimator").addHandler(Said())
+            [line] = fit(max_failures=1, checkpoint_trigger=SeveralIteration(3))
+            print("went on", line["batch_count"], line["train_loss"] < 1)
+            stop_orca_context()
+        """,
+        timeout=300,
+    )
+    assert re.search(r"named True rank \d on 10\.77\.2\.2 was lost", said.stdout), said.stdout
+    assert "went on 40 True" in said.stdout
+    assert "going on with 1 of 2 workers" in said.stderr
