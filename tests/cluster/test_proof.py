@@ -53,6 +53,20 @@ def test_knows_packages_whose_modules_have_other_names(tmp_path: Path, run_progr
     assert said.stdout.split() == ["False", "2.0", "True"]
 
 
+def test_what_setuptools_brings_for_itself_is_not_installed(run_program: Callable[..., Any]) -> None:
+    pytest.importorskip("setuptools")
+    said = run_program(
+        """
+        from orca.cluster.proof import describe
+        before = describe()
+        import setuptools, sys
+        after = describe()
+        print(any("_vendor" in entry for entry in sys.path), set(after.packages) - set(before.packages))
+        """
+    )
+    assert said.stdout.split(maxsplit=1)[1].strip() == "set()"
+
+
 def test_only_what_matters_is_wrong() -> None:
     packages = {"numpy": "2.0", "torch": "2.9.0+cu124", "yaml": "6.0", "black": "1.0", "ray": "2.5"}
     driver = replace(describe(), python="3.11.7", packages=packages, loaded=frozenset({"yaml"}))

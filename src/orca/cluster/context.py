@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
-from orca.cluster.kinds import KINDS, launcher_kind
+from orca.cluster.kinds import KINDS, kind_of, launcher_kind
 from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _init_spark(
     live = _Live()
     request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output)
     try:
-        live.session = _spark.build_session(KINDS[mode], request, live.life)
+        live.session = _spark.build_session(kind_of(mode), request, live.life)
     except BaseException:
         live.life.close()
         raise

@@ -11,12 +11,12 @@ import logging
 import os
 import re
 import socket
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orca.core.hdfs import read_settings
 from orca.errors import ArgumentError, OrcaError
 
 log = logging.getLogger(__name__)
@@ -51,33 +51,8 @@ def configuration_folder(given: str | None) -> Path:
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """Return the settings in the files of a folder.
-
-    Raises:
-        ArgumentError: A file is not what Hadoop writes.
-    """
-    found: dict[str, str] = {}
-    for name in FILES:
-        file = folder / name
-        if file.is_file():
-            try:
-                properties = list(ElementTree.parse(file).iter("property"))
-            except ElementTree.ParseError as error:
-                raise ArgumentError(f"{file} cannot be read as Hadoop's settings: {error}.") from None
-            for each in properties:
-                found[each.findtext("name", "").strip()] = each.findtext("value", "").strip()
-    return {name: _filled(value, found) for name, value in found.items()}
-
-
-def _filled(value: str, settings: Mapping[str, str]) -> str:
-    """Return a value with the settings and variables put in that it refers to as ${name}."""
-    for _ in range(20):
-        told = re.search(r"\$\{([^}$]+)\}", value)
-        if told is None or told.group(1) == "user.name":
-            break
-        name = told.group(1)
-        value = value.replace(told.group(0), settings.get(name, os.environ.get(name.removeprefix("env."), "")))
-    return value
+    """Return the settings in the files of a folder."""
+    return read_settings(folder / name for name in FILES if (folder / name).is_file())
 
 
 def resource_managers(settings: Mapping[str, str]) -> list[str]:

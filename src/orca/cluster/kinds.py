@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orca.cluster.spark import Kind, Local, Request, Submitted
 from orca.cluster.standalone import Standalone
-from orca.cluster.yarn import YarnClient, YarnCluster
+from orca.cluster.yarn import INSIDE, YarnClient, YarnCluster
 from orca.errors import NotYet
 
 
@@ -36,6 +36,11 @@ KINDS: dict[str, Kind] = {
     "bigdl-submit": Submitted(),
     **{word: Later(word) for word in ("k8s", "k8s-client", "k8s-cluster")},
 }
+
+
+def kind_of(word: str) -> Kind:
+    """Return the kind of cluster that a word means here; what `orca submit` brought into YARN is known as that."""
+    return KINDS["yarn-cluster"] if INSIDE in os.environ else KINDS[word]
 
 
 def launcher_kind() -> str:

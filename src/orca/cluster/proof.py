@@ -191,7 +191,9 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
 def _installed(path: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of all distributions on a path; the first of a name is the one that is imported."""
     found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions(path=list(path)):
+    # setuptools puts what it brings for itself on the path once it is imported: nobody installed that.
+    own = [entry for entry in path if os.path.basename(entry.rstrip(os.sep)) != "_vendor"]
+    for distribution in importlib.metadata.distributions(path=own):
         # The folder's name tells what reading all of its metadata would, a hundred times faster.
         told = _METADATA.fullmatch(os.path.basename(str(getattr(distribution, "_path", ""))))
         name = told["name"] if told else distribution.metadata["Name"]

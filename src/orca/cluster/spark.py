@@ -114,6 +114,7 @@ class Kind:
     """Be a kind of cluster."""
 
     ARCHIVES = "spark.archives"  # the setting that names archives which go along
+    brings = True  # whether files of the driver's machine go along; not where they came with the program
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Bring up what the kind needs, to be closed with `life`, and return the Spark settings that reach it."""
@@ -176,8 +177,8 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
 
     options = request.options
     set_environment(_environment(options), life)
-    own = {key: _text(value) for key, value in options.conf.items()}
-    wanted = {**kind.settings(request, life), **_files(kind, options), **own}
+    own = written(options.conf)
+    wanted = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
     gateway = ensure_jvm(wanted, request.log_output, life)
     wanted |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
     # Read after the JVM is up: spark-defaults.conf and the launcher's settings are in it.
@@ -190,7 +191,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
         session = SparkSession.builder.config(conf=conf).getOrCreate()
         life.callback(stop_session, session)
     session.sparkContext.setLogLevel(options.spark_log_level.upper())
-    for path in listed(options.extra_python_lib) + listed(options.py_files):
+    for path in (listed(options.extra_python_lib) + listed(options.py_files)) if kind.brings else []:
         session.sparkContext.addPyFile(path)
     kind.check(session, request)
     return session
@@ -328,9 +329,9 @@ def listed(value: str | Iterable[str] | None) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _text(value: Any) -> str:
-    """Return a setting as Spark writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def written(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings as Spark writes them."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in settings.items()}
 
 
 # The driver's JVM

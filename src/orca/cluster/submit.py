@@ -26,7 +26,16 @@ from typing import Any, TextIO
 from orca.cluster import environment, yarn
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, settings_of
 from orca.cluster.java import ensure_java
-from orca.cluster.spark import LAUNCH_DEFAULTS, Options, Request, ensure_jvm, listed, private_folder, spark_home
+from orca.cluster.spark import (
+    LAUNCH_DEFAULTS,
+    Options,
+    Request,
+    ensure_jvm,
+    listed,
+    private_folder,
+    spark_home,
+    written,
+)
 from orca.errors import ArgumentError, OrcaError
 
 log = logging.getLogger(__name__)
@@ -89,7 +98,7 @@ def run_on_yarn(program: Program, request: Request) -> int:
             # Not --py-files: pyspark would look for them where YARN does not put them, and complain.
             "spark.yarn.dist.pyFiles": ",".join(program.modules),
             **_listed_settings(request.options),
-            **{key: str(value) for key, value in request.options.conf.items()},
+            **written(request.options.conf),
         }
         command = _command("yarn", program, settings, life, deploy="cluster")
         cluster = settings_of(configuration_folder(request.options.hadoop_conf))
@@ -366,7 +375,7 @@ def _run_here(mode: str, program: Program, request: Request) -> int:
                 settings |= shipped
         if program.modules:
             settings["spark.submit.pyFiles"] = ",".join(program.modules)
-        settings |= _listed_settings(request.options) | {key: str(value) for key, value in request.options.conf.items()}
+        settings |= _listed_settings(request.options) | written(request.options.conf)
         command = _command(settings.pop("spark.master"), program, settings, life)
         env = {**_environment(), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with subprocess.Popen(command, env=env) as process:

@@ -107,6 +107,8 @@ class YarnClient(Kind):
 class YarnCluster(YarnClient):
     """Be YARN with the driver in the application master: this program submits itself, and runs again there."""
 
+    brings = False
+
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Submit this program and end with its status; inside the application master, take what YARN gave."""
         if INSIDE in os.environ:
@@ -330,7 +332,8 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
     if str(session.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
         return
     context = session.sparkContext
-    number, wanted = str(context.applicationId), request.num_nodes
+    number = str(context.applicationId)
+    wanted = int(session.conf.get("spark.executor.instances", None) or request.num_nodes)
     patience = max(PATIENCE, request.options.start_timeout)
     began = last = time.monotonic()
     while (there := executors(session)) < wanted:

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,9 +176,19 @@ def _conf_files() -> tuple[tuple[str, int], ...]:
 
 @functools.lru_cache(maxsize=8)
 def _read(files: tuple[tuple[str, int], ...]) -> dict[str, str]:
-    """Return the settings that may travel, variables filled in."""
+    """Return the settings that may travel."""
+    found = read_settings(Path(path) for path, _ in files)
+    return {name: value for name, value in found.items() if _TRAVELS.fullmatch(name)}
+
+
+def read_settings(files: Iterable[Path]) -> dict[str, str]:
+    """Return the settings in files of Hadoop's, variables filled in; later files come first.
+
+    Raises:
+        ArgumentError: A file is not what Hadoop writes.
+    """
     found: dict[str, str] = {}
-    for path, _ in files:
+    for path in files:
         try:
             entries = ElementTree.parse(path).getroot().iter("property")
         except (ElementTree.ParseError, OSError) as error:
@@ -186,7 +196,7 @@ def _read(files: tuple[tuple[str, int], ...]) -> dict[str, str]:
         for entry in entries:
             name, value = (entry.findtext(part) or "" for part in ("name", "value"))
             found[name.strip()] = value.strip()
-    return {name: _filled(value, found) for name, value in found.items() if _TRAVELS.fullmatch(name)}
+    return {name: _filled(value, found) for name, value in found.items()}
 
 
 def _filled(value: str, found: Mapping[str, str]) -> str:
