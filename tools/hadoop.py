@@ -183,6 +183,8 @@ def during(run: Path, options: argparse.Namespace) -> int:
     finally:
         if ours:
             down(run)
+            for data in (run / "hdfs", *(run / "nodes").glob("*/local")):  # the logs stay, for a look at them
+                shutil.rmtree(data, ignore_errors=True)
 
 
 def status(run: Path) -> int:

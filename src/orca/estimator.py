@@ -461,16 +461,9 @@ class Estimator:
         Returns:
             What to print: engine, ranks, data, batch of each rank, sync and devices, and the findings, each with the
             line to set where something is wrong; `ok` says whether training would start.
-
-        Raises:
-            ArgumentError: The model cannot be trained at all.
         """
         from orca.doctor.outlook import Plan, explain, weight_of
 
-        if not hasattr(self.learner, "check_trainable"):
-            raise ArgumentError(
-                "explain says what fit would do, and this model only answers. Explain the Estimator that trained it."
-            )
         plan = Plan(
             engine=self._engine_name(),
             workers_per_node=self.workers_per_node,

@@ -24,6 +24,7 @@ pytest.importorskip("pyspark")
 import programs
 from cluster.losing import losing
 from orca import init_orca_context
+from orca.cluster import spark
 from orca.cluster.spark import Options, Request
 from orca.cluster.yarn import BESIDE_HEAP_MB, asked
 from orca.errors import ArgumentError, OrcaError
@@ -320,6 +321,13 @@ def test_too_small_a_queue_is_told_in_half_a_minute() -> None:
     assert {each["state"] for each in applications() if each["queue"].endswith("small")} == {"KILLED"}
 
 
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the session of other tests, which would be reused."""
+    monkeypatch.setattr(spark, "active_session", lambda: None)
+
+
+@pytest.mark.usefixtures("no_session")
 def test_missing_settings_of_the_cluster_are_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -332,6 +340,7 @@ def test_missing_settings_of_the_cluster_are_told_at_once(monkeypatch: pytest.Mo
         init_orca_context(cluster_mode="yarn-client", cores=1)
 
 
+@pytest.mark.usefixtures("no_session")
 def test_a_dead_resource_manager_is_told_at_once(tmp_path: Path) -> None:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))  # taken, and nobody listens

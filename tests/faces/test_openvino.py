@@ -143,9 +143,10 @@ def test_wrong_arguments_and_data_are_refused_before_anything_runs(
 @pytest.mark.parametrize(
     "verb",
     [
-        "fit", "evaluate", "get_model", "save", "save_checkpoint", "set_tensorboard", "clear_gradient_clipping",
-        "set_constant_gradient_clipping", "set_l2_norm_gradient_clipping", "get_train_summary",
-        "get_validation_summary", "load_orca_checkpoint", "get_state_dict", "load_state_dict", "to_openvino",
+        "fit", "evaluate", "explain", "get_model", "save", "save_checkpoint", "set_tensorboard",
+        "clear_gradient_clipping", "set_constant_gradient_clipping", "set_l2_norm_gradient_clipping",
+        "get_train_summary", "get_validation_summary", "load_orca_checkpoint", "get_state_dict", "load_state_dict",
+        "to_openvino",
     ],
 )  # fmt: skip
 def test_what_a_model_for_answers_cannot_do_is_said(tmp_path: Path, verb: str) -> None:

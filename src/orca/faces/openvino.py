@@ -116,6 +116,10 @@ class OpenvinoEstimator(Estimator):
         """Refuse: an OpenVINO model has no loss and no metrics."""
         raise _refusal("evaluate", "Compare what predict returns with the labels, or evaluate the original model")
 
+    def explain(self, *args: Any, **options: Any) -> Any:
+        """Refuse: explain says what fit would do."""
+        raise _refusal("explain", "Explain the Estimator that trained the model")
+
     def get_model(self) -> Any:
         """Refuse: the model lives compiled, in the workers."""
         raise _refusal("get_model", "Read the model file with openvino.Core().read_model(model_path)")
