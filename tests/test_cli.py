@@ -54,15 +54,13 @@ def test_submit_gets_its_arguments_as_they_are(capsys: pytest.CaptureFixture[str
     assert "there is no program no-such-program.py" in capsys.readouterr().err
 
 
-def test_yarn_without_a_hadoop_configuration_is_told_before_anything_starts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yarn_without_a_hadoop_configuration_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert main(["doctor", "--cluster_mode", "yarn-cluster"]) == 1
-    told = capsys.readouterr().out
-    assert "set: export HADOOP_CONF_DIR=" in told and "looked at as yarn-client" in told
-    assert told.endswith("training would not start: 1 error\n")
+    said = run_orca("doctor", "--cluster_mode", "yarn-cluster")
+    assert said.returncode == 1
+    assert "set: export HADOOP_CONF_DIR=" in said.stdout and "looked at as yarn-client" in said.stdout
+    assert said.stdout.endswith("training would not start: 1 error\n")
 
 
 def test_doctor_of_local_processes_ends_with_status_0_and_speaks_json(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ slow = pytest.mark.slow
 # No launcher, no Spark of this process, no Python of its own: a program as a user starts it.
 CLEAN: dict[str, str | None] = {
     **{name: None for name in os.environ if name.startswith(("SPARK_", "PYSPARK_")) and name != "SPARK_HOME"},
+    # A session of this process, which other tests may have started by now, sets these.
+    **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")),
     "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # JVMs that live for seconds.
 }
 PRELUDE = """

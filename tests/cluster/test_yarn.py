@@ -23,11 +23,9 @@ pytest.importorskip("pyspark")
 
 import programs
 from cluster.losing import losing
-from orca import init_orca_context
-from orca.cluster import spark
 from orca.cluster.spark import Options, Request
 from orca.cluster.yarn import BESIDE_HEAP_MB, asked
-from orca.errors import ArgumentError, OrcaError
+from orca.errors import ArgumentError
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "fashion_mnist.py"
@@ -321,26 +319,37 @@ def test_too_small_a_queue_is_told_in_half_a_minute() -> None:
     assert {each["state"] for each in applications() if each["queue"].endswith("small")} == {"KILLED"}
 
 
-@pytest.fixture
-def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the session of other tests, which would be reused."""
-    monkeypatch.setattr(spark, "active_session", lambda: None)
+def refusals(*calls: str) -> list[str]:
+    """Return what a program is told that makes these calls of init_orca_context, and in which second."""
+    said = run(
+        f"""
+        import os, time
+        from orca import init_orca_context
+        from orca.errors import OrcaError
+        started = time.monotonic()
+        for call in {calls!r}:
+            try:
+                eval(call)
+            except OrcaError as error:
+                print(int(time.monotonic() - started), type(error).__name__, error)
+        """,
+        env={"HADOOP_CONF_DIR": None, "YARN_CONF_DIR": None},
+    )
+    return list(said.stdout.splitlines())
 
 
-@pytest.mark.usefixtures("no_session")
-def test_missing_settings_of_the_cluster_are_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ArgumentError, match="neither hadoop_conf nor HADOOP_CONF_DIR is given"):
-        init_orca_context(cluster_mode="yarn-client", cores=1)
-    with pytest.raises(ArgumentError, match="hadoop_conf is .*, which has no yarn-site.xml"):
-        init_orca_context(cluster_mode="yarn", cores=1, hadoop_conf=str(tmp_path))
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "none"))
-    with pytest.raises(ArgumentError, match="HADOOP_CONF_DIR is .*, which is not a folder"):
-        init_orca_context(cluster_mode="yarn-client", cores=1)
+def test_missing_settings_of_the_cluster_are_told_at_once(tmp_path: Path) -> None:
+    call = "init_orca_context(cluster_mode='yarn-client', cores=1{})"
+    none, empty, missing = refusals(
+        call.format(""),
+        call.format(f", hadoop_conf={str(tmp_path)!r}"),
+        f"os.environ.update(HADOOP_CONF_DIR={str(tmp_path / 'none')!r}) or " + call.format(""),
+    )
+    assert "ArgumentError" in none and "neither hadoop_conf nor HADOOP_CONF_DIR is given" in none
+    assert f"hadoop_conf is {tmp_path}, which has no yarn-site.xml" in empty
+    assert f"HADOOP_CONF_DIR is {tmp_path / 'none'}, which is not a folder" in missing
 
 
-@pytest.mark.usefixtures("no_session")
 def test_a_dead_resource_manager_is_told_at_once(tmp_path: Path) -> None:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))  # taken, and nobody listens
@@ -349,11 +358,10 @@ def test_a_dead_resource_manager_is_told_at_once(tmp_path: Path) -> None:
             "<configuration><property><name>yarn.resourcemanager.address</name>"
             f"<value>{address}</value></property></configuration>"
         )
-        started = time.monotonic()
-        with pytest.raises(OrcaError, match=f"no ResourceManager of YARN answers at {address}"):
-            init_orca_context(cluster_mode="yarn-client", cores=1, hadoop_conf=str(tmp_path))
-        assert time.monotonic() - started < 10
-        assert os.environ.get("HADOOP_CONF_DIR") != str(tmp_path)
+        call = f"init_orca_context(cluster_mode='yarn-client', cores=1, hadoop_conf={str(tmp_path)!r})"
+        [told] = refusals(call)
+    assert f"OrcaError no ResourceManager of YARN answers at {address}" in told
+    assert int(told.split()[0]) < 10
 
 
 def test_a_program_without_a_file_cannot_go_to_the_cluster() -> None:
