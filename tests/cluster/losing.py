@@ -22,7 +22,7 @@ class Trouble(Callback):
     def after_train_iter(self, runner):
         if runner.rank == 1 and runner.global_step == 7 and os.path.exists({str(mark)!r}):
             os.unlink({str(mark)!r})
-            [executor] = [each for each in psutil.Process().parents() if "ExecutorBackend" in " ".join(each.cmdline())]
+            executor = next(each for each in psutil.Process().parents() if each.name() == "java")
             executor.send_signal(signal.SIGKILL)
 
 def train(backend, **more):

@@ -27,7 +27,7 @@ def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(
     context = "cluster_mode='standalone', cores=1, num_nodes=2, memory='512m', driver_memory='1g'"
     said = run_program(losing(context, mark), timeout=240)
     assert said.stdout.split()[-3:] == ["False", "True", "True"]
-    assert "Failure 1 of the 1 that max_failures allows: going on after step 6" in said.stderr
+    assert re.search(r"Failure 1 of the 1 that max_failures allows: going on after step \d+", said.stderr)
 
 
 def test_training_says_the_one_setting_it_needs_with_dynamic_allocation(run_program: Callable[..., Any]) -> None:

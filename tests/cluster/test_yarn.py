@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -129,7 +130,7 @@ def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(tmp_p
     mark.touch()
     said = run(losing(f"cluster_mode='yarn-client', **{SMALL!r}", mark))
     assert said.stdout.split()[-3:] == ["False", "True", "True"]
-    assert "Failure 1 of the 1 that max_failures allows: going on after step 6" in said.stderr
+    assert re.search(r"Failure 1 of the 1 that max_failures allows: going on after step \d+", said.stderr)
 
 
 @pytest.mark.yarn
