@@ -110,6 +110,6 @@ def test_a_node_that_is_cut_off_is_named_and_the_run_goes_on_with_the_other(
         """,
         timeout=300,
     )
-    assert re.search(r"named True rank \d on 10\.77\.2\.2 was lost", said.stdout), said.stdout
+    assert re.search(r"named True rank \d on \S+ was lost", said.stdout), said.stdout
     assert "went on 40 True" in said.stdout
     assert "going on with 1 of 2 workers" in said.stderr
