@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orca.cluster.spark import listed
 from orca.core.hdfs import read_settings
 from orca.errors import ArgumentError, OrcaError
 
@@ -57,11 +58,20 @@ def settings_of(folder: Path) -> dict[str, str]:
 
 def resource_managers(settings: Mapping[str, str]) -> list[str]:
     """Return host:port of every ResourceManager that programs are given to."""
-    names = [name.strip() for name in settings.get("yarn.resourcemanager.ha.rm-ids", "").split(",") if name.strip()]
+    return _of_manager(settings, "address", 8032)
+
+
+def manager_pages(settings: Mapping[str, str]) -> list[str]:
+    """Return host:port of the web pages of every ResourceManager."""
+    return _of_manager(settings, "webapp.address", 8088)
+
+
+def _of_manager(settings: Mapping[str, str], what: str, port: int) -> list[str]:
+    names = listed(settings.get("yarn.resourcemanager.ha.rm-ids"))
     found = []
     for end in [f".{name}" for name in names] or [""]:
         host = settings.get(f"yarn.resourcemanager.hostname{end}", "")
-        found.append(settings.get(f"yarn.resourcemanager.address{end}") or (f"{host}:8032" if host else ""))
+        found.append(settings.get(f"yarn.resourcemanager.{what}{end}") or (f"{host}:{port}" if host else ""))
     return [address for address in found if address and not address.startswith("0.0.0.0")]
 
 
@@ -71,7 +81,7 @@ def name_nodes(settings: Mapping[str, str]) -> list[str]:
     if told is None:
         return []
     service = told.group(1)
-    names = [name.strip() for name in settings.get(f"dfs.ha.namenodes.{service}", "").split(",") if name.strip()]
+    names = listed(settings.get(f"dfs.ha.namenodes.{service}"))
     if names:
         told_addresses = (settings.get(f"dfs.namenode.rpc-address.{service}.{name}", "") for name in names)
         return [address for address in told_addresses if address]
@@ -106,6 +116,7 @@ class Application:
     final: str
     diagnostics: str
     tracking: str
+    containers: int = 0  # its master's too
 
     @property
     def ended(self) -> bool:
@@ -217,11 +228,6 @@ class Hadoop:
         attempts = self.yarn.getApplicationAttempts(self._id(number))
         return any(str(each.getYarnApplicationAttemptState().toString()) not in waiting for each in attempts)
 
-    def containers(self, number: str) -> int:
-        """Return how many containers an application has, its master's too."""
-        usage = self.yarn.getApplicationReport(self._id(number)).getApplicationResourceUsageReport()
-        return int(usage.getNumUsedContainers()) if usage is not None else 0
-
     def kill(self, number: str) -> None:
         """End an application."""
         self.yarn.killApplication(self._id(number))
@@ -237,10 +243,12 @@ class Hadoop:
         return self.jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(number)
 
     def _told(self, report: Any) -> Application:
+        usage = report.getApplicationResourceUsageReport()
         return Application(
             str(report.getApplicationId().toString()),
             str(report.getYarnApplicationState().toString()),
             str(report.getFinalApplicationStatus().toString()),
             str(report.getDiagnostics() or "").strip(),
             str(report.getTrackingUrl() or ""),
+            int(usage.getNumUsedContainers()) if usage is not None else 0,
         )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from orca.cluster.spark import is_connect, slots
+from orca.cluster.spark import is_connect, is_dynamic, slots
 from orca.errors import OrcaError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def prove(session: SparkSession) -> None:
     Raises:
         OrcaError: One does not; it says the host, the package, both versions and what to do.
     """
-    dynamic = str(session.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+    dynamic = is_dynamic(session)
     # As many tasks as can run at once, all at once: every executor has some of them.
     count = max(1, slots(session) or 1)
     frame = session.range(0, count, 1, count)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ DEFAULTS = {
     "spark.driver.maxResultSize": "0",
     "spark.python.worker.reuse": "true",
 }
+DYNAMIC = "spark.dynamicAllocation.enabled"
 # An executor whose machine is cut off is given up after half a minute; Spark's own pace is two or three minutes.
 QUICK_TO_NOTICE = {
     "spark.executor.heartbeatInterval": "5s",
@@ -110,15 +112,15 @@ class Request:
     log_output: bool = False
 
 
-class Kind:
+class Kind(ABC):
     """Be a kind of cluster."""
 
     ARCHIVES = "spark.archives"  # the setting that names archives which go along
     brings = True  # whether files of the driver's machine go along; not where they came with the program
 
+    @abstractmethod
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Bring up what the kind needs, to be closed with `life`, and return the Spark settings that reach it."""
-        raise NotImplementedError
 
     def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
         """Return the settings for which the driver's JVM is needed."""
@@ -128,7 +130,7 @@ class Kind:
         """Watch over the building of the session."""
         return nullcontext()
 
-    def check(self, session: SparkSession, request: Request) -> None:
+    def check(self, session: SparkSession, request: Request) -> None:  # noqa: B027 - most have nothing to check
         """Raise where the new session cannot work."""
 
 
@@ -221,6 +223,11 @@ def active_session() -> SparkSession | None:
 def is_connect(session: Any) -> bool:
     """Say whether a session is a Spark Connect one, which has no SparkContext and no RDD."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def is_dynamic(session: SparkSession) -> bool:
+    """Say whether Spark takes and gives back executors as it likes."""
+    return str(session.conf.get(DYNAMIC, "false")).lower() == "true"
 
 
 def slots(session: SparkSession) -> int | None:

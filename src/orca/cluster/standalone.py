@@ -23,6 +23,7 @@ from orca.cluster.spark import (
     Kind,
     Request,
     executors,
+    is_dynamic,
     log4j,
     on_this_machine,
     private_folder,
@@ -60,8 +61,7 @@ class Standalone(Kind):
 
     def check(self, session: SparkSession, request: Request) -> None:
         """Raise where the cluster gave no executor at all: the first job would wait for ever."""
-        dynamic = str(session.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
-        if executors(session) == 0 and not dynamic:
+        if executors(session) == 0 and not is_dynamic(session):
             raise OrcaError(
                 f"{session.sparkContext.master} gave no executor with {request.cores} cores and {request.memory} of "
                 f"memory within {PATIENCE:.0f} s. Its workers are too small, taken or not there: look at the master's "

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orca.cluster import environment, yarn
-from orca.cluster.hadoop import Application, Hadoop, configuration_folder, settings_of
+from orca.cluster.hadoop import Application, Hadoop, configuration_folder, manager_pages, settings_of
 from orca.cluster.java import ensure_java
 from orca.cluster.spark import (
     LAUNCH_DEFAULTS,
@@ -248,21 +248,13 @@ class Watch:
 
     def _log_address(self, found: Application) -> str:
         """Return where the node of the application master serves the log; '' before it runs."""
-        told = _fetch(f"{self._manager()}/ws/v1/cluster/apps/{found.id}")
+        pages = manager_pages(self.settings)
+        if not pages:
+            raise ValueError("yarn-site.xml does not tell the ResourceManager's web address")
+        told = _fetch(f"http://{pages[0]}/ws/v1/cluster/apps/{found.id}")
         page = json.loads(told)["app"].get("amContainerLogs", "")
         parts = re.fullmatch(r"(https?://[^/]+)/node/containerlogs/([^/]+)/.*", page)
         return f"{parts.group(1)}/ws/v1/node/containers/{parts.group(2)}/logs" if parts else ""
-
-    def _manager(self) -> str:
-        names = [""] + [
-            f".{name.strip()}" for name in self.settings.get("yarn.resourcemanager.ha.rm-ids", "").split(",")
-        ]
-        for end in names:
-            address = self.settings.get(f"yarn.resourcemanager.webapp.address{end}")
-            host = self.settings.get(f"yarn.resourcemanager.hostname{end}")
-            if address or host:
-                return f"http://{address or f'{host}:8088'}"
-        raise ValueError("yarn-site.xml does not tell the ResourceManager's web address")
 
 
 def status_of(found: Application) -> int:

@@ -29,6 +29,7 @@ from orca.cluster.hadoop import (
     resource_managers,
     settings_of,
 )
+from orca.cluster.ray import size_of
 from orca.cluster.spark import (
     PATIENCE,
     QUICK_TO_NOTICE,
@@ -36,6 +37,7 @@ from orca.cluster.spark import (
     Options,
     Request,
     executors,
+    is_dynamic,
     listed,
     set_environment,
     spark_home,
@@ -158,7 +160,7 @@ def asked(request: Request) -> dict[str, str]:
         "spark.executor.instances": str(request.num_nodes),
         "spark.executor.cores": str(request.cores),
         "spark.executor.memory": request.memory,
-        "spark.executor.memoryOverhead": f"{_megabytes(request.memory) // 10 + BESIDE_HEAP_MB}m",
+        "spark.executor.memoryOverhead": f"{size_of(request.memory, 'memory') // 10 // (1 << 20) + BESIDE_HEAP_MB}m",
         # `check` waits for the executors, and tells what they are waited for.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
         **QUICK_TO_NOTICE,
@@ -329,7 +331,7 @@ def no_container(hadoop: Hadoop, found: Application, seconds: float) -> str:
 
 def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) -> None:
     """Return when the executors are there; raise when none comes, and warn when some do not."""
-    if str(session.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
+    if is_dynamic(session):
         return
     context = session.sparkContext
     number = str(context.applicationId)
@@ -341,7 +343,7 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
         app = hadoop.application(number)
         if app.ended:
             raise OrcaError(ended(number, app.diagnostics))
-        coming = hadoop.containers(number) - 1  # one is the application master's
+        coming = app.containers - 1  # one is the application master's
         if now - began > LONGEST or (coming <= there and now - last > patience):
             break
         if coming > there:
@@ -367,7 +369,3 @@ def _reason(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     told = [line for line in lines if "Exception: " in line]
     return (told or lines or [type(error).__name__])[0].strip()
-
-
-def _megabytes(memory: str) -> int:
-    return int(memory[:-1]) * {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}[memory[-1]] >> 10

@@ -23,7 +23,7 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from orca.cluster.ray import held
-from orca.cluster.spark import active_session, driver_host, executors, is_connect, nodes, slots
+from orca.cluster.spark import DYNAMIC, active_session, driver_host, executors, is_connect, is_dynamic, nodes, slots
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
 from orca.core.telemetry import Hub
@@ -32,8 +32,7 @@ from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
 _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
-_NOTICED_WITHIN = 90.0  # seconds in which Spark gives a silent executor up
-_DYNAMIC = "spark.dynamicAllocation.enabled"
+_NOTICED_WITHIN = 45.0  # seconds in which Spark gives a silent executor up (cluster.spark.QUICK_TO_NOTICE)
 _RESULT = "rank int, part int, payload binary"
 _MARK = "orca rank {rank} on {host}"
 
@@ -94,10 +93,10 @@ class SparkEngine:
     def _check_slots(self) -> None:
         """Refuse at once what Spark would wait for or fail at: all ranks must run at the same time."""
         local = re.match(r"local(\[|$)", self.session.conf.get("spark.master") or "")
-        if not local and str(self.session.conf.get(_DYNAMIC, "false")).lower() == "true":
+        if not local and is_dynamic(self.session):
             raise ArgumentError(
                 "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
-                f"conf={{'{_DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {_DYNAMIC}=false and "
+                f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
         deadline = time.monotonic() + _SLOT_PATIENCE
