@@ -52,6 +52,7 @@ def test_every_dtype_and_shape_comes_back(tmp_path: Path, dtype: str, shape: tup
 @pytest.mark.parametrize("chunk_bytes", [1, 1000, 20_000, 1 << 20])
 def test_take_is_what_numpy_takes(tmp_path: Path, chunk_bytes: int, mapped: int, monkeypatch) -> None:
     monkeypatch.setattr(spool_module, "_MAPPED", mapped)  # the small one makes take go piece by piece
+    monkeypatch.setattr(spool_module, "_held", lambda: 0)
     random = np.random.default_rng(chunk_bytes)
     x = random.normal(size=(2000, 5, 7)).astype(np.float32)
     y = random.integers(0, 9, 2000)
@@ -74,6 +75,7 @@ def test_take_is_what_numpy_takes(tmp_path: Path, chunk_bytes: int, mapped: int,
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 3)])
 def test_rows_of_several_texts_come_back(tmp_path: Path, shape: tuple[int, ...], mapped: int, monkeypatch) -> None:
     monkeypatch.setattr(spool_module, "_MAPPED", mapped)  # the small one makes take go piece by piece
+    monkeypatch.setattr(spool_module, "_held", lambda: 0)
     random = np.random.default_rng(0)
     words = np.array([f"wörd {each}" * (each % 3) for each in range(500)], object)
     texts = words[random.integers(0, 500, (2000, *shape))]
@@ -241,6 +243,23 @@ def test_a_full_disk_is_told_with_the_bytes_written(tmp_path: Path) -> None:
     gc.collect()
     assert list(tmp_path.iterdir()) == []
     assert open_files() <= before
+
+
+def test_pages_stay_mapped_while_they_are_few_beside_what_the_process_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[int] = []
+    forget = Spool._forget_pages
+    monkeypatch.setattr(Spool, "_forget_pages", lambda spool: (forgotten.append(1), forget(spool)))
+    monkeypatch.setattr(spool_module, "_MAPPED", 1 << 20)
+    rows = np.random.default_rng(0).permutation(1000)
+    for held, times in ((0, 12), (1 << 30, 0)):  # 12 MB, 128 rows of it and their neighbours at a time
+        monkeypatch.setattr(spool_module, "_held", lambda held=held: held)
+        with written(tmp_path, [[np.ones((100, 3, 32, 32), np.float32)]] * 10, 1 << 20) as spool:
+            forgotten.clear()
+            for start in range(0, 1000, 128):
+                assert spool.take(rows[start : start + 128])[0].all()
+        assert len(forgotten) >= times if times else not forgotten
 
 
 PEAK = """

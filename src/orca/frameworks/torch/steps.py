@@ -6,6 +6,7 @@ An epoch that goes on in its midst draws what it would have drawn, as no step de
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from orca.core.source import Batch
 from orca.core.tree import flatten
 from orca.frameworks.torch.tensors import Place
 
+_AHEAD = 2  # batches: while one travels, the next is read, however uneven the reader's and the trainer's pace
 _STRIDE = 0x9E3779B97F4A7C15  # an odd number: seeds of neighbouring steps are far apart
 
 
@@ -54,20 +56,21 @@ class Steps:
             yield step, batch
 
     def _on_gpu(self, base: int) -> Iterator[tuple[int, Batch]]:
-        """Yield batches that were read, and sent on their way, while the one before was trained on."""
+        """Yield batches that were read, and sent on their way, while those before were trained on."""
         stream = torch.cuda.Stream(self.place.device)
         read = self._read(base)
 
-        def ahead() -> tuple[int, Batch] | None:
+        def ahead() -> tuple[int, Batch, torch.cuda.Event] | None:
             step, batch = next(read, (0, None))
-            return None if batch is None else (step, self._sent(batch, stream))
+            return None if batch is None else (step, self._sent(batch, stream), stream.record_event())
 
         with ThreadPoolExecutor(1, "orca-reader") as reader:
-            coming = reader.submit(ahead)
-            while (ready := coming.result()) is not None:
-                torch.cuda.current_stream(self.place.device).wait_stream(stream)  # before more is sent there
-                coming = reader.submit(ahead)
-                yield ready
+            coming = deque(reader.submit(ahead) for _ in range(_AHEAD))
+            while (ready := coming.popleft().result()) is not None:
+                step, batch, arrived = ready
+                torch.cuda.current_stream(self.place.device).wait_event(arrived)
+                coming.append(reader.submit(ahead))
+                yield step, batch
 
     def _sent(self, batch: Batch, stream: torch.cuda.Stream) -> Batch:
         with torch.cuda.stream(stream):
