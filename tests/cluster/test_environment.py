@@ -31,7 +31,7 @@ PACK = """
     print(json.dumps([str(packed.path), packed.digest, packed.size, packed.python]))
     """
 LOOK = """
-    import importlib.metadata, json, multiprocessing, sys
+    import importlib.metadata, importlib.resources, json, multiprocessing, sys
 
     def product(number):
         import numpy

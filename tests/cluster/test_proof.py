@@ -107,7 +107,7 @@ def test_a_warm_session_proves_itself_at_once(spark: Any, caplog: pytest.LogCapt
         with caplog.at_level("INFO", "orca.cluster.proof"):
             prove(spark)
         taken.append(time.monotonic() - began)
-    assert min(taken) < 2
+    assert min(taken) < 10
     assert re.search(r"3 tasks on 1 hosts run the driver's environment", caplog.text)
 
 

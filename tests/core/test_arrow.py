@@ -246,7 +246,9 @@ def test_what_is_no_column_is_refused() -> None:
 @pytest.mark.parametrize("rows", [1, 4, 100])
 def test_stretches_hold_whole_multiples_of_rows_in_their_order(sizes: list[int], rows: int) -> None:
     ends = np.cumsum(sizes).tolist()
-    batches = [pa.record_batch({"a": np.arange(end - size, end)}) for size, end in zip(sizes, ends, strict=True)]
+    batches = [
+        pa.RecordBatch.from_pydict({"a": np.arange(end - size, end)}) for size, end in zip(sizes, ends, strict=True)
+    ]
     made = [[to_numpy(part.column(0), "a") for part in stretch] for stretch in stretches(batches, rows)]
     counts = [sum(map(len, stretch)) for stretch in made]
     assert all(count % rows == 0 for count in counts[:-1]) and all(counts)
@@ -261,7 +263,7 @@ def test_stretches_take_no_more_batches_than_they_need() -> None:
     def noted():
         for number in range(9):
             taken.append(number)
-            yield pa.record_batch({"a": np.arange(3)})
+            yield pa.RecordBatch.from_pydict({"a": np.arange(3)})
 
     next(stretches(noted(), 7))
     assert taken == [0, 1, 2]

@@ -90,7 +90,7 @@ def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.
     the rows around the border of two batches are ever put together.
 
     Example:
-        >>> batch = pa.record_batch({"a": [1, 2, 3, 4, 5]})
+        >>> batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3, 4, 5]})
         >>> [[len(part) for part in stretch] for stretch in stretches([batch, batch], 2)]
         [[4], [1, 1], [4]]
     """

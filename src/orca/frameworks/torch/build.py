@@ -59,6 +59,11 @@ def build_schedulers(creator: Any, optimizers: list[torch.optim.Optimizer], conf
     return schedulers
 
 
+def scheduler_state(scheduler: Any) -> dict[str, Any]:
+    """Return a scheduler's state; torch before 2.5 has functions in it that a scheduler of the kind has anyway."""
+    return {name: value for name, value in scheduler.state_dict().items() if not inspect.isroutine(value)}
+
+
 def build_loss(loss: Any, config: dict[str, Any]) -> Any:
     """Return a callable loss: a module, a function of output and target, or what a class or creator makes."""
     if loss is None or isinstance(loss, nn.Module):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from frameworks.torch.alone import needs_full_shards
 from frameworks.torch.callbacks.fitting import X, Y, difference, estimator, fit, weights
 from orca.callbacks import Callback, EarlyStopping
 from orca.errors import ArgumentError, CallbackFailed
@@ -51,7 +52,13 @@ def test_mode_is_guessed_by_the_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sync", "ranks"), [("replicated", 1), ("replicated", 2), ("sharded", 2), ("fully sharded", 2)]
+    ("sync", "ranks"),
+    [
+        ("replicated", 1),
+        ("replicated", 2),
+        ("sharded", 2),
+        pytest.param("fully sharded", 2, marks=needs_full_shards),
+    ],
 )
 def test_best_weights_come_back_on_every_rank(sync: str, ranks: int) -> None:
     def trained(*callbacks: Callback, epochs: int) -> Any:
