@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pickle
+import sys
 import tempfile
+import threading
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +19,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from frameworks.torch.alone import AloneEngine
+from frameworks.torch.alone import AloneEngine, needs_full_shards
 from orca import Estimator
+from orca.callbacks import Callback
 from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.metrics import Accuracy
 from orca.errors import ArgumentError, DataError, MissingDependency, WorkerFailed
@@ -554,21 +560,11 @@ def test_two_outputs_are_compared_with_two_targets() -> None:
 # Several workers, on this machine
 
 
-def fully_shards() -> bool:
-    from orca.frameworks.torch.fsdp import _fully_shard
-
-    try:
-        _fully_shard(torch.device("cpu"))
-    except ArgumentError:
-        return False
-    return True
-
-
 def smooth(config: dict[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 2)).double()
 
 
-@pytest.mark.skipif(not fully_shards(), reason="torch before 2.8 cannot shard fully between CPUs")
+@needs_full_shards
 def test_a_sharded_model_learns_what_a_whole_one_does() -> None:
     data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))  # all ranks see the same batches
     how = {"epochs": 2, "batch_size": 3, "validation_data": data}  # the last step has one row: a rank has none
@@ -594,6 +590,129 @@ def test_a_sharded_model_learns_what_a_whole_one_does() -> None:
     later = estimator(smooth, clip_norm=0.5)
     later.load_state_dict(sharded.get_state_dict())  # the optimizer's state too fits any number of workers
     assert later.fit(data, batch_size=3)[0] == pytest.approx(whole.fit(data, batch_size=3)[0], rel=1e-9)
+
+
+def anonymous() -> int:
+    """Return the bytes that this process holds in memory of its own."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
+
+
+class Scales(Callback):
+    """Weigh a rank: how much it holds at most, above what it held before its model was built."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def watch() -> None:
+        held = vars(sys.modules["orca"])["_held"] = [anonymous()] * 2  # before, and at most
+
+        def look() -> None:
+            while True:
+                held[1] = max(held[1], anonymous())
+                time.sleep(0.002)
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def after_run(self, runner: Any) -> None:
+        before, most = vars(sys.modules["orca"])["_held"]
+        (self.folder / f"{runner.rank}.{uuid.uuid4().hex}").write_text(str(most - before))
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(1536), nn.Linear(1536, 1536)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.inner(self.norm(x)))
+
+
+def wide(config: dict[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 1536), *[Wide() for _ in range(16)], nn.Linear(1536, 2))
+
+
+@needs_full_shards
+def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path) -> None:
+    data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))
+    folder = str(tmp_path / "models")
+
+    def sharded() -> Estimator:
+        return Estimator.from_torch(
+            model=smooth,
+            optimizer=adam,
+            loss=nn.CrossEntropyLoss(),
+            metrics=[Accuracy()],
+            backend="local",
+            workers_per_node=2,
+            seed=7,
+            shard_model=True,
+            model_dir=folder,
+            scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7),
+            use_tqdm=False,
+        )
+
+    def same(one: Estimator, other: Estimator) -> None:
+        for mine, theirs in zip(weights(one), weights(other), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
+
+    whole = estimator(
+        smooth,
+        metrics=[Accuracy()],
+        scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7),
+    )
+    made = sharded()
+    for epochs in (2, 1):
+        lines, others = (one.fit(data, epochs=epochs, batch_size=3) for one in (made, whole))
+        for line, other in zip(lines, others, strict=True):
+            assert line == pytest.approx(other, rel=1e-9)
+        same(made, whole)
+        assert len(pickle.dumps(made._state.to_send())) < 2000  # where it is, not what it is
+    steps = made._state.steps
+    assert made._state.stored == path_of(newest_run(folder), steps)
+    assert made.evaluate(data, batch_size=3) == pytest.approx(whole.evaluate(data, batch_size=3), rel=1e-9)
+    np.testing.assert_allclose(made.predict(X), whole.predict(X), rtol=1e-9)
+
+    later = sharded().load(made._state.stored)  # under model_dir: it need not travel
+    assert later._state.stored
+    away = sharded().load(made.save(str(tmp_path / "away")))
+    assert away._state.stored is None
+    again = sharded()
+    assert again.fit(data, epochs=1, batch_size=3, resume=True) == lines  # nothing is left to be done
+    expected = whole.fit(data, batch_size=3)[0]
+    for one in (later, away, again):
+        assert one.fit(data, batch_size=3)[0] == pytest.approx(expected, rel=1e-9)
+        same(one, whole)
+
+
+@needs_full_shards
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
+def test_no_worker_holds_a_sharded_model_as_a_whole(tmp_path: Path) -> None:
+    made = Estimator.from_torch(
+        model=wide,
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9),
+        loss=nn.CrossEntropyLoss(),
+        backend="local",
+        workers_per_node=4,
+        seed=7,
+        shard_model=True,
+        model_dir=str(tmp_path / "models"),
+        initialization_hook=Scales.watch,
+        use_tqdm=False,
+    )
+    (told := tmp_path / "told").mkdir()
+    for _ in range(2):  # from a creator, then from the state before
+        made.fit((X, Y), epochs=1, batch_size=8, callbacks=[Scales(told)])
+    made.evaluate((X, Y), batch_size=8, callbacks=[Scales(told)])
+    weighed = sorted((path.name, int(path.read_text())) for path in told.iterdir())
+    assert len(weighed) == 12
+    whole = 4 * sum(param.numel() for param in wide({}).parameters())
+    needed = 3 * whole  # weights, gradients and momentum
+    assert whole > 140e6
+    told_of = [f"rank {name[0]}: {grown / 1e6:.0f} MB" for name, grown in weighed]
+    assert max(grown for _, grown in weighed) < 0.6 * needed, told_of
 
 
 # Several workers, on Spark

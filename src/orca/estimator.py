@@ -142,7 +142,8 @@ class Estimator:
             ema: The decay of a moving average of the weights, with which to evaluate and predict.
             deterministic: Whether torch may use deterministic algorithms alone.
             sync_batchnorm: Whether batch normalization sees the rows of all workers.
-            shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2).
+            shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2), for a model
+                that is larger than a worker; with model_dir on shared storage its state stays there.
             find_unused_parameters: Whether some parameters may take no part in a step.
 
         Raises:
@@ -278,9 +279,12 @@ class Estimator:
         )
         metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
         state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume)
-        job = FitJob(self.learner, plan, metrics, state)
+        job = FitJob(self.learner, plan, metrics, state and state.to_send())
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures)
         self._state = next(state for _, state in results if state is not None)
+        if plan.stores:
+            self._state, _ = self._read(path_of(plan.checkpoint_folder, self._state.steps))
+            self._state.position = None
         histories = [history for history, _ in results]
         self._remember(histories[0], metrics)
         if reduce_results:
@@ -291,19 +295,29 @@ class Estimator:
         self, plan: FitPlan, trigger: Any, keep: int | None, resume: bool
     ) -> tuple[State | None, FitPlan]:
         """Return the state to begin with, and the plan with its checkpoints."""
-        if trigger is None:
+        stores = self.learner.spread and bool(self.model_dir)
+        if trigger is None and not stores:
             return self._state, plan
         if not self.model_dir:
             raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
         state, folder = self._state, run_folder(self.model_dir)
         if resume and (found := newest_run(self.model_dir)) is not None:
-            state, folder = self.learner.load_state(path_of(found))[0], found
+            state, folder = self._read(path_of(found))[0], found
             if state.position is not None:
                 plan = replace(plan, seed=state.position["seed"])
             logger.info("going on with the fit in %s after %d steps", found, state.steps)
+        trigger = None if trigger is None else trigger_of(trigger)
         return state, replace(
-            plan, checkpoint_trigger=trigger_of(trigger), checkpoint_folder=folder, checkpoint_keep=keep
+            plan, checkpoint_trigger=trigger, checkpoint_folder=folder, checkpoint_keep=keep, stores=stores
         )
+
+    def _read(self, path: str, weights_only: bool = True) -> tuple[State, Any]:
+        """Return what load_state reads; a state under model_dir that may be too large to travel tells its path."""
+        if not (self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")):
+            found: tuple[State, Any] = self.learner.load_state(path, weights_only)
+            return found
+        state, model = self.learner.load_state(path, weights_only, mapped=True)
+        return replace(state, stored=path), model
 
     def _run_through(
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
@@ -318,7 +332,7 @@ class Estimator:
                     raise
                 kept = versions(job.plan.checkpoint_folder) if job.plan.checkpoint_trigger else []
                 if kept:
-                    job = replace(job, state=self.learner.load_state(path_of(job.plan.checkpoint_folder))[0])
+                    job = replace(job, state=self._read(path_of(job.plan.checkpoint_folder))[0].to_send())
                 logger.warning(
                     "%s\nFailure %d of the %d that max_failures allows: going on %s.",
                     *(error, failure, max_failures, f"after step {kept[-1]}" if kept else "from where this fit began"),
@@ -390,7 +404,7 @@ class Estimator:
             self.learner,
             source.batch_size,
             metrics,
-            self._state,
+            self._state and self._state.for_answers(),
             self.seed,
             num_steps,
             profile,
@@ -521,7 +535,7 @@ class Estimator:
             weights_only: False lets a pickled file run its code: only for files you trust.
             other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
-        self._state, model = self.learner.load_state(self._path("load", path, other_names), weights_only)
+        self._state, model = self._read(self._path("load", path, other_names), weights_only)
         self._state.position = None  # a new fit begins here; resume=True goes on with an interrupted one
         if model is not None or loss is not None:
             self.learner = self.learner.with_parts(model, loss)
@@ -542,7 +556,7 @@ class Estimator:
             ArgumentError: There is no such checkpoint; lists those that there are.
         """
         folder = path if versions(path, prefix) else newest_run(path, prefix) or path
-        self._state, _ = self.learner.load_state(path_of(folder, version, prefix))
+        self._state, _ = self._read(path_of(folder, version, prefix))
         self._state.position = None
         return self
 

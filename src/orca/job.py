@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FitJob:
-    """Train on every rank; each returns its History, rank 0 the State as well."""
+    """Train on every rank; each returns its History, rank 0 the State as well: without payload where that is stored."""
 
     learner: Learner
     plan: FitPlan
@@ -55,7 +55,7 @@ class FitJob:
         try:
             with _keeper(learner, plan, world) as keeper:
                 history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, keeper)
-                state = learner.state()
+                state = State() if plan.stores else learner.state()
         finally:
             learner.leave()
         state.epoch = since.first_epoch + len(history.epochs)
@@ -167,7 +167,7 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
 @contextmanager
 def _keeper(learner: Any, plan: FitPlan, world: World) -> Iterator[Keeper | None]:
     """Give rank 0 the keeper of the checkpoints that the plan asks for."""
-    if plan.checkpoint_trigger is None or world.rank:
+    if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
         return
     with Keeper(plan.checkpoint_folder, learner.save_state, keep=plan.checkpoint_keep) as keeper:

@@ -171,6 +171,7 @@ class LinearLearner(NoCallbacks):
     rate: float = 0.1
     momentum: float = 0.0
     pauses = True
+    spread = False
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Draw the weights from the seed, or take over those of a state."""

@@ -87,6 +87,25 @@ def test_a_file_and_a_folder_of_this_machine_are_put_there(place: str, tmp_path:
     assert content(f"{place}/file") == {"": b"12"}
 
 
+def test_files_may_be_written_by_functions_and_read_from_this_machine(place: str) -> None:
+    def make(path: str) -> None:
+        Path(path).write_bytes(b"made")
+
+    def fail(path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise RuntimeError("no more")
+
+    files.write(f"{place}/folder", {"weights": make, "state.json": b"{}"}, KNOWN)
+    with pytest.raises(RuntimeError, match="no more"):
+        files.write(f"{place}/failed", {"weights": fail, "state.json": b"{}"}, KNOWN)
+    assert content(place) == {"folder/weights": b"made", "folder/state.json": b"{}"}
+    fs, spot = files.filesystem(f"{place}/folder/weights")
+    with files.here(fs, spot) as path:
+        assert Path(path).read_bytes() == b"made"
+        assert (path == spot) == files.is_local(fs)
+    assert Path(path).exists() == files.is_local(fs)
+
+
 def test_a_folder_with_other_things_is_not_replaced(place: str) -> None:
     files.write(f"{place}/mine", {"thesis.tex": b"years of work", "state.json": b""}, KNOWN)
     for known, named in ((KNOWN, "thesis.tex"), (None, "state.json")):

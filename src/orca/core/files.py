@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -66,12 +67,17 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
         ) from error
 
 
-def write(path: str, files: Mapping[str, bytes], known: Collection[str] | None, marker: str = MARKER) -> None:
+def write(
+    path: str,
+    files: Mapping[str, bytes | Callable[[str], None]],
+    known: Collection[str] | None,
+    marker: str = MARKER,
+) -> None:
     """Write a folder of these files, or one file (a single entry named ""): whole or not at all.
 
     Args:
         path: Any path that fsspec knows; its folders are made.
-        files: Contents by name.
+        files: Contents by name, or functions that write them to the path of a file of this machine.
         known: What a folder may hold that is replaced; None replaces no folder.
         marker: The file without which such a folder is nothing.
 
@@ -79,7 +85,8 @@ def write(path: str, files: Mapping[str, bytes], known: Collection[str] | None, 
         ArgumentError: There is a folder that holds other things.
     """
     refuse_foreign(path, known)
-    _fill(path, {name: _piping(data) for name, data in files.items()}, marker)
+    writers = {name: _making(data) if callable(data) else _piping(data) for name, data in files.items()}
+    _fill(path, writers, marker)
 
 
 def put(source: str, path: str, known: Collection[str] | None, marker: str = MARKER) -> None:
@@ -144,6 +151,18 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
         for left in (draft, old):
             if fs.exists(left):
                 fs.rm(left, recursive=True)
+
+
+@contextmanager
+def here(fs: Any, place: str) -> Iterator[str]:
+    """Give the path of a file on this machine: the file itself, or a copy that is gone afterwards."""
+    if is_local(fs):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+        file = os.path.join(folder, "file")
+        fs.get_file(place, file)
+        yield file
 
 
 def remove(path: str, marker: str = MARKER) -> None:
@@ -241,6 +260,19 @@ def _fill(path: str, writers: Mapping[str, Callable[[Any, str], None]], marker: 
 
 def _piping(data: bytes) -> Callable[[Any, str], None]:
     return lambda fs, spot: fs.pipe_file(spot, data)
+
+
+def _making(make: Callable[[str], None]) -> Callable[[Any, str], None]:
+    def to_spot(fs: Any, spot: str) -> None:
+        if is_local(fs):
+            make(spot)
+            return
+        with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+            file = os.path.join(folder, "file")
+            make(file)
+            fs.put_file(file, spot)
+
+    return to_spot
 
 
 def _putting(source: str) -> Callable[[Any, str], None]:

@@ -38,6 +38,7 @@ class FitPlan:
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
         checkpoint_folder: Where checkpoints go.
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
+        stores: Whether the state stays in `checkpoint_folder` at the end, instead of travelling back.
         end_trigger: When to stop before `epochs` are over.
         info: What the user tells her own training operator.
     """
@@ -58,6 +59,7 @@ class FitPlan:
     checkpoint_trigger: Trigger | None = None
     checkpoint_folder: str = ""
     checkpoint_keep: int | None = None
+    stores: bool = False
     end_trigger: Trigger | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -170,7 +172,8 @@ class State:
 
     `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
     a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
-    interrupted (a Position as JSON).
+    interrupted (a Position as JSON); `stored`, the path that the ranks read the payload from where it is too large to
+    travel.
     """
 
     epoch: int = 0
@@ -179,11 +182,16 @@ class State:
     output: OutputSpec | None = None
     input: OutputSpec | None = None
     position: dict[str, Any] | None = None
+    stored: str | None = None
+
+    def to_send(self) -> State:
+        """Return what travels to the ranks."""
+        return self if self.stored is None else replace(self, payload={})
 
     def for_answers(self) -> State:
         """Return what answering needs: the weights without the optimizers' state."""
         needed = ("models", "averages", "operator")
-        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload})
+        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()
 
 
 class Predictor(Protocol):
@@ -200,10 +208,11 @@ class Learner(Predictor, Protocol):
     """Be a model that can learn. Constructors remember; `join` builds.
 
     `pauses` says whether an epoch may be trained in several calls of `train`: then it can be kept, and gone on with,
-    in its midst.
+    in its midst. `spread` says that no rank holds the whole model, so that its state may be too large to travel.
     """
 
     pauses: bool
+    spread: bool
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model and optimizer on this rank, the same on every rank, and agree with the others."""

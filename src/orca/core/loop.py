@@ -61,6 +61,7 @@ def run_epochs(
     usual = plan.steps_per_epoch or train.steps
     learner.begin(plan, usual)
     done = since.losses  # of the epoch that was interrupted
+    kept = -1  # the steps behind the last checkpoint at the end of an epoch
     endless = _endless(train, since, plan)
     for epoch in count(since.first_epoch + len(since.lines) + 1):
         if _is_over(history, plan):
@@ -106,9 +107,12 @@ def run_epochs(
         moment = clock.epoch_ended(losses.steps + before, line, metrics)
         if clock.kept(moment):
             _keep(learner, keeper, pulse, since, history, Losses())
+            kept = history.steps
         done = Losses()
         if stops or (plan.end_trigger is not None and plan.end_trigger(moment)):
             break
+    if plan.stores and kept != history.steps:
+        _keep(learner, keeper, pulse, since, history, Losses())
     learner.finish()
     return history
 

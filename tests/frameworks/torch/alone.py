@@ -13,14 +13,30 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pytest
+import torch
 import torch.distributed as dist
 
 from orca.core.engine import Job, Settings, dumps, scratch, seal
 from orca.core.pulse import Pulse
 from orca.core.source import Shards
-from orca.core.world import TorchWorld, World, form
+from orca.core.world import TorchWorld, World, _leave, form
 from orca.engines.local import LocalEngine
+from orca.errors import ArgumentError
+from orca.frameworks.torch.fsdp import _fully_shard
 from orca.testing import shards_of
+
+
+def shards_fully() -> bool:
+    """Say whether this torch shards models between CPUs."""
+    try:
+        _fully_shard(torch.device("cpu"))
+    except ArgumentError:
+        return False
+    return True
+
+
+needs_full_shards = pytest.mark.skipif(not shards_fully(), reason="torch before 2.8 cannot shard fully between CPUs")
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,7 @@ def alone(pulse: Pulse) -> Iterator[TorchWorld]:
         traceback.clear_frames(error.__traceback__)  # they may hold a DistributedDataParallel
         gc.collect()
         if dist.is_initialized():
-            dist.destroy_process_group()
+            _leave(dist)
         raise
     finally:
         os.environ.pop("GLOO_SOCKET_IFNAME", None)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import alone, on_ranks
+from frameworks.torch.alone import alone, needs_full_shards, on_ranks, shards_fully
 from orca.core.pulse import Pulse
 from orca.core.world import World
 from orca.errors import ArgumentError
@@ -18,14 +18,6 @@ from orca.frameworks.torch.sync import Clipping, Replicated, Sync
 
 # Rows of each rank in each step: uneven, one alone, none.
 SHARES = {1: [[5], [4], [6], [5]], 2: [[4, 1], [0, 4], [3, 3], [5, 0]], 3: [[2, 0, 3], [1, 2, 1], [5, 0, 1], [2, 2, 1]]}
-
-
-try:
-    _fully_shard(torch.device("cpu"))
-    old = False
-except ArgumentError:
-    old = True
-needs_sums = pytest.mark.skipif(old, reason="torch before 2.8 cannot shard fully between CPUs")
 
 
 class Block(nn.Module):
@@ -181,7 +173,7 @@ def check_states(got: Any, expected: Any, what: str) -> None:
             )
 
 
-@needs_sums
+@needs_full_shards
 @pytest.mark.parametrize("size", SHARES)
 def test_any_number_of_ranks_trains_as_one_process_and_others_go_on(size: int) -> None:
     ranks = on_ranks(size, lambda world: {name: train_in_turns(name, size, world) for name in OPTIMIZERS})
@@ -231,7 +223,7 @@ def many_things(world: World) -> dict[str, Any]:
     return seen
 
 
-@needs_sums
+@needs_full_shards
 def test_cases_between_two_ranks() -> None:
     ranks = on_ranks(2, many_things)
     net, (x, y) = Net(), data(6, 0)
@@ -257,7 +249,7 @@ def test_repeated_blocks_and_large_parts_are_gathered_on_their_own() -> None:
     assert list(_blocks(model)) == [wide[0]]
 
 
-@needs_sums
+@needs_full_shards
 def test_what_cannot_be_sharded_is_refused() -> None:
     with alone(Pulse()) as world:
         net = nn.Linear(2, 1)
@@ -270,7 +262,7 @@ def test_what_cannot_be_sharded_is_refused() -> None:
 
 
 def test_a_torch_that_cannot_ask_for_sums_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not old:
+    if shards_fully():
         assert callable(_fully_shard(torch.device("cpu")))
         monkeypatch.delattr("torch.distributed.fsdp.FSDPModule.set_force_sum_reduction_for_comms")
     with pytest.raises(ArgumentError, match=r"between CPUs needs torch 2.8 or newer; got torch 2\."):

@@ -89,6 +89,7 @@ class KerasLearner:
     class_weight: dict[int, float] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     sync: str = "replicated"
+    spread = False
     pauses = False  # an epoch of Keras has metrics and callbacks of its own
 
     @classmethod

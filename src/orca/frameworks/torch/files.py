@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from orca.core.files import filesystem, write
+from orca.core.files import filesystem, here, write
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
 
@@ -35,6 +35,7 @@ _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, st
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda of: np.dtype(of[0]).type(of[1]),
     "array": lambda of: of.numpy(),
+    "unsigned": lambda of: of[1].numpy().view(of[0]),
     "counter": Counter,
     "ordered": OrderedDict,
     "defaultdict": lambda of: defaultdict(_FACTORIES[of[0]], of[1]),
@@ -44,8 +45,9 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "bytes": b64decode,
     "complex": lambda of: complex(*of),
 }
-# What torch.load reads without running code, and so a torch file holds as it is: for those who read it without Orca.
-_TORCH_READS = (Counter, OrderedDict, set, bytes, complex)
+# What torch.load of any version reads without running code, and so a torch file holds as it is: for those who read it
+# without Orca.
+_TORCH_READS = (Counter, OrderedDict)
 
 
 def save_state(state: State, path: str) -> None:
@@ -54,7 +56,7 @@ def save_state(state: State, path: str) -> None:
         about = {"epoch": state.epoch, "steps": state.steps, "position": state.position, **state.payload}
         write(path, {"": _torch_bytes(_plain(about, _TORCH_READS))}, _FILES)
     elif path.endswith(".safetensors"):
-        write(path, {"": _tensor_bytes(state.payload["models"][0], {"epoch": str(state.epoch)})}, _FILES)
+        write(path, {"": _tensor_file(state.payload["models"][0], {"epoch": str(state.epoch)})}, _FILES)
     else:
         write(path, _folder(state), _FILES)
 
@@ -64,8 +66,14 @@ def save_module(net: nn.Module, path: str) -> None:
     write(path, {"": _torch_bytes(net)}, _FILES)
 
 
-def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module | None]:
+def load_state(path: str, weights_only: bool = True, mapped: bool = False) -> tuple[State, nn.Module | None]:
     """Read a state, and the module where the file holds a whole one.
+
+    Args:
+        path: Any path that fsspec knows.
+        weights_only: Whether to refuse what would run code.
+        mapped: Whether to leave the tensors of a folder in their files, and read of them what is used. What lies on
+            another machine is copied to the disk of this one.
 
     Raises:
         ArgumentError: There is nothing there, it is no model file, or reading it would run code.
@@ -74,7 +82,7 @@ def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module |
     if not fs.exists(place):
         raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
     if fs.isdir(place):
-        return _load_folder(fs, place, path), None
+        return _load_folder(fs, place, path, mapped), None
     data = fs.cat_file(place)
     if path.endswith(".safetensors"):
         return State(payload={"models": [_tensors(data, path)], "optimizers": [], "schedulers": []}), None
@@ -90,7 +98,7 @@ def load_state(path: str, weights_only: bool = True) -> tuple[State, nn.Module |
     raise ArgumentError(f"{path} holds a {type(found).__name__}, not a model's weights. Was it written by save()?")
 
 
-def _folder(state: State) -> dict[str, bytes]:
+def _folder(state: State) -> dict[str, Any]:
     weights = {f"{i}/{k}": v for i, model in enumerate(state.payload["models"]) for k, v in model.items()}
     others: dict[str, torch.Tensor] = {}
     rest = {k: v for k, v in state.payload.items() if k != "models"}
@@ -107,26 +115,26 @@ def _folder(state: State) -> dict[str, bytes]:
         "rest": _pack(_plain(rest), others),
     }
     return {
-        "weights.safetensors": _tensor_bytes(weights),
-        "optimizer.safetensors": _tensor_bytes(others),
+        "weights.safetensors": _tensor_file(weights),
+        "optimizer.safetensors": _tensor_file(others),
         "state.json": json.dumps(about | specs).encode(),
     }
 
 
-def _load_folder(fs: Any, place: str, path: str) -> State:
+def _load_folder(fs: Any, place: str, path: str, mapped: bool) -> State:
     if not fs.exists(f"{place}/state.json"):
         raise ArgumentError(f"the folder {path} holds no saved model: there is no state.json in it.")
     try:
         about = json.loads(fs.cat_file(f"{place}/state.json"))
-        data, rest = fs.cat_file(f"{place}/weights.safetensors"), fs.cat_file(f"{place}/optimizer.safetensors")
+        names = (f"{place}/weights.safetensors", f"{place}/optimizer.safetensors")
+        weights, others = (_mapped(fs, name, path) if mapped else _tensors(fs.cat_file(name), path) for name in names)
     except (ValueError, FileNotFoundError) as error:
         raise ArgumentError(f"the model in the folder {path} is not complete: {error}. Save it again.") from error
-    weights, others = _tensors(data, path), _tensors(rest, path)
     models: list[dict[str, torch.Tensor]] = [{} for _ in range(about["models"])]
     for key, value in weights.items():
         number, name = key.split("/", 1)
         models[int(number)][name] = value
-    specs = {
+    specs: dict[str, Any] = {
         name: OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in told[0]), _unpack(told[1], others))
         for name in ("input", "output")
         if (told := about.get(name))
@@ -157,19 +165,33 @@ def _tensors(data: bytes, path: str) -> dict[str, torch.Tensor]:
         raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
 
 
+def _mapped(fs: Any, place: str, path: str) -> dict[str, torch.Tensor]:
+    try:
+        with here(fs, place) as file:
+            found: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
+            return found
+    except SafetensorError as error:
+        raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
+
+
 def _torch_bytes(thing: Any) -> bytes:
     buffer = BytesIO()
     torch.save(thing, buffer)
     return buffer.getvalue()
 
 
-def _tensor_bytes(tensors: dict[str, torch.Tensor], about: dict[str, str] | None = None) -> bytes:
-    try:
-        return save_tensors(_contiguous(tensors), about)
-    except KeyError as error:
-        raise ArgumentError(
-            f"a tensor of type {error.args[0]} cannot be written as safetensors. Save to a path that ends in .pt."
-        ) from error
+def _tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None = None) -> Callable[[str], None]:
+    """Return what writes tensors to a file of this machine, without another copy of them in memory."""
+
+    def write_to(file: str) -> None:
+        try:
+            save_file(_contiguous(tensors), file, about)
+        except KeyError as error:
+            raise ArgumentError(
+                f"a tensor of type {error.args[0]} cannot be written as safetensors. Save to a path that ends in .pt."
+            ) from error
+
+    return write_to
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -206,6 +228,8 @@ def _parts(value: Any) -> tuple[str, Any] | None:
         case np.generic():
             plain = value.item()
             return ("numpy", [value.dtype.str, plain]) if type(plain) in _NUMBERS else None
+        case np.ndarray() if value.dtype.kind == "u" and value.itemsize > 1:  # older torch cannot write these
+            return "unsigned", [value.dtype.str, torch.from_numpy(value.view(f"i{value.itemsize}").copy())]
         case np.ndarray():
             with suppress(TypeError, ValueError):  # torch does not have all types
                 return "array", torch.from_numpy(value.copy())

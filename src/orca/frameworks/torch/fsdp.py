@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from orca.core.world import World
 from orca.errors import ArgumentError
+from orca.frameworks.torch.paged import Pages
 from orca.frameworks.torch.sync import (
     _CLIP_SLACK,
     ELEMENTWISE,
@@ -43,7 +44,8 @@ class FullySharded:
         model: The model with its weights; those of rank 0 count. It is changed in place.
         optimizer: Its optimizer, made for the parameters as they are.
         world: The ranks.
-        optimizer_state: A whole state for the optimizer, of any sync; by default what the optimizer holds.
+        optimizer_state: A whole state for the optimizer, of any sync, of which each rank takes its part; by default
+            what the optimizer holds.
         device: Where the shards shall be; by default where the model is. A model that is not there yet is brought
             there block by block: it need not fit there as a whole.
 
@@ -61,9 +63,8 @@ class FullySharded:
     ) -> None:
         self.model, self.optimizer, self.world, self.alone = model, optimizer, world, False
         self.module: nn.Module = model
-        first = next(model.parameters(), torch.empty(0))
-        self.device = device or first.device
-        fully_shard = _fully_shard(self.device)
+        self.device = device or next(model.parameters(), torch.empty(0)).device
+        _fully_shard(self.device)
         _check(model, optimizer)
         for tensor in model.parameters():
             tensor.data = tensor.data.contiguous()
@@ -71,7 +72,7 @@ class FullySharded:
         saved = optimizer_state or optimizer.state_dict()
         # The optimizer must not hold whole parameters while these are cut, one block after the other.
         places = _let_go(optimizer, model)
-        self._shard(fully_shard)
+        self.scalars = shard(model, world, self.device)
         _share_buffers(model)
         self.params = list(model.parameters())
         self._take_up(places, saved)
@@ -123,11 +124,11 @@ class FullySharded:
         _share_buffers(self.model, leader)
 
     def model_state(self) -> dict[str, Any]:
-        """Return the whole state on the CPU of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
+        """Return the whole state in files of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
         return self._whole(self.model.state_dict())
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return the whole state on the CPU of rank 0, by the numbers of the parameters; the settings elsewhere."""
+        """Return the whole state in files of rank 0, by the numbers of the parameters; the settings elsewhere."""
         told = self.optimizer.state_dict()
         state = {number: self._whole(entries) for number, entries in told["state"].items()}
         return {"state": state if self.world.rank == 0 else {}, "param_groups": told["param_groups"]}
@@ -138,21 +139,6 @@ class FullySharded:
 
     def close(self) -> None:
         """Hold nothing else."""
-
-    def _shard(self, fully_shard: Callable[..., Any]) -> None:
-        mesh = init_device_mesh(self.device.type, (self.world.size,))
-        options: dict[str, Any] = {"mesh": mesh}
-        self.scalars = [param for param in self.model.parameters() if not param.dim()]
-        for param in self.scalars:
-            param.data = param.data.to(self.device)
-        if self.scalars and "ignored_params" in inspect.signature(fully_shard).parameters:
-            options["ignored_params"] = set(self.scalars)  # nothing to cut: they stay on every rank
-        blocks = [block for block in _blocks(self.model) if not _shares(block, self.model)]
-        for block in [*blocks, self.model]:
-            fully_shard(block, **options)
-            if self.device.type == "cpu":
-                block.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
-        self.model.register_forward_hook(_reshard_after_evaluation)
 
     def _take_up(self, places: list[list[str | nn.Parameter]], saved: dict[str, Any]) -> None:
         """Give the optimizer the sharded parameters, the settings of a state, and this rank's shards of that state."""
@@ -176,13 +162,41 @@ class FullySharded:
                 param.grad /= self.world.size
 
     def _whole(self, entries: dict[str, Any]) -> dict[str, Any]:
-        """Return a dict with whole tensors on the CPU, one after the other; an empty one on other ranks than 0."""
+        """Return a dict with whole tensors, gathered one after the other; an empty one on other ranks than 0."""
         whole: dict[str, Any] = {}
+        pages = Pages()
         for key, value in entries.items():
             full = value.full_tensor() if hasattr(value, "full_tensor") else value
             if self.world.rank == 0:
-                whole[key] = full.detach().cpu().clone() if isinstance(full, torch.Tensor) else full
+                whole[key] = pages.copy(full.detach().cpu()) if isinstance(full, torch.Tensor) else full
         return whole
+
+
+def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Parameter]:
+    """Cut a model's weights, the same on every rank, among the ranks; return those that stay whole on each.
+
+    Args:
+        model: The model. It is changed in place.
+        world: The ranks.
+        device: Where the shards shall be; the model is brought there block by block.
+
+    Raises:
+        ArgumentError: This torch cannot do it here.
+    """
+    fully_shard = _fully_shard(device)
+    options: dict[str, Any] = {"mesh": init_device_mesh(device.type, (world.size,))}
+    scalars = [param for param in model.parameters() if not param.dim()]
+    for param in scalars:
+        param.data = param.data.to(device)
+    if scalars and "ignored_params" in inspect.signature(fully_shard).parameters:
+        options["ignored_params"] = set(scalars)  # nothing to cut: they stay on every rank
+    blocks = [block for block in _blocks(model) if not _shares(block, model)]
+    for block in [*blocks, model]:
+        fully_shard(block, **options)
+        if device.type == "cpu":
+            block.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+    model.register_forward_hook(_reshard_after_evaluation)
+    return scalars
 
 
 def _fully_shard(device: torch.device) -> Callable[..., Any]:

@@ -23,13 +23,21 @@ from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.book import LossBook, Part, refuse, together
-from orca.frameworks.torch.build import build_loss, build_models, build_optimizers, build_schedulers, check_linked
+from orca.frameworks.torch.build import (
+    build_loss,
+    build_models,
+    build_optimizers,
+    build_schedulers,
+    check_linked,
+    scheduler_state,
+)
 from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, scalar
 from orca.frameworks.torch.files import load_state, save_module, save_state
 from orca.frameworks.torch.hands import Handed
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
+from orca.frameworks.torch.paged import building_on_disk, give_memory_back
 from orca.frameworks.torch.runner import Runner
 from orca.frameworks.torch.steps import Steps, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
@@ -128,6 +136,11 @@ class TorchLearner:
         return Options(clipping=clipping_of(clip_norm, clip_value), **options)
 
     @property
+    def spread(self) -> bool:
+        """Say whether no rank holds the whole model: its state may be too large to travel."""
+        return self.sync == "fully sharded"
+
+    @property
     def pauses(self) -> bool:
         """Say whether an epoch may be trained in several parts: one that the user's operator trains is hers."""
         return not self._own_step
@@ -158,7 +171,8 @@ class TorchLearner:
 
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""
-        with torch.random.fork_rng(devices=[]):  # a creator's draws, and what it does to its config, are thrown away
+        # A creator's draws, and what it does to its config, are thrown away.
+        with torch.random.fork_rng(devices=[]), self._room():
             made = build_models(self.model, dict(self.config))
         given = self.model if isinstance(self.model, list | tuple) else [self.model]
         nets = [copy.deepcopy(net) if any(net is one for one in given) else net for net in made]
@@ -208,6 +222,9 @@ class TorchLearner:
         if self.hook:
             self.hook()
         self.world, self.seed = world, seed
+        state = self._fetched(state)
+        if self.spread:
+            give_memory_back()
         self._were_deterministic = set_deterministic(True) if self.options.deterministic else None
         torch.manual_seed(seed)
         self._set_up(state, device_of(world))
@@ -218,7 +235,9 @@ class TorchLearner:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
             self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
             self.options.check_schedulers(self.schedulers)
-            for things, name in ((self.steppers, "optimizers"), (self.schedulers, "schedulers")):
+            # Of an optimizer's state each rank takes its part when the model is cut.
+            steppers = [] if self.spread else self.steppers
+            for things, name in ((steppers, "optimizers"), (self.schedulers, "schedulers")):
                 for thing, kept in zip(things, state.payload.get(name, ()) if state else (), strict=False):
                     thing.load_state_dict(kept)
             if self.options.ema:
@@ -232,6 +251,11 @@ class TorchLearner:
             self.operator = self._operator(state)
             if state and state.payload.get("averages"):
                 self._begin_average(state)
+            if self.spread:
+                from orca.frameworks.torch.fsdp import shard
+
+                for net in self.nets:
+                    shard(net, world, self.place.device)
 
     def call_back(self, callbacks: Sequence[Any]) -> None:
         """Take the callbacks of an evaluation."""
@@ -256,7 +280,10 @@ class TorchLearner:
             from orca.frameworks.torch.batchnorm import share_statistics
 
             self.statistics = [share_statistics(net) for net in self.nets]
-        options = {"unused": self.options.unused, "hands_on": self.hands_on}
+        options: dict[str, Any] = {"unused": self.options.unused, "hands_on": self.hands_on}
+        if self.spread:
+            kept = self.given.payload.get("optimizers") if self.given else None
+            options |= {"device": self.place.device, "kept": kept[0] if kept else None}
         self.agrees: list[Sync] = [
             sync_of(self.sync, net, stepper, self.world, **options)
             for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True)
@@ -292,20 +319,20 @@ class TorchLearner:
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
 
-        Rank 0 alone copies the tensors: its state is the one that counts.
+        Rank 0 alone copies the tensors, where its sync has not done that: its state is the one that counts.
         """
         told = self.world.all_gather(self._describe())
-        kept = copied if self.world.rank == 0 else dict
+        kept = copied if self.world.rank == 0 and not self.spread else dict
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if hasattr(self, "agrees"):
             payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
-            payload["schedulers"] = [scheduler.state_dict() for scheduler in self.schedulers]
+            payload["schedulers"] = [scheduler_state(scheduler) for scheduler in self.schedulers]
             if self.average is not None:
                 payload["averages"] = [kept(self.average.module.state_dict())]
             if self.scaler.is_enabled():
                 payload["scaler"] = self.scaler.state_dict()
-        else:
+        elif not self.spread:
             payload["models"] = [kept(net.state_dict()) for net in self.nets]
         if self.operator is not None:
             payload["operator"] = self.operator.state_dict()
@@ -553,7 +580,7 @@ class TorchLearner:
             for step, batch in enumerate(batches):
                 pulse.at(EVALUATE)
                 losses.steps += 1
-                if batch.rows or self.sync == "fully sharded":  # whose forward pass all ranks do together
+                if batch.rows or self.spread:  # whose forward pass all ranks do together
                     self.runner.batch_idx = step
                     outputs, targets, loss = self._judge_batch(batch)
                     if batch.rows and loss is not None:
@@ -613,6 +640,7 @@ class TorchLearner:
     def restore(self, state: State) -> None:
         """Build the model for answering."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        state = self._fetched(state)
         self.nets = [net.to(device).eval() for net in listed(self.build(state))]
         self.place, self.criterion = Place.of(self.net, device), None
         self.average: AveragedModel | None = None
@@ -684,7 +712,10 @@ class TorchLearner:
     def _set_up(self, state: State | None, device: torch.device) -> None:
         """Build models and loss."""
         self.given = state
-        self.nets = [net.to(device) for net in build_models(self.model, self.config)]
+        with self._room():
+            self.nets = build_models(self.model, self.config)
+        if not self.spread:  # else its parts go there when it is cut
+            self.nets = [net.to(device) for net in self.nets]
         self.place = Place.of(self.net, device)
         self.criterion = build_loss(self.loss, self.config)
         if isinstance(self.criterion, nn.Module):
@@ -699,6 +730,16 @@ class TorchLearner:
         if self.options.compiled:
             for net in self.nets:
                 net.compile(**(self.options.compiled if isinstance(self.options.compiled, dict) else {}))
+
+    def _room(self) -> AbstractContextManager[None]:
+        """Return the context to build a model in: one that no rank holds as a whole is built on the disk."""
+        return building_on_disk() if self.spread else nullcontext()
+
+    def _fetched(self, state: Any) -> Any:
+        """Return a state with its payload, where that did not travel along."""
+        if state is None or state.stored is None:
+            return state
+        return replace(state, payload=load_state(state.stored, mapped=True)[0].payload)
 
     def _begin_average(self, state: State | None) -> None:
         decay = get_ema_multi_avg_fn(self.options.ema or 0.999)

@@ -92,16 +92,20 @@ def sync_of(
     *,
     unused: bool = False,
     hands_on: bool = False,
+    device: torch.device | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> Sync:
     """Return the sync for a word of the registry; an optimizer that looks at all weights at once is replicated.
 
     Args:
         word: "replicated", "sharded", "fully sharded" or "horovod".
-        model: The model, on its device.
+        model: The model, on its device; one that is fully sharded need not be there.
         optimizer: Its optimizer, with its state.
         world: The ranks.
         unused: Whether parameters may take no part in a step.
         hands_on: Whether the user's own code calls backward: gradients are weighed when they are averaged.
+        device: Where the shards of a fully sharded model go.
+        kept: The state of its optimizer, of which each rank takes its part.
     """
     whole = isinstance(optimizer, torch.optim.LBFGS) or hands_on
     if word == "horovod":
@@ -111,7 +115,7 @@ def sync_of(
     if word == "fully sharded":
         from orca.frameworks.torch.fsdp import FullySharded
 
-        return FullySharded(model, optimizer, world)
+        return FullySharded(model, optimizer, world, kept, device)
     if word == "sharded" and not whole:
         return Sharded(model, optimizer, world)
     return Replicated(model, optimizer, unused, hands_on) if world.size > 1 else Alone(model, optimizer)
