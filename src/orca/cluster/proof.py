@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from orca.cluster.spark import is_connect, is_dynamic, slots
@@ -35,6 +36,7 @@ NEEDED = ("cloudpickle", "fsspec", "numpy", "psutil", "pyarrow")
 FRAMEWORKS = ("keras", "openvino", "pandas", "pyspark", "ray", "safetensors", "tensorflow", "tf-keras", "torch")
 _SPREAD = 0.3  # seconds a task waits where Spark cannot start all of them at once, for the others to go elsewhere
 _ROW = "host string, python string, wrong array<string>, other array<string>"
+_INSTALLED = {"site-packages", "dist-packages"}
 _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+?)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
 
 
@@ -191,8 +193,8 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
 def _installed(path: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of all distributions on a path; the first of a name is the one that is imported."""
     found: dict[str, str] = {}
-    # setuptools puts what it brings for itself on the path once it is imported: nobody installed that.
-    own = [entry for entry in path if os.path.basename(entry.rstrip(os.sep)) != "_vendor"]
+    # setuptools and Ray put what they bring for themselves on the path once they are imported: nobody installed that.
+    own = [entry for entry in path if not _INSTALLED.intersection(Path(entry).parts[:-1])]
     for distribution in importlib.metadata.distributions(path=own):
         # The folder's name tells what reading all of its metadata would, a hundred times faster.
         told = _METADATA.fullmatch(os.path.basename(str(getattr(distribution, "_path", ""))))
