@@ -41,7 +41,7 @@ assert children()
 stop_orca_context()
 stop_orca_context()
 assert not context.initialized and OrcaContext.cluster() is None
-assert not children(), children()
+assert not children(), children()  # those of Ray that would not end by themselves included
 
 context = init_orca_context(runtime="ray", cores=1, _system_config={}, log_to_driver=False)
 assert ray.get(ray.remote(lambda: 43).remote()) == 43

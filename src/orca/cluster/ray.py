@@ -28,6 +28,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 HEAD_PATIENCE = 60.0  # seconds in which the head node must listen
 HEAD_WORDS = 20.0  # seconds more, in which it should say that all of it is up
+LEFT_PATIENCE = 5.0  # seconds for processes of an ended Ray to end by themselves
 END_PATIENCE = 40.0  # seconds for it to end: Ray lets it drain for 30
 STORE_SHARE = 0.3  # of an executor's memory, for Ray's object store beside it
 LEAST_STORE = 100 << 20  # bytes; Ray refuses less than 75 MB
@@ -106,7 +109,8 @@ class OrcaRayContext:
     def stop(self) -> None:
         """Leave Ray, and end it where it was started here; more than once is fine."""
         if self.initialized:
-            _ray().shutdown()
+            with _none_left() if self.address is None else contextlib.nullcontext():
+                _ray().shutdown()
             self.initialized = False
             self.address_info = {}
 
@@ -533,7 +537,7 @@ def _end_cluster(verbose: bool) -> None:
     cluster = cluster_init._active_ray_cluster
     if cluster is None:
         return
-    with _hushed(verbose):
+    with _hushed(verbose), _none_left():
         try:
             shutdown_ray_cluster()
         except Exception as error:  # Spark is gone already, and Ray's nodes with it.
@@ -544,6 +548,21 @@ def _end_cluster(verbose: bool) -> None:
         _see_gone(cluster.head_proc)
     with contextlib.suppress(OSError):
         os.unlink(f"{cluster.temp_dir}.lock")
+
+
+@contextmanager
+def _none_left() -> Iterator[None]:
+    """See that processes of Ray below this one, which is about to end it, do end: its agents do not always."""
+    folder = os.path.dirname(_ray().__file__)
+    ours = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(folder in word for word in process.cmdline()):
+                ours.append(process)
+    yield
+    for process in psutil.wait_procs(ours, timeout=LEFT_PATIENCE)[1]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _see_gone(process: Any) -> None:
