@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from orca.cluster.ray import Share, seats, size_of
+from orca.cluster.ray import Share, memory_of, seats, size_of
 from orca.errors import ArgumentError
 from programs import run_program
 
@@ -82,6 +82,11 @@ def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         seats(executors, width, share)
+
+
+def test_ray_takes_memory_beside_the_executor_for_its_store_its_nodes_and_their_workers() -> None:
+    assert memory_of(Share(object_store="1g"), 1, 3, "4g") == (1024 + 512 + 3 * 768) << 20
+    assert memory_of(Share(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -24,6 +25,7 @@ pytest.importorskip("pyspark")
 
 import programs
 from cluster.losing import losing
+from cluster.test_ray_on_spark import PRELUDE, QUIET
 from orca.cluster.spark import Options, Request
 from orca.cluster.yarn import BESIDE_HEAP_MB, asked
 from orca.errors import ArgumentError
@@ -253,7 +255,8 @@ print(json.dumps({
 
 
 @pytest.mark.yarn
-def test_orca_submit_takes_a_program_to_the_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["yarn-client", "yarn-cluster"])
+def test_orca_submit_takes_a_program_to_the_cluster(mode: str, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("def word(_):\n    return 'beside'\n")
     program = tmp_path / "submitted_program.py"
     program.write_text(
@@ -277,7 +280,7 @@ def test_orca_submit_takes_a_program_to_the_cluster(tmp_path: Path) -> None:
             "orca",
             "submit",
             "--cluster_mode",
-            "yarn-cluster",
+            mode,
             *sizes,
             str(program),
             "--cores",
@@ -292,6 +295,25 @@ def test_orca_submit_takes_a_program_to_the_cluster(tmp_path: Path) -> None:
     print(said.stdout, said.stderr)
     assert said.returncode == 0
     assert "words ['beside', 'beside'] ['--cores', '9']" in said.stdout
+
+
+@pytest.mark.yarn
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_ray_trains_on_the_executors_of_yarn_beside_spark() -> None:
+    sizes = {**SMALL, "cores": 3, "conf": {"spark.executor.memoryOverhead": "2500m"}}  # all that a node of ours has
+    code = f"""
+init_orca_context("yarn-client", init_ray_on_spark=True, ray_node_cpu_cores=2, object_store_memory="100m", **{sizes!r})
+import ray
+up = OrcaContext.get_ray_context()
+assert (up.num_nodes, up.total_cores) == (2, 4)
+train("ray", 1)
+train("spark", 1)
+stop_orca_context()
+assert not ray.is_initialized() and OrcaContext.cluster() is None
+print("both ended")
+"""
+    said = run(PRELUDE + code, env=QUIET)
+    assert said.stdout.split() == ["both", "ended"]
 
 
 # Errors.
@@ -378,6 +400,8 @@ def test_every_argument_reaches_spark() -> None:
     assert told["spark.executor.instances"] == "5" and told["spark.executor.cores"] == "4"
     assert told["spark.executor.memory"] == "3g" and told["spark.driver.cores"] == "3"
     assert told["spark.executor.memoryOverhead"] == f"{307 + BESIDE_HEAP_MB}m"
+    beside = asked(Request(4, "3g", 5, options, for_ray=1 << 30))["spark.executor.memoryOverhead"]
+    assert beside == f"{307 + 1024 + BESIDE_HEAP_MB}m"
     assert told["spark.yarn.queue"] == "research" and told["spark.authenticate"] == "true"
     assert told["spark.executorEnv.WORD"] == told["spark.yarn.appMasterEnv.WORD"] == "value"
     with pytest.raises(ArgumentError, match="cores must be a positive int on YARN; got '\\*'"):

@@ -142,11 +142,13 @@ def _init_spark(
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
     if checked is None:
         checked = _default_cores(cluster_mode, mode)
+    for_ray = 0
     if share is not None and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
-        _ray.seats(num_nodes, checked, share)  # Refused before anything is started.
+        nodes, width = _ray.seats(num_nodes, checked, share)  # Refused before anything is started.
+        for_ray = _ray.memory_of(share, min(nodes, checked // width), width, memory)  # Spark may put them together.
     stop_spark()
     live = _Live()
-    request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output)
+    request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)
     try:
         live.session = _spark.build_session(kind_of(mode), request, live.life)
     except BaseException:

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 HEAD_PATIENCE = 60.0  # seconds in which the head node must listen
 HEAD_WORDS = 20.0  # seconds more, in which it should say that all of it is up
+NODE_MEMORY, WORKER_MEMORY = 512 << 20, 768 << 20  # of a node's own processes, and of a worker with torch in it
 LEFT_PATIENCE = 5.0  # seconds for processes of an ended Ray to end by themselves
 END_PATIENCE = 40.0  # seconds for it to end: Ray lets it drain for 30
 STORE_SHARE = 0.3  # of an executor's memory, for Ray's object store beside it
@@ -324,6 +325,11 @@ def _store(share: Share, executor_memory: str | None) -> int | None:
         return max(LEAST_STORE, int(STORE_SHARE * size_of(executor_memory or "1g", "spark.executor.memory")))
     except ArgumentError:
         return None
+
+
+def memory_of(share: Share, nodes: int, cores: int, executor_memory: str) -> int:
+    """Return the bytes that so many Ray nodes of so many cores take beside an executor."""
+    return nodes * ((_store(share, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
 
 
 def seats(executors: int, width: int, share: Share) -> tuple[int, int]:

@@ -103,13 +103,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what the user asks of a cluster: nodes, and cores and memory of each."""
+    """Hold what the user asks of a cluster: nodes, cores and memory of each, and bytes of each for Ray beside Spark."""
 
     cores: int | str
     memory: str
     num_nodes: int
     options: Options
     log_output: bool = False
+    for_ray: int = 0
 
 
 class Kind(ABC):

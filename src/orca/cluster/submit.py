@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -311,11 +312,12 @@ def main(argv: Sequence[str]) -> int:
     if options.no_ship_environment:
         keywords["ship_environment"] = False
     request = Request(options.cores, options.memory, options.num_nodes, Options(conf=conf, **keywords))
-    if options.cluster_mode == "yarn-cluster":
+    modules = listed(options.py_files)
+    if options.cluster_mode != "local":
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # where Python looks when it runs the file
-        modules = [*listed(options.py_files), *map(str, environment.own_modules())]
-        return run_on_yarn(Program(file, args, modules), request)
-    return _run_here(options.cluster_mode, Program(file, args, listed(options.py_files)), request)
+        modules = [*modules, *map(str, environment.own_modules())]
+    run = run_on_yarn if options.cluster_mode == "yarn-cluster" else partial(_run_here, options.cluster_mode)
+    return run(Program(file, args, modules), request)
 
 
 OPTIONS = ("master", "queue", "driver_memory", "driver_cores", "hadoop_conf", "penv_archive", "python_location", "jars")

@@ -155,12 +155,13 @@ def asked(request: Request) -> dict[str, str]:
     if not isinstance(request.cores, int):
         raise ArgumentError(f"cores must be a positive int on YARN; got {request.cores!r}.")
     options = request.options
+    beside = size_of(request.memory, "memory") // 10 + request.for_ray
     told = {
         "spark.master": "yarn",
         "spark.executor.instances": str(request.num_nodes),
         "spark.executor.cores": str(request.cores),
         "spark.executor.memory": request.memory,
-        "spark.executor.memoryOverhead": f"{size_of(request.memory, 'memory') // 10 // (1 << 20) + BESIDE_HEAP_MB}m",
+        "spark.executor.memoryOverhead": f"{beside // (1 << 20) + BESIDE_HEAP_MB}m",
         # `check` waits for the executors, and tells what they are waited for.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
         **QUICK_TO_NOTICE,
