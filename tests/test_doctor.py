@@ -498,6 +498,20 @@ def test_explain_tells_what_fit_would_do(linear: Callable[..., Estimator]) -> No
     assert {"ranks", "network", "gpu"} <= {finding.topic for finding in told.findings}
 
 
+def test_explain_tells_what_fit_of_a_keras_model_would_do() -> None:
+    pytest.importorskip("keras")
+
+    def creator(config: dict[str, Any]) -> Any:
+        raise AssertionError("nothing is built to explain")
+
+    x = np.ones((70, 2), np.float32)
+    est = Estimator.from_keras(model_creator=creator, backend="local", workers_per_node=2)
+    told = est.explain((x, x[:, 0]), batch_size=32, look_around=False)
+    lines = dict(told.outlook.lines)
+    assert (lines["engine"], lines["ranks"]) == ("local", "2 (2 on each of 1 node(s))")
+    assert (lines["data"], lines["steps"]) == ("Array: 70 rows, about 840 B", "3 an epoch")
+
+
 def test_explain_reads_no_row_of_a_frame_and_asks_the_planner(
     spark: Any, linear: Callable[..., Estimator], tmp_path: Path
 ) -> None:
