@@ -24,7 +24,7 @@ from orca import Estimator
 from orca.callbacks import Callback
 from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.metrics import Accuracy
-from orca.errors import ArgumentError, DataError, MissingDependency, WorkerFailed
+from orca.errors import ArgumentError, DataError, MissingDependency, OrcaError, WorkerFailed
 from orca.triggers import SeveralIteration
 
 N = 10
@@ -634,6 +634,8 @@ def wide(config: dict[str, Any]) -> nn.Module:
 
 
 @needs_full_shards
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path) -> None:
     data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))
     folder = str(tmp_path / "models")
@@ -686,8 +688,18 @@ def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path
         same(one, whole)
 
 
+def test_a_state_that_only_workers_see_is_named_with_its_place(tmp_path: Path) -> None:
+    made = estimator(model_dir=str(tmp_path))
+    words = (
+        f"the fit is done, but its state, which the first worker left in {tmp_path}/run, cannot be read.*storage that"
+    )
+    with pytest.raises(OrcaError, match=words):
+        made._left_in(f"{tmp_path}/run", 7)
+
+
 @needs_full_shards
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_no_worker_holds_a_sharded_model_as_a_whole(tmp_path: Path) -> None:
     made = Estimator.from_torch(

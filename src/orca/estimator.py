@@ -22,7 +22,7 @@ from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Shards, Source
 from orca.core.triggers import EveryEpoch, trigger_of
-from orca.errors import ArgumentError, DataError, WorkerLost, WorkerStalled
+from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.history import RunHistory
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
@@ -283,8 +283,7 @@ class Estimator:
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures)
         self._state = next(state for _, state in results if state is not None)
         if plan.stores:
-            self._state, _ = self._read(path_of(plan.checkpoint_folder, self._state.steps))
-            self._state.position = None
+            self._state = self._left_in(plan.checkpoint_folder, self._state.steps)
         histories = [history for history, _ in results]
         self._remember(histories[0], metrics)
         if reduce_results:
@@ -310,6 +309,18 @@ class Estimator:
         return state, replace(
             plan, checkpoint_trigger=trigger, checkpoint_folder=folder, checkpoint_keep=keep, stores=stores
         )
+
+    def _left_in(self, folder: str, steps: int) -> State:
+        """Return the state that a fit left under model_dir."""
+        try:
+            state = self._read(path_of(folder, steps))[0]
+        except ArgumentError as error:
+            raise OrcaError(
+                f"the fit is done, but its state, which the first worker left in {folder}, cannot be read: {error} "
+                "With shard_model=True, model_dir must be on storage that the driver and all workers see."
+            ) from error
+        state.position = None
+        return state
 
     def _read(self, path: str, weights_only: bool = True) -> tuple[State, Any]:
         """Return what load_state reads; a state under model_dir that may be too large to travel tells its path."""

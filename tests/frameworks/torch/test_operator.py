@@ -159,7 +159,7 @@ class Counts(TrainingOperator):
 
     def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
         self.batches += 1
-        self.largest = torch.maximum(self.largest, batch[0].abs().max().float())
+        self.largest = torch.maximum(self.largest, batch[0].abs().max().float().cpu())
         return super().train_batch(batch, batch_info)
 
     def predict_batch(self, batch: Any) -> Any:

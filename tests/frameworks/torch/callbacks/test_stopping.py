@@ -71,7 +71,8 @@ def test_best_weights_come_back_on_every_rank(sync: str, ranks: int) -> None:
         """Check after the fit that all ranks compute with the same weights."""
 
         def after_run(self, runner: Any) -> None:
-            mine = float(runner.model(torch.ones(1, 3)).detach())
+            device = runner._learner.place.device
+            mine = float(runner.model(torch.ones(1, 3, device=device)).detach())
             assert len(set(runner._learner.world.all_gather(mine))) == 1
 
     best = trained(epochs=2)
