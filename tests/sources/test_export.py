@@ -105,7 +105,7 @@ def test_rows_are_removed_when_the_run_fails(spark: Any, staging: Any) -> None:
     def fail(world: Any, rows: Any, pulse: Any) -> None:
         raise ValueError(f"rank {world.rank} saw {rows['train'].count} rows")
 
-    with pytest.raises(WorkerFailed, match=r"rank [01] saw (48|53) rows"):
+    with pytest.raises(WorkerFailed, match=r"rank [01] saw [1-9]\d* rows"):
         LocalEngine(2).run(fail, shards_of(uneven(spark), 2), Settings(30))
     assert left() == []
 
