@@ -20,6 +20,8 @@ import pytest
 import programs
 from orca.core.loading import triton_first
 
+# torch compiles in the test's own process: before torch 2.5 nothing ends its helpers but the end of that process.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 triton_first()  # test modules load TensorFlow before others train with torch
 
 ROOT = Path(__file__).resolve().parent.parent
