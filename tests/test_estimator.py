@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import threading
@@ -564,22 +565,26 @@ def smooth(config: dict[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 2)).double()
 
 
+def sharded_estimator(model: Any = smooth, optimizer: Any = adam, workers: int = 2, **options: Any) -> Estimator:
+    return Estimator.from_torch(
+        model=model,
+        optimizer=optimizer,
+        loss=nn.CrossEntropyLoss(),
+        metrics=[Accuracy()],
+        backend="local",
+        workers_per_node=workers,
+        seed=7,
+        shard_model=True,
+        use_tqdm=False,
+        **options,
+    )
+
+
 @needs_full_shards
 def test_a_sharded_model_learns_what_a_whole_one_does() -> None:
     data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))  # all ranks see the same batches
     how = {"epochs": 2, "batch_size": 3, "validation_data": data}  # the last step has one row: a rank has none
-    sharded = Estimator.from_torch(
-        model=smooth,
-        optimizer=adam,
-        loss=nn.CrossEntropyLoss(),
-        metrics=[Accuracy()],
-        backend="local",
-        workers_per_node=2,
-        seed=7,
-        shard_model=True,
-        clip_norm=0.5,
-        use_tqdm=False,
-    )
+    sharded = sharded_estimator(clip_norm=0.5)
     whole = estimator(smooth, metrics=[Accuracy()], clip_norm=0.5)
     for line, other in zip(sharded.fit(data, **how), whole.fit(data, **how), strict=True):
         assert line == pytest.approx(other, rel=1e-9)
@@ -640,31 +645,16 @@ def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path
     data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))
     folder = str(tmp_path / "models")
 
+    scheduler = {"scheduler_creator": lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)}
+
     def sharded() -> Estimator:
-        return Estimator.from_torch(
-            model=smooth,
-            optimizer=adam,
-            loss=nn.CrossEntropyLoss(),
-            metrics=[Accuracy()],
-            backend="local",
-            workers_per_node=2,
-            seed=7,
-            shard_model=True,
-            model_dir=folder,
-            scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7),
-            use_tqdm=False,
-        )
+        return sharded_estimator(model_dir=folder, **scheduler)
 
     def same(one: Estimator, other: Estimator) -> None:
         for mine, theirs in zip(weights(one), weights(other), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 
-    whole = estimator(
-        smooth,
-        metrics=[Accuracy()],
-        scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7),
-    )
-    made = sharded()
+    whole, made = estimator(smooth, metrics=[Accuracy()], **scheduler), sharded()
     for epochs in (2, 1):
         lines, others = (one.fit(data, epochs=epochs, batch_size=3) for one in (made, whole))
         for line, other in zip(lines, others, strict=True):
@@ -682,10 +672,40 @@ def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path
     assert away._state.stored is None
     again = sharded()
     assert again.fit(data, epochs=1, batch_size=3, resume=True) == lines  # nothing is left to be done
+    assert again._state.output == made._state.output is not None  # and what is known stays known
     expected = whole.fit(data, batch_size=3)[0]
     for one in (later, away, again):
         assert one.fit(data, batch_size=3)[0] == pytest.approx(expected, rel=1e-9)
         same(one, whole)
+
+
+class Dies(Callback):
+    """Kill rank 1 in the midst of its second epoch, once."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def after_train_iter(self, runner: Any) -> None:
+        if runner.rank == 1 and runner.global_step == 6 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@needs_full_shards
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_sharded_model_goes_on_from_its_stored_state_when_a_worker_dies(tmp_path: Path) -> None:
+    data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))
+    made, whole = sharded_estimator(model_dir=str(tmp_path / "models")), estimator(smooth)
+    mark = tmp_path / "died"
+    lines = made.fit(
+        data, epochs=3, batch_size=3, callbacks=[Dies(mark)], max_failures=1, checkpoint_trigger=SeveralIteration(3)
+    )
+    assert mark.exists()
+    for line, other in zip(lines, whole.fit(data, epochs=3, batch_size=3), strict=True):
+        assert line == pytest.approx(other, rel=1e-9)
+    for one, other in zip(weights(made), weights(whole), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_a_state_that_only_workers_see_is_named_with_its_place(tmp_path: Path) -> None:
@@ -702,17 +722,12 @@ def test_a_state_that_only_workers_see_is_named_with_its_place(tmp_path: Path) -
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_no_worker_holds_a_sharded_model_as_a_whole(tmp_path: Path) -> None:
-    made = Estimator.from_torch(
-        model=wide,
-        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9),
-        loss=nn.CrossEntropyLoss(),
-        backend="local",
-        workers_per_node=4,
-        seed=7,
-        shard_model=True,
+    made = sharded_estimator(
+        wide,
+        lambda model, config: torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9),
+        workers=4,
         model_dir=str(tmp_path / "models"),
         initialization_hook=Scales.watch,
-        use_tqdm=False,
     )
     (told := tmp_path / "told").mkdir()
     for _ in range(2):  # from a creator, then from the state before

@@ -51,6 +51,24 @@ assert ray.get(ray.remote(lambda: 43).remote()) == 43
     assert "dashboard" not in said.stderr.lower() and "INFO" not in said.stderr, said.stderr
 
 
+def test_what_does_not_end_with_ray_is_ended() -> None:
+    code = """
+import subprocess, time, ray
+from orca.cluster import ray as ours
+ours.LEFT_PATIENCE = 0.2
+folder = os.path.dirname(ray.__file__)
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+stubborn, another = subprocess.Popen([*sleep, f"{folder}/dashboard/agent.py"]), subprocess.Popen(sleep)
+time.sleep(1)
+with ours._none_left():
+    pass
+assert stubborn.wait(10) == -9 and another.poll() is None  # which is not Ray's
+another.kill()
+another.wait()
+"""
+    run_program(PRELUDE + code, env=QUIET)
+
+
 @pytest.mark.slow
 def test_a_running_ray_is_joined_by_address_and_left_running() -> None:
     code = """

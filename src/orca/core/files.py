@@ -159,8 +159,7 @@ def here(fs: Any, place: str) -> Iterator[str]:
     if is_local(fs):
         yield place
         return
-    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-        file = os.path.join(folder, "file")
+    with _scratch() as file:
         fs.get_file(place, file)
         yield file
 
@@ -267,12 +266,17 @@ def _making(make: Callable[[str], None]) -> Callable[[Any, str], None]:
         if is_local(fs):
             make(spot)
             return
-        with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-            file = os.path.join(folder, "file")
+        with _scratch() as file:
             make(file)
             fs.put_file(file, spot)
 
     return to_spot
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+        yield os.path.join(folder, "file")
 
 
 def _putting(source: str) -> Callable[[Any, str], None]:

@@ -61,7 +61,8 @@ def run_epochs(
     usual = plan.steps_per_epoch or train.steps
     learner.begin(plan, usual)
     done = since.losses  # of the epoch that was interrupted
-    kept = -1  # the steps behind the last checkpoint at the end of an epoch
+    # The steps behind the last checkpoint at the end of an epoch: the one that is gone on from, perhaps.
+    kept = history.steps if since.lines and not done.steps else -1
     endless = _endless(train, since, plan)
     for epoch in count(since.first_epoch + len(since.lines) + 1):
         if _is_over(history, plan):

@@ -83,10 +83,9 @@ def load_state(path: str, weights_only: bool = True, mapped: bool = False) -> tu
         raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
     if fs.isdir(place):
         return _load_folder(fs, place, path, mapped), None
-    data = fs.cat_file(place)
     if path.endswith(".safetensors"):
-        return State(payload={"models": [_tensors(data, path)], "optimizers": [], "schedulers": []}), None
-    found = _torch_load(data, path, weights_only)
+        return State(payload={"models": [_tensors(fs, place, path)], "optimizers": [], "schedulers": []}), None
+    found = _torch_load(fs.cat_file(place), path, weights_only)
     if isinstance(found, nn.Module):
         return State(payload={"models": [found.state_dict()], "optimizers": [], "schedulers": []}), found
     if isinstance(found, dict) and "models" in found:
@@ -127,7 +126,7 @@ def _load_folder(fs: Any, place: str, path: str, mapped: bool) -> State:
     try:
         about = json.loads(fs.cat_file(f"{place}/state.json"))
         names = (f"{place}/weights.safetensors", f"{place}/optimizer.safetensors")
-        weights, others = (_mapped(fs, name, path) if mapped else _tensors(fs.cat_file(name), path) for name in names)
+        weights, others = (_tensors(fs, name, path, mapped) for name in names)
     except (ValueError, FileNotFoundError) as error:
         raise ArgumentError(f"the model in the folder {path} is not complete: {error}. Save it again.") from error
     models: list[dict[str, torch.Tensor]] = [{} for _ in range(about["models"])]
@@ -158,15 +157,10 @@ def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
         raise ArgumentError(f"{path} cannot be read as a torch file ({words}). Is it complete?") from error
 
 
-def _tensors(data: bytes, path: str) -> dict[str, torch.Tensor]:
+def _tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[str, torch.Tensor]:
     try:
-        return load_tensors(data)
-    except SafetensorError as error:
-        raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
-
-
-def _mapped(fs: Any, place: str, path: str) -> dict[str, torch.Tensor]:
-    try:
+        if not mapped:
+            return load_tensors(fs.cat_file(place))
         with here(fs, place) as file:
             found: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
             return found

@@ -64,7 +64,7 @@ class FullySharded:
         self.model, self.optimizer, self.world, self.alone = model, optimizer, world, False
         self.module: nn.Module = model
         self.device = device or next(model.parameters(), torch.empty(0)).device
-        _fully_shard(self.device)
+        _fully_shard(self.device)  # refused before anything is changed
         _check(model, optimizer)
         for tensor in model.parameters():
             tensor.data = tensor.data.contiguous()
@@ -125,12 +125,12 @@ class FullySharded:
 
     def model_state(self) -> dict[str, Any]:
         """Return the whole state in files of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
-        return self._whole(self.model.state_dict())
+        return self._whole(self.model.state_dict(), Pages())
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the whole state in files of rank 0, by the numbers of the parameters; the settings elsewhere."""
-        told = self.optimizer.state_dict()
-        state = {number: self._whole(entries) for number, entries in told["state"].items()}
+        told, pages = self.optimizer.state_dict(), Pages()
+        state = {number: self._whole(entries, pages) for number, entries in told["state"].items()}
         return {"state": state if self.world.rank == 0 else {}, "param_groups": told["param_groups"]}
 
     def communicated(self) -> float:
@@ -161,10 +161,9 @@ class FullySharded:
                 dist.all_reduce(param.grad)
                 param.grad /= self.world.size
 
-    def _whole(self, entries: dict[str, Any]) -> dict[str, Any]:
+    def _whole(self, entries: dict[str, Any], pages: Pages) -> dict[str, Any]:
         """Return a dict with whole tensors, gathered one after the other; an empty one on other ranks than 0."""
         whole: dict[str, Any] = {}
-        pages = Pages()
         for key, value in entries.items():
             full = value.full_tensor() if hasattr(value, "full_tensor") else value
             if self.world.rank == 0:
