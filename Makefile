@@ -3,16 +3,20 @@
 #   PYTHON=python3.12          the interpreter of .venv, when it is made
 #   TORCH='torch==2.9.1'       another torch than the newest;   TORCH_INDEX=URL   an index of CPU builds, say
 #   ARGS='-k feed -x'          more arguments for pytest, the demo or the benchmarks
+#   JOBS=2                     processes that run tests beside each other; each may start several more
 
 PYTHON ?= python3
 PY ?= 3.13
 TORCH ?=
 TORCH_INDEX ?=
 ARGS ?=
+JOBS ?= 2
+YARN ?= yarn and not full
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-FAST := -m pytest -m "not full and not yarn"
+PARALLEL := -n $(JOBS) --dist loadgroup
+FAST := -m pytest $(PARALLEL) -m "not full and not yarn"
 SETUP := $(PYTHON) tools/install.py
 
 .DEFAULT_GOAL := help
@@ -34,14 +38,14 @@ demo: install ## train on Fashion-MNIST, evaluate, save, load, predict
 test: install ## run the tests (all but those marked full)
 	$(RUN) $(FAST) $(ARGS)
 
-test-full: install ## run every test but those that need a Hadoop
-	$(RUN) -m pytest -m "not yarn" $(ARGS)
+test-full: install ## run every test but those that need a Hadoop: also long ones and cold programs
+	$(RUN) -m pytest $(PARALLEL) -m "not yarn" $(ARGS)
 
-test-yarn: install ## run the tests that need a Hadoop, on one that is started for them (needs Maven)
+test-yarn: install ## run the tests that need a Hadoop, on one that is started for them (needs Maven); YARN=yarn: all
 	mkdir -p build/hidden
 	$(PYTHON) tools/hadoop.py with --run build/hadoop-tests --hosts 127.0.0.1,127.0.0.2 --hide build/hidden \
 		--set yarn.nodemanager.resource.memory-mb=4096 --set yarn.scheduler.maximum-allocation-mb=4096 \
-		-- $(RUN) -m pytest -m yarn $(ARGS)
+		-- $(RUN) -m pytest -m "$(YARN)" $(ARGS)
 
 test-oldest: .venv-oldest/.installed ## run the tests on Python 3.10 with the lowest versions we declare
 	.venv-oldest/bin/python $(FAST) $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,22 @@ triton_first()  # test modules load TensorFlow before others train with torch
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share a Spark, a Ray or a TensorFlow in one process where pytest-xdist runs several."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+def _group_of(item: pytest.Item) -> str:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    asked = {*getattr(item, "fixturenames", ()), *(value for value in params.values() if isinstance(value, str))}
+    if asked & {"spark", "bigdl"}:
+        return "spark"
+    if asked & {"ray", "ray_context"}:
+        return "ray"
+    return "tensorflow" if {"keras", "tfdata"} & set(re.split(r"[/_.]", item.location[0])) else item.location[0]
 
 
 @pytest.fixture(scope="session", autouse=True)
