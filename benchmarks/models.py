@@ -6,29 +6,18 @@ import gzip
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from torch import nn
 
 DATA = Path(__file__).parent.parent / "examples" / "data" / "FashionMNIST" / "raw"
 
 
-class Net(nn.Module):
-    """The convolutional network of the tutorial."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 6, 5)
-        self.conv2 = nn.Conv2d(6, 16, 5)
-        self.fc1 = nn.Linear(256, 120)
-        self.fc2 = nn.Linear(120, 84)
-        self.fc3 = nn.Linear(84, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        return self.fc3(F.relu(self.fc2(x)))
+def cnn() -> nn.Module:
+    """Return a network of LeNet-5's size."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
 
 
 def mlp(inputs: int = 784, hidden: int = 128) -> nn.Module:
@@ -52,6 +41,6 @@ def numbers(rows: int, columns: int = 32) -> tuple[np.ndarray, np.ndarray]:
 
 
 CASES = {  # name: model, data, global batch, learning rate
-    "cnn": (Net, images, 64),
+    "cnn": (cnn, images, 64),
     "tiny_mlp": (tiny_mlp, lambda: numbers(60_000), 256),
 }

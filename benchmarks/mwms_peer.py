@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def cnn(config: dict[str, Any]) -> Any:
-    """Return the convolutional network of the tutorial."""
+    """Return a network of LeNet-5's size."""
     keras = importlib.import_module(config["family"])
     layers = keras.layers
     return compiled(

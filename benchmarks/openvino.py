@@ -14,7 +14,7 @@ from pyspark.sql.functions import pandas_udf
 from torch import nn
 
 from benchmarks.measure import Result, interleaved, medians
-from benchmarks.models import Net
+from benchmarks.models import cnn
 from benchmarks.predict import consume
 from benchmarks.sparks import parquet, session
 from orca import Estimator, stop_orca_context
@@ -30,7 +30,7 @@ def deep() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(64, 10))
 
 
-CASES = {"LeNet": (Net, 60_000), "deep CNN": (deep, 8_000)}  # name: model, rows
+CASES = {"LeNet": (cnn, 60_000), "deep CNN": (deep, 8_000)}  # name: model, rows
 
 
 def run(repeats: int) -> list[Result]:

@@ -1,20 +1,17 @@
-"""Train a small convolutional network on Fashion-MNIST, on a laptop or a cluster.
+"""Tell shirts from shoes: train, evaluate, save, load and predict Fashion-MNIST, on a laptop or a cluster.
 
-First from data creators (plain torchvision code that runs on every worker), then from a Spark DataFrame; the trained
-model is saved, loaded and used to predict that DataFrame.
+The first Estimator reads the images through functions that run on every worker. The second reads a Spark DataFrame; its
+model is saved, loaded into a third, and predicts another DataFrame.
 
-    python examples/fashion_mnist.py                                     # embedded Spark, the committed 6,000 images
-    python examples/fashion_mnist.py --backend ray
-    python examples/fashion_mnist.py --data_dir ./data --epochs 10       # the full set, in torchvision's layout
+    python examples/fashion_mnist.py                                    # Spark in this process, 6,000 images
+    python examples/fashion_mnist.py --backend ray                      # or local, bigdl
+    python examples/fashion_mnist.py --data_dir ./data --epochs 10      # the whole set, as torchvision lays it out
     python examples/fashion_mnist.py --cluster_mode yarn-client --num_nodes 2 --data_dir hdfs:///data --output hdfs:///out
-    python examples/fashion_mnist.py --cluster_mode yarn-cluster --num_nodes 2 --data_dir hdfs:///data --output hdfs:///out
 """
 
 import argparse
 import gzip
-import shutil
 import tempfile
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,84 +19,70 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
-import torch.optim as optim
-import torchvision
-import torchvision.transforms as transforms
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
-from orca.data.file import get_remote_dir_to_local, put_local_file_to_remote
+from orca.data.file import enable_multi_fs_load_static, put_local_file_to_remote
 from orca.metrics import Accuracy
 
 HERE = Path(__file__).resolve().parent
+PIXELS = 28 * 28
 
 
-@contextmanager
-def on_this_machine(data_dir):
-    """Give the folder with the data set; one that lies elsewhere, as in hdfs://, is brought here for the moment."""
-    if "://" not in data_dir:
-        yield data_dir
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        get_remote_dir_to_local(data_dir, f"{folder}/data")
-        unpack(Path(folder, "data"))
-        yield f"{folder}/data"
+def make_model(config):
+    channels = config.get("channels", 12)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
+        *(nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(channels, 2 * channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Dropout(0.2), nn.Linear(2 * channels * 7 * 7, 10)),
+    )
 
 
-def train_data_creator(config={}, batch_size=4, download=True, data_dir="./data"):
-    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
-    with on_this_machine(data_dir) as root:
-        trainset = torchvision.datasets.FashionMNIST(root=root, download=download, train=True, transform=transform)
-    trainloader = torch.utils.data.DataLoader(trainset, batch_size=batch_size, shuffle=True, num_workers=0)
-    return trainloader
+def make_optimizer(model, config):
+    return torch.optim.Adam(model.parameters(), lr=config["lr"])
 
 
-def validation_data_creator(config={}, batch_size=4, download=True, data_dir="./data"):
-    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
-    with on_this_machine(data_dir) as root:
-        testset = torchvision.datasets.FashionMNIST(root=root, train=False, download=download, transform=transform)
-    testloader = torch.utils.data.DataLoader(testset, batch_size=batch_size, shuffle=False, num_workers=0)
-    return testloader
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 6, 5)
-        self.pool = nn.MaxPool2d(2, 2)
-        self.conv2 = nn.Conv2d(6, 16, 5)
-        self.fc1 = nn.Linear(16 * 4 * 4, 120)
-        self.fc2 = nn.Linear(120, 84)
-        self.fc3 = nn.Linear(84, 10)
-
-    def forward(self, x):
-        x = self.pool(F.relu(self.conv1(x)))
-        x = self.pool(F.relu(self.conv2(x)))
-        x = x.view(-1, 16 * 4 * 4)
-        x = F.relu(self.fc1(x))
-        x = F.relu(self.fc2(x))
-        x = self.fc3(x)
-        return x
-
-
-def model_creator(config):
-    model = Net()
-    return model
-
-
-def optimizer_creator(model, config):
-    optimizer = optim.SGD(model.parameters(), lr=config.get("lr", 0.001), momentum=0.9)
-    return optimizer
+def make_loader(config, batch_size, data_dir, part):
+    """Runs on every worker and gives all rows; Orca deals them out."""
+    images, labels = read_part(data_dir, part)
+    dataset = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
+    return DataLoader(dataset, batch_size=batch_size, shuffle=part == "train")
 
 
 def main():
     args = parse_arguments()
     torch.manual_seed(0)
-    data_dir = args.data_dir
-    if "://" not in data_dir:
-        data_dir = str(Path(data_dir).resolve())
-        unpack(Path(data_dir))
+    start_context(args)
+
+    # 1. Data from functions.
+    train, test = (partial(make_loader, data_dir=args.data_dir, part=part) for part in ("train", "t10k"))
+    est = make_estimator(args)
+    for line in est.fit(train, epochs=args.epochs, batch_size=args.batch_size, validation_data=test):
+        print(
+            f"epoch {line['epoch']}: {line['num_samples']} images, loss {line['train_loss']:.3f}, "
+            f"on {line['val_num_samples']} others {line['val_loss']:.3f}"
+        )
+    scores = est.evaluate(test, batch_size=args.batch_size)
+    est.history.plot(f"{args.output}/loss.png")
+    print(f"Loss curve: {args.output}/loss.png")
+
+    # 2. Data from tables.
+    train, test = make_table(args, "train"), make_table(args, "t10k")
+    columns = {"feature_cols": ["image"], "label_cols": ["label"]}
+    second = make_estimator(args)
+    second.fit(train, epochs=args.epochs, batch_size=args.batch_size, **columns)
+    path = second.save(f"{args.output}/model")
+    third = make_estimator(args).load(path)
+    predicted = third.predict(test, feature_cols=["image"], batch_size=256)
+    print(f"Accuracy of the loaded model on a {type(test).__name__}: {accuracy_of(predicted, test):.4f}")
+
+    print(f"Accuracy: {scores['Accuracy']:.4f}")
+    stop_orca_context()
+
+
+def start_context(args):
     if args.backend in ("ray", "torch_distributed"):
         init_orca_context(runtime="ray", cores=args.cores)
     elif args.backend != "local":
@@ -112,39 +95,11 @@ def main():
             ship_environment=not args.no_ship_environment,
         )
 
-    # 1. From data creators.
-    train_creator = partial(train_data_creator, download=False, data_dir=data_dir)
-    validation_creator = partial(validation_data_creator, download=False, data_dir=data_dir)
-    orca_estimator = make_estimator(args)
-    stats = orca_estimator.fit(
-        train_creator, epochs=args.epochs, batch_size=args.batch_size, validation_data=validation_creator
-    )
-    print(f"Train stats: {stats}")
-    val_stats = orca_estimator.evaluate(validation_creator, batch_size=args.batch_size)
-    print(f"Validation stats: {val_stats}")
-
-    # 2. From tabular data: a Spark DataFrame where there is a Spark, else plain arrays.
-    train, test = table(data_dir, "train", args), table(data_dir, "t10k", args)
-    columns = {"feature_cols": ["image"], "label_cols": ["label"]}
-    second = make_estimator(args)
-    more = second.fit(train, epochs=args.epochs, batch_size=args.batch_size, **columns)
-    print(f"Train stats, from {type(train).__name__}: {more[-1]}")
-    saved = second.save(f"{args.output}/model")
-    third = make_estimator(args).load(saved)
-    predictions = third.predict(test, feature_cols=["image"], batch_size=256)
-    print(f"Accuracy of the loaded model on the {type(test).__name__}: {accuracy_of(predictions, test):.4f}")
-
-    picture = f"{args.output}/loss.png"
-    orca_estimator.history.plot(picture)
-    print(f"Loss curve: {picture}")
-    print(f"Accuracy: {val_stats['Accuracy']:.4f}")
-    stop_orca_context()
-
 
 def make_estimator(args):
     return Estimator.from_torch(
-        model=model_creator,
-        optimizer=optimizer_creator,
+        model=make_model,
+        optimizer=make_optimizer,
         loss=nn.CrossEntropyLoss(),
         metrics=[Accuracy()],
         model_dir=args.output,
@@ -154,38 +109,38 @@ def make_estimator(args):
     )
 
 
-def table(data_dir, split, args):
-    """Return the images as a Spark DataFrame (through a Parquet file), or as arrays where there is no Spark."""
-    with on_this_machine(data_dir) as root:
-        raw = Path(root) / "FashionMNIST" / "raw"
-        pixels = np.fromfile(raw / f"{split}-images-idx3-ubyte", np.uint8, offset=16)
-        labels = np.fromfile(raw / f"{split}-labels-idx1-ubyte", np.uint8, offset=8).astype(np.int64)
-    images = (pixels.astype(np.float32) / 255 - 0.5) / 0.5
+def make_table(args, part):
+    """Return a part as a Spark DataFrame (by way of a Parquet file), or as arrays where there is no Spark."""
+    images, labels = read_part(args.data_dir, part)
     if args.backend not in ("spark", "bigdl"):
-        return {"image": images.reshape(-1, 1, 28, 28), "label": labels}
-    column = pa.array(images)
-    for size in (28, 28, 1):
-        column = pa.FixedSizeListArray.from_arrays(column, size)
-    path = f"{args.output}/{split}.parquet"
+        return {"image": images, "label": labels}
+    path = f"{args.output}/{part}.parquet"
+    table = pa.table({"image": pa.FixedSizeListArray.from_arrays(images.ravel(), PIXELS), "label": labels})
     with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(pa.table({"image": column, "label": labels}), f"{folder}/table", row_group_size=1000)
+        pq.write_table(table, f"{folder}/table", row_group_size=1000)
         put_local_file_to_remote(f"{folder}/table", path, over_write=True)
     return OrcaContext.get_spark_session().read.parquet(path if "://" in path else f"file://{path}")
 
 
-def accuracy_of(predictions, test):
+def accuracy_of(predicted, test):
     if isinstance(test, dict):
-        return float((predictions.argmax(axis=1) == test["label"]).mean())
-    rows = predictions.select("prediction", "label").collect()
+        return float((predicted.argmax(axis=1) == test["label"]).mean())
+    rows = predicted.select("prediction", "label").collect()
     return float(np.mean([np.argmax(row.prediction) == row.label for row in rows]))
 
 
-def unpack(data_dir):
-    """Unzip the data set in place: torchvision reads the plain files."""
-    for packed in (data_dir / "FashionMNIST" / "raw").glob("*-ubyte.gz"):
-        if not packed.with_suffix("").exists():
-            with gzip.open(packed) as source, open(packed.with_suffix(""), "wb") as target:
-                shutil.copyfileobj(source, target)
+def read_part(data_dir, part):
+    """Return the images of "train" or "t10k" as rows of numbers from 0 to 1, and their labels."""
+    raw = f"{data_dir}/FashionMNIST/raw"
+    images = read_bytes(f"{raw}/{part}-images-idx3-ubyte.gz")[16:].reshape(-1, PIXELS)
+    labels = read_bytes(f"{raw}/{part}-labels-idx1-ubyte.gz")[8:]
+    return images / np.float32(255), labels.astype(np.int64)
+
+
+@enable_multi_fs_load_static  # hdfs:// and others too
+def read_bytes(path):
+    with gzip.open(path) as file:
+        return np.frombuffer(file.read(), np.uint8)
 
 
 def parse_arguments():
@@ -195,7 +150,7 @@ def parse_arguments():
     parser.add_argument("--data_dir", default=str(HERE / "data"), help="folder with FashionMNIST/raw")
     parser.add_argument("--output", default=str(HERE / "output"), help="where the model and the picture go")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=0.002)
     parser.add_argument("--workers_per_node", type=int, default=2)
     parser.add_argument("--cores", type=int, default=2)
@@ -203,6 +158,8 @@ def parse_arguments():
     parser.add_argument("--memory", default="2g", help="memory of each node, and of the driver")
     parser.add_argument("--no_ship_environment", action="store_true", help="the nodes have this Python already")
     args = parser.parse_args()
+    if "://" not in args.data_dir:
+        args.data_dir = str(Path(args.data_dir).resolve())
     if "://" not in args.output:
         args.output = str(Path(args.output).resolve())
         Path(args.output).mkdir(parents=True, exist_ok=True)

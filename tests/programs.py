@@ -1,10 +1,12 @@
 """Programs: a test's code as a program of its own, for what must not happen in pytest's process (another SparkContext,
-a dying driver). Owns how such a program is started, how its output is shown and how what it leaves running is ended."""
+a dying driver). Owns how such a program is started, how its output is shown, how what it leaves running is ended, and
+how it is read from a page of docs/."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -71,6 +73,14 @@ def run_program(
     if left:
         raise AssertionError(f"the program left processes running: {left}")
     return said
+
+
+def program_of(page: Path) -> str:
+    """Return the Python of a Markdown page as one program."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    if not blocks:
+        raise ValueError(f"{page} holds no block of Python.")
+    return "".join(blocks)
 
 
 def end_processes(variable: str, value: str, grace: float, spared: Sequence[int] = ()) -> list[str]:

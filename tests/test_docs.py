@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from programs import run_program
-from seeds.blocks import code_blocks
+from programs import program_of, run_program
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -21,6 +20,4 @@ def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
     if page == "inference":
         pytest.importorskip("pyspark")
-    blocks = code_blocks((DOCS / f"{page}.md").read_text())
-    assert blocks
-    run_program("".join(blocks), timeout=270)
+    run_program(program_of(DOCS / f"{page}.md"), timeout=270)

@@ -16,8 +16,8 @@ import pytest
 from orca.core.trace import Trace
 from orca.errors import ArgumentError
 from orca.history import RunHistory
+from programs import program_of
 from programs import run_program as run_page
-from seeds.blocks import code_blocks
 
 pytest.importorskip("matplotlib")
 
@@ -303,4 +303,4 @@ def test_programs_of_the_documentation_run() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
     page = Path(__file__).resolve().parents[1] / "docs" / "history.md"
-    run_page("".join(code_blocks(page.read_text())))
+    run_page(program_of(page))

@@ -405,17 +405,18 @@ def test_cross_entropies_stay_finite_at_zero_and_one(kind: Callable[[np.ndarray]
     assert math.isnan(measure(BinaryCrossEntropy(), kind(np.array([np.nan, 0.5])), kind(np.array([0, 1]))))
 
 
-def test_examples_of_the_documents(kind: Callable[[np.ndarray], Any]) -> None:
-    output, target = kind(np.array([[0.6, 0.4], [0.4, 0.6]])), kind(np.array([[0, 1], [0, 0]]))
-    assert measure(BinaryCrossEntropy(), output, target) == pytest.approx(0.81492424, abs=1e-6)
-    assert measure(KLDivergence(), output, target) == pytest.approx(
-        0.45814306, abs=1e-5
-    )  # Keras lifts a target 0 to 1e-7
-    assert measure(Poisson(), kind(np.array([[1, 1], [0, 0]])), target) == pytest.approx(0.49999997, abs=1e-6)
-    output = kind(np.array([[0.05, 0.95, 0], [0.1, 0.8, 0.1]]))
-    assert measure(SparseCategoricalCrossEntropy(), output, kind(np.array([1, 2]))) == pytest.approx(1.1769392)
-    assert measure(MSE(), kind(np.array([[1, -2], [1, 1]])), kind(np.array([[0, 1], [0, 1]]))) == 2.75
-    assert measure(Accuracy(), kind(np.array([0, 2, 3, 4])), kind(np.array([1, 2, 3, 4]))) == 0.75
+def test_values_worked_out_by_hand(kind: Callable[[np.ndarray], Any]) -> None:
+    log = math.log
+    output, target = kind(np.array([[0.7, 0.2], [0.1, 0.9]])), kind(np.array([[1, 0], [0, 1]]))
+    assert measure(BinaryCrossEntropy(), output, target) == pytest.approx(-log(0.7 * 0.8 * 0.9 * 0.9) / 4, abs=1e-6)
+    # Keras lifts a target 0 to 1e-7.
+    assert measure(KLDivergence(), output, target) == pytest.approx(-log(0.7 * 0.9) / 2, abs=1e-5)
+    output, target = kind(np.array([[0.5, 2.0], [1.0, 4.0]])), kind(np.array([[1, 0], [2, 3]]))
+    assert measure(Poisson(), output, target) == pytest.approx((7.5 - log(0.5) - 3 * log(4)) / 4, abs=1e-6)
+    output = kind(np.array([[0.2, 0.7, 0.1], [0.5, 0.25, 0.25]]))
+    assert measure(SparseCategoricalCrossEntropy(), output, kind(np.array([1, 0]))) == pytest.approx(-log(0.35) / 2)
+    assert measure(MSE(), kind(np.array([[3, 0], [1, -1]])), kind(np.array([[1, 0], [1, 1]]))) == 2.0
+    assert measure(Accuracy(), kind(np.array([3, 1, 0, 2, 2])), kind(np.array([3, 1, 1, 2, 0]))) == 0.6
 
 
 @pytest.mark.parametrize(

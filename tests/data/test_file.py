@@ -19,8 +19,7 @@ from orca.core import files
 from orca.core.files import filesystem
 from orca.data import file
 from orca.errors import ArgumentError, MissingDependency, OrcaError
-from programs import run_program
-from seeds.blocks import code_blocks
+from programs import program_of, run_program
 
 TREE = {"a": b"1", "deep/b": b"2", "deep/er/c d%": b"3"}
 
@@ -312,7 +311,7 @@ def test_programs_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["HADOOP_CONF_DIR"]
     monkeypatch.setenv("HADOOP_USER_NAME", "me")
     page = Path(__file__).resolve().parents[2] / "docs" / "files.md"
-    run_program("".join(code_blocks(page.read_text())), timeout=100)
+    run_program(program_of(page), timeout=100)
 
 
 def test_both_sides_may_not_be_remote(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from orca import Estimator  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
 from orca.faces.openvino import OpenvinoEstimator  # noqa: E402
 from orca.xshards import XShards  # noqa: E402
-from programs import run_program  # noqa: E402
-from seeds.blocks import code_blocks  # noqa: E402
+from programs import program_of, run_program  # noqa: E402
 
 WEIGHTS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 X = np.random.default_rng(1).random((22, 3, 2, 2), np.float32)
@@ -290,7 +289,7 @@ def test_ray_dataset_gets_columns(ray_context: Any, tmp_path: Path) -> None:
 def test_programs_of_the_documentation_run() -> None:
     pytest.importorskip("torch")
     page = Path(__file__).resolve().parents[2] / "docs" / "openvino.md"
-    said = run_program("".join(code_blocks(page.read_text()))).stdout
+    said = run_program(program_of(page)).stdout
     assert "input 'input' does not take an array of shape (5, 32, 32, 3). The model takes 'input' float32" in said
 
 

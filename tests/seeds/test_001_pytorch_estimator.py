@@ -1,120 +1,174 @@
-"""Seed 001: every call that the document describes is taken, with the arguments it describes."""
+"""Seed 001, the PyTorch Estimator: a program for each of its sections, with every argument that it names."""
 
 from __future__ import annotations
 
-import ast
+import importlib.util
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyspark")
+
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
 
 from orca.registry import BACKENDS
-from seeds.blocks import code_blocks, document
-from zoo.orca.learn.pytorch import Estimator
+from seeds.quarters import BATCH, ROWS, assert_same_weights, classifier, loader, quarters, trained
+from zoo.orca.data import XShards
+from zoo.orca.learn.metrics import Accuracy
+from zoo.orca.learn.pytorch import Estimator, TrainingOperator
+from zoo.orca.learn.trigger import EveryEpoch
 
-TEXT = document("001_pytorch_estimator.txt")
-CREATE, *METHODS = code_blocks(TEXT, language="")
-# Gradient clipping is not built yet.
-LATER = {"clear_gradient_clipping", "set_constant_gradient_clipping", "set_l2_norm_gradient_clipping"}
-# Documented as False; here a bar is shown wherever there is a terminal. TrainingOperator is not built yet.
-OTHER_DEFAULTS = {"use_tqdm", "training_operator_cls", "backend"}  # backend: None, which is "bigdl" here
+# Where Horovod is built it trains; else Spark does, by the same calls.
+HOROVOD = "horovod" if importlib.util.find_spec("horovod") else "spark"
 
-
-def described(call: str) -> tuple[str, dict[str, Any]]:
-    """Return a documented call's name and its arguments: their defaults, or `...` for those that must be given.
-
-    >>> described("fit(self, data, epochs=1):")
-    ('fit', {'data': Ellipsis, 'epochs': 1})
-    """
-    function = ast.parse(f"def {call.strip().removesuffix(':')}: pass").body[0]
-    assert isinstance(function, ast.FunctionDef)
-    arguments = function.args
-    pairs = [*zip(reversed(arguments.args), reversed(arguments.defaults), strict=False)][::-1]
-    defaults = {argument.arg: default for argument, default in pairs}
-    defaults |= {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None}
-    names = [argument.arg for argument in arguments.args + arguments.kwonlyargs if argument.arg != "self"]
-    return function.name, {name: _value(defaults[name]) if name in defaults else ... for name in names}
-
-
-def _value(default: ast.expr) -> Any:
-    return default.id if isinstance(default, ast.Name) else ast.literal_eval(default)
-
-
-def calls() -> list[tuple[str, dict[str, Any]]]:
-    """Return the calls of methods the document describes, in its order: in blocks, and within its sentences."""
-    found = re.findall(r"^(\w+\(self.*\):?)$|`(\w+\(self[^`]*\))`", TEXT, flags=re.MULTILINE)
-    return [described(block or sentence) for block, sentence in found]
-
-
-def test_document_describes_the_calls_that_are_tested_here() -> None:
-    names = [name for name, _ in calls()]
-    assert names == [
-        *("fit", "evaluate", "get_model", "save", "load", "shutdown"),
-        *("fit", "evaluate", "get_model", "load"),
-        *("clear_gradient_clipping", "set_constant_gradient_clipping", "set_l2_norm_gradient_clipping"),
-    ]
-    assert len(METHODS) == names.count("fit") + names.count("evaluate")
+# The arguments each call is described with, by the Estimator it is described for.
+FROM_TORCH = {
+    "model": ..., "optimizer": ..., "loss": None, "scheduler_creator": None, "training_operator_cls": ...,
+    "initialization_hook": None, "config": None, "scheduler_step_freq": "batch", "use_tqdm": ..., "workers_per_node": 1,
+    "model_dir": None, "backend": ...,
+}  # fmt: skip
+METHODS = {
+    "horovod": {
+        "fit": {"data": ..., "epochs": 1, "profile": False, "reduce_results": True, "info": None},
+        "evaluate": {"data": ..., "num_steps": None, "profile": False, "info": None},
+        "get_model": {},
+        "save": {"checkpoint": ...},
+        "load": {"checkpoint": ...},
+        "shutdown": {"force": False},
+    },
+    "bigdl": {
+        "fit": {
+            "data": ..., "epochs": 1, "batch_size": 32, "validation_data": None, "validation_methods": None,
+            "checkpoint_trigger": None,
+        },
+        "evaluate": {"data": ..., "validation_methods": None, "batch_size": 32},
+        "get_model": {},
+        "load": {"checkpoint": ..., "loss": None},
+        "clear_gradient_clipping": {},
+        "set_constant_gradient_clipping": {"min": ..., "max": ...},
+        "set_l2_norm_gradient_clipping": {"clip_norm": ...},
+    },
+}  # fmt: skip
 
 
-def test_from_torch_takes_every_documented_argument_with_its_default() -> None:
-    imported, call = CREATE.split("\n", 1)
-    assert (
-        imported
-        == f"from {Estimator.__module__.replace('orca.classic.zoo', 'zoo.orca.learn.pytorch')} import Estimator"
-    )
-    name, arguments = described(call.removeprefix("Estimator."))
-    assert (name, len(arguments)) == ("from_torch", 12)
+def test_create_estimator_from_pytorch_model() -> None:
     parameters = inspect.signature(Estimator.from_torch).parameters
-    assert set(arguments) <= set(parameters)
-    for argument, default in arguments.items():
-        if default is not ... and argument not in OTHER_DEFAULTS:
-            assert parameters[argument].default == default, argument
-
-
-def test_from_torch_makes_an_estimator_of_the_documented_arguments() -> None:
-    _, arguments = described(CREATE.split("\n", 1)[1].removeprefix("Estimator."))
-    model = torch.nn.Linear(2, 1)
-    given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loss": torch.nn.MSELoss()}
-    defaults = {name: default for name, default in arguments.items() if name != "training_operator_cls"}
-    del defaults["backend"]  # left out, it is "bigdl"
-    est = Estimator.from_torch(**{**defaults, **given})
+    for name, default in FROM_TORCH.items():
+        assert name in parameters
+        assert default is ... or parameters[name].default == default
+    model = classifier()
+    est = Estimator.from_torch(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters()),
+        loss=nn.NLLLoss(),
+        scheduler_creator=None,
+        training_operator_cls=TrainingOperator,
+        initialization_hook=None,
+        config=None,
+        scheduler_step_freq="batch",
+        use_tqdm=False,
+        workers_per_node=1,
+        model_dir=None,
+    )
     assert est.backend == BACKENDS["bigdl"]
 
 
-@pytest.mark.parametrize(("name", "arguments"), [call for call in calls() if call[0] not in LATER])
-def test_method_takes_the_documented_arguments(name: str, arguments: dict[str, Any]) -> None:
-    inspect.signature(getattr(Estimator, name)).bind("self", **arguments)
+@pytest.mark.parametrize(("estimator", "name"), [(kind, name) for kind, calls in METHODS.items() for name in calls])
+def test_methods_take_the_arguments_they_are_described_with(estimator: str, name: str) -> None:
+    inspect.signature(getattr(Estimator, name)).bind("self", **METHODS[estimator][name])
 
 
-@pytest.mark.slow
-def test_methods_work_with_all_documented_arguments(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    x = torch.rand(24, 2)
-    model = torch.nn.Linear(2, 1)
+class Listening(TrainingOperator):
+    """A step of the Estimator's own that reports the `info` of its fit."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        return {**super().train_batch(batch, batch_info), "stage": torch.tensor(float(batch_info["stage"]))}
+
+
+def test_use_horovod_estimator(spark: Any, tmp_path: Path) -> None:
+    def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def make_scheduler(optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, config["decay"])
+
     est = Estimator.from_torch(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=torch.nn.MSELoss(), backend="local"
+        model=lambda config: classifier(),
+        optimizer=make_optimizer,
+        loss=lambda config: nn.NLLLoss(),
+        scheduler_creator=make_scheduler,
+        training_operator_cls=Listening,
+        initialization_hook=lambda: torch.set_num_threads(1),
+        config={"lr": 0.5, "decay": 0.5},
+        scheduler_step_freq="epoch",
+        use_tqdm=True,
+        workers_per_node=2,
+        backend=HOROVOD,
     )
-    given = {
-        "data": DataLoader(TensorDataset(x, x.sum(dim=1, keepdim=True)), batch_size=8),
-        "checkpoint": str(tmp_path / "model.pt"),
-    }
-    # The document has two Estimators; ours answers for both, so it gets the arguments of both at once.
-    together: dict[str, dict[str, Any]] = {}
-    for name, arguments in calls():
-        together.setdefault(name, {}).update(arguments)
-    answers = {}
-    for name in [name for name in together if name not in LATER]:
-        arguments = {argument: given.get(argument, default) for argument, default in together[name].items()}
-        answers[name] = getattr(est, name)(**arguments)
+    # A loader's own batches are what each of the two workers takes: half of a step.
+    stats = est.fit(lambda config: loader(BATCH // 2), epochs=2, profile=True, reduce_results=True, info={"stage": 3})
+    assert [(line["num_samples"], line["train_stage"]) for line in stats] == [(ROWS, 3.0)] * 2
+    assert stats[1]["train_loss"] < stats[0]["train_loss"] and stats[0]["profile"]
+    decay = {"scheduler": None}
 
-    assert [line["num_samples"] for line in answers["fit"]] == [24]
-    assert answers["evaluate"]["num_samples"] == 24
-    assert answers["evaluate"]["val_loss"] < answers["fit"][0]["train_loss"]
-    assert isinstance(answers["get_model"], torch.nn.Linear)
-    assert (tmp_path / "model.pt").exists()
-    assert answers["load"] is est
-    assert torch.equal(est.get_model().weight, answers["get_model"].weight)
+    def halve(optimizer: torch.optim.Optimizer) -> None:
+        decay["scheduler"] = decay["scheduler"] or make_scheduler(optimizer, {"decay": 0.5})
+        decay["scheduler"].step()
+
+    expected = trained(classifier(), lambda model: make_optimizer(model, {"lr": 0.5}), 2, after_epoch=halve)
+    assert_same_weights(est.get_model(), expected)
+
+    scores = est.evaluate(lambda config: loader(BATCH // 2), num_steps=2, profile=True, info={"stage": 4})
+    assert scores["num_samples"] == 2 * BATCH and scores["val_loss"] > 0 and scores["profile"]
+
+    est.save(checkpoint=str(tmp_path / "model.pt"))
+    other = Estimator.from_torch(model=classifier(), loss=nn.NLLLoss(), backend=HOROVOD)
+    other.load(checkpoint=str(tmp_path / "model.pt"))
+    assert_same_weights(other.get_model(), expected)
+    est.shutdown(force=False)
+
+
+@pytest.mark.parametrize("kind", ["SparkXShard", "DataLoader", "DataLoader creator"])
+def test_use_bigdl_estimator(kind: str, spark: Any, tmp_path: Path) -> None:
+    images, labels = quarters()
+    data = {
+        "SparkXShard": lambda: XShards.partition({"x": images, "y": labels}, num_shards=1),
+        "DataLoader": lambda: loader(BATCH),
+        "DataLoader creator": lambda: lambda config, batch_size: loader(batch_size),
+    }[kind]()
+    model = classifier()
+    est = Estimator.from_torch(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=0.01),
+        loss=nn.NLLLoss(),
+        config={"shuffle": False},
+        model_dir=str(tmp_path / "run"),
+        backend="bigdl",
+    )
+    est.set_constant_gradient_clipping(min=-0.001, max=0.001)
+    est.clear_gradient_clipping()
+    est.set_l2_norm_gradient_clipping(clip_norm=0.05)
+    stats = est.fit(
+        data,
+        epochs=2,
+        batch_size=BATCH,
+        validation_data=data,
+        validation_methods=[Accuracy()],
+        checkpoint_trigger=EveryEpoch(),
+    )
+    expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), lr=0.01), 2, clip_norm=0.05)
+    assert_same_weights(est.get_model(), expected)
+    assert stats[-1]["val_loss"] < stats[0]["val_loss"]
+
+    scores = est.evaluate(data, validation_methods=[Accuracy()], batch_size=BATCH)
+    assert scores["num_samples"] == ROWS
+    assert scores["val_loss"] == pytest.approx(stats[-1]["val_loss"])
+    assert scores["Accuracy"] == stats[-1]["val_accuracy"]
+
+    other = Estimator.from_torch(model=classifier())
+    other.load(checkpoint=est.latest_checkpoint(str(tmp_path / "run")), loss=nn.NLLLoss())
+    assert other.evaluate(data, batch_size=BATCH)["val_loss"] == pytest.approx(scores["val_loss"], rel=1e-6)

@@ -1,135 +1,195 @@
-"""Seed 002, section 3: its two PyTorch programs, on what they take as given (a LeNet, a loader, data to predict)."""
+"""Seed 002, distributed training and inference: a program for each of its sections whose framework is built here."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from programs import run_program
-from seeds.blocks import IMAGES, code_blocks, document, substitute
-
-DOCUMENT = "002_training_and_inference.txt"
-DISTRIBUTED = "**Using `torch.distributed` or *Horovod* backend**"
-ROWS = 1000
-
-GIVEN = f"""
-import gzip, json, os, sys
-from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyspark")
+
 import torch
-import torch.nn as nn
+from torch import nn
 
-from zoo.orca import OrcaContext, init_orca_context, stop_orca_context
-from zoo.orca.data import XShards
-from zoo.orca.learn.pytorch import Estimator
+from seeds.quarters import BATCH, CLASSES, ROWS, answers, assert_same_weights, classifier, loader, quarters, trained
 
-def values(name, header):
-    with gzip.open({str(IMAGES)!r} + "/" + name) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=header)
-
-images = (values("train-images-idx3-ubyte.gz", 16).reshape(-1, 784)[:{ROWS}] / 255).astype(np.float32)
-labels = values("train-labels-idx1-ubyte.gz", 8)[:{ROWS}].astype(np.int64)
-args = Namespace(lr=3e-3, epochs=3)
-
-trainers, driver = Path("trainers").absolute(), os.getpid()
-trainers.mkdir()
-
-def trainer():
-    ray, pyspark = sys.modules.get("ray"), sys.modules.get("pyspark")
-    if os.getpid() == driver:
-        return "driver"
-    if ray is not None and ray.is_initialized():
-        return "ray"
-    return "spark" if pyspark is not None and pyspark.TaskContext.get() is not None else "nobody we know"
-
-class LeNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2 = nn.Linear(400, 84), nn.Linear(84, 10)
-
-    def forward(self, image):
-        if self.training:
-            (trainers / trainer()).touch()
-        x = torch.max_pool2d(torch.relu(self.conv1(image.view(-1, 1, 28, 28))), 2)
-        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
-        return torch.log_softmax(self.fc2(torch.relu(self.fc1(x.flatten(1)))), dim=1)
-
-def train_loader_func(config, batch_size):
-    dataset = torch.utils.data.TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
-    return torch.utils.data.DataLoader(dataset, batch_size=batch_size, shuffle=True)
-
-torch.manual_seed(1)
-init_orca_context(cluster_mode="local", cores=2)
-"""
-
-# How well the answers fit the labels, how far they are from what the trained model itself says, and who trained it.
-ANSWERS = """
-with torch.no_grad():
-    own = est.get_model().eval()(torch.from_numpy(images)).numpy()
-print("RESULT", json.dumps({
-    "rows": len(scores), "accuracy": float((scores.argmax(axis=1) == labels).mean()),
-    "difference": float(np.abs(scores - own).max()), "trainers": os.listdir(trainers), "sync": est.backend.sync,
-}))
-stop_orca_context()
-"""
+IMAGES, LABELS = quarters()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-def test_bigdl_backend_is_the_default_trains_a_loader_and_predicts_xshards() -> None:
-    create, train = code_blocks(document(DOCUMENT, "### **3. PyTorch Estimator**", DISTRIBUTED))
-    given = 'train_loader = train_loader_func({}, 32)\nxshards = XShards.partition({"x": images})\n'
-    answers = 'scores = np.concatenate([shard["prediction"] for shard in predictions.collect()])\n'
-
-    result = result_of(GIVEN + given + create + train + answers + ANSWERS)
-
-    assert (result["trainers"], result["sync"]) == (["spark"], "sharded")
-    assert_learned(result)
+@pytest.fixture(scope="module")
+def df(spark: Any) -> Any:
+    rows = [(number, image.tolist(), int(LABELS[number])) for number, image in enumerate(IMAGES)]
+    return spark.createDataFrame(rows, "number int, image array<float>, label long").repartition(3).cache()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    ("backend", "model"),
-    [
-        ("torch_distributed", "model_creator"),  # as the text beside the code says
-        ("spark", "model"),  # as the code says: the model that the program above it made
-    ],
-)
-def test_creators_train_on_workers_and_predict_a_dataframe(backend: str, model: str) -> None:
-    create, train = code_blocks(document(DOCUMENT, DISTRIBUTED, "### **4. MXNet Estimator**"))
-    create = substitute(create, 'backend="torch_distributed")', f"backend={backend!r})")
-    create = substitute(create, "model=model,", f"model={model},")
-    given = """
-model = LeNet()
-columns = [(number, image.tolist()) for number, image in enumerate(images)]
-df = OrcaContext.get_spark_session().createDataFrame(columns, "number int, image array<float>").repartition(3)
-"""
-    if backend == "torch_distributed":  # Ray beside Spark: the first trains, the second holds the DataFrame
-        given += 'init_orca_context(runtime="ray", cores=2)\n'
-    answers = """
-rows = {row.number: np.asarray(row.prediction) for row in predictions.collect()}
-scores = np.stack([rows[number] for number in range(len(images))])
-"""
-
-    result = result_of(GIVEN + given + create + train + answers + ANSWERS)
-
-    assert result["trainers"] == [{"torch_distributed": "ray", "spark": "spark"}[backend]]
-    assert result["sync"] == "replicated"
-    assert_learned(result)
+def in_order(predictions: Any) -> np.ndarray:
+    """Return the predictions of a DataFrame, as the rows were numbered."""
+    rows = {row.number: row.prediction for row in predictions.collect()}
+    return np.array([rows[number] for number in range(ROWS)])
 
 
-def result_of(program: str) -> dict[str, object]:
-    said = run_program(program, timeout=180).stdout
-    (line,) = [line for line in said.splitlines() if line.startswith("RESULT ")]
-    return json.loads(line.removeprefix("RESULT "))
+# 2. TensorFlow and Keras
 
 
-def assert_learned(result: dict[str, object]) -> None:
-    assert result["rows"] == ROWS
-    assert result["accuracy"] >= 0.5  # type: ignore[operator]  # ten classes: chance gives 0.1
-    assert result["difference"] < 1e-4  # type: ignore[operator]
+def compiled_model(seed: int = 1) -> Any:
+    import keras
+
+    seeded = [keras.initializers.GlorotUniform(seed=seed), keras.initializers.GlorotUniform(seed=seed + 1)]
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(8, activation="tanh", kernel_initializer=seeded[0]),
+            keras.layers.Dense(CLASSES, activation="softmax", kernel_initializer=seeded[1]),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.RMSprop(0.01), loss="sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
+    return model
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "XShards"])
+def test_2_1_keras_model(kind: str, df: Any) -> None:
+    pytest.importorskip("tensorflow")
+    from zoo.orca.data import XShards
+    from zoo.orca.learn.tf2 import Estimator
+
+    model = compiled_model()
+    est = Estimator.from_keras(keras_model=model)
+    if kind == "DataFrame":
+        stats = est.fit(data=df, batch_size=BATCH, epochs=5, feature_cols=["image"], label_cols=["label"])
+    else:
+        stats = est.fit(data=XShards.partition({"x": IMAGES, "y": LABELS}), batch_size=BATCH, epochs=5)
+    predictions = est.predict(data=df, feature_cols=["image"])
+
+    assert predictions.columns == ["number", "image", "label", "prediction"]
+    scores = in_order(predictions)
+    np.testing.assert_allclose(scores, est.get_model().predict(IMAGES, verbose=0), atol=1e-5)
+    assert stats["loss"][-1] < stats["loss"][0]
+    assert (scores.argmax(axis=1) == LABELS).mean() > 0.8
+
+
+@pytest.mark.parametrize("root", ["zoo", "bigdl"])
+def test_2_2_keras_model_creator(root: str, df: Any) -> None:
+    pytest.importorskip("tensorflow")
+    import importlib
+
+    Estimator = importlib.import_module(f"{root}.orca.learn.tf2").Estimator
+
+    def model_creator(config: dict[str, Any]) -> Any:
+        return compiled_model()
+
+    def train_data_creator(config: dict[str, Any], batch_size: int) -> Any:
+        import tensorflow as tf
+
+        dataset = tf.data.Dataset.from_tensor_slices({"pixels": IMAGES, "quarter": LABELS})
+        return dataset.map(lambda row: (row["pixels"], row["quarter"])).batch(batch_size)
+
+    # One worker, as the creator alone asks for, and two.
+    est = Estimator.from_keras(model_creator=model_creator, workers_per_node={"zoo": 1, "bigdl": 2}[root])
+    stats = est.fit(data=train_data_creator, epochs=2, steps_per_epoch=ROWS // 32)
+    predictions = est.predict(data=df, feature_cols=["image"])
+
+    expected = compiled_model()
+    batches = list(train_data_creator({}, 32)) * 2
+    for x, y in batches[: 2 * (ROWS // 32)]:  # an epoch goes on where the one before it ended
+        expected.train_on_batch(x, y)
+    assert type(est.engine).__name__ == "SparkEngine"
+    assert len(stats["loss"]) == 2 and 0 <= stats["train_accuracy"] <= 1
+    np.testing.assert_allclose(in_order(predictions), expected.predict(IMAGES, verbose=0), atol=1e-5)
+
+
+# 3. PyTorch
+
+
+@pytest.mark.parametrize("kind", ["DataLoader", "DataFrame", "XShards", "creator"])
+def test_3_pytorch_estimator_on_the_bigdl_backend(kind: str, df: Any) -> None:
+    from zoo.orca.data import XShards
+    from zoo.orca.learn.pytorch import Estimator
+
+    model = classifier()
+    model.train()
+    criterion = nn.NLLLoss()
+    adam = torch.optim.Adam(model.parameters(), 0.01)
+    est = Estimator.from_torch(model=model, optimizer=adam, loss=criterion)
+    xshards = XShards.partition({"x": IMAGES})
+    if kind == "DataLoader":
+        est.fit(data=loader(), epochs=2)
+    elif kind == "DataFrame":
+        est.fit(data=df, epochs=2, feature_cols=["image"], label_cols=["label"])
+    elif kind == "XShards":
+        est.fit(data=XShards.partition({"x": IMAGES, "y": LABELS}), epochs=2)
+    else:
+        est.fit(data=lambda config, batch_size: loader(batch_size), epochs=2, batch_size=BATCH)
+    predictions = est.predict(xshards)
+
+    assert (type(est.engine).__name__, est.backend.sync) == ("SparkEngine", "sharded")
+    if kind in ("DataLoader", "creator"):  # those that give the rows in a known order
+        expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2)
+        assert_same_weights(est.get_model(), expected)
+    scores = np.concatenate([shard["prediction"] for shard in predictions.collect()])
+    np.testing.assert_allclose(scores, answers(est.get_model()), atol=1e-5)
+    np.testing.assert_allclose(in_order(est.predict(df, feature_cols=["image"])), scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", ["model creator", "model"])
+def test_3_pytorch_estimator_on_the_torch_distributed_backend(given: str, df: Any, ray_context: Any) -> None:
+    """Ray trains, Spark holds the DataFrame to predict. Horovod has frameworks/torch/test_horovod.py."""
+    from zoo.orca.learn.pytorch import Estimator
+
+    def model_creator(config: dict[str, Any]) -> nn.Module:
+        model = classifier()
+        model.train()
+        return model
+
+    def optimizer_creator(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), config["lr"])
+
+    est = Estimator.from_torch(
+        model={"model creator": model_creator, "model": classifier()}[given],
+        optimizer=optimizer_creator,
+        loss=nn.NLLLoss(),
+        config={"lr": 1e-2},
+        backend="torch_distributed",
+    )
+    est.fit(data=lambda config, batch_size: loader(BATCH), epochs=2)
+    predictions = est.predict(data=df, feature_cols=["image"])
+
+    assert (type(est.engine).__name__, est.backend.sync) == ("RayEngine", "replicated")
+    expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2)
+    np.testing.assert_allclose(in_order(predictions), answers(expected), atol=1e-5)
+
+
+# 6. OpenVINO
+
+
+def test_6_openvino_estimator(spark: Any, tmp_path: Path) -> None:
+    """The model takes four images at a time: a row of the data is such a batch."""
+    ov = pytest.importorskip("openvino")
+    from openvino import opset13 as op
+
+    from zoo.orca.data import XShards
+    from zoo.orca.learn.openvino import Estimator
+
+    draw = np.random.default_rng(0)
+    colours = draw.normal(size=(3, 5)).astype(np.float32)
+    image = op.parameter([4, 3, 8, 8], name="image")
+    scores = op.matmul(op.reduce_max(image, np.array([2, 3])), colours, False, False)
+    model_path = str(tmp_path / "colours.xml")
+    ov.save_model(ov.Model([scores], [image]), model_path, compress_to_fp16=False)
+
+    est = Estimator.from_openvino(model_path=model_path)
+    input_data = draw.random((20, 4, 3, 8, 8))
+    result = est.predict(input_data)
+    shards = XShards.partition({"x": input_data})
+    result_shards = est.predict(shards)
+
+    expected = input_data.max(axis=(3, 4)) @ colours
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+    parts = result_shards.collect()
+    assert {tuple(sorted(part)) for part in parts} == {("prediction", "x")}
+    np.testing.assert_array_equal(np.concatenate([part["x"] for part in parts]), input_data)
+    np.testing.assert_allclose(np.concatenate([part["prediction"] for part in parts]), expected, atol=1e-5)

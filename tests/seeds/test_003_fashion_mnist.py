@@ -1,52 +1,58 @@
-"""Seed 003: its program, with its own imports, from the first block to the last."""
+"""Seed 003, Fashion-MNIST: its steps as a program (fashion_mnist.py beside this), and the example that is run by hand.
+
+Its last section, on YARN, is in tests/cluster/test_yarn.py.
+"""
 
 from __future__ import annotations
 
-import ast
+import gzip
+import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from programs import run_program
-from seeds.blocks import code_blocks, document, substitute, unpack_images
 
-EPOCHS, BATCH = 2, 8  # the document's learning rate is small: it takes small batches to get somewhere soon
+pytest.importorskip("pyspark")
+pytest.importorskip("torchvision")
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAIN, TEST = 6000, 1000
-
-
-GIVEN = f"""
-import os
-os.chdir({{folder!r}})
-epochs, batch_size = {EPOCHS}, {BATCH}
-# Two threads of torch on a busy machine wait a hundred times longer than they work.
-os.environ["OMP_NUM_THREADS"] = "1"
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_program_of_the_document_trains_and_validates(tmp_path: Path) -> None:
-    unpack_images(tmp_path / "data")
-    blocks = code_blocks(document("003_fashion_mnist.txt"))
-    assert len(blocks) == 8
-    # YARN needs a cluster; the rest is the document's.
-    program = substitute("\n".join(blocks), 'cluster_mode="yarn-client"', 'cluster_mode="local"')
+def test_steps_train_and_test_a_network(tmp_path: Path) -> None:
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for packed in (EXAMPLES / "data" / "FashionMNIST" / "raw").glob("*.gz"):  # torchvision reads plain files
+        (raw / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    program = Path(__file__).with_name("fashion_mnist.py").read_text()
 
-    said = run_program(GIVEN.format(folder=str(tmp_path)) + program, timeout=180).stdout
+    output = run_program(program, timeout=180, args=["--cluster_mode", "local", "--data_dir", str(tmp_path)]).stdout
 
-    train, valid = told(said, "Train stats"), told(said, "Validation stats")
-    assert [line["epoch"] for line in train] == list(range(1, EPOCHS + 1))
-    assert [line["num_samples"] for line in train] == [TRAIN] * EPOCHS
-    assert [line["batch_count"] for line in train] == [TRAIN // BATCH] * EPOCHS
-    assert train[-1]["train_loss"] < train[0]["train_loss"]
-    assert valid["num_samples"] == TEST
-    assert valid["Accuracy"] >= 0.5  # plain torch reaches 0.63 to 0.72; ten classes: chance gives 0.1
-    assert valid["val_loss"] < 2.0  # chance gives ln(10) = 2.3
+    (line,) = re.findall("^RESULT (.*)$", output, flags=re.MULTILINE)
+    result = json.loads(line)
+    assert [(line["epoch"], line["num_samples"]) for line in result["lines"]] == [(1, TRAIN), (2, TRAIN)]
+    assert result["lines"][1]["train_loss"] < result["lines"][0]["train_loss"]
+    assert result["scores"]["num_samples"] == TEST
+    assert result["scores"]["Accuracy"] > 0.7  # ten classes: chance gives 0.1
+    assert result["scores"]["val_loss"] < 1
 
 
-def told(said: str, title: str) -> Any:
-    """Return what a line `title: ...` prints, as values."""
-    (text,) = re.findall(rf"^{title}: (.*)$", said, flags=re.MULTILINE)
-    return ast.literal_eval(text)
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["spark", "local"])
+def test_example_trains_evaluates_saves_loads_and_predicts(backend: str, tmp_path: Path) -> None:
+    program = (EXAMPLES / "fashion_mnist.py").read_text()
+    args = ["--backend", backend, "--data_dir", str(EXAMPLES / "data"), "--output", str(tmp_path), "--epochs", "1"]
+
+    output = run_program(program, timeout=280, args=args).stdout
+
+    assert f"epoch 1: {TRAIN} images" in output
+    kind = {"spark": "DataFrame", "local": "dict"}[backend]
+    (loaded,) = re.findall(rf"^Accuracy of the loaded model on a {kind}: (.*)$", output, flags=re.MULTILINE)
+    (accuracy,) = re.findall("^Accuracy: (.*)$", output, flags=re.MULTILINE)
+    assert float(loaded) > 0.7 and float(accuracy) > 0.7
+    assert (tmp_path / "loss.png").exists() and (tmp_path / "model").exists()

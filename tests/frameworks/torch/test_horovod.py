@@ -21,7 +21,7 @@ from orca.estimator import Estimator
 from orca.frameworks.torch.horovod import Horovod
 from orca.frameworks.torch.sync import Clipping, sync_of
 from orca.testing import shards_of
-from seeds.blocks import code_blocks
+from programs import program_of
 
 built = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 
@@ -385,7 +385,7 @@ def test_programs_of_the_documentation_run(run_program: Callable[..., Any]) -> N
     pytest.importorskip("ray")
     pytest.importorskip("tensorflow")
     page = Path(__file__).resolve().parents[3] / "docs" / "horovod.md"
-    said = run_program("".join(code_blocks(page.read_text())), timeout=220).stdout
+    said = run_program(program_of(page), timeout=220).stdout
     assert "'horovod': [" in said
 
 
