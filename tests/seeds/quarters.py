@@ -40,9 +40,9 @@ def trained(
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
     epochs: int,
     clip_norm: float = float("inf"),
-    after_epoch: Callable[[torch.optim.Optimizer], Any] = lambda optimizer: None,
+    decay: float = 1.0,
 ) -> nn.Module:
-    """Return a copy of the model, trained in one process."""
+    """Return a copy of the model, trained in one process; `decay` is that of the learning rate after an epoch."""
     model = copy.deepcopy(model)
     optimizer = make_optimizer(model)
     for _ in range(epochs):
@@ -51,7 +51,7 @@ def trained(
             nn.functional.nll_loss(model(images), labels).backward()
             nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             optimizer.step()
-        after_epoch(optimizer)
+        optimizer.param_groups[0]["lr"] *= decay
     return model
 
 

@@ -113,13 +113,7 @@ def test_use_horovod_estimator(spark: Any, tmp_path: Path) -> None:
     stats = est.fit(lambda config: loader(BATCH // 2), epochs=2, profile=True, reduce_results=True, info={"stage": 3})
     assert [(line["num_samples"], line["train_stage"]) for line in stats] == [(ROWS, 3.0)] * 2
     assert stats[1]["train_loss"] < stats[0]["train_loss"] and stats[0]["profile"]
-    decay = {"scheduler": None}
-
-    def halve(optimizer: torch.optim.Optimizer) -> None:
-        decay["scheduler"] = decay["scheduler"] or make_scheduler(optimizer, {"decay": 0.5})
-        decay["scheduler"].step()
-
-    expected = trained(classifier(), lambda model: make_optimizer(model, {"lr": 0.5}), 2, after_epoch=halve)
+    expected = trained(classifier(), lambda model: make_optimizer(model, {"lr": 0.5}), epochs=2, decay=0.5)
     assert_same_weights(est.get_model(), expected)
 
     scores = est.evaluate(lambda config: loader(BATCH // 2), num_steps=2, profile=True, info={"stage": 4})
@@ -160,7 +154,7 @@ def test_use_bigdl_estimator(kind: str, spark: Any, tmp_path: Path) -> None:
         validation_methods=[Accuracy()],
         checkpoint_trigger=EveryEpoch(),
     )
-    expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), lr=0.01), 2, clip_norm=0.05)
+    expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2, clip_norm=0.05)
     assert_same_weights(est.get_model(), expected)
     assert stats[-1]["val_loss"] < stats[0]["val_loss"]
 

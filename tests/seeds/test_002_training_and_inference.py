@@ -25,9 +25,9 @@ def df(spark: Any) -> Any:
     return spark.createDataFrame(rows, "number int, image array<float>, label long").repartition(3).cache()
 
 
-def in_order(predictions: Any) -> np.ndarray:
+def in_order(predicted: Any) -> np.ndarray:
     """Return the predictions of a DataFrame, as the rows were numbered."""
-    rows = {row.number: row.prediction for row in predictions.collect()}
+    rows = {row.number: row.prediction for row in predicted.collect()}
     return np.array([rows[number] for number in range(ROWS)])
 
 
@@ -63,10 +63,10 @@ def test_2_1_keras_model(kind: str, df: Any) -> None:
         stats = est.fit(data=df, batch_size=BATCH, epochs=5, feature_cols=["image"], label_cols=["label"])
     else:
         stats = est.fit(data=XShards.partition({"x": IMAGES, "y": LABELS}), batch_size=BATCH, epochs=5)
-    predictions = est.predict(data=df, feature_cols=["image"])
+    predicted = est.predict(data=df, feature_cols=["image"])
 
-    assert predictions.columns == ["number", "image", "label", "prediction"]
-    scores = in_order(predictions)
+    assert predicted.columns == ["number", "image", "label", "prediction"]
+    scores = in_order(predicted)
     np.testing.assert_allclose(scores, est.get_model().predict(IMAGES, verbose=0), atol=1e-5)
     assert stats["loss"][-1] < stats["loss"][0]
     assert (scores.argmax(axis=1) == LABELS).mean() > 0.8
@@ -79,27 +79,27 @@ def test_2_2_keras_model_creator(root: str, df: Any) -> None:
 
     Estimator = importlib.import_module(f"{root}.orca.learn.tf2").Estimator
 
-    def model_creator(config: dict[str, Any]) -> Any:
+    def make_model(config: dict[str, Any]) -> Any:
         return compiled_model()
 
-    def train_data_creator(config: dict[str, Any], batch_size: int) -> Any:
+    def make_dataset(config: dict[str, Any], batch_size: int) -> Any:
         import tensorflow as tf
 
         dataset = tf.data.Dataset.from_tensor_slices({"pixels": IMAGES, "quarter": LABELS})
         return dataset.map(lambda row: (row["pixels"], row["quarter"])).batch(batch_size)
 
     # One worker, as the creator alone asks for, and two.
-    est = Estimator.from_keras(model_creator=model_creator, workers_per_node={"zoo": 1, "bigdl": 2}[root])
-    stats = est.fit(data=train_data_creator, epochs=2, steps_per_epoch=ROWS // 32)
-    predictions = est.predict(data=df, feature_cols=["image"])
+    est = Estimator.from_keras(model_creator=make_model, workers_per_node={"zoo": 1, "bigdl": 2}[root])
+    stats = est.fit(data=make_dataset, epochs=2, steps_per_epoch=ROWS // 32)
+    predicted = est.predict(data=df, feature_cols=["image"])
 
     expected = compiled_model()
-    batches = list(train_data_creator({}, 32)) * 2
-    for x, y in batches[: 2 * (ROWS // 32)]:  # an epoch goes on where the one before it ended
+    given = list(make_dataset({}, 32)) * 2
+    for x, y in given[: 2 * (ROWS // 32)]:  # an epoch goes on where the one before it ended
         expected.train_on_batch(x, y)
     assert type(est.engine).__name__ == "SparkEngine"
     assert len(stats["loss"]) == 2 and 0 <= stats["train_accuracy"] <= 1
-    np.testing.assert_allclose(in_order(predictions), expected.predict(IMAGES, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(in_order(predicted), expected.predict(IMAGES, verbose=0), atol=1e-5)
 
 
 # 3. PyTorch
@@ -112,9 +112,8 @@ def test_3_pytorch_estimator_on_the_bigdl_backend(kind: str, df: Any) -> None:
 
     model = classifier()
     model.train()
-    criterion = nn.NLLLoss()
-    adam = torch.optim.Adam(model.parameters(), 0.01)
-    est = Estimator.from_torch(model=model, optimizer=adam, loss=criterion)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    est = Estimator.from_torch(model=model, optimizer=optimizer, loss=nn.NLLLoss())
     xshards = XShards.partition({"x": IMAGES})
     if kind == "DataLoader":
         est.fit(data=loader(), epochs=2)
@@ -124,13 +123,13 @@ def test_3_pytorch_estimator_on_the_bigdl_backend(kind: str, df: Any) -> None:
         est.fit(data=XShards.partition({"x": IMAGES, "y": LABELS}), epochs=2)
     else:
         est.fit(data=lambda config, batch_size: loader(batch_size), epochs=2, batch_size=BATCH)
-    predictions = est.predict(xshards)
+    predicted = est.predict(xshards)
 
     assert (type(est.engine).__name__, est.backend.sync) == ("SparkEngine", "sharded")
     if kind in ("DataLoader", "creator"):  # those that give the rows in a known order
         expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2)
         assert_same_weights(est.get_model(), expected)
-    scores = np.concatenate([shard["prediction"] for shard in predictions.collect()])
+    scores = np.concatenate([shard["prediction"] for shard in predicted.collect()])
     np.testing.assert_allclose(scores, answers(est.get_model()), atol=1e-5)
     np.testing.assert_allclose(in_order(est.predict(df, feature_cols=["image"])), scores, atol=1e-5)
 
@@ -140,27 +139,27 @@ def test_3_pytorch_estimator_on_the_torch_distributed_backend(given: str, df: An
     """Ray trains, Spark holds the DataFrame to predict. Horovod has frameworks/torch/test_horovod.py."""
     from zoo.orca.learn.pytorch import Estimator
 
-    def model_creator(config: dict[str, Any]) -> nn.Module:
+    def make_model(config: dict[str, Any]) -> nn.Module:
         model = classifier()
         model.train()
         return model
 
-    def optimizer_creator(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), config["lr"])
 
     est = Estimator.from_torch(
-        model={"model creator": model_creator, "model": classifier()}[given],
-        optimizer=optimizer_creator,
+        model={"model creator": make_model, "model": classifier()}[given],
+        optimizer=make_optimizer,
         loss=nn.NLLLoss(),
-        config={"lr": 1e-2},
+        config={"lr": 0.01},
         backend="torch_distributed",
     )
     est.fit(data=lambda config, batch_size: loader(BATCH), epochs=2)
-    predictions = est.predict(data=df, feature_cols=["image"])
+    predicted = est.predict(data=df, feature_cols=["image"])
 
     assert (type(est.engine).__name__, est.backend.sync) == ("RayEngine", "replicated")
     expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2)
-    np.testing.assert_allclose(in_order(predictions), answers(expected), atol=1e-5)
+    np.testing.assert_allclose(in_order(predicted), answers(expected), atol=1e-5)
 
 
 # 6. OpenVINO
@@ -182,14 +181,13 @@ def test_6_openvino_estimator(spark: Any, tmp_path: Path) -> None:
     ov.save_model(ov.Model([scores], [image]), model_path, compress_to_fp16=False)
 
     est = Estimator.from_openvino(model_path=model_path)
-    input_data = draw.random((20, 4, 3, 8, 8))
-    result = est.predict(input_data)
-    shards = XShards.partition({"x": input_data})
-    result_shards = est.predict(shards)
+    batches = draw.random((20, 4, 3, 8, 8))
+    result = est.predict(batches)
+    answered = est.predict(XShards.partition({"x": batches}))
 
-    expected = input_data.max(axis=(3, 4)) @ colours
+    expected = batches.max(axis=(3, 4)) @ colours
     np.testing.assert_allclose(result, expected, atol=1e-5)
-    parts = result_shards.collect()
+    parts = answered.collect()
     assert {tuple(sorted(part)) for part in parts} == {("prediction", "x")}
-    np.testing.assert_array_equal(np.concatenate([part["x"] for part in parts]), input_data)
+    np.testing.assert_array_equal(np.concatenate([part["x"] for part in parts]), batches)
     np.testing.assert_allclose(np.concatenate([part["prediction"] for part in parts]), expected, atol=1e-5)
