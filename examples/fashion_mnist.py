@@ -31,7 +31,7 @@ PIXELS = 28 * 28
 
 
 def make_model(config):
-    channels = config.get("channels", 12)
+    channels = config.get("channels", 8)
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
         *(nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),

@@ -105,8 +105,9 @@ def test_2_2_keras_model_creator(root: str, df: Any) -> None:
 # 3. PyTorch
 
 
-@pytest.mark.parametrize("kind", ["DataLoader", "DataFrame", "XShards", "creator"])
+@pytest.mark.parametrize("kind", ["DataLoader", "DataFrame"])
 def test_3_pytorch_estimator_on_the_bigdl_backend(kind: str, df: Any) -> None:
+    """Training on XShards and creators is in test_001_pytorch_estimator.py."""
     from zoo.orca.data import XShards
     from zoo.orca.learn.pytorch import Estimator
 
@@ -117,16 +118,12 @@ def test_3_pytorch_estimator_on_the_bigdl_backend(kind: str, df: Any) -> None:
     xshards = XShards.partition({"x": IMAGES})
     if kind == "DataLoader":
         est.fit(data=loader(), epochs=2)
-    elif kind == "DataFrame":
-        est.fit(data=df, epochs=2, feature_cols=["image"], label_cols=["label"])
-    elif kind == "XShards":
-        est.fit(data=XShards.partition({"x": IMAGES, "y": LABELS}), epochs=2)
     else:
-        est.fit(data=lambda config, batch_size: loader(batch_size), epochs=2, batch_size=BATCH)
+        est.fit(data=df, epochs=2, feature_cols=["image"], label_cols=["label"])
     predicted = est.predict(xshards)
 
     assert (type(est.engine).__name__, est.backend.sync) == ("SparkEngine", "sharded")
-    if kind in ("DataLoader", "creator"):  # those that give the rows in a known order
+    if kind == "DataLoader":  # it gives the rows in a known order
         expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2)
         assert_same_weights(est.get_model(), expected)
     scores = np.concatenate([shard["prediction"] for shard in predicted.collect()])
