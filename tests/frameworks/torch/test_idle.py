@@ -144,6 +144,24 @@ class Thaws(Callback):
         last_layer.requires_grad_(not first)
 
 
+class ThawsAlone(Callback):
+    """Freezes a layer on one rank, at the beginning of an epoch or after a step."""
+
+    def __init__(self, after_step: bool) -> None:
+        self.after_step = after_step
+
+    def before_train_epoch(self, runner: Any) -> None:
+        if not self.after_step:
+            self._freeze(runner)
+
+    def after_train_iter(self, runner: Any) -> None:
+        self._freeze(runner)
+
+    @staticmethod
+    def _freeze(runner: Any) -> None:
+        runner.given_models[0][0].requires_grad_(runner.rank == 0)
+
+
 class AddsGroup(Callback):
     def before_train_epoch(self, runner: Any) -> None:
         if runner.epochs == 2:
@@ -316,6 +334,11 @@ REFUSED = {
         Fit(Remembers),
         "the forward pass writes into the weight 'last', and not the same on each of 2 workers",
     ),
+    "frozen on one rank": (
+        Fit(callbacks=(ThawsAlone(False),)),
+        r"a callback changed what is trained .requires_grad, or the optimizer's groups. on 1 of 2 workers. Do it on",
+    ),
+    "frozen on one rank after a step": (Fit(callbacks=(ThawsAlone(True),)), "on 1 of 2 workers. Do it on every worker"),
     "an embedding with a norm": (
         Fit(Bounded, x=IDS[:, None]),
         "Embedding 'table' has max_norm=0.5: its forward pass writes into the weights of the rows it looks up",

@@ -26,6 +26,7 @@ from orca.frameworks.torch.build import build_loss, build_models, build_optimize
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options
+from orca.frameworks.torch.steps import kept_draws
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import shards_of
 from orca.triggers import SeveralIteration
@@ -471,14 +472,9 @@ def test_a_fit_in_this_process_leaves_its_random_numbers_alone() -> None:
     def drawn() -> tuple[float, ...]:
         return np.random.rand(), random.random(), float(torch.rand(()))
 
-    random.seed(4)
-    np.random.seed(4)
-    torch.manual_seed(4)
-    expected = drawn()
-    random.seed(4)
-    np.random.seed(4)
-    torch.manual_seed(4)
     learner = learner_of(linear(), nn.MSELoss())
+    with kept_draws():
+        expected = drawn()
     fit(learner, X, Y)
     evaluate(learner, X, Y)
     predict(learner, X)

@@ -370,6 +370,7 @@ class TorchLearner:
             self.epoch = self.runner.epochs = epoch
             if self.hooks:
                 self.hooks("before_train_epoch", self.runner, epoch)
+                self._check_alike(sum(self.world.all_gather(self._trained() != self.trained)))
         if self._conducts:
             return self._conduct(batches, pulse, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
@@ -422,6 +423,18 @@ class TorchLearner:
         groups = [len(group["params"]) for stepper in self.steppers for group in stepper.param_groups]
         return [weight.requires_grad for weight in self.weights], groups
 
+    def _check_alike(self, ranks: int) -> None:
+        """Check that all ranks train other weights than before, or none of them.
+
+        Raises:
+            ArgumentError: Some do.
+        """
+        if 0 < ranks < self.world.size:
+            raise ArgumentError(
+                f"a callback changed what is trained (requires_grad, or the optimizer's groups) on {ranks} of "
+                f"{self.world.size} workers. Do it on every worker, whatever runner.rank is."
+            )
+
     def _follow(self) -> None:
         """Let the replicas agree on what the user's code trains now; it must do the same on every rank."""
         if (not self.hooks and self.operator is None) or self._trained() == self.trained:
@@ -452,7 +465,8 @@ class TorchLearner:
         seen: list[Part | None] = []
 
         def closure() -> float:
-            part = self._gradients(batch, pulse)
+            with self.writes.watch():
+                part = self._gradients(batch, pulse)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             seen.append(part)
@@ -824,9 +838,11 @@ class TorchLearner:
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
-        flag = torch.tensor(int(self.runner.stop))
-        dist.all_reduce(flag)
-        self.runner.stop = bool(flag)
+        flags = torch.tensor([int(self.runner.stop), int(self._trained() != self.trained)])
+        dist.all_reduce(flags)
+        stops, changes = flags.tolist()
+        self._check_alike(changes)
+        self.runner.stop = bool(stops)
         return self.runner.stop
 
     def _hook(self, name: str) -> None:

@@ -149,7 +149,7 @@ class Replicated:
         self.used.clear()
         self.some_idle = 0 in batch.shares
         if self.hands_on:
-            self.weight = batch.rows * len(batch.shares) / batch.step_rows
+            self.weight = batch.rows * dist.get_world_size() / batch.step_rows
             self.quiet.close()
             if not batch.rows:
                 self.quiet.enter_context(self._quietly())
