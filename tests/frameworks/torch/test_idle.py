@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from frameworks.torch.alone import shards_fully
+from frameworks.torch.alone import alone, shards_fully
 from frameworks.torch.pair import All, Case
 from orca.callbacks import Callback, MainCallback
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.plan import Plan
+from orca.core.pulse import Pulse
 from orca.engines.local import LocalEngine
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
@@ -287,17 +288,23 @@ if shards_fully():
     }
 
 
+def on_ranks(ranks: int, job: Any) -> list[Any]:
+    if ranks == 1:
+        with alone(Pulse()) as world:
+            return [job(world, {}, world.pulse)]
+    start = shards_of([(np.zeros((1, 1)), np.zeros(1))] * ranks)
+    return LocalEngine(ranks).run(job, start, Settings(progress=False, stall_timeout=60))
+
+
 @cache
 def trained(ranks: int) -> dict[str, dict[str, torch.Tensor]]:
     """Return the weights that each fit gives; all run in the same processes."""
-    cases = All({name: fit.case(ranks) for name, fit in FITS.items()})
-    start = shards_of([(np.zeros((1, 1)), np.zeros(1))] * ranks)
-    first = LocalEngine(ranks).run(cases, start, Settings(progress=False, stall_timeout=60))[0]
+    first = on_ranks(ranks, All({name: fit.case(ranks) for name, fit in FITS.items()}))[0]
     return {name: state.payload["models"][0] for name, (_, state) in first.items()}
 
 
 @pytest.mark.parametrize("name", FITS)
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.full)])
 def test_a_fit_with_idle_ranks_equals_a_plain_loop(name: str, ranks: int) -> None:
     expected = FITS[name].expected(ranks)
     for key, weight in trained(ranks)[name].items():
@@ -369,8 +376,7 @@ class Attempts:
 @cache
 def refusals() -> dict[str, str]:
     attempts = Attempts({name: fit.case(2) for name, (fit, _) in REFUSED.items()})
-    start = shards_of([(np.zeros((1, 1)), np.zeros(1))] * 2)
-    return LocalEngine(2).run(attempts, start, Settings(progress=False, stall_timeout=60))[1]
+    return on_ranks(2, attempts)[1]
 
 
 @pytest.mark.parametrize("name", REFUSED)
