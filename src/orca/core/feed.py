@@ -134,7 +134,7 @@ class Feed:
                 y, weights = unweigh(y)
                 weights = weights if len(index) else np.zeros_like(weights)
             leader = next(rank for rank, rows in enumerate(shares) if rows)
-            yield Batch(x, y, len(index), sum(shares), leader, weights, shares)
+            yield Batch(x, y, len(index), sum(shares), leader, weights, shares=shares)
 
     def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
         """Yield (this rank's indices, the rows of each rank) of every step."""
