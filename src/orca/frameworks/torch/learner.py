@@ -357,7 +357,8 @@ class TorchLearner:
         if before is not None:
             set_deterministic(before)
         self.__dict__.pop("_put_draws_back", lambda: None)()
-        for name in ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler"):
+        parts = ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler")
+        for name in (*parts, "statistics", "weights", "writes"):
             self.__dict__.pop(name, None)
 
     # Training.
@@ -910,7 +911,7 @@ def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
 def _nothing_of(outputs: Sequence[Any]) -> torch.Tensor:
     """Return a loss whose gradients are exactly zero."""
     leaves = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    return torch.stack([leaf.nan_to_num().sum() * 0.0 for leaf in leaves]).sum()
+    return torch.stack([leaf.sum() * 0.0 for leaf in leaves]).sum()
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:
