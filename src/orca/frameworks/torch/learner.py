@@ -420,9 +420,8 @@ class TorchLearner:
         self._after_update()
 
     def _trained(self) -> tuple[list[bool], list[int]]:
-        """Return what is trained: which weights have gradients, and how many each optimizer's groups hold."""
-        groups = [len(group["params"]) for stepper in self.steppers for group in stepper.param_groups]
-        return [weight.requires_grad for weight in self.weights], groups
+        """Return what is trained: which weights have gradients, and how many groups each optimizer has."""
+        return [weight.requires_grad for weight in self.weights], [len(one.param_groups) for one in self.steppers]
 
     def _check_alike(self, ranks: int) -> None:
         """Check that all ranks train other weights than before, or none of them.
