@@ -83,11 +83,11 @@ class Plain(nn.Module):
 
 
 class KeepsNorm(nn.Module):
-    """A model that does not train its batch normalization."""
+    """A model that trains one batch normalization of two."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = normed()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
     def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)
@@ -270,7 +270,7 @@ FITS = {
     "one row a rank, sharded": Fit(normed, batch=3, sync="sharded"),
     "one row a rank, in an operator": Fit(normed, batch=3, options=Options(operator=Steps)),
     "one row a rank, in pieces": Fit(normed, batch=3, options=Options(accumulate=2)),
-    "one row a rank, frozen": Fit(KeepsNorm, batch=2),
+    "one row a rank, one layer frozen": Fit(KeepsNorm, batch=2),
     "thawed": Fit(callbacks=(Thaws(),), before=thaw),
     "thawed, sharded": Fit(callbacks=(Thaws(),), before=thaw, sync="sharded"),
     "thawed, by hand": Fit(callbacks=(Thaws(),), before=thaw, options=Options(operator=Steps)),
