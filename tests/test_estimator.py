@@ -471,6 +471,18 @@ def test_summaries_have_a_value_a_step_and_a_validation_an_epoch(tmp_path: Path)
         made.get_train_summary("Nope")
 
 
+def test_a_state_dict_knows_its_steps_so_that_summaries_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    made = estimator(optimizer=adam)
+    made.set_tensorboard(str(tmp_path), "mine")
+    made.fit((X, Y), epochs=1, batch_size=4)
+    state = made.get_state_dict()
+    assert (state["epoch"], state["steps"]) == (1, 3)
+    made.load_state_dict(state)
+    made.fit((X, Y), epochs=1, batch_size=4)
+    assert [step for step, _, _ in made.get_train_summary("Loss")] == list(range(1, 7))
+
+
 def test_checkpoints_of_limited_steps_are_kept_and_loaded(tmp_path: Path) -> None:
     made, short = estimator(model_dir=str(tmp_path)), estimator()
     with pytest.raises(ArgumentError, match="checkpoints need a place to go to. Pass model_dir="):

@@ -508,9 +508,9 @@ class Estimator:
         return self.learner.build(self._current())
 
     def get_state_dict(self) -> dict[str, Any]:
-        """Return epoch, models, optimizers and schedulers as state dicts."""
+        """Return epoch, steps, models, optimizers and schedulers as state dicts."""
         state = self._current()
-        return {"epoch": state.epoch, **state.payload}
+        return {"epoch": state.epoch, "steps": state.steps, **state.payload}
 
     def load_state_dict(self, state_dict: dict[str, Any], blocking: bool = True) -> None:
         """Take over what get_state_dict returned, or the state dict of a model alone."""

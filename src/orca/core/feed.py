@@ -126,28 +126,30 @@ class Feed:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batch of every step of an epoch, from first_step on; those before it are not read."""
         ahead, cuts = tee(islice(self._cuts(epoch), first_step, None))  # loaders with workers read some steps ahead
-        read = self.rows.read(index for index, _, _ in ahead if len(index))
-        for index, step_rows, leader in cuts:
+        read = self.rows.read(index for index, _ in ahead if len(index))
+        for index, shares in cuts:
             x, y = next(read) if len(index) else self.template
             weights = None
             if self.weighted:
                 y, weights = unweigh(y)
                 weights = weights if len(index) else np.zeros_like(weights)
-            yield Batch(x, y, len(index), step_rows, leader, weights)
+            leader = next(rank for rank, rows in enumerate(shares) if rows)
+            yield Batch(x, y, len(index), sum(shares), leader, weights, shares=shares)
 
-    def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yield (this rank's indices, rows over all ranks, the first rank with rows) of every step."""
+    def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
+        """Yield (this rank's indices, the rows of each rank) of every step."""
         shared = self.rows.shared
         rank = self.world.rank
         order = self.rows.order(np.random.default_rng([self.seed, epoch, 0 if shared else rank + 1]), self.shuffle)
         if not shared:
-            for step, (before, after) in enumerate(self.plan.walk()):
-                leader = next(r for r, (start, stop) in enumerate(zip(before, after, strict=True)) if start < stop)
-                yield order[before[rank] : after[rank]], self.plan.rows_in(step), leader
+            for before, after in self.plan.walk():
+                shares = tuple(stop - start for start, stop in zip(before, after, strict=True))
+                yield order[before[rank] : after[rank]], shares
             return
-        for start, stop, step_rows in self.plan.slices(0):
-            first, last = even_split(stop - start, self.world.size)[rank]
-            yield order[start + first : start + last], step_rows, 0
+        for start, stop, _ in self.plan.slices(0):
+            cuts = even_split(stop - start, self.world.size)
+            first, last = cuts[rank]
+            yield order[start + first : start + last], _lengths(cuts)
 
 
 class StreamFeed:
@@ -199,6 +201,7 @@ class StreamFeed:
                 raise DataError(
                     "the rows must come with weights, but a batch of the data has none. Let it give (x, y, weights)."
                 )
+            batch.shares = batch.shares or _lengths(even_split(batch.step_rows, self.world.size))
             yield batch
         if empty:
             raise _no_rows()
@@ -209,6 +212,10 @@ class StreamFeed:
             generator = np.random.default_rng([self.seed, epoch, 0])
             return cast(Draws, self.stream).draw(generator, rank, ranks, first_step)
         return islice(self.stream.batches(rank, ranks), first_step, None)
+
+
+def _lengths(cuts: list[tuple[int, int]]) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in cuts)
 
 
 def _no_rows() -> DataError:

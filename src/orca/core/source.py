@@ -18,7 +18,8 @@ class Batch:
 
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
     it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
-    the rows' weights (n,), where the data brings some; a template row's is zero.
+    the rows' weights (n,), where the data brings some; a template row's is zero. `shares` are the rows of each rank:
+    the feed knows them without asking.
     """
 
     x: Any
@@ -27,6 +28,7 @@ class Batch:
     step_rows: int
     leader: int = 0
     weights: Any = None
+    shares: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

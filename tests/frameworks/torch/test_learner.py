@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import copy
 import logging
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from frameworks.torch.alone import AloneEngine
+from orca.callbacks import Callback
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan, OutputSpec, State
 from orca.core.loop import History
@@ -20,8 +24,12 @@ from orca.core.world import TorchWorld
 from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.torch.build import build_loss, build_models, build_optimizers
 from orca.frameworks.torch.learner import TorchLearner
+from orca.frameworks.torch.operator import TrainingOperator
+from orca.frameworks.torch.options import Options
+from orca.frameworks.torch.steps import kept_draws
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import shards_of
+from orca.triggers import SeveralIteration
 
 X = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
 Y = X.sum(axis=1) + 0.5
@@ -360,3 +368,128 @@ def test_another_model_takes_the_creators_along_but_not_an_optimizer_of_the_old_
     bound = learner_of(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1))
     assert bound.with_parts(other, None).optimizer is None
     assert bound.with_parts(None, nn.L1Loss()).optimizer is bound.optimizer
+
+
+# Looking at a fit from inside
+
+
+class Lively(nn.Module):
+    """A model with dropout and batch normalization, one of which does not train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 1)
+        )
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self.layers[3].eval()
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x) + torch.rand(1)
+
+
+class Looks(Callback):
+    """Takes the state in the midst of each step's callbacks, where it may."""
+
+    def __init__(self, looks: bool) -> None:
+        self.looks = looks
+
+    def before_train_epoch(self, runner: Any) -> None:
+        runner.model.layers[1].eval()
+
+    def before_train_iter(self, runner: Any) -> None:
+        self._look(runner)
+
+    def after_train_iter(self, runner: Any) -> None:
+        self._look(runner)
+        with torch.no_grad():
+            runner.model.layers[4].bias.add_(0.01 * torch.rand(1))
+
+    def _look(self, runner: Any) -> None:
+        before = [module.training for module in runner.model.modules()]
+        batch, output = runner.batch, runner.output
+        if self.looks:
+            assert runner.get_state_dict()["models"]
+        assert [module.training for module in runner.model.modules()] == before
+        assert runner.batch is batch and runner.output is output
+
+
+def test_looking_at_the_state_in_mid_epoch_changes_nothing(tmp_path: Any) -> None:
+    torch.manual_seed(1)
+    net = Lively()
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {"callbacks": (Looks(False),)},
+        "looked at": {"callbacks": (Looks(True),)},
+        "kept": {
+            "callbacks": (Looks(False),),
+            "checkpoint_trigger": SeveralIteration(2),
+            "checkpoint_folder": str(tmp_path),
+        },
+    }
+    states = [fit(learner_of(copy.deepcopy(net), nn.MSELoss()), X, Y, epochs=2, **way)[1] for way in ways.values()]
+    for state in states[1:]:
+        for name, weight in state.payload["models"][0].items():
+            assert torch.equal(weight, states[0].payload["models"][0][name]), name
+    assert float(states[0].payload["models"][0]["layers.3.running_mean"].abs().sum()) == 0
+
+
+class Counts(TrainingOperator):
+    """An operator that returns its live state."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.live = {"rows": [], "mean": torch.zeros(1)}
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        self.live["rows"].append(len(batch[0]))
+        self.live["mean"] += 1
+        return super().train_batch(batch, batch_info)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.live
+
+
+class Collects(Callback):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.seen.append(runner.get_state_dict()["operator"])
+
+    def after_run(self, runner: Any) -> None:
+        assert [state["rows"] for state in self.seen] == [[4], [4, 4], [4, 4, 2]]
+        assert [float(state["mean"]) for state in self.seen] == [1, 2, 3]
+
+
+def test_a_state_does_not_change_any_more_when_training_goes_on() -> None:
+    learner = TorchLearner.of(linear(), sgd, nn.MSELoss(), {}, "replicated", options=Options(operator=Counts))
+    fit(learner, X, Y[:, None], callbacks=(Collects(),))
+
+
+def test_a_fit_in_this_process_leaves_its_random_numbers_alone() -> None:
+    def drawn() -> tuple[float, ...]:
+        return np.random.rand(), random.random(), float(torch.rand(()))
+
+    learner = learner_of(linear(), nn.MSELoss())
+    with kept_draws():
+        expected = drawn()
+    fit(learner, X, Y)
+    evaluate(learner, X, Y)
+    predict(learner, X)
+    assert drawn() == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"sync_batchnorm": True}])
+def test_batch_normalization_that_would_never_learn_is_refused(options: Any) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    learner = TorchLearner.of(net, sgd, nn.MSELoss(), {}, "replicated", options=Options(**options))
+    with pytest.raises(ArgumentError, match="learns nothing from a step of one row, and no step has more. Pass"):
+        fit(learner, X, Y, batch_size=1)
+    bare = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 1))
+    with pytest.raises(ArgumentError, match="a step of one row is left over, of which batch normalization"):
+        fit(replace(learner, model=bare), X, Y, batch_size=3)
+    wide = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.BatchNorm1d(1))  # three values of each row
+    state = fit(replace(learner, model=wide), X, X[:, None], batch_size=1)[1]
+    assert int(state.payload["models"][0]["1.num_batches_tracked"]) == len(X)

@@ -84,6 +84,7 @@ def same_weights(one: Estimator, other: Estimator) -> bool:
         ({"precision": "fp16"}, "fully sharded", r"precision='fp16' and shard_model \(precision='bf16' does\) do not"),
         ({"accumulate": 2, "sync_batchnorm": True}, "replicated", "accumulate and sync_batchnorm do not go together"),
         ({"ema": 0.9}, "fully sharded", "ema and shard_model do not go together yet. Leave one of them out"),
+        ({"unused": True}, "fully sharded", "find_unused_parameters and shard_model do not go together yet"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], sync: str, message: str) -> None:

@@ -13,7 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from orca.errors import ArgumentError
 
 
 def share_statistics(net: nn.Module) -> Statistics:
@@ -28,37 +31,80 @@ def share_statistics(net: nn.Module) -> Statistics:
     Returns:
         The switch that tells whether this rank's rows count, and puts everything back.
     """
-    norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
-    return Statistics([norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)])
+    return Statistics(net)
 
 
 class Statistics:
-    """Be the shared statistics of some layers.
+    """The shared statistics of a module's batch normalization.
+
+    Args:
+        net: The module.
+        always: Whether they are shared in every step. Else in those where a rank has one row, of which it has no
+            statistics of its own; layers that see several values of a row have them, and stay alone.
 
     Attributes:
         counts: Whether this rank's rows count. False before the forward pass of an idle rank: its rows stand for
             nothing, but it takes part in what the ranks tell each other.
+        shared: Whether ranks meet in the passes of this step.
     """
 
-    def __init__(self, norms: list[_BatchNorm]) -> None:
-        self.norms, self.counts = norms, True
+    def __init__(self, net: nn.Module, always: bool = True) -> None:
+        norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+        self.norms = [norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)]
+        self.net, self.always, self.counts, self.shared = net, always, True, False
+        self.weight, self.rows, self.first = 1.0, 0, False
+        self.compiled: Any = None
+        if always:
+            self._share()
+
+    def open(self, shares: tuple[int, ...], weight: float = 1.0, first: bool = False) -> None:
+        """Prepare for a step.
+
+        Args:
+            shares: The rows of each rank.
+            weight: What this rank's gradients are multiplied by after the backward pass, where the user's own code
+                calls it; 1 where the loss is multiplied before.
+            first: Whether it is the first step of an epoch: no later one has more rows.
+        """
+        self.weight, self.rows, self.first = weight, sum(shares), first
+        if self.norms and not self.always and 1 in shares:
+            self._share()
+            # What was compiled has the layers' own forward pass in it.
+            self.compiled, self.net._compiled_call_impl = self.net._compiled_call_impl, None
+
+    def close(self) -> None:
+        """End a step."""
+        if self.shared and not self.always:
+            self._part()
+            self.net._compiled_call_impl, self.compiled = self.compiled, None
+
+    def release(self) -> None:
+        """Give the layers their own forward pass back for good."""
+        self._part()
+        self.norms = []
+
+    def _share(self) -> None:
+        self.shared = True
         # Compiled code may order collectives in its own way, and ranks may compile differently: these stay out of it.
-        forward = torch.compiler.disable(_forward) if norms else _forward
-        for norm in norms:
+        forward = torch.compiler.disable(_forward) if self.norms else _forward
+        for norm in self.norms:
             # Not a closure: a deep copy of the layer must normalize with the weights of the copy.
             norm.__dict__["forward"] = partial(forward, norm, self)
 
-    def release(self) -> None:
-        """Give the layers their own forward pass back."""
+    def _part(self) -> None:
+        self.shared = False
         for norm in self.norms:
             norm.__dict__.pop("forward", None)
-        self.norms = []
 
 
 def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> torch.Tensor:
-    """Be the forward pass of a shared layer."""
+    """Run the forward pass of a shared layer."""
     if not norm.training:
         return type(norm).forward(norm, rows)
+    if not statistics.always and _values(rows) > len(rows):
+        return type(norm).forward(norm, rows)
+    if statistics.rows == 1 and _values(rows) == len(rows):
+        return _with_known(norm, statistics.first, rows)
     norm._check_input_dim(rows)
     counts = statistics.counts
     with torch.no_grad():
@@ -69,8 +115,27 @@ def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> to
             _remember(norm, total, mean, squares)
         scale = torch.rsqrt(squares / total.clamp(min=1) + norm.eps)
         mean, scale = mean.to(_precision(rows)), scale.to(_precision(rows))
-    normalized: torch.Tensor = _Normalize.apply(rows, norm.weight, norm.bias, total, mean, scale, counts)
+    weight = statistics.weight if counts else 0.0
+    normalized: torch.Tensor = _Normalize.apply(rows, norm.weight, norm.bias, total, mean, scale, weight)
     return normalized
+
+
+def _with_known(norm: _BatchNorm, first: bool, rows: torch.Tensor) -> torch.Tensor:
+    """Normalize a step of one row, which has no statistics, with those of the steps before.
+
+    Raises:
+        ArgumentError: There are none to come either.
+    """
+    if first or norm.running_mean is None:
+        raise ArgumentError(
+            "batch normalization learns nothing from a step of one row, and no step has more. Pass a batch_size of 2 "
+            "or more (or data with more rows), use GroupNorm or LayerNorm, or keep the layer in eval() in your model's "
+            "train()."
+            if first
+            else "a step of one row is left over, of which batch normalization that keeps no running statistics has "
+            "none. Choose a batch_size that leaves no single row, or drop the row."
+        )
+    return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
 
 
 def _gather(rows: torch.Tensor, counts: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -111,7 +176,8 @@ class _Normalize(torch.autograd.Function):
     """Normalize rows; the gradient knows that the rows of all ranks have made the statistics.
 
     Gradients of the ranks are summed here: the loss of each is scaled so that the mean over ranks is the step's, and
-    the weights' gradients, which are this rank's alone, are averaged like those of any other weight.
+    the weights' gradients, which are this rank's alone, are averaged like those of any other weight. Where gradients
+    are scaled afterwards instead, by `share`, they are scaled here for the sum; it is 0 on a rank without rows.
     """
 
     @staticmethod
@@ -123,11 +189,11 @@ class _Normalize(torch.autograd.Function):
         total: torch.Tensor,
         mean: torch.Tensor,
         scale: torch.Tensor,
-        counts: bool,
+        share: float,
     ) -> torch.Tensor:
         rows = rows.contiguous(memory_format=_layout(rows))
         ctx.save_for_backward(rows, weight, total, mean, scale)
-        ctx.counts, ctx.bias = counts, None if bias is None else bias.dtype
+        ctx.share, ctx.bias = share, None if bias is None else bias.dtype
         return _apply(rows, weight, bias, mean, scale)
 
     @staticmethod
@@ -140,10 +206,10 @@ class _Normalize(torch.autograd.Function):
         for_bias = None if ctx.bias is None else sums[0].to(ctx.bias, copy=True)
         for_rows = None
         if ctx.needs_input_grad[0]:
-            shared = sums.double() if ctx.counts else torch.zeros_like(sums, dtype=torch.float64)
+            shared = sums.double() * ctx.share if ctx.share else torch.zeros_like(sums, dtype=torch.float64)
             dist.all_reduce(shared)
-            if not ctx.counts:  # rows that made no statistics have no share in what these did
-                shared.zero_()
+            # Rows that made no statistics have no share in what these did.
+            shared = shared / ctx.share if ctx.share else torch.zeros_like(shared)
             for_rows = _gradient(grad, rows, weight, mean, scale, shared.to(sums.dtype), total)
         return for_rows, for_weight, for_bias, None, None, None, None
 

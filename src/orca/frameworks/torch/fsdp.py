@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.paged import Pages
@@ -76,6 +77,20 @@ class FullySharded:
         _share_buffers(model)
         self.params = list(model.parameters())
         self._take_up(places, saved)
+
+    def open(self, batch: Batch) -> None:
+        """Need no more than each loss and its weight."""
+
+    def renew(self) -> None:
+        """Refuse: torch decides what is averaged when it cuts the weights.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        raise ArgumentError(
+            "with shard_model, weights cannot be frozen or unfrozen (requires_grad) while a fit goes on. Call fit once "
+            "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
+        )
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
-
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
 from orca.frameworks.torch.tensors import first_row
@@ -25,7 +23,7 @@ class Handed:
     def __init__(self, learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int) -> None:
         self.rows = self.rows_seen = self.steps = 0
         self._learner, self._pulse, self._epoch = learner, pulse, epoch
-        self._open: tuple[int, Batch, list[torch.Tensor]] | None = None
+        self._open: tuple[int, Batch] | None = None
         self._batches = self._numbered(batches)
 
     def __iter__(self) -> Handed:
@@ -38,14 +36,15 @@ class Handed:
             raise StopIteration
         pulse.at(DATA)
         step, batch = next(self._batches)
-        kept = learner.open_step(batch) if self._epoch else []
-        self._open, self.rows = (step, batch, kept), batch.rows
+        self._open, self.rows, learner.runner.batch_idx = (step, batch), batch.rows, step
         if learner.sample is None:
             learner.sample = first_row(batch.x)
         loaded = learner.place.loaded(batch)
         if self._epoch and learner.hooked:
-            learner.runner.batch_idx, learner.runner.batch = step, loaded
+            learner.runner.batch = loaded
             learner.hooks("before_train_iter", learner.runner, step)
+        if self._epoch:
+            learner.open_step(batch)
         pulse.at(FORWARD if self._epoch else EVALUATE)
         return loaded
 
@@ -53,13 +52,13 @@ class Handed:
         """Close the step that was handed out last, also where the loop left early; say whether one of training was."""
         if self._open is None:
             return False
-        (step, batch, kept), self._open = self._open, None
+        (step, batch), self._open = self._open, None
         self.steps += 1
         self.rows_seen += batch.rows
         if not self._epoch:
             return False
         learner, pulse = self._learner, self._pulse
-        learner.close_step(batch, kept)
+        learner.close_step(batch)
         pulse.step(self._epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
         if learner.hooked:
             learner.hooks("after_train_iter", learner.runner, step)

@@ -7,7 +7,7 @@ the same time into one message. Results are those of the other syncs: means over
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,11 @@ from torch import nn
 from torch.autograd import Variable
 
 from orca.core.horovod import join, leave, together
+from orca.core.source import Batch
 from orca.core.tree import map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients
+from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients, silenced
 
 _WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
 
@@ -42,18 +43,29 @@ class Horovod:
             id(getattr(part, "weight", None)) for part in model.modules() if getattr(part, "sparse", False) is True
         }
         self.waiting: dict[str, Callable[[], None]] = {}
-        self.idling: set[str] | None = None
-        self.hooks = [
-            param.register_post_accumulate_grad_hook(partial(self._ready, name))
-            for name, param in model.named_parameters()
-            if param.requires_grad
-        ]
+        self.idling: set[str] | None = None  # of a rank without rows, the weights that had gradients before
+        self.quiet = ExitStack()
+        self.hooks = self._listen()
         try:
             self._share([*model.parameters(), *model.buffers()], 0, "weights")
             self._share_optimizer()
         except BaseException:
             self.close()
             raise
+
+    def open(self, batch: Batch) -> None:
+        """Weigh this rank's gradients, where the user's own code makes them."""
+        if self.hands_on:
+            self.weight = batch.rows * self.world.size / batch.step_rows
+            self.quiet.close()
+            if not batch.rows:
+                self.quiet.enter_context(self._quietly())
+
+    def renew(self) -> None:
+        """Listen to the gradients of what is trained now."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = self._listen()
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
@@ -75,12 +87,11 @@ class Horovod:
 
     def idle(self, output: Any) -> None:
         """Give zeros to the means: through the model, whose own collectives need this rank too."""
-        self.idling = {name for name, param in self._trained() if param.grad is not None}
         self.agreed = False
-        _backward_zeros(output)
-        if not self.alone and not self.agreed:
-            self._agree()
-        self.idling = None
+        with self._quietly():
+            _backward_zeros(output)
+            if not self.alone and not self.agreed:
+                self._agree()
 
     def clip(self, clipping: Clipping) -> None:
         """Clip the gradients, which are whole on every rank."""
@@ -89,6 +100,7 @@ class Horovod:
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""
         update()
+        self.quiet.close()
         self._share(list(self.module.buffers()), leader, "buffers")
 
     def model_state(self) -> dict[str, Any]:
@@ -105,10 +117,27 @@ class Horovod:
 
     def close(self) -> None:
         """Leave Horovod; nothing can be sent after it."""
+        self.quiet.close()
         for hook in self.hooks:
             hook.remove()
         self.waiting.clear()
         leave("torch")
+
+    def _listen(self) -> list[Any]:
+        return [param.register_post_accumulate_grad_hook(partial(self._ready, name)) for name, param in self._trained()]
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Let what this rank's backward passes give be nothing: its rows are a template."""
+        trained = self._trained()
+        names, params = [name for name, _ in trained], [param for _, param in trained]
+        # What the user's own code has not cleared yet says nothing about this step.
+        self.idling = idling = {name for name, param in trained if param.grad is not None and not self.hands_on}
+        try:
+            with silenced(params, lambda number: idling.add(names[number])):
+                yield
+        finally:
+            self.idling = None
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]

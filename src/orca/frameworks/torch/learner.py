@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
+from orca.frameworks.torch.batchnorm import Statistics
 from orca.frameworks.torch.book import LossBook, Part, refuse, together
 from orca.frameworks.torch.build import (
     build_loss,
@@ -39,7 +40,7 @@ from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
 from orca.frameworks.torch.runner import Runner
-from orca.frameworks.torch.steps import Steps, set_deterministic
+from orca.frameworks.torch.steps import Steps, draws, kept_draws, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
 from orca.frameworks.torch.tensors import (
     Place,
@@ -52,9 +53,11 @@ from orca.frameworks.torch.tensors import (
     pieces_of,
     single,
     squeezed,
+    template_of,
     to_numpy,
     twice,
 )
+from orca.frameworks.torch.writes import Writes
 
 
 @dataclass
@@ -172,7 +175,7 @@ class TorchLearner:
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""
         # A creator's draws, and what it does to its config, are thrown away.
-        with torch.random.fork_rng(devices=[]), self._room():
+        with kept_draws(), self._room():
             made = build_models(self.model, dict(self.config))
         given = self.model if isinstance(self.model, list | tuple) else [self.model]
         nets = [copy.deepcopy(net) if any(net is one for one in given) else net for net in made]
@@ -182,7 +185,7 @@ class TorchLearner:
 
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
-        with torch.random.fork_rng(devices=[]):
+        with kept_draws():
             torch.manual_seed(seed)
             nets = build_models(self.model, dict(self.config))
         return State(payload={"models": [copied(n.state_dict()) for n in nets], "optimizers": [], "schedulers": []})
@@ -225,6 +228,7 @@ class TorchLearner:
         state = self._fetched(state)
         if self.spread:
             give_memory_back()
+        self._put_draws_back = draws()
         self._were_deterministic = set_deterministic(True) if self.options.deterministic else None
         torch.manual_seed(seed)
         self._set_up(state, device_of(world))
@@ -267,7 +271,7 @@ class TorchLearner:
         self.hooks = Hooks(plan.callbacks)
         self.hooked = self.hooks.main is not None or self.hooks.has("before_train_iter", "after_train_iter")
         self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
-        if self.hands_on or self.hooks.main_has("on_iter_forward", "on_train_forward"):
+        if self.hands_on or self._own_forward:
             if plan.weighted:
                 raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
             self.counting = Criterion(None)  # whatever the loss is: a mean over rows
@@ -276,10 +280,7 @@ class TorchLearner:
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
                 "or a MainCallback with its own forward and backward pass."
             )
-        if self.options.sync_batchnorm:
-            from orca.frameworks.torch.batchnorm import share_statistics
-
-            self.statistics = [share_statistics(net) for net in self.nets]
+        self.statistics = [Statistics(net, always=self.options.sync_batchnorm) for net in self.nets]
         options: dict[str, Any] = {"unused": self.options.unused, "hands_on": self.hands_on}
         if self.spread:
             kept = self.given.payload.get("optimizers") if self.given else None
@@ -288,7 +289,10 @@ class TorchLearner:
             sync_of(self.sync, net, stepper, self.world, **options)
             for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True)
         ]
+        self.writes = Writes(self.nets, self.world, not self.spread)
         self.operator = self._operator(self.given)
+        self.weights = [param for net in self.nets for param in net.parameters()]
+        self.trained = self._trained()
         self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
@@ -321,13 +325,15 @@ class TorchLearner:
 
         Rank 0 alone copies the tensors, where its sync has not done that: its state is the one that counts.
         """
+        if hasattr(self, "agrees"):
+            self._follow()
         told = self.world.all_gather(self._describe())
         kept = copied if self.world.rank == 0 and not self.spread else dict
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if hasattr(self, "agrees"):
             payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
-            payload["schedulers"] = [scheduler_state(scheduler) for scheduler in self.schedulers]
+            payload["schedulers"] = [kept(scheduler_state(scheduler)) for scheduler in self.schedulers]
             if self.average is not None:
                 payload["averages"] = [kept(self.average.module.state_dict())]
             if self.scaler.is_enabled():
@@ -335,7 +341,7 @@ class TorchLearner:
         elif not self.spread:
             payload["models"] = [kept(net.state_dict()) for net in self.nets]
         if self.operator is not None:
-            payload["operator"] = self.operator.state_dict()
+            payload["operator"] = kept(self.operator.state_dict())
         given, output = next((specs for specs in told if specs), (None, None))
         return State(payload=payload, output=output, input=given)
 
@@ -350,25 +356,29 @@ class TorchLearner:
         before: bool | None = self.__dict__.get("_were_deterministic")
         if before is not None:
             set_deterministic(before)
-        for name in ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler"):
+        self.__dict__.pop("_put_draws_back", lambda: None)()
+        parts = ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler")
+        for name in (*parts, "statistics", "weights", "writes"):
             self.__dict__.pop(name, None)
 
     # Training.
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or what follows its first steps."""
-        for module in self.modules:
-            module.train()
-        if self.epoch != epoch:
+        if self.epoch != epoch:  # else it goes on after a pause, with its layers as they were
+            for module in self.modules:
+                module.train()
             self.epoch = self.runner.epochs = epoch
             if self.hooks:
                 self.hooks("before_train_epoch", self.runner, epoch)
+                self._check_alike(sum(self.world.all_gather(self._trained() != self.trained)))
         if self._conducts:
             return self._conduct(batches, pulse, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         pulse.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
+            self.runner.batch_idx = step
             rates.append(self._rate())
             part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
             pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
@@ -381,17 +391,59 @@ class TorchLearner:
         return losses
 
     def _train_step(self, batch: Batch, pulse: Pulse) -> Part | None:
+        self._open(batch)
         if isinstance(self.steppers[0], torch.optim.LBFGS):
             part = self._closure_step(batch, pulse)
         else:
-            part = self._gradients(batch, pulse)
+            with self.writes.watch():
+                part = self._gradients(batch, pulse)
             pulse.at(OPTIMIZER)
             if self.options.clipping:
                 self.scaler.unscale_(self.steppers[0])
                 self.agree.clip(self.options.clipping)
             self.agree.step(batch.leader, self._update)
-        self._after_update()
+        self._close()
         return part
+
+    def _open(self, batch: Batch) -> None:
+        """Prepare for a step: of how many rows on each rank, and of which weights."""
+        self._follow()
+        weight = batch.rows * self.world.size / batch.step_rows if self.hands_on else 1.0
+        for statistics in self.statistics:
+            statistics.open(batch.shares, weight, first=self.runner.batch_idx == 0)
+        for agree in self.agrees:
+            agree.open(batch)
+
+    def _close(self) -> None:
+        for statistics in self.statistics:
+            statistics.close()
+        self._after_update()
+
+    def _trained(self) -> tuple[list[bool], list[int]]:
+        """Return what is trained: which weights have gradients, and how many groups each optimizer has."""
+        return [weight.requires_grad for weight in self.weights], [len(one.param_groups) for one in self.steppers]
+
+    def _check_alike(self, ranks: int) -> None:
+        """Check that all ranks train other weights than before, or none of them.
+
+        Raises:
+            ArgumentError: Some do.
+        """
+        if 0 < ranks < self.world.size:
+            raise ArgumentError(
+                f"a callback changed what is trained (requires_grad, or the optimizer's groups) on {ranks} of "
+                f"{self.world.size} workers. Do it on every worker, whatever runner.rank is."
+            )
+
+    def _follow(self) -> None:
+        """Let the replicas agree on what the user's code trains now; it must do the same on every rank."""
+        if (not self.hooks and self.operator is None) or self._trained() == self.trained:
+            return
+        for agree in self.agrees:
+            agree.renew()
+        if self.operator is not None:
+            self.operator._models = self.modules
+        self.trained = self._trained()
 
     def _update(self) -> None:
         if self.scaler.is_enabled():
@@ -413,7 +465,8 @@ class TorchLearner:
         seen: list[Part | None] = []
 
         def closure() -> float:
-            part = self._gradients(batch, pulse)
+            with self.writes.watch():
+                part = self._gradients(batch, pulse)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             seen.append(part)
@@ -430,61 +483,64 @@ class TorchLearner:
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
         pulse.at(FORWARD)
         self.agree.zero()
-        if not batch.rows:
-            self._idle(batch, pulse)
-            return None
-        self._count_statistics(True)
-        pieces = pieces_of(batch, self.options.accumulate)
+        pieces = self._pieces(batch)
         parts: list[Part] = []
         whole = 0.0
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
+            for statistics in self.statistics:
+                statistics.counts = bool(piece.rows)
             with nullcontext() if last else self.agree.no_sync():
                 pulse.at(FORWARD)
                 with self._autocast():
                     outputs, targets, loss = self._loss_of(piece)
-                times, mass = self.counting.times(piece, targets)
-                if not whole:  # after the first forward pass, as on a rank without rows
+                times, mass = self.counting.times(piece, targets) if piece.rows else (0.0, 0.0)
+                if not whole:  # after the first forward pass, which may hold a collective of its own
                     whole = self.counting.whole(batch, mass if len(pieces) == 1 else self._mass(batch))
                 pulse.at(BACKWARD)
-                if not mass:  # every target of this piece is ignored: its mean is 0 / 0
-                    self.agree.idle(outputs)
-                    continue
-                part = Part(loss.detach(), times, mass, times / whole * self.world.size)
-                self.agree.backward(self.scaler.scale(loss), part.weight)
-                parts.append(part)
+                if not piece.rows:
+                    self.agree.idle(loss if self._own_forward else outputs)
+                elif not mass:  # every target of this piece is ignored: its mean is 0 / 0
+                    self.agree.backward(_nothing_of(outputs), 1.0)
+                else:
+                    part = Part(loss.detach(), times, mass, times / whole * self.world.size)
+                    self.agree.backward(self.scaler.scale(loss), part.weight)
+                    parts.append(part)
         return together(parts)
+
+    def _pieces(self, batch: Batch) -> list[Batch]:
+        """Return a rank's part of a step in pieces: as many on every rank where ranks meet in each pass.
+
+        Those that others have more of are template rows, and count nothing.
+        """
+        count = min(self.options.accumulate, max(batch.shares))
+        if any(statistics.shared for statistics in self.statistics):
+            count = max(1, min(count, max(batch.shares) // 2))  # two rows in each: one has no statistics
+        elif not self.spread:
+            return pieces_of(batch, count)
+        pieces = pieces_of(batch, count)
+        return [*pieces, *[template_of(batch)] * (count - len(pieces))]
 
     def _loss_of(self, piece: Batch) -> tuple[list[Any], list[Any], torch.Tensor]:
         """Return (outputs, targets, loss) of a piece of a batch, in the user's words where she has some."""
-        if self.hooks.main_has("on_iter_forward", "on_train_forward"):
+        if self._own_forward:
             self.runner.batch = self.place.loaded(piece)
             self.hooks.on_main("on_train_forward", self.runner)
             runner = self.runner
             return flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
-        outputs, targets = self._pair(self._forward_training(piece), piece)
+        if not piece.rows:
+            piece = replace(piece, x=twice(piece.x), y=twice(piece.y), weights=None)
+        outputs, targets = self._pair(self._forward(self.agree.module, piece.x), piece)
         loss = self.measure(outputs, targets, piece.weights)
         if self.hooked:
             self.runner.output, self.runner.target, self.runner.loss = single(outputs), single(targets), loss
         return outputs, targets, loss
 
-    def _idle(self, batch: Batch, pulse: Pulse) -> None:
-        """Step along without rows: the template row goes through twice (batch norm needs two) and counts nothing."""
-        self._count_statistics(False)
-        kept = self._buffers()
-        with self._autocast():
-            output = self._forward(self.agree.module, twice(batch.x))
-        self.counting.whole(batch, 0.0)  # after the forward pass, which may hold a collective of its own
-        pulse.at(BACKWARD)
-        self.agree.idle(output)
-        if not self.options.sync_batchnorm:
-            self._put_back(kept)
-
     # Training with the user's own hands.
 
     def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> Part | None:
         runner = self.runner
-        runner.batch_idx, runner.batch = step, self.place.loaded(batch)
+        runner.batch = self.place.loaded(batch)
         self.hooks("before_train_iter", runner, step)
         part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
         self.hooks("after_train_iter", runner, step)
@@ -493,37 +549,29 @@ class TorchLearner:
     def _handed_step(self, batch: Batch, pulse: Pulse) -> Part | None:
         """Let the main callback do forward pass, backward pass and update."""
         runner = self.runner
-        kept = self.open_step(batch)
+        self.open_step(batch)
         runner.batch = self.place.loaded(batch)
         pulse.at(FORWARD)
         with self._autocast():
             self.hooks.on_main("on_train_forward", runner)
         pulse.at(BACKWARD)
         self.hooks.on_main("on_iter_backward", runner)
-        self.close_step(batch, kept)
+        self.close_step(batch)
         weight = batch.rows * self.world.size / batch.step_rows
         loss = runner.loss
         return Part(scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
 
-    def open_step(self, batch: Batch) -> list[torch.Tensor]:
-        """Weigh this rank's gradients in the step to come; return the buffers as they are."""
-        for agree in self.agrees:
-            if hasattr(agree, "weight"):
-                agree.weight = batch.rows * self.world.size / batch.step_rows
-        self._count_statistics(bool(batch.rows))
-        if batch.rows == 1:  # of which batch norm has no statistics: use the running ones
-            self._calm(nn.BatchNorm1d)
-        return [] if batch.rows else self._buffers()
+    def open_step(self, batch: Batch) -> None:
+        """Weigh this rank's rows in the step to come."""
+        self._open(batch)
+        for statistics in self.statistics:
+            statistics.counts = bool(batch.rows)
 
-    def close_step(self, batch: Batch, kept: list[torch.Tensor]) -> None:
+    def close_step(self, batch: Batch) -> None:
         """Agree on the buffers after a step that the user did."""
-        if not batch.rows:
-            self._put_back(kept)
-        if batch.rows == 1:
-            self._calm(nn.BatchNorm1d, False)
         for agree in self.agrees:
             agree.step(batch.leader, lambda: None)
-        self._after_update()
+        self._close()
 
     def _conduct(self, batches: Iterable[Batch], pulse: Pulse, plan: FitPlan) -> Losses:
         """Let the user's operator train the epoch."""
@@ -706,6 +754,11 @@ class TorchLearner:
         return operator is not None and overrides(operator, "train_epoch", "train_batch", "forward_batch")
 
     @property
+    def _own_forward(self) -> bool:
+        """Say whether the main callback computes output and loss of training itself."""
+        return self.hooks.main_has("on_iter_forward", "on_train_forward")
+
+    @property
     def _conducts(self) -> bool:
         return self._own_step and self.operator is not None
 
@@ -785,9 +838,11 @@ class TorchLearner:
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
-        flag = torch.tensor(int(self.runner.stop))
-        dist.all_reduce(flag)
-        self.runner.stop = bool(flag)
+        flags = torch.tensor([int(self.runner.stop), int(self._trained() != self.trained)])
+        dist.all_reduce(flags)
+        stops, changes = flags.tolist()
+        self._check_alike(changes)
+        self.runner.stop = bool(stops)
         return self.runner.stop
 
     def _hook(self, name: str) -> None:
@@ -803,54 +858,25 @@ class TorchLearner:
             return nullcontext()
         return torch.autocast(self.place.device.type, PRECISIONS[self.options.precision])
 
-    def _buffers(self) -> list[torch.Tensor]:
-        return [buffer.clone() for net in self.nets for buffer in net.buffers()]
-
-    def _put_back(self, kept: list[torch.Tensor]) -> None:
-        for buffer, old in zip((buffer for net in self.nets for buffer in net.buffers()), kept, strict=True):
-            buffer.copy_(old)
-
-    def _count_statistics(self, counts: bool) -> None:
-        for statistics in self.__dict__.get("statistics", ()):
-            statistics.counts = counts
-
     def _forward(self, module: nn.Module, x: Any) -> Any:
         if self.sample is None:
             self.sample = first_row(x)
         return call(module, self.place.features(x))
 
-    def _forward_training(self, batch: Batch) -> Any:
-        try:
-            return self._forward(self.agree.module, batch.x)
-        except ValueError as error:
-            if batch.rows > 1 or self.options.sync_batchnorm or "more than 1 value per channel" not in str(error):
-                raise
-        # Batch norm has no statistics of one row. One process would have had more of them: use the running ones.
-        self._calm(nn.modules.batchnorm._BatchNorm)
-        output = self._forward(self.agree.module, batch.x)
-        self._calm(nn.modules.batchnorm._BatchNorm, False)
-        return output
-
-    def _calm(self, kind: type[nn.Module], calm: bool = True) -> None:
-        """Let modules of a kind use what they know already, or learn again."""
-        for module in (module for net in self.nets for module in net.modules() if isinstance(module, kind)):
-            module.train(not calm)
-
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
         """Describe a row, and what the model answers for it: a model in training may give something else."""
         if self.sample is None:
             return None
-        for net in self.nets:
-            net.eval()
+        runner = copy.copy(self.runner)  # what callbacks see stays
         try:
-            with torch.no_grad(), self._autocast():
-                self.runner.batch = listed(self.place.features(self.sample))
-                self.answer(self.runner)
+            with evaluating(self.nets), kept_draws(), torch.no_grad(), self._autocast():
+                runner.batch = listed(self.place.features(self.sample))
+                self.answer(runner)
         except Exception:
             if self.hands_on:  # the first of the user's models need not be one that answers for rows of training
                 return None
             raise
-        return OutputSpec.of(self.sample), OutputSpec.of(map_tree(full, self.runner.output))
+        return OutputSpec.of(self.sample), OutputSpec.of(map_tree(full, runner.output))
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         return self.measure.pair(output, None if batch.y is None else self.place.targets(batch.y))
@@ -858,7 +884,7 @@ class TorchLearner:
     def _mass(self, batch: Batch) -> float:
         """Return what the loss of a whole batch is a mean over."""
         targets = [] if batch.y is None else flatten(self.place.targets(batch.y))[0]
-        return self.counting.times(batch, targets)[1]
+        return self.counting.times(batch, targets)[1] if batch.rows else 0.0
 
     def _mean_over_ranks(self, numbers: dict[str, float], rows: int) -> dict[str, float]:
         """Return means over the rows of all ranks."""
@@ -866,6 +892,25 @@ class TorchLearner:
         names = {name: None for own, _ in told for name in own}
         sums = {name: sum(own[name] * n for own, n in told if name in own) for name in names}
         return {name: total / sum(n for own, n in told if name in own) for name, total in sums.items()}
+
+
+@contextmanager
+def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
+    """Let models evaluate for a while; then each layer trains, or not, as before."""
+    modes = [(module, module.training) for net in nets for module in net.modules()]
+    for net in nets:
+        net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _nothing_of(outputs: Sequence[Any]) -> torch.Tensor:
+    """Return a loss whose gradients are exactly zero."""
+    leaves = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return torch.stack([leaf.sum() * 0.0 for leaf in leaves]).sum()
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:

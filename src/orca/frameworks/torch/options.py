@@ -79,6 +79,8 @@ class Options:
             (split and self.sync_batchnorm, "accumulate", "sync_batchnorm"),
             (self.ema and sync == "fully sharded", "ema", "shard_model"),
             (half and sync == "fully sharded", "precision='fp16'", "shard_model (precision='bf16' does)"),
+            # Ranks that use other weights would gather others, and wait for each other.
+            (self.unused and sync == "fully sharded", "find_unused_parameters", "shard_model"),
         ]
         return [(first, second) for excluded, first, second in pairs if excluded]
 

@@ -6,11 +6,13 @@ An epoch that goes on in its midst draws what it would have drawn, as no step de
 from __future__ import annotations
 
 import os
+import random
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -19,13 +21,13 @@ from orca.core.source import Batch
 from orca.core.tree import flatten
 from orca.frameworks.torch.tensors import Place
 
-_AHEAD = 2  # batches: while one travels, the next is read, however uneven the reader's and the trainer's pace
+_AHEAD = 2  # batches: while one travels, the next is read
 _STRIDE = 0x9E3779B97F4A7C15  # an odd number: seeds of neighbouring steps are far apart
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Be the steps of an epoch on one rank.
+    """The steps of an epoch on one rank.
 
     Attributes:
         batches: The batches that follow the first steps.
@@ -56,38 +58,68 @@ class Steps:
             yield step, batch
 
     def _on_gpu(self, base: int) -> Iterator[tuple[int, Batch]]:
-        """Yield batches that were read, and sent on their way, while those before were trained on."""
+        """Yield batches that were read, and sent on their way, while those before were trained on.
+
+        Reading and training take turns in one thread, as the user's code draws from the same generators in both; the
+        GPU works on while the next batch is read.
+        """
         stream = torch.cuda.Stream(self.place.device)
         read = self._read(base)
+        with ThreadPoolExecutor(1, "orca-sender") as sender:
 
-        def ahead() -> tuple[int, Batch, torch.cuda.Event] | None:
-            step, batch = next(read, (0, None))
-            return None if batch is None else (step, self._sent(batch, stream), stream.record_event())
+            def ahead(batches: int) -> Iterator[tuple[int, Future[tuple[Batch, torch.cuda.Event]]]]:
+                return ((step, sender.submit(self._sent, batch, stream)) for step, batch in islice(read, batches))
 
-        with ThreadPoolExecutor(1, "orca-reader") as reader:
-            coming = deque(reader.submit(ahead) for _ in range(_AHEAD))
-            while (ready := coming.popleft().result()) is not None:
-                step, batch, arrived = ready
+            coming = deque(ahead(_AHEAD))
+            while coming:
+                step, sent = coming.popleft()
+                batch, arrived = sent.result()
                 torch.cuda.current_stream(self.place.device).wait_event(arrived)
-                coming.append(reader.submit(ahead))
                 yield step, batch
+                coming.extend(ahead(1))
 
-    def _sent(self, batch: Batch, stream: torch.cuda.Stream) -> Batch:
+    def _sent(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         with torch.cuda.stream(stream):
             x = self.place.features(batch.x)
             y = None if batch.y is None else self.place.targets(batch.y)
         for tensor in flatten((x, () if y is None else y))[0]:
             tensor.record_stream(torch.cuda.current_stream(self.place.device))
-        return replace(batch, x=x, y=y)
+        return replace(batch, x=x, y=y), stream.record_event()
 
 
 def seed_draws(number: int, device: torch.device) -> None:
-    """Seed what is drawn on the CPU; for a GPU, what is drawn there: the CPU's numbers are its reader's."""
+    """Seed what is drawn on the CPU, by torch, numpy and Python, and what is drawn on a GPU."""
     seed = number % 2**63
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def kept_draws() -> Iterator[None]:
+    """Put the generators back afterwards: this process may be the user's own."""
+    put_back = draws()
+    try:
+        yield
+    finally:
+        put_back()
+
+
+def draws() -> Callable[[], None]:
+    """Return what puts the generators of torch, numpy and Python back to where they are now."""
+    ours, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def put_back() -> None:
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+        if gpus:
+            torch.cuda.set_rng_state_all(gpus)
+
+    return put_back
 
 
 def set_deterministic(on: bool) -> bool:

@@ -6,18 +6,21 @@ rows x ranks / rows of the step: the mean over ranks is then exactly the mean ov
 
 from __future__ import annotations
 
+import gc
 import inspect
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from orca.core.source import Batch
 from orca.core.tree import flatten
 from orca.core.world import World
 
@@ -53,6 +56,12 @@ class Sync(Protocol):
 
     module: nn.Module
 
+    def open(self, batch: Batch) -> None:
+        """Hear of the step to come: how many rows each rank has."""
+
+    def renew(self) -> None:
+        """Follow a change of what is trained: `requires_grad`, or the optimizer's groups. All ranks call it."""
+
     def zero(self) -> None:
         """Forget the gradients of the last step."""
 
@@ -63,7 +72,7 @@ class Sync(Protocol):
         """Compute this rank's gradients and agree on them with the others."""
 
     def idle(self, output: Any) -> None:
-        """Take part in a step without rows: contribute a gradient of exactly zero."""
+        """Take part in a backward pass without rows: contribute nothing, and leave no gradient that others lack."""
 
     def clip(self, clipping: Clipping) -> None:
         """Clip the gradients all ranks agreed on, as one process would."""
@@ -127,19 +136,30 @@ class Replicated:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused: bool = False, hands_on: bool = False
     ) -> None:
-        self.optimizer = optimizer
-        self.weight = 1.0
-        trained = [p for p in model.parameters() if p.requires_grad]
-        ids = [trained[0].device.index] if trained and trained[0].device.type == "cuda" else None
-        # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
-        options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": unused}
-        self.model = model
-        self.module: nn.Module = nn.parallel.DistributedDataParallel(model, **options) if trained else model
-        if hands_on and isinstance(self.module, nn.parallel.DistributedDataParallel):
-            self.module.register_comm_hook(self, _weigh_and_average)
-        if isinstance(self.module, nn.parallel.DistributedDataParallel):
-            self.module._set_ddp_runtime_logging_sample_rate(10)
+        self.optimizer, self.model, self.unused, self.hands_on = optimizer, model, unused, hands_on
+        self.weight, self.some_idle = 1.0, False
+        self.used: set[int] = set()  # the numbers of the parameters that had a part in this rank's rows
+        self.muted, self.quiet, self.hooks = False, ExitStack(), ExitStack()
+        self.module: nn.Module = model
+        self._wrap()
         _share_buffers(model)
+
+    def open(self, batch: Batch) -> None:
+        """Weigh this rank's gradients, where the user's own code makes them."""
+        self.used.clear()
+        self.some_idle = 0 in batch.shares
+        if self.hands_on:
+            self.weight = batch.rows * dist.get_world_size() / batch.step_rows
+            self.quiet.close()
+            if not batch.rows:
+                self.quiet.enter_context(self._quietly())
+
+    def renew(self) -> None:
+        """Wrap the model anew: DistributedDataParallel averages what was trained when it was made."""
+        self.close()
+        self.module = self.model
+        gc.collect()  # the old wrapper listens to gradients until it is gone
+        self._wrap()
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
@@ -156,7 +176,8 @@ class Replicated:
 
     def idle(self, output: Any) -> None:
         """Send zeros back through the model, so that every bucket of gradients is still averaged."""
-        _backward_zeros(output)
+        with self._quietly():
+            _backward_zeros(output)
 
     def clip(self, clipping: Clipping) -> None:
         """Clip the gradients, which are whole on every rank."""
@@ -165,6 +186,7 @@ class Replicated:
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""
         update()
+        self.quiet.close()
         _share_buffers(self.model, leader)
 
     def model_state(self) -> dict[str, Any]:
@@ -181,7 +203,50 @@ class Replicated:
         return float(measured.get("avg_backward_comm_time", 0)) / 1e9
 
     def close(self) -> None:
-        """Hold nothing else."""
+        """Listen to gradients no more."""
+        self.quiet.close()
+        self.hooks.close()
+
+    def _wrap(self) -> None:
+        self.trained = [param for param in self.model.parameters() if param.requires_grad]
+        if not self.trained:
+            self.module = self.model
+            return
+        ids = [self.trained[0].device.index] if self.trained[0].device.type == "cuda" else None
+        # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
+        options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": self.unused}
+        wrapped = nn.parallel.DistributedDataParallel(self.model, **options)
+        if self.hands_on:
+            wrapped.register_comm_hook(self, _weigh_and_average)
+        wrapped._set_ddp_runtime_logging_sample_rate(10)
+        self.module = wrapped
+        if self.unused:
+            for number, param in enumerate(self.trained):
+                self.hooks.callback(param.register_post_accumulate_grad_hook(partial(self._note, number)).remove)
+            self.hooks.callback(self.optimizer.register_step_pre_hook(self._drop_unused).remove)
+
+    def _note(self, number: int, param: torch.Tensor) -> None:
+        if not self.muted:
+            self.used.add(number)
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Let what this rank's backward passes give be nothing: its rows are a template."""
+        self.muted = True
+        try:
+            with silenced(self.trained, self.used.add):
+                yield
+        finally:
+            self.muted = False
+
+    def _drop_unused(self, *arguments: Any) -> None:
+        """Leave no gradient where no true row had one: DistributedDataParallel takes a template for a row."""
+        if self.some_idle:
+            ranks = torch.tensor([float(number in self.used) for number in range(len(self.trained))])
+            dist.all_reduce(ranks)
+            for param, count in zip(self.trained, ranks.tolist(), strict=True):
+                if not count:
+                    param.grad = None
 
 
 class Alone:
@@ -189,6 +254,12 @@ class Alone:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.module, self.optimizer = model, optimizer
+
+    def open(self, batch: Batch) -> None:
+        """Know it already."""
+
+    def renew(self) -> None:
+        """Follow nothing: there is nobody else."""
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
@@ -240,12 +311,34 @@ class Sharded:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
-        self.module, self.optimizer, self.alone = model, optimizer, False
+        self.module, self.optimizer, self.world, self.alone = model, optimizer, world, False
         self.spent, self.times = 0.0, 0
         for tensor in model.parameters():
             dist.broadcast(tensor.data, 0)
         _share_buffers(model)
+        self._cut()
+
+    def open(self, batch: Batch) -> None:
+        """Need no more than each loss and its weight."""
+
+    def renew(self) -> None:
+        """Give the optimizer its whole parameters and state back, and cut anew."""
+        state, mine = self._whole_state(), {id(param) for flat in self.flats for param in flat.mine}
+        for flat in self.flats:
+            for param in flat.params:
+                param.grad = None
+        self.optimizer.state = defaultdict(dict)
+        for group, params, numbers in zip(self.optimizer.param_groups, self.whole, self.numbers, strict=False):
+            group["params"] = [*params, *(param for param in group["params"] if id(param) not in mine)]
+            for param, number in zip(params, numbers, strict=True):
+                if state.get(number):
+                    self.optimizer.state[param] = state[number]
+        self._cut()
+
+    def _cut(self) -> None:
+        optimizer, world = self.optimizer, self.world
         saved = optimizer.state_dict()
+        self.whole = [group["params"] for group in optimizer.param_groups]
         self.numbers = [group["params"] for group in saved["param_groups"]]
         self.flats: list[Slices | Deals] = []
         for group, numbers in zip(optimizer.param_groups, self.numbers, strict=True):
@@ -261,6 +354,8 @@ class Sharded:
         for flat in self.flats:
             for param, entries in flat.cut_state(saved["state"]):
                 optimizer.state[param] = entries
+        cut = {number for flat in self.flats for number in flat.numbers}
+        self.resting = {number: entries for number, entries in saved["state"].items() if number not in cut}  # frozen
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
@@ -311,12 +406,15 @@ class Sharded:
 
     def optimizer_state(self) -> dict[str, Any]:
         """Gather the slices of the state and cut them into the parameters' shapes."""
-        state: dict[int, dict[str, Any]] = {}
-        for flat in self.flats:
-            state.update(flat.gather_state(self.optimizer.state))
         groups = self.optimizer.state_dict()["param_groups"]
         whole = [{**group, "params": numbers} for group, numbers in zip(groups, self.numbers, strict=True)]
-        return {"state": dict(sorted(state.items())), "param_groups": whole}
+        return {"state": self._whole_state(), "param_groups": whole}
+
+    def _whole_state(self) -> dict[int, dict[str, Any]]:
+        state = dict(self.resting)
+        for flat in self.flats:
+            state.update(flat.gather_state(self.optimizer.state))
+        return dict(sorted(state.items()))
 
     def close(self) -> None:
         """Hold nothing else."""
@@ -448,6 +546,35 @@ def clip_gradients(params: Iterable[nn.Parameter], clipping: Clipping) -> None:
         torch._foreach_clamp_max_(grads, high)
     if clipping.norm is not None:
         nn.utils.clip_grad_norm_(trained, clipping.norm)
+
+
+@contextmanager
+def silenced(params: Sequence[torch.Tensor], note: Callable[[int], Any]) -> Iterator[None]:
+    """Let backward passes give no gradient but zeros, and no entries of a sparse one.
+
+    Args:
+        params: Trained weights.
+        note: Told the number of each that had a gradient before.
+    """
+
+    def silence(number: int, grad: torch.Tensor) -> torch.Tensor:
+        if params[number].grad is not None:
+            note(number)
+        return nothing_like(grad)
+
+    hooks = [param.register_hook(partial(silence, number)) for number, param in enumerate(params)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def nothing_like(grad: torch.Tensor) -> torch.Tensor:
+    """Return a gradient of zero of the same kind: a sparse one has no entries."""
+    if not grad.is_sparse:
+        return torch.zeros_like(grad)
+    return torch.sparse_coo_tensor(grad._indices()[:, :0], grad._values()[:0], grad.shape)
 
 
 def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from orca.core.source import Batch
-from orca.core.tree import cut_rows, map_tree
+from orca.core.tree import cut_rows, flatten, map_tree
 from orca.core.world import World
 from orca.errors import DataError
 
@@ -101,7 +102,7 @@ def twice(tree: Any) -> Any:
 def pieces_of(batch: Batch, pieces: int) -> list[Batch]:
     """Return a batch in up to so many pieces of about the same number of rows."""
     pieces = min(pieces, batch.rows)
-    if pieces == 1:
+    if pieces <= 1:
         return [batch]
     edges = [batch.rows * number // pieces for number in range(pieces + 1)]
     return [
@@ -116,6 +117,12 @@ def pieces_of(batch: Batch, pieces: int) -> list[Batch]:
     ]
 
 
+def template_of(batch: Batch) -> Batch:
+    """Return a batch without rows, which has the first row as its template."""
+    y = None if batch.y is None else cut_rows(batch.y, slice(0, 1))
+    return replace(batch, x=cut_rows(batch.x, slice(0, 1)), y=y, rows=0, weights=None)
+
+
 def first_row(x: Any) -> Any:
     """Return the first row of a tree, in this machine's memory."""
     return map_tree(at_home, cut_rows(x, slice(0, 1)))
@@ -127,8 +134,11 @@ def at_home(leaf: Any) -> Any:
 
 
 def copied(state: Any) -> Any:
-    """Return a state dict whose tensors are copies in this machine's memory."""
-    return map_tree(lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, dict(state))
+    """Return a copy of a state dict that nobody else holds, with its tensors in this machine's memory."""
+    tensors = [leaf for leaf in flatten(state)[0] if isinstance(leaf, torch.Tensor)]
+    copies: dict[int, Any] = {id(tensor): tensor.detach().cpu().clone() for tensor in tensors}
+    whole: dict[str, Any] = copy.deepcopy(dict(state), copies)
+    return whole
 
 
 def squeezed(leaf: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from orca.core.source import Batch
+from orca.frameworks.torch.steps import Steps, kept_draws
+from orca.frameworks.torch.tensors import Place
+
+PLACE = Place(torch.device("cpu"), torch.float32)
+
+
+def drawn() -> tuple[float, float, float]:
+    return np.random.rand(), random.random(), float(torch.rand(()))
+
+
+def batches(first: int, size: int = 5) -> Iterator[Batch]:
+    """Yield batches that hold what is drawn when they are read."""
+    for _ in range(first, size):
+        yield Batch(drawn(), None, 1, 1)
+
+
+def steps(first: int = 0) -> list[Any]:
+    """Return what is drawn by each step, when it is read and when it is trained on."""
+    return [(step, batch.x, drawn()) for step, batch in Steps(batches(first), PLACE, (1, 2, 3), first)]
+
+
+def test_every_generator_draws_the_same_in_a_step_wherever_the_epoch_begins() -> None:
+    whole = steps()
+    random.seed(9)
+    np.random.seed(9)
+    torch.manual_seed(9)
+    assert steps(first=2) == whole[2:]
+    assert len({draws for _, read, trained in whole for draws in (*read, *trained)}) == 30
+
+
+def test_generators_are_put_back() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    with kept_draws():
+        expected = drawn()
+        steps()
+    assert drawn() == expected
