@@ -229,7 +229,7 @@ class TorchLearner:
         torch.manual_seed(seed)
         self._set_up(state, device_of(world))
         self.runner = Runner(self, world.rank, world.size)
-        self.runner.global_step = state.steps if state else 0
+        self.runner.global_step, self.runner.epochs = (state.steps, state.epoch) if state else (0, 0)
         self.epoch = -1
         if training:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
@@ -292,6 +292,9 @@ class TorchLearner:
         self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
+            if self.given and self.given.position is not None:  # a resumed fit
+                self.runner.epoch_stats = dict(next(reversed(self.given.position["lines"]), {}))
+                self.hooks.load(self.given.payload.get("callbacks", {}))
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Step the schedulers that step once an epoch, and tell the callbacks; say whether one wants to stop."""
@@ -314,7 +317,13 @@ class TorchLearner:
     def finish(self) -> None:
         """End a fit."""
         if self.hooks:
+            self.hooks("after_train", self.runner)
             self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
+
+    def callback_states(self) -> dict[str, Any]:
+        """Return what callbacks hold; rank 0 copies the tensors, which a callback may change later."""
+        states = self.hooks.states()
+        return states if self.spread or self.world.rank else dict(copied(states))
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
@@ -367,15 +376,16 @@ class TorchLearner:
             return self._conduct(batches, pulse, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
+        stopped = False
         pulse.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
             rates.append(self._rate())
             part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
             pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
-            if self.hooked and self.agree_to_stop():
+            if stopped := self.hooked and self.agree_to_stop():
                 break
-        losses = replace(book.close(), rates=rates)
+        losses = replace(book.close(), rates=rates, stopped=stopped)
         if pulse.profiling:
             pulse.profile["communication"] += self.agree.communicated() * losses.steps
         return losses

@@ -78,7 +78,7 @@ def test_hooks_of_a_fit_are_called_in_order_in_both_generations(tmp_path: Path) 
     step = ["before_train_iter", "on_batch_begin", "after_train_iter", "on_batch_end"]
     begin = ["before_run", "on_train_begin", "before_train_epoch", "on_epoch_begin"]
     validation = ["before_val_epoch", *["before_val_iter", "after_val_iter"] * STEPS, "after_val_epoch"]
-    end = ["after_train_epoch", "on_epoch_end", "after_run", "on_train_end"]
+    end = ["after_train_epoch", "on_epoch_end", "after_train", "after_run", "on_train_end"]
     assert names == [*begin, *step * STEPS, *validation, *end]
     assert [line[1] for line in told if line[0] == "on_batch_end"] == list(range(STEPS))
     assert ["on_epoch_begin", 1] in told
