@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from orca.core import files
 from orca.core.checkpoints import Keeper, new_run, newest_run, path_of, versions
 from orca.core.learner import State
+from orca.core.pulse import STORAGE, Pulse
 from orca.errors import ArgumentError, OrcaError
 
 
@@ -147,6 +148,31 @@ def test_keep_returns_at_once_and_writes_one_state_at_a_time(folder: str) -> Non
     assert versions(folder) == [1, 2]
     assert most == [1]
     assert not [thread for thread in threading.enumerate() if thread.name == "orca-keeper"]
+
+
+def test_waiting_for_a_slow_write_shows_as_waiting_for_storage(folder: str) -> None:
+    gate, pulse, phases = threading.Event(), Pulse(), []
+
+    def slow(state: State, path: str) -> None:
+        assert gate.wait(20)
+        write(state, path)
+
+    keeper = Keeper(folder, slow)
+    keeper.keep(state(1))
+    key = threading.Thread(target=lambda: (_seen(pulse, phases), gate.set()))
+    key.start()
+    with pulse.current():
+        keeper.keep(state(2))  # the former one is waited for
+        keeper.close()
+    key.join()
+    assert phases == [STORAGE] and pulse.phase != STORAGE
+    assert versions(folder) == [1, 2]
+
+
+def _seen(pulse: Pulse, phases: list[int]) -> None:
+    while pulse.phase != STORAGE:
+        threading.Event().wait(0.005)
+    phases.append(pulse.phase)
 
 
 def test_close_need_not_wait(folder: str) -> None:

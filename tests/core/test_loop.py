@@ -143,7 +143,7 @@ def test_profile_tells_where_time_went() -> None:
     for history in histories:
         for line in (*history.epochs, *history.mine):
             assert [name for name in line["profile"] if name != "ranks"] == names
-            assert all(0 <= line["profile"][name] < 20 for name in names)
+            assert all(line["profile"][name] >= 0 for name in names)
         assert history.epochs[0]["profile"]["mean_bwd_s"] > 0
     for epoch in (0, 1):
         means = [history.mine[epoch]["profile"]["mean_train_epoch_s"] for history in histories]

@@ -16,6 +16,7 @@ from typing import Any
 
 from orca.core.files import MARKER, clear_leftovers, filesystem, remove
 from orca.core.learner import State
+from orca.core.pulse import waiting_for_storage
 from orca.errors import ArgumentError, OrcaError
 
 PREFIX = "orca"
@@ -153,7 +154,9 @@ class Keeper:
             OrcaError: The last state could not be written; said once.
         """
         if self._thread is not None:
-            self._thread.join()
+            if self._thread.is_alive():
+                with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):
+                    self._thread.join()
             self._thread = None
         failure, self._failure = self._failure, None
         if failure is not None:

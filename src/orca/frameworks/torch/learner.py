@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from orca.core.horovod import require
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
-from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
+from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
@@ -749,7 +749,8 @@ class TorchLearner:
         """Return a state with its payload, where that did not travel along."""
         if state is None or state.stored is None:
             return state
-        return replace(state, payload=load_state(state.stored, mapped=True)[0].payload)
+        with waiting_for_storage(f"the state {state.stored} is being read"):
+            return replace(state, payload=load_state(state.stored, mapped=True)[0].payload)
 
     def _begin_average(self, state: State | None) -> None:
         decay = get_ema_multi_avg_fn(self.options.ema or 0.999)

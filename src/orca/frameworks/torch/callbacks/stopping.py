@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 class EarlyStopping(Callback):
     """Stop a fit when a number of its epochs no longer gets better.
 
-    The number is one over all ranks, so all of them stop after the same epoch. A resumed fit goes on from what was best.
+    The number is one over all ranks, so all of them stop after the same epoch. A resumed fit remembers what was best.
 
     Args:
         monitor: The number's name in the statistics: val_loss, train_loss, val_accuracy, ...
