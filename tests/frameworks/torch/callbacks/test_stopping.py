@@ -89,7 +89,7 @@ STOPPING = EarlyStopping("number", patience=2, mode="min", restore_best_weights=
 NUMBERS = Say("number", 3, 1, 2, 2, 0)  # the second epoch is the best one when it stops after the fourth
 
 
-@pytest.mark.parametrize("step", [5, 8, 11, 14])
+@pytest.mark.parametrize("step", [5, 14])
 @pytest.mark.parametrize(
     "options", [{"ema": 0.5}, pytest.param({"shard_model": True}, marks=needs_full_shards), {"backend": "bigdl"}]
 )
