@@ -189,20 +189,14 @@ def test_names_say_what_is_inside() -> None:
     assert not [name for name in classes if name.endswith(("Manager", "Factory", "Impl"))]
 
 
+EXAMPLES = [".".join(name_of(file)) for file in FILES if re.search(r"^\s+>>> ", file.read_text(), re.MULTILINE)]
+NEEDS = {"orca.estimator": "torch", "orca.faces.keras": "tensorflow", "orca.sources.ray": "ray"}
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "core.arrow", "core.metrics", "core.plan", "core.spool", "core.telemetry", "core.tree", "core.triggers",
-        "errors", "frameworks.torch.targets", "sources.torchdata", pytest.param("estimator", marks=pytest.mark.slow),
-        pytest.param("faces.keras", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in NEEDS else name for name in EXAMPLES]
+)
 def test_examples_in_docstrings_hold(name: str) -> None:
-    if name in ("estimator", "frameworks.torch.targets", "sources.torchdata"):
-        pytest.importorskip("torch")
-    if name == "faces.keras":
-        pytest.importorskip("tensorflow")
-    module = importlib.import_module(f"orca.{name}")
-    result = doctest.testmod(module)
-    assert result.failed == 0
-    assert result.attempted > 0 or name == "errors"
+    pytest.importorskip(NEEDS.get(name, "torch" if ".torch" in name else "orca"))
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0 and result.failed == 0

@@ -72,10 +72,9 @@ def test_a_failing_rank_is_named_and_the_others_are_released() -> None:
             raise KeyError("lost label")
         return world.all_gather(world.rank)
 
-    began = time.monotonic()
     with leaks(), pytest.raises(WorkerFailed, match=r"rank 1 on 127.0.0.1 failed: KeyError: 'lost label'") as info:
         run(job, 3)
-    assert time.monotonic() - began < 5 and 'raise KeyError("lost label")' in info.value.remote_traceback
+    assert 'raise KeyError("lost label")' in info.value.remote_traceback
 
 
 def test_a_rank_that_does_not_come_is_not_waited_for_for_ever() -> None:

@@ -15,9 +15,9 @@ from itertools import count
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from orca.core.checkpoints import newest_run, path_of, run_folder, versions
+from orca.core.checkpoints import new_run, newest_run, path_of, versions
 from orca.core.engine import Engine, Settings
-from orca.core.learner import FitPlan, OutputSpec, State
+from orca.core.learner import STOPPED, FitPlan, OutputSpec, State
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Shards, Source
@@ -299,12 +299,19 @@ class Estimator:
             return self._state, plan
         if not self.model_dir:
             raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
-        state, folder = self._state, run_folder(self.model_dir)
-        if resume and (found := newest_run(self.model_dir)) is not None:
-            state, folder = self._read(path_of(found))[0], found
+        folder = newest_run(self.model_dir) if resume else None
+        if folder is None:
+            state, folder = self._state, new_run(self.model_dir)
+        else:
+            state = self._read(path_of(folder))[0]
+            logger.info("resuming the fit in %s after %d steps", folder, state.steps)
             if state.position is not None:
                 plan = replace(plan, seed=state.position["seed"])
-            logger.info("going on with the fit in %s after %d steps", found, state.steps)
+                if state.position.get("ended") == STOPPED:
+                    logger.info(
+                        "a callback stopped that fit, so nothing is left to train. To train on, load its checkpoint "
+                        "with load_orca_checkpoint and fit without resume."
+                    )
         trigger = None if trigger is None else trigger_of(trigger)
         return state, replace(
             plan, checkpoint_trigger=trigger, checkpoint_folder=folder, checkpoint_keep=keep, stores=stores
@@ -313,14 +320,12 @@ class Estimator:
     def _left_in(self, folder: str, steps: int) -> State:
         """Return the state that a fit left under model_dir."""
         try:
-            state = self._read(path_of(folder, steps))[0]
+            return self._read(path_of(folder, steps))[0].settled()
         except ArgumentError as error:
             raise OrcaError(
                 f"the fit is done, but its state, which the first worker left in {folder}, cannot be read: {error} "
                 "With shard_model=True, model_dir must be on storage that the driver and all workers see."
             ) from error
-        state.position = None
-        return state
 
     def _read(self, path: str, weights_only: bool = True) -> tuple[State, Any]:
         """Return what load_state reads; a state under model_dir that may be too large to travel tells its path."""
@@ -546,8 +551,8 @@ class Estimator:
             weights_only: False lets a pickled file run its code: only for files you trust.
             other_names: The path under the names it had: model_path, checkpoint, filepath.
         """
-        self._state, model = self._read(self._path("load", path, other_names), weights_only)
-        self._state.position = None  # a new fit begins here; resume=True goes on with an interrupted one
+        state, model = self._read(self._path("load", path, other_names), weights_only)
+        self._state = state.settled()  # a new fit begins here; resume=True goes on with an interrupted one
         if model is not None or loss is not None:
             self.learner = self.learner.with_parts(model, loss)
         return self
@@ -567,8 +572,7 @@ class Estimator:
             ArgumentError: There is no such checkpoint; lists those that there are.
         """
         folder = path if versions(path, prefix) else newest_run(path, prefix) or path
-        self._state, _ = self._read(path_of(folder, version, prefix))
-        self._state.position = None
+        self._state = self._read(path_of(folder, version, prefix))[0].settled()
         return self
 
     @staticmethod

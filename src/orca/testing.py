@@ -94,7 +94,7 @@ class Meeting:
         pulse = Pulse()
         try:
             job, open_rows = cloudpickle.loads(work)
-            with scratch() as folder:
+            with pulse.current(), scratch() as folder:
                 rows = dict(open_rows(chain.from_iterable(piece() for piece in cloudpickle.loads(data)), folder))
                 try:
                     return dumps(job(ThreadWorld(rank, self), rows, pulse), "the result")

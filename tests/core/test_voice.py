@@ -232,19 +232,17 @@ def test_a_driver_that_cannot_keep_up_costs_lines_and_no_time(monkeypatch: pytes
     stuck = threading.Event()
 
     def slow(_: int, line: Log) -> None:
-        stuck.wait(20)
+        assert stuck.wait(100)
         heard.append(line)
 
     with Hub(1, on_log=slow) as hub, Link.connect(hub.ticket, 0, on_abort=lambda: None) as link:
-        began = time.monotonic()
         with speaking(link, logging.INFO, True):
             for number in range(500):
                 print(f"{number:05d}", "x" * 60_000, flush=True)
-            seconds = time.monotonic() - began
+            assert not heard  # the driver has not read one line: nobody waited for it
             stuck.set()
             time.sleep(0.5)
             print("in time again")
-    assert seconds < 5  # flush=True may wait once, not 500 times
     gap = next(index for index, line in enumerate(heard) if "are missing here" in line.text)
     assert texts(heard[gap:]) == [
         f"({500 - gap} lines are missing here: the driver could not keep up)",
@@ -318,13 +316,12 @@ def test_a_stopped_terminal_holds_up_nobody_and_the_gap_is_told(monkeypatch: pyt
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     with echoing() as echo:
-        began = time.monotonic()
         for _ in range(1000):
             echo.line(0, Log("123456789"))
-        seconds = time.monotonic() - began
+        assert not out.getvalue()  # nobody waited for the terminal
         out.go.set()
     shown = out.getvalue().count("[rank 0] 123456789\n")
-    assert seconds < 1 and 100 <= shown <= 102
+    assert 100 <= shown <= 102
     assert err.getvalue() == f"({1000 - shown} lines of the workers are missing here: the output could not keep up)\n"
 
 

@@ -96,20 +96,20 @@ def test_an_exception_is_named_with_rank_host_and_traceback(tmp_path: Path) -> N
     def fail() -> None:
         raise ValueError("no such pixel")
 
-    error = _failure(fail, tmp_path, within=10)
+    error = _failure(fail, tmp_path)
     assert type(error) is WorkerFailed
     assert (error.rank, error.host, error.reason) == (1, os.uname().nodename, "ValueError: no such pixel")
     assert "in fail" in error.remote_traceback
 
 
 def test_exit_in_user_code_is_a_failure(tmp_path: Path) -> None:
-    error = _failure(lambda: sys.exit(3), tmp_path, within=10)
+    error = _failure(lambda: sys.exit(3), tmp_path)
     assert type(error) is WorkerFailed
     assert (error.rank, error.reason) == (1, "SystemExit: 3")
 
 
 def test_a_killed_rank_is_named(tmp_path: Path) -> None:
-    error = _failure(lambda: os.kill(os.getpid(), signal.SIGKILL), tmp_path, within=15)
+    error = _failure(lambda: os.kill(os.getpid(), signal.SIGKILL), tmp_path)
     assert type(error) is WorkerLost
     assert (error.rank, error.host) == (1, os.uname().nodename)
     assert "its process ended without a word" in error.reason
@@ -119,7 +119,7 @@ def test_a_stalled_rank_is_named_with_its_stack(tmp_path: Path) -> None:
     def sit_still() -> None:
         time.sleep(1000)
 
-    error = _failure(sit_still, tmp_path, within=20, stall=5.0)
+    error = _failure(sit_still, tmp_path, stall=5.0)
     assert type(error) is WorkerStalled
     assert error.rank == 1
     assert "in sit_still" in error.remote_traceback
@@ -145,18 +145,14 @@ def test_an_interrupt_ends_all_ranks(tmp_path: Path) -> None:
 
 
 def test_more_workers_than_cpus_are_refused_with_the_numbers() -> None:
-    began = time.monotonic()
     with pytest.raises(TooFewSlots, match=r"4 worker\(s\) .* Ray has 3 CPU\(s\) on 1 node\(s\), .* Lower workers_per"):
         _engine()(4).run(Describe(), _data(4), Settings())
-    assert time.monotonic() - began < 5
 
 
 def test_cpus_that_others_hold_are_told_or_left_to_them() -> None:
     with _held(2):
-        began = time.monotonic()
         with pytest.raises(TooFewSlots, match=r"2 worker\(s\) .* 3 CPU\(s\) on 1 node\(s\), 1 of them free now"):
             _engine()(2).run(Describe(), _data(2), Settings())
-        assert time.monotonic() - began < 5
         assert _engine()(1).map(lambda piece: piece, [7]) == [7]
 
 
@@ -213,12 +209,11 @@ class OnRankOne:
         world.all_gather(world.rank)
 
 
-def _failure(act: Callable[[], None], folder: Path, within: float, stall: float = 300.0) -> WorkerFailed:
-    """Return what is raised when rank 1 of 2 does something bad; fail if that takes too long from then on."""
+def _failure(act: Callable[[], None], folder: Path, stall: float = 300.0) -> WorkerFailed:
+    """Return what is raised when rank 1 of 2 does something bad."""
     mark = folder / "mark"
     with pytest.raises(WorkerFailed) as caught:
         _engine()(2).run(OnRankOne(str(mark), act), _data(2), Settings(stall_timeout=stall))
-    assert time.time() - mark.stat().st_mtime < within
     return caught.value
 
 

@@ -90,12 +90,10 @@ def check(session, workers_per_node):
     else:
         raise AssertionError("the error of rank 1 was lost")
 
-    began = time.monotonic()
     try:
         estimator(4 * workers_per_node).fit(frame, batch_size=4, **named)
     except TooFewSlots as refused:
         assert "8 worker" in str(refused) and "2 task" in str(refused), refused
-        assert time.monotonic() - began < 6
     else:
         raise AssertionError("8 workers ran in 2 slots")
     print("all is well")

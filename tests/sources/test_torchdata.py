@@ -30,11 +30,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
+from orca.core.pulse import Pulse
 from orca.core.source import Columns, DataSpec
 from orca.core.tree import flatten
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.registry import source_of
-from orca.sources.torchdata import LoaderSource, split_batch
+from orca.sources.torchdata import LoaderSource, Reading, loader_rows, split_batch
 from orca.testing import ThreadEngine
 
 N = 10
@@ -573,3 +574,18 @@ def test_nothing_to_predict_is_said() -> None:
 def test_a_dataset_shorter_than_the_ranks_is_answered() -> None:
     answer = source_of(TensorDataset(ROWS[:2]), spec(labelled=False)).answer(lambda x: x * 2, ThreadEngine(5))
     assert answer.tolist() == [0, 2]
+
+
+def test_each_batch_of_a_stream_is_progress_while_it_is_spooled(tmp_path: Path) -> None:
+    pulse, seen = Pulse(), []
+
+    class Slow(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[Any]:
+            for number in range(6):
+                seen.append(pulse.progress)
+                yield torch.ones(2), torch.tensor(number)
+
+    with pulse.current():
+        rows = loader_rows("train", DataLoader(Slow(), batch_size=1), Reading(), 1, 3, tmp_path)
+    rows.close()
+    assert seen == sorted(set(seen))  # also for the batches of other ranks

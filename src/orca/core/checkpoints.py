@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import logging
 import re
-import time
+import secrets
 from collections.abc import Callable
-from itertools import count
+from contextlib import suppress
 from threading import Thread
 from types import TracebackType
 from typing import Any
 
 from orca.core.files import MARKER, clear_leftovers, filesystem, remove
 from orca.core.learner import State
+from orca.core.pulse import waiting_for_storage
 from orca.errors import ArgumentError, OrcaError
 
 PREFIX = "orca"
 _NUMBER = r"(0|[1-9]\d*)"
+_RUN = re.compile(r"run-(\d+)-[0-9a-f]+")
 logger = logging.getLogger(__name__)
 
 
@@ -66,22 +68,27 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     return _inside(folder, f"{name}.{numbers[-1] if version is None else version}")
 
 
-def run_folder(folder: str) -> str:
-    """Return the name of a new folder for the checkpoints of one fit, by the time: it sorts after those before."""
-    name = time.strftime("%Y-%m-%d_%H-%M-%S")
-    fs, place = filesystem(folder)
-    taken = {_name(entry) for entry in fs.ls(place, detail=True)} if fs.isdir(place) else set()
-    number = next(n for n in count() if (f"{name}-{n}" if n else name) not in taken)
-    return _inside(folder, f"{name}-{number}" if number else name)
+def new_run(folder: str) -> str:
+    """Claim a folder for the checkpoints of one fit; its number is higher than those of the fits before.
+
+    The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
+    make a folder, or a file, for just one of two that ask for it.
+    """
+    number = 1 + max((_age(name)[0] for name in _runs(folder)), default=0)
+    path = _inside(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
+    fs, place = filesystem(path)
+    with suppress(OSError):  # only the workers may be allowed to write there
+        fs.makedirs(place, exist_ok=True)
+        if not fs.isdir(place):  # an object store: the next fit must see that this number is taken
+            fs.pipe_file(f"{place}/begun", b"")
+    return path
 
 
 def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
     """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without."""
     if versions(folder, prefix):
         return folder
-    fs, place = filesystem(folder)
-    inside = sorted(_name(e) for e in fs.ls(place, detail=True) if e["type"] == "directory") if fs.isdir(place) else []
-    runs = (_inside(folder, name) for name in reversed(inside))
+    runs = (_inside(folder, name) for name in sorted(_runs(folder), key=_age, reverse=True))
     return next((run for run in runs if versions(run, prefix)), None)
 
 
@@ -147,7 +154,9 @@ class Keeper:
             OrcaError: The last state could not be written; said once.
         """
         if self._thread is not None:
-            self._thread.join()
+            if self._thread.is_alive():
+                with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):
+                    self._thread.join()
             self._thread = None
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -191,6 +200,19 @@ class Keeper:
                 remove(path)
             except Exception as error:  # training need not end because too much is kept
                 logger.warning("the old checkpoint %s could not be removed: %s", path, error)
+
+
+def _runs(folder: str) -> list[str]:
+    """Return the names of the folders in a folder."""
+    fs, place = filesystem(folder)
+    fs.invalidate_cache(place)  # others write to it
+    return [_name(e) for e in fs.ls(place, detail=True) if e["type"] == "directory"] if fs.isdir(place) else []
+
+
+def _age(name: str) -> tuple[int, str]:
+    """Return what the folders of fits are ordered by: their number; those of older releases come first, by time."""
+    match = _RUN.fullmatch(name)
+    return (int(match[1]) if match else 0), name
 
 
 def _found(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:

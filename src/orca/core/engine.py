@@ -18,8 +18,8 @@ import cloudpickle
 
 from orca.core import hdfs
 from orca.core.progress import Progress
-from orca.core.pulse import DATA, Pulse
-from orca.core.source import Items, Open, Rows, Shards
+from orca.core.pulse import Pulse, counted
+from orca.core.source import Open, Rows, Shards
 from orca.core.telemetry import Hub, Link, Ticket
 from orca.core.voice import Echo, speaking
 from orca.core.world import Peer, World, form
@@ -118,12 +118,12 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
-        with speaking(link, settings.log_level, settings.log_to_driver):
+        with link.pulse.current(), speaking(link, settings.log_level, settings.log_to_driver):
             job, open_rows = cloudpickle.loads(envelope.work)
             # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
             patience = 0.0 if link.connected else settings.stall_timeout
             # Spools are files without a name: nothing is left of them, even when the rank is killed.
-            rows = dict(open_rows(_counted(iter(items), link.pulse), Path(tempfile.gettempdir())))
+            rows = dict(open_rows(counted(items), Path(tempfile.gettempdir())))
             result = dumps(_work(job, rows, settings, peer_of(link), link.pulse, patience), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
@@ -148,12 +148,6 @@ def _work(job: Job, rows: dict[str, Rows], settings: Settings, peer: Peer, pulse
     finally:
         for part in rows.values():
             part.close()
-
-
-def _counted(items: Items, pulse: Pulse) -> Items:
-    for item in items:
-        pulse.at(DATA)
-        yield item
 
 
 def _set_threads(threads: int, world: World) -> None:

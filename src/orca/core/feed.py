@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from orca.core.plan import Plan, even_split
+from orca.core.pulse import counted
 from orca.core.source import Batch, Draws, Rows, Stream
 from orca.core.spool import Spool, SpoolWriter
 from orca.core.tree import Structure, flatten, map_tree, rows_of, unflatten
@@ -271,7 +272,7 @@ def spool_parts(stream: Iterable[tuple[str, Any, Any]], folder: Path, parts: Ite
     writers: dict[str, SpoolWriter] = {}
     structures: dict[str, Structure] = {}
     try:
-        for part, x, y in stream:
+        for part, x, y in counted(stream):
             leaves, structure = flatten((x, () if y is None else y))
             if part not in writers:
                 writers[part] = SpoolWriter(folder)

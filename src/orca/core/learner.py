@@ -71,7 +71,7 @@ class Losses:
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
     `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
     of every step, `rates` the learning rate: filled where the framework's loop is ours. `conducted` says that the user
-    evaluated herself, and may have left metrics alone.
+    evaluated herself, and may have left metrics alone; `stopped`, that a callback ended the epoch early.
     """
 
     loss_sum: float = 0.0
@@ -84,6 +84,7 @@ class Losses:
     trace: list[tuple[float, float]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     conducted: bool = False
+    stopped: bool = False
 
     def then(self, later: Losses) -> Losses:
         """Return the sums of this part of an epoch and the one after it."""
@@ -98,6 +99,7 @@ class Losses:
             logs=self.logs | later.logs,
             trace=self.trace + later.trace,
             rates=self.rates + later.rates,
+            stopped=later.stopped,
         )
 
 
@@ -113,6 +115,7 @@ class Position:
         layout: What the order of the rows depends on besides: rows of each rank, and rows of a step.
         losses: What all ranks saw of that epoch.
         lines: The history of the epochs before it.
+        ended: COMPLETE where the fit was over, STOPPED where a callback stopped it, and "" while it was going on.
     """
 
     first_epoch: int
@@ -122,12 +125,13 @@ class Position:
     layout: tuple[int, ...] = ()
     losses: Losses = field(default_factory=Losses)
     lines: tuple[dict[str, Any], ...] = ()
+    ended: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as numbers, texts, lists and dicts; what cannot be written so is left out of the history."""
         sums = {name: getattr(self.losses, name) for name in _SUMS}
-        lines = [{key: value for key, value in line.items() if _is_plain(value)} for line in self.lines]
-        plain = {name: getattr(self, name) for name in ("first_epoch", "first_steps", "step", "seed")}
+        lines = [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in self.lines]
+        plain = {name: getattr(self, name) for name in ("first_epoch", "first_steps", "step", "seed", "ended")}
         return plain | {"layout": list(self.layout), "losses": sums, "lines": lines}
 
     @classmethod
@@ -137,11 +141,20 @@ class Position:
         return cls(**{**told, **parts})
 
 
+COMPLETE, STOPPED = "complete", "stopped"  # how a fit ended
 _SUMS = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass", "steps")
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str) or value is None
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating) or value is None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @dataclass(frozen=True)
@@ -187,6 +200,11 @@ class State:
     def to_send(self) -> State:
         """Return what travels to the ranks."""
         return self if self.stored is None else replace(self, payload={})
+
+    def settled(self) -> State:
+        """Return what a new fit begins with: where an interrupted one was, and what its callbacks held, is left out."""
+        payload = {name: value for name, value in self.payload.items() if name != "callbacks"}
+        return replace(self, payload=payload, position=None)
 
     def for_answers(self) -> State:
         """Return what answering needs: the weights without the optimizers' state."""
@@ -238,6 +256,12 @@ class Learner(Predictor, Protocol):
     def state(self) -> State:
         """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
 
+    def callback_states(self) -> dict[str, Any]:
+        """Return what the callbacks of a fit hold, for a resumed one; all ranks call it, rank 0's answer counts.
+
+        `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
+        """
+
     def leave(self) -> None:
         """Drop everything that holds on to the process group."""
 
@@ -263,3 +287,7 @@ class NoCallbacks:
 
     def finish(self) -> None:
         """End a fit."""
+
+    def callback_states(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}

@@ -9,8 +9,9 @@ Every rank runs it with the same plan, so all of them take the same decisions at
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from orca.core.checkpoints import Keeper
 from orca.core.feed import Feed, StreamFeed
-from orca.core.learner import FitPlan, Learner, Losses, Position
+from orca.core.learner import COMPLETE, STOPPED, FitPlan, Learner, Losses, Position
 from orca.core.metrics import Metric, result_dict
 from orca.core.pulse import CHECKPOINT, Pulse
 from orca.core.source import Batch
@@ -60,31 +61,25 @@ def run_epochs(
         return history
     usual = plan.steps_per_epoch or train.steps
     learner.begin(plan, usual)
+    keep = partial(_keep, learner, keeper, pulse, since, history)
     done = since.losses  # of the epoch that was interrupted
-    # The steps behind the last checkpoint at the end of an epoch: the one that is gone on from, perhaps.
-    kept = history.steps if since.lines and not done.steps else -1
+    settled = history.steps if since.ended else -1  # the steps behind a state that callbacks have had their say in
+    ended, due = _ending(since, plan, usual if learner.pauses else 0, metrics), False
     endless = _endless(train, since, plan)
     for epoch in count(since.first_epoch + len(since.lines) + 1):
-        if _is_over(history, plan):
+        over = _is_over(history, plan)
+        if ended or (over and not done.steps):
             break
         steps = _least(usual, plan.max_steps and plan.max_steps - history.steps)
+        passed = since.first_steps + history.steps, since.first_epoch + len(history.epochs)
+        clock = Clock(plan, *passed, steps if learner.pauses else 0)
+        if done.steps and (over or clock.ends(done.steps)):
+            steps = done.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
         pulse.step(epoch, done.steps, steps or 0)
         began, before = time.perf_counter(), done.steps
         batches = endless if plan.steps_per_epoch else train.epoch(epoch, done.steps)
-        batches = islice(batches, steps and steps - done.steps)
-        passed = since.first_steps + history.steps, since.first_epoch + len(history.epochs)
-        clock = Clock(plan, *passed, steps if learner.pauses else 0)
-        losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
-        while True:
-            part = Part(batches, clock, done.steps + losses.steps)
-            losses = losses.then(learner.train(part, pulse, epoch, plan, done.steps + losses.steps))
-            if not part.paused:
-                break
-            if clock.keeps(done.steps + losses.steps):
-                so_far = _added(done, world.all_gather(_bare(losses)))
-                _keep(learner, keeper, pulse, since, history, so_far)
-            if clock.ends(done.steps + losses.steps):
-                break
+        batches = islice(batches, steps and max(steps - done.steps, 0))
+        losses = _train_epoch(learner, batches, pulse, epoch, clock, done, world, keep)
         seconds = time.perf_counter() - began
         told = world.all_gather(_bare(losses))
         trace = _trace(losses, world, seconds)
@@ -106,16 +101,37 @@ def run_epochs(
         history.traces.append(trace)
         stops = any(world.all_gather(learner.end_epoch(line)))
         moment = clock.epoch_ended(losses.steps + before, line, metrics)
-        if clock.kept(moment):
-            _keep(learner, keeper, pulse, since, history, Losses())
-            kept = history.steps
-        done = Losses()
-        if stops or (plan.end_trigger is not None and plan.end_trigger(moment)):
-            break
-    if plan.stores and kept != history.steps:
-        _keep(learner, keeper, pulse, since, history, Losses())
+        done, due = Losses(), clock.kept(moment)
+        if _is_over(history, plan) or clock.over(moment):
+            ended = COMPLETE
+        elif stops:
+            ended = STOPPED
+        elif due:
+            keep(Losses())
     learner.finish()
+    if due or (plan.stores and settled != history.steps):  # the last state is the one that callbacks leave behind
+        keep(Losses(), ended or COMPLETE)
     return history
+
+
+def _train_epoch(
+    learner: Learner,
+    batches: Iterator[Batch],
+    pulse: Pulse,
+    epoch: int,
+    clock: Clock,
+    done: Losses,
+    world: World,
+    keep: Callable[[Losses], None],
+) -> Losses:
+    """Train an epoch, or the rest of it, in parts: after each but the last one a checkpoint is due."""
+    losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
+    while True:
+        part = Part(batches, clock, done.steps + losses.steps)
+        losses = losses.then(learner.train(part, pulse, epoch, clock.plan, part.step))
+        if losses.stopped or not part.paused or clock.ends(done.steps + losses.steps):
+            return losses
+        keep(_added(done, world.all_gather(_bare(losses))))
 
 
 @dataclass
@@ -149,7 +165,16 @@ class Clock:
         if trigger is None:
             return False
         within = range(self.steps + 1, moment.step) if self.last == 0 else ()
-        return trigger(moment) or any(trigger(Moment(self.epochs, step, False)) for step in within)
+        return (
+            trigger(moment)
+            or self.keeps(moment.step - self.steps)  # where the epoch was cut
+            or any(trigger(Moment(self.epochs, step, False)) for step in within)
+        )
+
+    def over(self, moment: Moment) -> bool:
+        """Say whether the fit ends with the epoch that ended at this moment."""
+        trigger = self.plan.end_trigger
+        return trigger is not None and (trigger(moment) or self.ends(moment.step - self.steps))
 
     def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
         """Return the moment in which an epoch of so many steps ended with these statistics."""
@@ -163,18 +188,33 @@ class Clock:
 
 
 class Part:
-    """Be the batches of an epoch up to the step after which something is due; `paused` when it came to that."""
+    """The batches of an epoch up to the step after which something is due; `paused` once they were read up to there.
+
+    A learner may read ahead: that the batches were read does not say that they were trained on.
+    """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, step: int) -> None:
         self.batches, self.clock, self.step, self.paused = batches, clock, step, False
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.batches:
-            yield batch  # coming back here, its step is done
+            yield batch
             self.step += 1
             if self.clock.keeps(self.step) or self.clock.ends(self.step):
                 self.paused = True
                 return
+
+
+def _ending(since: Position, plan: FitPlan, last: int | None, metrics: Sequence[Metric]) -> str:
+    """Return how a resumed fit had ended: a callback stopped it, or its end_trigger fires at its last epoch's end."""
+    if since.ended == STOPPED:
+        return STOPPED
+    if not since.lines or since.step:
+        return ""
+    *before, line = since.lines
+    steps = since.first_steps + sum(each["batch_count"] for each in before)
+    clock = Clock(plan, steps, since.first_epoch + len(before), last)
+    return COMPLETE if clock.over(clock.epoch_ended(line["batch_count"], line, metrics)) else ""
 
 
 def _is_over(history: History, plan: FitPlan) -> bool:
@@ -193,14 +233,23 @@ def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterat
 
 
 def _keep(
-    learner: Learner, keeper: Keeper | None, pulse: Pulse, since: Position, history: History, losses: Losses
+    learner: Learner,
+    keeper: Keeper | None,
+    pulse: Pulse,
+    since: Position,
+    history: History,
+    losses: Losses,
+    ended: str = "",
 ) -> None:
-    """Hand a state to the keeper that a fit can go on from; all ranks call it."""
+    """Hand a state to the keeper that a fit can be resumed from; all ranks call it."""
     phase = pulse.phase
     pulse.at(CHECKPOINT)
-    state = learner.state()
+    state, callbacks = learner.state(), learner.callback_states()
     if keeper is not None:
-        place = replace(since, step=losses.steps, losses=_bare(losses), lines=tuple(history.epochs))
+        if callbacks:
+            state.payload["callbacks"] = callbacks
+        lines = tuple(history.epochs)
+        place = replace(since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ended)
         state.epoch = since.first_epoch + len(history.epochs)
         state.steps = since.first_steps + history.steps + losses.steps
         state.position = place.as_json()

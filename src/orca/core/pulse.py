@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Event, Thread
+from typing import TypeVar
 
 # What a rank is doing. Higher is further in the step: among stuck ranks the lowest holds up the others.
-PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "wait")
-START, DATA, FORWARD, BACKWARD, OPTIMIZER, EVALUATE, CHECKPOINT, WAIT = range(len(PHASES))
+PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "storage", "wait")
+START, DATA, FORWARD, BACKWARD, OPTIMIZER, EVALUATE, CHECKPOINT, STORAGE, WAIT = range(len(PHASES))
+SIGN_EVERY, SAY_EVERY = 0.5, 60.0  # seconds between signs, and between log records, of a rank that waits for storage
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_current: ContextVar[Pulse | None] = ContextVar("pulse", default=None)
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,15 @@ class Pulse:
     def profiling(self, on: bool) -> None:
         self._since = time.perf_counter() if on else 0.0
 
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Be the pulse that the functions of this module mark, in this thread."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
     def beat(self, rank: int) -> Beat:
         """Return what to tell the driver now."""
         loss = None
@@ -90,3 +109,45 @@ class Pulse:
             loss = None if self.loss is None else float(self.loss)
         place = (int(self.epoch), int(self.stepped), int(self.steps), int(self.phase))
         return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows))
+
+
+def counted(items: Iterable[T]) -> Iterator[T]:
+    """Yield items that are read one by one; each is progress of this rank."""
+    pulse = _current.get()
+    for item in items:
+        if pulse is not None:
+            pulse.at(DATA)
+        yield item
+
+
+@contextmanager
+def waiting_for_storage(what: str) -> Iterator[None]:
+    """Show that this rank waits for storage while the block runs, and that this is no stall.
+
+    How far a write is only the storage's client knows, which ends one that hangs by a timeout of its own: ending the
+    rank would cut off an upload that is merely slow.
+    """
+    pulse = _current.get()
+    if pulse is None:
+        yield
+        return
+    before, over = pulse.phase, Event()
+    pulse.at(STORAGE)
+    signs = Thread(target=_give_signs, args=(pulse, what, over), name="orca-storage", daemon=True)
+    signs.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signs.join()
+        pulse.at(before)
+
+
+def _give_signs(pulse: Pulse, what: str, over: Event) -> None:
+    began = said = time.monotonic()
+    while not over.wait(SIGN_EVERY):
+        pulse.progress += 1
+        now = time.monotonic()
+        if now - said >= SAY_EVERY:
+            said = now
+            logger.warning("waiting for storage for %.0f s: %s", now - began, what)

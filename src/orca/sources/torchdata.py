@@ -26,6 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 from orca.core.columns import concatenate, single
 from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
+from orca.core.pulse import counted
 from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Items, Rows, Shards
 from orca.core.tree import cut_rows, map_tree, rows_of
 from orca.errors import ArgumentError, DataError
@@ -279,7 +280,7 @@ def loader_rows(
     if not isinstance(loader.dataset, IterableDataset):
         return LoaderRows(loader, reading)
     with alike(reading.seed):
-        pairs = (reading.split(batch) for number, batch in enumerate(loader) if number % ranks == rank)
+        pairs = (reading.split(batch) for number, batch in enumerate(counted(loader)) if number % ranks == rank)
         stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
         rows: SpoolRows = spool_parts(stream, folder, [part])[part]
     rows.batch_size = loader.batch_size or DEFAULT_BATCH

@@ -17,9 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from orca.core.engine import Job, Settings, dumps, scratch, seal
+from orca.core.engine import Envelope, Job, Settings, dumps, run_rank, seal
 from orca.core.pulse import Pulse
 from orca.core.source import Shards
+from orca.core.telemetry import Ticket
 from orca.core.world import TorchWorld, World, _leave, form
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError
@@ -52,13 +53,11 @@ class Alone:
 
 
 @contextmanager
-def alone(pulse: Pulse) -> Iterator[TorchWorld]:
-    """Form the world of one rank; unlike a worker, this process goes on after a failure, so the group goes too."""
-    before = os.environ.get("GLOO_SOCKET_IFNAME")
+def tidy() -> Iterator[None]:
+    """Leave this process as it was: unlike a worker it goes on, also after a failure, so the group goes too."""
+    before = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS")}
     try:
-        with form(Alone(), 60.0, pulse) as world:
-            yield world
-            gc.collect()
+        yield
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they may hold a DistributedDataParallel
         gc.collect()
@@ -66,39 +65,38 @@ def alone(pulse: Pulse) -> Iterator[TorchWorld]:
             _leave(dist)
         raise
     finally:
-        os.environ.pop("GLOO_SOCKET_IFNAME", None)
-        if before is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = before
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def alone(pulse: Pulse) -> Iterator[TorchWorld]:
+    """Form the world of one rank."""
+    with tidy(), form(Alone(), 60.0, pulse) as world:
+        yield world
+        gc.collect()
 
 
 class AloneEngine:
-    """Run the one rank of a job in this process; job and data are pickled as for any other engine."""
+    """Run the one rank of a job in this process, as a worker does: without a hub, which would end the process."""
 
     name = "alone"
     workers = 1
 
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         try:
-            return [self._rank(seal(job, shards.open), dumps(shards.portable(), "the data"))]
+            work, data = seal(job, shards.open), dumps(shards.portable(), "the data")
+            items = chain.from_iterable(piece() for piece in cloudpickle.loads(data))
+            with tidy():
+                envelope = Envelope(work, Ticket("127.0.0.1", 1, "", 1), settings, ())
+                return [cloudpickle.loads(run_rank(envelope, 0, lambda link: Alone(), items))]
         finally:
             shards.release()
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         return [task(piece) for piece in pieces]
-
-    def _rank(self, work: bytes, data: bytes) -> Any:
-        job, open_rows = cloudpickle.loads(work)
-        pulse = Pulse()
-        with scratch() as folder:
-            rows = dict(open_rows(chain.from_iterable(piece() for piece in cloudpickle.loads(data)), folder))
-            try:
-                with alone(pulse) as world:
-                    result = job(world, rows, pulse)
-                    del job
-                return cloudpickle.loads(dumps(result, "the result"))
-            finally:
-                for part in rows.values():
-                    part.close()
 
 
 def on_ranks(size: int, work: Callable[[World], Any]) -> list[Any]:

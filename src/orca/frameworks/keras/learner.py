@@ -288,6 +288,10 @@ class KerasLearner:
         state.input, state.output = next((specs for specs in told if specs), (state.input, state.output))
         return state
 
+    def callback_states(self) -> dict[str, Any]:
+        """Return nothing: callbacks begin anew."""
+        return {}
+
     def leave(self) -> None:
         """Drop the model."""
         close = getattr(self.__dict__.get("world"), "close", None)

@@ -140,12 +140,12 @@ class FullySharded:
 
     def model_state(self) -> dict[str, Any]:
         """Return the whole state in files of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
-        return self._whole(self.model.state_dict(), Pages())
+        return gathered(self.model.state_dict(), self.world)
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the whole state in files of rank 0, by the numbers of the parameters; the settings elsewhere."""
         told, pages = self.optimizer.state_dict(), Pages()
-        state = {number: self._whole(entries, pages) for number, entries in told["state"].items()}
+        state = {number: gathered(entries, self.world, pages) for number, entries in told["state"].items()}
         return {"state": state if self.world.rank == 0 else {}, "param_groups": told["param_groups"]}
 
     def communicated(self) -> float:
@@ -166,7 +166,7 @@ class FullySharded:
         for number, param in numbered:
             if saved["state"].get(number):
                 entries = saved["state"][number].items()
-                self.optimizer.state[param] = {key: _cut(value, param, self.world) for key, value in entries}
+                self.optimizer.state[param] = {key: cut(value, param, self.world) for key, value in entries}
 
     def _average_scalars(self) -> None:
         if self.alone:
@@ -176,14 +176,16 @@ class FullySharded:
                 dist.all_reduce(param.grad)
                 param.grad /= self.world.size
 
-    def _whole(self, entries: dict[str, Any], pages: Pages) -> dict[str, Any]:
-        """Return a dict with whole tensors, gathered one after the other; an empty one on other ranks than 0."""
-        whole: dict[str, Any] = {}
-        for key, value in entries.items():
-            full = value.full_tensor() if hasattr(value, "full_tensor") else value
-            if self.world.rank == 0:
-                whole[key] = pages.copy(full.detach().cpu()) if isinstance(full, torch.Tensor) else full
-        return whole
+
+def gathered(entries: dict[str, Any], world: World, pages: Pages | None = None) -> dict[str, Any]:
+    """Return a dict with whole tensors in files, gathered one after the other; an empty one on other ranks than 0."""
+    whole: dict[str, Any] = {}
+    pages = pages or Pages()
+    for key, value in entries.items():
+        full = value.full_tensor() if hasattr(value, "full_tensor") else value
+        if world.rank == 0:
+            whole[key] = pages.copy(full.detach().cpu()) if isinstance(full, torch.Tensor) else full
+    return whole
 
 
 def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Parameter]:
@@ -299,8 +301,8 @@ def _reshard_after_evaluation(module: nn.Module, given: Any, output: Any) -> Non
         module.reshard()  # type: ignore[operator]
 
 
-def _cut(value: Any, param: nn.Parameter, world: World) -> Any:
-    """Return this rank's shard of an entry of the optimizer's state, which is whole on every rank."""
+def cut(value: Any, param: torch.Tensor, world: World) -> Any:
+    """Return this rank's shard of a weight, or of an entry of the optimizer's state, which is whole on every rank."""
     if not isinstance(value, torch.Tensor):
         return value
     mesh = getattr(param, "device_mesh", None)

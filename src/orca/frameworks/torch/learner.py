@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from orca.core.horovod import require
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
-from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
+from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree
 from orca.core.world import World
@@ -233,7 +233,7 @@ class TorchLearner:
         torch.manual_seed(seed)
         self._set_up(state, device_of(world))
         self.runner = Runner(self, world.rank, world.size)
-        self.runner.global_step = state.steps if state else 0
+        self.runner.global_step, self.runner.epochs = (state.steps, state.epoch) if state else (0, 0)
         self.epoch = -1
         if training:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
@@ -296,6 +296,9 @@ class TorchLearner:
         self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
+            if self.given and self.given.position is not None:  # a resumed fit
+                self.runner.epoch_stats = dict(next(reversed(self.given.position["lines"]), {}))
+                self.hooks.load(self.given.payload.get("callbacks", {}))
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Step the schedulers that step once an epoch, and tell the callbacks; say whether one wants to stop."""
@@ -318,7 +321,13 @@ class TorchLearner:
     def finish(self) -> None:
         """End a fit."""
         if self.hooks:
+            self.hooks("after_train", self.runner)
             self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
+
+    def callback_states(self) -> dict[str, Any]:
+        """Return what callbacks hold; rank 0 copies the tensors, which a callback may change later."""
+        states = self.hooks.states()
+        return states if self.spread or self.world.rank else dict(copied(states))
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
@@ -376,6 +385,7 @@ class TorchLearner:
             return self._conduct(batches, pulse, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
+        stopped = False
         pulse.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
             self.runner.batch_idx = step
@@ -383,9 +393,9 @@ class TorchLearner:
             part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
             pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
-            if self.hooked and self.agree_to_stop():
+            if stopped := self.hooked and self.agree_to_stop():
                 break
-        losses = replace(book.close(), rates=rates)
+        losses = replace(book.close(), rates=rates, stopped=stopped)
         if pulse.profiling:
             pulse.profile["communication"] += self.agree.communicated() * losses.steps
         return losses
@@ -792,7 +802,8 @@ class TorchLearner:
         """Return a state with its payload, where that did not travel along."""
         if state is None or state.stored is None:
             return state
-        return replace(state, payload=load_state(state.stored, mapped=True)[0].payload)
+        with waiting_for_storage(f"the state {state.stored} is being read"):
+            return replace(state, payload=load_state(state.stored, mapped=True)[0].payload)
 
     def _begin_average(self, state: State | None) -> None:
         decay = get_ema_multi_avg_fn(self.options.ema or 0.999)

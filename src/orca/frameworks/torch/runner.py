@@ -129,7 +129,24 @@ class Runner:
         with torch.no_grad():
             for net, weights in zip(self._weighed(), kept, strict=True):
                 for name, tensor in _tensors_of(net).items():
-                    tensor.copy_(weights[name])
+                    tensor.copy_(self._part_of(weights[name], tensor))
+
+    def gather_weights(self, kept: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+        """Return what copy_weights returned as whole tensors on rank 0, to be kept in a file; all ranks must do it."""
+        if not self._learner.spread:
+            return kept
+        from orca.frameworks.torch.fsdp import gathered
+
+        return [gathered(weights, self._learner.world) for weights in kept]
+
+    def _part_of(self, weight: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a rank's part of a weight that came whole from a file, as `tensor` is cut."""
+        if not self._learner.spread or type(weight) is type(tensor):
+            return weight
+        from orca.frameworks.torch.fsdp import cut
+
+        part: torch.Tensor = cut(weight, tensor, self._learner.world)
+        return part
 
     def _weighed(self) -> list[nn.Module]:
         average = self._learner.average

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from frameworks.torch.callbacks.fitting import STEPS, X, Y, difference, estimator, fit, weights
+from frameworks.torch.callbacks.fitting import STEPS, X, Y, difference, estimator, fit, resumed, weights
 from orca.callbacks import Callback, MainCallback
 from orca.core.metrics import MSE
 from orca.errors import ArgumentError, CallbackFailed, WorkerFailed
+from orca.triggers import EveryEpoch
 
 HOOKS = [name for name in dir(Callback) if name.startswith(("before_", "after_", "on_"))]
 
@@ -78,7 +79,7 @@ def test_hooks_of_a_fit_are_called_in_order_in_both_generations(tmp_path: Path) 
     step = ["before_train_iter", "on_batch_begin", "after_train_iter", "on_batch_end"]
     begin = ["before_run", "on_train_begin", "before_train_epoch", "on_epoch_begin"]
     validation = ["before_val_epoch", *["before_val_iter", "after_val_iter"] * STEPS, "after_val_epoch"]
-    end = ["after_train_epoch", "on_epoch_end", "after_run", "on_train_end"]
+    end = ["after_train_epoch", "on_epoch_end", "after_train", "after_run", "on_train_end"]
     assert names == [*begin, *step * STEPS, *validation, *end]
     assert [line[1] for line in told if line[0] == "on_batch_end"] == list(range(STEPS))
     assert ["on_epoch_begin", 1] in told
@@ -268,3 +269,42 @@ def test_one_rank_alone_stops_all() -> None:
 
     stats = fit(estimator(2), Enough(), epochs=5)
     assert [line["batch_count"] for line in stats] == [STEPS, 2]
+
+
+class Tally(Callback):
+    """Note each step, in place, and put the notes into the statistics."""
+
+    def __init__(self, times: int) -> None:
+        self.times, self.steps, self.total = times, list[int](), torch.zeros(1)
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.steps.append(self.times * runner.global_step)
+        self.total += self.times
+
+    def after_train_epoch(self, runner: Any) -> None:
+        runner.epoch_stats[f"steps_{self.times}"] = list(self.steps)
+        runner.epoch_stats[f"total_{self.times}"] = float(self.total)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "total": self.total}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.steps, self.total = state_dict["steps"], state_dict["total"]
+
+
+@pytest.mark.parametrize("step", [2, 5, 8])
+def test_resumed_fit_gives_each_callback_its_state_back(tmp_path: Path, step: int) -> None:
+    _, stats = resumed(tmp_path, step, Tally(1), Tally(10), epochs=2)
+    assert [line["steps_1"] for line in stats] == [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8]]
+    assert stats[1]["steps_10"] == [10 * number for number in range(1, 9)]
+    assert (stats[1]["total_1"], stats[1]["total_10"]) == (8, 80)
+
+
+def test_new_fit_begins_with_callbacks_as_they_are(tmp_path: Path) -> None:
+    est = estimator(model_dir=str(tmp_path))
+    for _ in range(2):
+        (line,) = fit(est, Tally(1), checkpoint_trigger=EveryEpoch())
+        assert line["total_1"] == STEPS
+    est.load_orca_checkpoint(str(tmp_path))
+    assert "callbacks" not in est.get_state_dict()
+    assert fit(est, Tally(1))[0]["total_1"] == STEPS

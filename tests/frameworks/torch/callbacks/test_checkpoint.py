@@ -9,20 +9,10 @@ import fsspec
 import pytest
 import torch
 
-from frameworks.torch.callbacks.fitting import STEPS, difference, estimator, fit, weights
+from frameworks.torch.callbacks.fitting import STEPS, Say, difference, estimator, fit, resumed, weights
 from orca import Estimator
 from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from orca.errors import ArgumentError, CallbackFailed
-
-
-class Say(Callback):
-    """Put numbers into the statistics, one an epoch."""
-
-    def __init__(self, name: str, *numbers: float) -> None:
-        self.name, self.numbers = name, list(numbers)
-
-    def after_train_epoch(self, runner: Any) -> None:
-        runner.epoch_stats[self.name] = self.numbers.pop(0)
 
 
 class Fail(Callback):
@@ -150,12 +140,25 @@ def test_relative_path_is_one_of_the_drivers_folder(tmp_path: Path, monkeypatch:
     assert names(tmp_path / "some") == ["epoch=1.ckpt", "last.ckpt"]
 
 
-def test_best_weights_that_were_put_back_are_in_the_last_file(tmp_path: Path) -> None:
-    stopping = EarlyStopping("number", restore_best_weights=True)
-    est = estimator()
-    fit(est, Say("number", 1, 2), stopping, ModelCheckpoint(f"{tmp_path}/"), epochs=3)
+@pytest.mark.parametrize("first", [True, False])
+def test_best_weights_that_were_put_back_are_in_the_last_file(tmp_path: Path, first: bool) -> None:
+    pair = [EarlyStopping("number", restore_best_weights=True), ModelCheckpoint(f"{tmp_path}/")]
+    est, best = estimator(), estimator()
+    fit(est, Say("number", 1, 2), *pair[:: 1 if first else -1], epochs=3)
+    fit(best)
     loaded = estimator().load_checkpoint(str(tmp_path / "last.ckpt"))
-    assert difference(weights(loaded), weights(est)) == 0.0
+    assert difference(weights(loaded), weights(est)) == difference(weights(loaded), weights(best)) == 0.0
+
+
+def test_best_file_stays_the_best_of_a_resumed_fit(tmp_path: Path) -> None:
+    files = ModelCheckpoint(f"{tmp_path}/{{epoch}}", monitor="number", mode="min", save_best_only=True)
+    est, _ = resumed(tmp_path / "models", 10, Say("number", 2, 1, 3, 0), files, epochs=4)
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == [
+        *("epoch=1.ckpt", "epoch=2.ckpt", "epoch=4.ckpt", "last.ckpt")
+    ]
+    fit(est, Say("number", 2, 1, 3, 0), files, epochs=4, resume=True)  # complete: its last file is written again
+    again = estimator().load_checkpoint(str(tmp_path / "last.ckpt"))
+    assert again.get_state_dict()["epoch"] == 4
 
 
 def test_evaluation_writes_nothing(tmp_path: Path) -> None:

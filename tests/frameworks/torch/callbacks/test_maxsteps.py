@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from frameworks.torch.callbacks.fitting import STEPS, estimator, fit
+from frameworks.torch.callbacks.fitting import STEPS, estimator, fit, resumed
 from orca.callbacks import MaxstepsCallback
 from orca.errors import ArgumentError
 
@@ -21,6 +22,14 @@ def test_all_ranks_stop_together() -> None:
     stats = fit(estimator(2), MaxstepsCallback(3), epochs=2, valid=True)
     assert [line["batch_count"] for line in stats] == [3]
     assert stats[0]["val_num_samples"] == 21
+
+
+@pytest.mark.parametrize("step", [4, 5, 8])
+def test_steps_of_an_interrupted_fit_count(tmp_path: Path, step: int) -> None:
+    callback = MaxstepsCallback(2 * STEPS + 1)
+    est, stats = resumed(tmp_path, step, callback, epochs=9)
+    assert [line["batch_count"] for line in stats] == [STEPS, STEPS, 1]
+    assert fit(est, callback, epochs=9, resume=True) == stats  # nothing is left
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "3"])

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from frameworks.torch.callbacks.fitting import STEPS, estimator, fit
+from frameworks.torch.callbacks.fitting import STEPS, estimator, fit, resumed
 from orca.callbacks import LearningRateMonitor
 from orca.errors import ArgumentError
 
@@ -42,6 +43,14 @@ def test_further_groups_have_names_of_their_own() -> None:
 def test_rates_reach_the_statistics_of_two_ranks() -> None:
     (line,) = fit(estimator(2), LearningRateMonitor())
     assert line["lr"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("step", [2, 5, 7])
+def test_rates_before_an_interruption_stay(tmp_path: Path, step: int) -> None:
+    options = {"scheduler_creator": halving, "config": {"lr": 0.4}}
+    unbroken = fit(estimator(**options), LearningRateMonitor("step"), epochs=2)
+    _, stats = resumed(tmp_path, step, LearningRateMonitor("step"), every=1, epochs=2, options=options)
+    assert [line["lr"] for line in stats] == [line["lr"] for line in unbroken]
 
 
 def test_another_word_is_refused() -> None:

@@ -1,25 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from frameworks.torch.alone import needs_full_shards
-from frameworks.torch.callbacks.fitting import X, Y, difference, estimator, fit, weights
+from frameworks.torch.callbacks.fitting import Say, X, Y, difference, estimator, fit, resumed, weights
 from orca.callbacks import Callback, EarlyStopping
 from orca.errors import ArgumentError, CallbackFailed
-
-
-class Say(Callback):
-    """Put numbers into the statistics, one an epoch."""
-
-    def __init__(self, name: str, *numbers: float) -> None:
-        self.name, self.numbers = name, list(numbers)
-
-    def after_train_epoch(self, runner: Any) -> None:
-        runner.epoch_stats[self.name] = self.numbers.pop(0)
 
 
 def epochs_of(*callbacks: Callback) -> int:
@@ -92,6 +83,45 @@ def test_average_of_the_weights_comes_back_with_them() -> None:
     for part in ("models", "averages"):
         assert difference(est.get_state_dict()[part][0], best.get_state_dict()[part][0]) == 0.0
     assert est.evaluate((X, Y), batch_size=6)["val_loss"] == best.evaluate((X, Y), batch_size=6)["val_loss"]
+
+
+STOPPING = EarlyStopping("number", patience=2, mode="min", restore_best_weights=True)
+NUMBERS = Say("number", 3, 1, 2, 2, 0)  # the second epoch is the best one when it stops after the fourth
+
+
+@pytest.mark.parametrize("step", [5, 14])
+@pytest.mark.parametrize(
+    "options", [{"ema": 0.5}, pytest.param({"shard_model": True}, marks=needs_full_shards), {"backend": "bigdl"}]
+)
+def test_resumed_fit_remembers_what_was_best(tmp_path: Path, step: int, options: dict[str, Any]) -> None:
+    best = estimator(**options)
+    fit(best, epochs=2)
+    est, stats = resumed(tmp_path, step, NUMBERS, STOPPING, epochs=5, options=options)
+    assert [line["number"] for line in stats] == [3, 1, 2, 2]
+    for part in ("models", "averages") if "ema" in options else ("models",):
+        assert difference(est.get_state_dict()[part][0], best.get_state_dict()[part][0]) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
+def test_resumed_fit_of_two_ranks_remembers_what_was_best(tmp_path: Path, options: dict[str, Any]) -> None:
+    best = estimator(2, **options)
+    fit(best, epochs=2)
+    est, stats = resumed(tmp_path, 14, NUMBERS, STOPPING, ranks=2, epochs=5, options=options)
+    assert [line["number"] for line in stats] == [3, 1, 2, 2]
+    assert difference(weights(est), weights(best)) == 0.0
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
+def test_best_weights_are_those_that_a_complete_fit_keeps(tmp_path: Path, options: dict[str, Any]) -> None:
+    losses = []
+    for _ in range(2):
+        est = estimator(model_dir=str(tmp_path), **options)
+        fit(est, NUMBERS, STOPPING, epochs=5, resume=True)
+        losses.append(est.evaluate((X, Y), batch_size=6)["val_loss"])
+    best = estimator(**options)
+    fit(best, epochs=2)
+    assert losses == [best.evaluate((X, Y), batch_size=6)["val_loss"]] * 2
 
 
 def test_number_that_is_not_there_is_told_with_those_that_are() -> None:

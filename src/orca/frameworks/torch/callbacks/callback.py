@@ -7,7 +7,8 @@ Keras (`on_epoch_end(epoch, logs)`). A callback may use either, or both. Hooks a
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orca.errors import ArgumentError, CallbackFailed
@@ -27,6 +28,9 @@ class Callback:
 
     def before_run(self, runner: Any) -> None:
         """Be called before a fit, an evaluation or a prediction."""
+
+    def after_train(self, runner: Any) -> None:
+        """Be called after the last epoch of a fit, before any callback's after_run: change the final weights here."""
 
     def after_run(self, runner: Any) -> None:
         """Be called after it."""
@@ -93,6 +97,16 @@ class Callback:
 
     def release(self) -> None:
         """Let go of files and connections: called last of all, also after a failure."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed fit needs to know of this one: numbers, texts, tensors, and lists and dicts of them.
+
+        It is kept with each checkpoint of a fit. All ranks are asked, and rank 0's answer is kept.
+        """
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what state_dict returned: called on all ranks of a resumed fit, after before_run."""
 
     def every_n_iter(self, runner: Any, n: int) -> bool:
         """Say whether this is every n-th training step."""
@@ -198,7 +212,7 @@ class Hooks:
                 f"a run has one MainCallback at most; got {', '.join(type(main).__name__ for main in mains)}."
             )
         for callback in self.callbacks:
-            known = [name for name in dir(Callback) if not name.startswith("_")]
+            known = [name for name in dir(Callback) if not name.startswith("_") and not name.endswith("state_dict")]
             if isinstance(callback, type) or not any(callable(getattr(callback, name, None)) for name in known):
                 raise ArgumentError(
                     f"callbacks must be instances of Callback; got {callback!r}. "
@@ -235,6 +249,17 @@ class Hooks:
             if name in _OLDER and runner.training:  # the older ones know of fits alone
                 self._call(callback, _OLDER[name], *older, **named)
 
+    def states(self) -> dict[str, Any]:
+        """Return the state of every callback that has one, by its name."""
+        states = {name: self._call(callback, "state_dict") for name, callback in self._named()}
+        return {name: state for name, state in states.items() if state}
+
+    def load(self, states: dict[str, Any]) -> None:
+        """Give callbacks the states that those of the same names returned."""
+        for name, callback in self._named():
+            if name in states:
+                self._call(callback, "load_state_dict", states[name])
+
     def on_main(self, name: str, runner: Any) -> None:
         """Call a method of the main callback."""
         self._call(self.main, name, runner)
@@ -247,12 +272,20 @@ class Hooks:
             except CallbackFailed as error:
                 logger.warning("%s", error)
 
-    def _call(self, callback: Any, name: str, *arguments: Any, **named: Any) -> None:
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Yield each callback with its name: its class, and a number from the second of the class on."""
+        counts: Counter[str] = Counter()
+        for callback in self.callbacks:
+            kind = type(callback).__name__
+            counts[kind] += 1
+            yield (f"{kind}-{counts[kind]}" if counts[kind] > 1 else kind), callback
+
+    def _call(self, callback: Any, name: str, *arguments: Any, **named: Any) -> Any:
         method = getattr(callback, name, None)
         if method is None:
-            return
+            return None
         try:
-            method(*arguments, **named)
+            return method(*arguments, **named)
         except CallbackFailed:
             raise
         except Exception as error:

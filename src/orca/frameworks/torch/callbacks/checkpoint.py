@@ -39,7 +39,8 @@ class ModelCheckpoint(Callback):
             `last.ckpt` otherwise.
         monitor: Number that says which epoch is best; "val_loss" unless given. For save_best_only.
         mode: "min" or "max", or "auto": names such as val_accuracy are better when high.
-        save_best_only: Whether to write after an epoch only when it is the best so far of this fit.
+        save_best_only: Whether to write after an epoch only when it is the best so far of this fit, over its
+            interruptions.
 
     A file written after an epoch is gone on from exactly. One written in the midst of an epoch has the weights of that
     step; the epoch begins anew (`checkpoint_trigger` of fit keeps the place in it too).
@@ -109,6 +110,14 @@ class ModelCheckpoint(Callback):
             self._save(runner, LAST, runner.epochs)
             if self._keeper is not None:
                 self._keeper.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best number so far."""
+        return {"best": self._watch.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the best number."""
+        self._watch.best = state_dict["best"]
 
     def release(self) -> None:
         """Wait until what was begun is written."""

@@ -12,7 +12,7 @@ class MaxstepsCallback(Callback):
     """Stop a fit after exactly this many training steps, on all ranks, in the midst of an epoch if need be.
 
     Args:
-        max_step: Steps of this fit; those of earlier fits do not count.
+        max_step: Steps of this fit, over its interruptions; those of earlier fits do not count.
 
     Raises:
         ArgumentError: It is no positive whole number.
@@ -32,3 +32,11 @@ class MaxstepsCallback(Callback):
         """Stop when the steps are done."""
         if runner.global_step - self._first >= self.max_step:
             runner.stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps that were done before this fit."""
+        return {"first": self._first}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Count from where the interrupted fit began."""
+        self._first = state_dict["first"]

@@ -22,11 +22,12 @@ class LearningRateMonitor(Callback):
         if log not in (None, "epoch", "step"):
             raise ArgumentError(f"log must be 'epoch' or 'step'; got {log!r}.")
         self.log = log
-        self._rates: list[list[float]] = []
+        self._epoch, self._rates = 0, list[list[float]]()
 
     def before_train_epoch(self, runner: Any) -> None:
-        """Begin anew."""
-        self._rates = []
+        """Begin anew, unless a resumed fit goes on in the middle of the epoch."""
+        if runner.epochs != self._epoch:
+            self._epoch, self._rates = runner.epochs, []
 
     def before_train_iter(self, runner: Any) -> None:
         """Read the rates this step is done with: after it, a scheduler may have set those of the next."""
@@ -43,3 +44,11 @@ class LearningRateMonitor(Callback):
             name = f"lr_{group}" if group else "lr"
             each = [rates[group] for rates in steps]
             runner.epoch_stats[name] = each if self.log == "step" else each[-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rates of the epoch so far."""
+        return {"epoch": self._epoch, "rates": self._rates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on in the middle of that epoch."""
+        self._epoch, self._rates = state_dict["epoch"], [list(rates) for rates in state_dict["rates"]]

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 class EarlyStopping(Callback):
     """Stop a fit when a number of its epochs no longer gets better.
 
-    The number is one over all ranks, so all of them stop after the same epoch.
+    The number is one over all ranks, so all of them stop after the same epoch. A resumed fit remembers what was best.
 
     Args:
         monitor: The number's name in the statistics: val_loss, train_loss, val_accuracy, ...
@@ -66,11 +66,26 @@ class EarlyStopping(Callback):
                     *(self.monitor, self._best_epoch, runner.epochs),
                 )
 
-    def after_run(self, runner: Any) -> None:
+    def after_train(self, runner: Any) -> None:
         """Put the best weights back, where a later epoch changed them."""
         if self._best is not None and self._best_epoch != runner.epochs:
             runner.put_back_weights(self._best)
         self._best = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was best, its weights, and for how long nothing was better."""
+        weights = None if self._best is None else self.trainer.gather_weights(self._best)
+        return {
+            "best": self._watch.best,
+            "best_epoch": self._best_epoch,
+            "waited": self._waited,
+            "weights": weights,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what was best."""
+        self._watch.best, self._best = state_dict["best"], state_dict["weights"]
+        self._best_epoch, self._waited = state_dict["best_epoch"], state_dict["waited"]
 
     def _new_watch(self) -> Watch:
         return Watch("EarlyStopping", self.monitor, self.mode, self.min_delta)
