@@ -32,7 +32,7 @@ from orca.frameworks.torch.build import (
     scheduler_state,
 )
 from orca.frameworks.torch.callbacks.callback import Hooks
-from orca.frameworks.torch.criterion import Criterion, scalar
+from orca.frameworks.torch.criterion import Criterion, Tally, scalar
 from orca.frameworks.torch.files import load_state, save_module, save_state
 from orca.frameworks.torch.hands import Handed
 from orca.frameworks.torch.operator import TrainingOperator, overrides
@@ -270,7 +270,7 @@ class TorchLearner:
         if self.hands_on or self.hooks.main_has("on_iter_forward", "on_train_forward"):
             if plan.weighted:
                 raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
-            self.counting = Criterion(None)  # whatever the loss is: a mean over rows
+            self.counting = Criterion(None, self.options.reduction)  # a mean over rows unless the user says otherwise
         if len(self.nets) > 1 and not self.hands_on:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
@@ -443,9 +443,9 @@ class TorchLearner:
                 pulse.at(FORWARD)
                 with self._autocast():
                     outputs, targets, loss = self._loss_of(piece)
-                times, mass = self.counting.times(piece, targets)
                 if not whole:  # after the first forward pass, as on a rank without rows
-                    whole = self.counting.whole(batch, mass if len(pieces) == 1 else self._mass(batch))
+                    whole = self.counting.whole(batch, piece, (outputs, targets))
+                times, mass = self.counting.times(piece, targets)
                 pulse.at(BACKWARD)
                 if not mass:  # every target of this piece is ignored: its mean is 0 / 0
                     self.agree.idle(outputs)
@@ -463,7 +463,7 @@ class TorchLearner:
             runner = self.runner
             return flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
         outputs, targets = self._pair(self._forward_training(piece), piece)
-        loss = self.measure(outputs, targets, piece.weights)
+        loss = self.measure(outputs, targets, piece)
         if self.hooked:
             self.runner.output, self.runner.target, self.runner.loss = single(outputs), single(targets), loss
         return outputs, targets, loss
@@ -474,7 +474,7 @@ class TorchLearner:
         kept = self._buffers()
         with self._autocast():
             output = self._forward(self.agree.module, twice(batch.x))
-        self.counting.whole(batch, 0.0)  # after the forward pass, which may hold a collective of its own
+        self.counting.whole(batch)  # after the forward pass, which may hold a collective of its own
         pulse.at(BACKWARD)
         self.agree.idle(output)
         if not self.options.sync_batchnorm:
@@ -574,24 +574,25 @@ class TorchLearner:
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
             return self._conduct_evaluation(batches, metrics, pulse)
         self._hook("before_val_epoch")
-        losses, sums = Losses(), []
+        own = self.measure.asks and self._own_judge  # then there is nothing to ask
+        losses, tally = Losses(), Tally(Criterion(None, self.options.reduction) if own else self.measure)
         pulse.at(DATA)
         with torch.no_grad():
-            for step, batch in enumerate(batches):
+            for step, batch in enumerate(map(self.measure.counted, batches)):
                 pulse.at(EVALUATE)
                 losses.steps += 1
                 if batch.rows or self.spread:  # whose forward pass all ranks do together
                     self.runner.batch_idx = step
                     outputs, targets, loss = self._judge_batch(batch)
                     if batch.rows and loss is not None:
-                        times, mass = self.measure.times(batch, targets)
-                        sums.append(loss.double() * times if mass else 0.0)
-                        losses.mass += mass
+                        tally.add(batch, outputs, targets, loss)
                     for metric in metrics if batch.rows else ():
                         metric.update(single(outputs), single(targets))
                     losses.rows += batch.rows
                 pulse.at(DATA)
-        losses.loss_sum = float(sum(sums)) if self.criterion is not None else np.nan
+        losses.loss_sum, losses.mass = tally.close()
+        if self.criterion is None:
+            losses.loss_sum = np.nan
         self._hook("after_val_epoch")
         if not self.runner.training:
             self._hook("after_run")
@@ -614,7 +615,7 @@ class TorchLearner:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
                 found = outputs, targets, None
                 if self.criterion is not None:
-                    found = outputs, targets, self.measure(outputs, targets, batch.weights)
+                    found = outputs, targets, self.measure(outputs, targets, batch)
         outputs, targets, loss = found
         if self.hooks:
             runner.output, runner.target, runner.loss = single(outputs), single(targets), loss
@@ -706,6 +707,12 @@ class TorchLearner:
         return operator is not None and overrides(operator, "train_epoch", "train_batch", "forward_batch")
 
     @property
+    def _own_judge(self) -> bool:
+        """Say whether the user's own code computes the loss of an evaluation."""
+        own = self.operator is not None and overrides(type(self.operator), "forward_batch")
+        return own or self.hooks.main_has("on_iter_forward", "on_val_forward")
+
+    @property
     def _conducts(self) -> bool:
         return self._own_step and self.operator is not None
 
@@ -720,7 +727,8 @@ class TorchLearner:
         self.criterion = build_loss(self.loss, self.config)
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(device)
-        self.measure = self.counting = Criterion(self.criterion)
+        apart = self.world.size > 1 or self.options.accumulate > 1
+        self.measure = self.counting = Criterion(self.criterion, self.options.reduction, apart)
         self.sample: Any = None
         self.hooks, self.operator, self.hands_on = Hooks(()), None, False
         self.average = None
@@ -781,7 +789,7 @@ class TorchLearner:
 
     def steps(self, batches: Iterable[Batch], epoch: int, first_step: int) -> Steps:
         """Return the steps of an epoch that follow its first ones."""
-        return Steps(batches, self.place, (self.seed, epoch, self.world.rank), first_step)
+        return Steps(map(self.counting.counted, batches), self.place, (self.seed, epoch, self.world.rank), first_step)
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
@@ -854,11 +862,6 @@ class TorchLearner:
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         return self.measure.pair(output, None if batch.y is None else self.place.targets(batch.y))
-
-    def _mass(self, batch: Batch) -> float:
-        """Return what the loss of a whole batch is a mean over."""
-        targets = [] if batch.y is None else flatten(self.place.targets(batch.y))[0]
-        return self.counting.times(batch, targets)[1]
 
     def _mean_over_ranks(self, numbers: dict[str, float], rows: int) -> dict[str, float]:
         """Return means over the rows of all ranks."""
