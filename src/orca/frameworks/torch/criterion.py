@@ -122,12 +122,12 @@ class Criterion:
         mass = self.mass(batch, targets, reading)
         return mass, mass
 
-    def whole(self, batch: Batch, piece: Batch | None = None, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
+    def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
         """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.
 
         Args:
             batch: This rank's part of the step.
-            piece: The piece of it that is computed first; None without rows.
+            piece: The piece of it that is computed first, which may have no rows.
             pair: The outputs and targets of that piece.
 
         Raises:
@@ -137,8 +137,8 @@ class Criterion:
         weighed = batch.weights is not None
         due = self.asks and not weighed and (self.steps <= _LOOKS or not self.steps & (self.steps - 1))
         if due or batch.masses is not None or (weighed and self.reading != SUM):
-            refuted = set() if piece is None else self.refuted(piece, *pair, due)
-            mass = 0.0 if piece is None else self.mass(batch, pair[1], TARGETS)
+            refuted = self.refuted(piece, *pair, due) if piece.rows else set()
+            mass = self.mass(batch, pair[1], TARGETS) if piece.rows else 0.0
             told = torch.tensor([mass, *(float(reading in refuted) for reading in _ALL)], dtype=torch.float64)
             dist.all_reduce(told)
             mass, *flags = told.tolist()

@@ -28,6 +28,7 @@ from orca.frameworks.torch.sync import (
     _follows,
     _scaled,
     _share_buffers,
+    held,
 )
 
 # Parameters from which on a part of a model is gathered on its own: below, a collective costs more than it saves.
@@ -74,8 +75,8 @@ class FullySharded:
         places = _let_go(optimizer, model)
         self.scalars = shard(model, world, self.device)
         _share_buffers(model)
-        self.params = list(model.parameters())
         self._take_up(places, saved)
+        self.params = held(optimizer)
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""

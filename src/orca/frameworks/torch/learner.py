@@ -116,6 +116,7 @@ class TorchLearner:
             check_linked(optimizer, model)
         options = options or Options()
         options.check(sync)
+        options.check_optimizers([optimizer])
         if sync == "horovod":
             require("torch")
         if options.operator is not None and not (
@@ -233,6 +234,7 @@ class TorchLearner:
         self.epoch = -1
         if training:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
+            self.options.check_optimizers(self.steppers)
             self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
             self.options.check_schedulers(self.schedulers)
             # Of an optimizer's state each rank takes its part when the model is cut.
@@ -448,7 +450,7 @@ class TorchLearner:
                 times, mass = self.counting.times(piece, targets)
                 pulse.at(BACKWARD)
                 if not mass:  # every target of this piece is ignored: its mean is 0 / 0
-                    self.agree.idle(outputs)
+                    self.agree.backward(_nothing_of(outputs), 1.0)
                     continue
                 part = Part(loss.detach(), times, mass, times / whole * self.world.size)
                 self.agree.backward(self.scaler.scale(loss), part.weight)
@@ -474,7 +476,7 @@ class TorchLearner:
         kept = self._buffers()
         with self._autocast():
             output = self._forward(self.agree.module, twice(batch.x))
-        self.counting.whole(batch)  # after the forward pass, which may hold a collective of its own
+        self.counting.whole(batch, batch)  # after the forward pass, which may hold a collective of its own
         pulse.at(BACKWARD)
         self.agree.idle(output)
         if not self.options.sync_batchnorm:
@@ -869,6 +871,12 @@ class TorchLearner:
         names = {name: None for own, _ in told for name in own}
         sums = {name: sum(own[name] * n for own, n in told if name in own) for name in names}
         return {name: total / sum(n for own, n in told if name in own) for name, total in sums.items()}
+
+
+def _nothing_of(outputs: Sequence[Any]) -> torch.Tensor:
+    """Return a loss whose gradients are exactly zero."""
+    leaves = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return torch.stack([leaf.sum() * 0.0 for leaf in leaves]).sum()
 
 
 def _numbers(name: str, told: Any) -> dict[str, float]:

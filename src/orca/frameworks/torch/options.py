@@ -90,6 +90,18 @@ class Options:
         ]
         return [(first, second) for excluded, first, second in pairs if excluded]
 
+    def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Check that optimizers can do what is asked for.
+
+        Raises:
+            ArgumentError: One asks for the loss several times a step, where a loss scaler cannot follow.
+        """
+        if self.precision == "fp16" and any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
+            raise ArgumentError(
+                "LBFGS asks for loss and gradients several times a step, which the loss scaler of precision='fp16' "
+                "cannot follow (nor can torch's own GradScaler). Pass precision='bf16', or another optimizer."
+            )
+
     def check_schedulers(self, schedulers: Sequence[Any]) -> None:
         """Check that schedulers can step when they are to.
 
