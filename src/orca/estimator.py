@@ -110,6 +110,7 @@ class Estimator:
         sync_batchnorm: bool = False,
         shard_model: bool = False,
         find_unused_parameters: bool = False,
+        loss_reduction: str | Callable[..., Any] | None = None,
     ) -> Estimator:
         """Make an Estimator of a PyTorch model.
 
@@ -145,6 +146,8 @@ class Estimator:
             shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2), for a model
                 that is larger than a worker; with model_dir on shared storage its state stays there.
             find_unused_parameters: Whether some parameters may take no part in a step.
+            loss_reduction: What a loss of your own is: "mean" (over rows), "sum", or a function `(target)` that returns
+                what each row counts in its mean. Found out unless given.
 
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.
@@ -165,6 +168,7 @@ class Estimator:
             deterministic=deterministic,
             sync_batchnorm=sync_batchnorm,
             unused=find_unused_parameters,
+            reduction=loss_reduction,
             squeeze=cls.squeezes,
         )
         threads = threads_per_worker or threads_asked_for()

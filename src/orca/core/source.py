@@ -19,7 +19,8 @@ class Batch:
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
     it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
     the rows' weights (n,), where the data brings some; a template row's is zero. `shares` are the rows of each rank:
-    the feed knows them without asking.
+    the feed knows them without asking. `masses` say what each row counts in the mean of a loss that does not count
+    rows (n,); None where each counts as one.
     """
 
     x: Any
@@ -29,6 +30,7 @@ class Batch:
     leader: int = 0
     weights: Any = None
     shares: tuple[int, ...] = ()
+    masses: Any = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from orca.frameworks.torch.targets import align, align_all, takes_classes, weighs
+from orca.errors import DataError
+from orca.frameworks.torch.targets import Classes, align, align_all, takes_classes
 
 
 @pytest.mark.parametrize(
@@ -113,17 +114,40 @@ def test_another_number_of_targets_is_left_to_the_loss() -> None:
     assert targets[0].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("loss", "target", "expected"),
-    [
-        (nn.CrossEntropyLoss(), torch.zeros(4), False),
-        (nn.CrossEntropyLoss(weight=torch.ones(3)), torch.zeros(4), True),
-        (nn.CrossEntropyLoss(weight=torch.ones(3)), torch.zeros(4, 1), True),  # class numbers in a column of floats
-        (nn.CrossEntropyLoss(weight=torch.ones(3)), torch.zeros(4, 3), False),  # probabilities
-        (nn.CrossEntropyLoss(), torch.zeros(4, 2, dtype=torch.long), True),  # tokens, some of them ignored perhaps
-        (nn.CrossEntropyLoss(weight=torch.ones(3), reduction="sum"), torch.zeros(4), False),
-        (nn.MSELoss(), torch.zeros(4), False),
-    ],
-)
-def test_only_losses_that_divide_by_their_targets_weights_weigh(loss: Any, target: Any, expected: bool) -> None:
-    assert weighs(loss, target) is expected
+def test_named_targets_meet_the_outputs_of_their_names() -> None:
+    output = {"a": torch.zeros(2, 1), "b": (torch.zeros(2), torch.zeros(2))}
+    target = {"b": [torch.tensor([3, 4]), torch.tensor([5, 6])], "a": torch.tensor([1, 2])}
+    assert [t.tolist() for t in align_all(output, target, False)[1]] == [[[1.0], [2.0]], [3.0, 4.0], [5.0, 6.0]]
+    nested = align_all([output], [target], False)[1]
+    assert [t.shape for t in nested] == [(2, 1), (2,), (2,)]
+
+
+@pytest.mark.parametrize("names", [("a", "c"), ("c", "d"), ("a",), ("a", "b", "c")])
+def test_targets_under_other_names_than_the_outputs_are_refused(names: tuple[str, ...]) -> None:
+    output = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    with pytest.raises(
+        DataError, match=r"outputs are named \['a', 'b'\], but the targets are named .* Name them alike"
+    ):
+        align_all(output, dict.fromkeys(names, torch.zeros(2)), False)
+
+
+def test_other_names_that_are_not_paired_are_left_to_the_loss() -> None:
+    output = {"scores": torch.zeros(2, 3), "hidden": torch.zeros(2, 5)}
+    assert align_all(output, {"label": torch.tensor([1, 2])}, False)[1][0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_outputs_of_half_precision_go_up_and_targets_never_down(half: torch.dtype) -> None:
+    (output,), (target,) = align_all(torch.full((2, 1), 1000.0, dtype=half), torch.tensor([1001.0, 70001.0]), False)
+    assert output.dtype == target.dtype == torch.float32
+    assert target.tolist() == [[1001.0], [70001.0]]
+    _, (chances,) = align_all(torch.zeros(2, 2, dtype=half), torch.full((2, 2), 0.501), True)
+    assert chances.tolist() == torch.full((2, 2), 0.501).tolist()
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.float32])
+def test_class_numbers_count_the_weight_of_their_class(kind: Any) -> None:
+    masses = Classes(np.array([0.5, 2.0, 1.0]), ignored=1)
+    assert masses(np.array([0, 1, 2, 2], kind)).tolist() == [0.5, 0.0, 1.0, 1.0]
+    assert masses(np.array([[0, 1], [2, 2]], kind)).tolist() == [0.5, 2.0]
+    assert Classes()(np.array([[0], [-100]], np.int8)).tolist() == [1.0, 0.0]

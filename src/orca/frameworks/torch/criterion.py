@@ -1,7 +1,15 @@
-"""Criterion: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one."""
+"""Criterion: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one.
+
+A loss of torch itself says what it is: a mean over rows, over its targets (class weights, ignored labels), or a sum. A
+loss that somebody else wrote is asked: the loss of some rows must follow from the losses of their two halves. Looks are
+taken in the first steps, then ever more seldom, and in every step with labels that torch would ignore.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,22 +18,42 @@ import torch.distributed as dist
 from torch import nn
 
 from orca.core.source import Batch
-from orca.core.tree import flatten
+from orca.core.tree import cut_rows, flatten
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.torch.targets import align_all, mass_of, takes_classes, weighs
+from orca.frameworks.torch.targets import Classes, align_all, classes_of, settings_of, takes_classes
+from orca.frameworks.torch.tensors import at_home
+
+TARGETS, ROWS, SUM = "targets", "rows", "sum"  # what a loss may be: a mean over one of two, or a sum
+_ALL = (TARGETS, ROWS, SUM)
+_LOOKS = 8  # steps at the beginning in each of which a loss is asked
+_SLACK = {torch.float64: 1e-7, torch.float32: 1e-4}  # what rounding may do, relative to the loss
 
 
 class Criterion:
-    """Apply a loss to outputs and targets, rows weighed where they bring weights.
+    """A loss, with its rows weighed where they bring weights.
 
     Args:
-        loss: A loss module or function; None where there is none.
+        loss: A loss module or function; None where there is none: then it is a mean over rows.
+        reduction: What the user says that it is: "mean" (over rows), "sum", or a function of the targets that returns
+            what each row counts in the mean; None to find out.
+        apart: Whether steps are computed in parts: a loss that does not follow from those of its parts is refused.
     """
 
-    def __init__(self, loss: Any) -> None:
-        self.loss = loss
+    def __init__(self, loss: Any, reduction: Any = None, apart: bool = False) -> None:
+        self.loss, self.apart = loss, apart
         self.classes = takes_classes(loss)
-        self.sums = getattr(loss, "reduction", "mean") == "sum"
+        self.steps = 0
+        which, settings, own = settings_of(loss)
+        self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
+        summed = (reduction or settings.get("reduction")) == "sum"
+        self.asks = own and reduction is None
+        if self.asks:
+            self.count = self.count or Classes()
+            self.readings = [SUM, TARGETS, ROWS] if summed else [*_ALL]
+        elif isinstance(reduction, str):
+            self.count, self.readings = None, [SUM if summed else ROWS]
+        else:
+            self.readings = [SUM if summed else TARGETS if self.count else ROWS]
 
     def __bool__(self) -> bool:
         return self.loss is not None
@@ -34,7 +62,7 @@ class Criterion:
         """Return outputs and targets side by side, each target in the form that the loss compares the output with.
 
         Raises:
-            DataError: There is a loss and no target.
+            DataError: There is a loss and no target, or a target under another name than the outputs'.
         """
         if target is None:
             if self.loss is None:
@@ -42,48 +70,144 @@ class Criterion:
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
         return align_all(output, target, self.classes)
 
-    def __call__(self, outputs: list[Any], targets: list[Any], weights: Any = None) -> torch.Tensor:
-        """Return the loss as one number: the mean over rows, or their sum where that is the loss."""
-        if weights is None:
+    def __call__(self, outputs: list[Any], targets: list[Any], batch: Batch | None = None) -> torch.Tensor:
+        """Return the loss as one number: the mean, or the sum where that is the loss."""
+        if batch is None or batch.weights is None:
             return scalar(self.loss(*outputs, *targets))
         each = self._each(outputs, targets)
-        weight = torch.as_tensor(np.asarray(weights), device=each.device).to(each.dtype).reshape(-1)
+        weight = torch.as_tensor(np.asarray(batch.weights), device=each.device).to(each.dtype).reshape(-1)
         total = (each * weight).sum()
-        return total if self.sums else total / weight.sum()
+        return total if self.reading == SUM else total / self.mass(batch, targets)
 
-    def weighs(self, batch: Batch) -> bool:
-        """Say whether the loss divides by the weights of its rows or targets instead of the rows."""
-        return (batch.weights is not None and not self.sums) or weighs(self.loss, batch.y)
+    @property
+    def reading(self) -> str:
+        """Return what the loss is, as far as it is known."""
+        return self.readings[0]
 
-    def times(self, batch: Batch, targets: list[Any]) -> tuple[float, float]:
+    # What a loss is a mean over.
+
+    def counted(self, batch: Batch) -> Batch:
+        """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet."""
+        if batch.y is None or self.count is None:
+            return batch
+        leaves = [np.asarray(at_home(leaf)) for leaf in flatten(batch.y)[0]]
+        if self.asks and leaves[0].dtype.kind != "i":
+            return batch
+        if not batch.rows:
+            return replace(batch, masses=np.zeros(1))
+        if isinstance(self.count, Classes):
+            return replace(batch, masses=self.count(leaves[0]))
+        masses = np.asarray(self.count(*map(_indices, leaves)), np.float64)
+        if masses.shape[:1] != (batch.rows,):
+            raise ArgumentError(
+                f"loss_reduction must return what each row counts, {batch.rows} numbers for as many targets; got shape "
+                f"{masses.shape}. Return for example (target != -100).sum(1)."
+            )
+        return replace(batch, masses=masses.reshape(batch.rows, -1).sum(1))
+
+    def mass(self, batch: Batch, targets: list[Any], reading: str | None = None) -> float:
+        """Return what the loss of a batch is a mean over, as it is read or as it would be; targets are paired."""
+        known = self._counts_classes(targets)
+        plain = isinstance(self.count, Classes) and not self.asks and not known  # probabilities: a mean over rows
+        masses = batch.masses if (reading or self.reading) == TARGETS and not plain else None
+        if batch.weights is None:
+            return batch.rows if masses is None else float(masses.sum())
+        weights = np.asarray(batch.weights, np.float64).reshape(-1)
+        return float((weights * masses).sum() if known and masses is not None else weights.sum())
+
+    def times(self, batch: Batch, targets: list[Any], reading: str | None = None) -> tuple[float, float]:
         """Return (the factor that makes the loss of this rank's rows a sum, what that sum is a mean over)."""
-        if self.sums:
+        if (reading or self.reading) == SUM:
             return 1.0, batch.rows
-        if batch.weights is not None:
-            mass = float(np.sum(batch.weights, dtype=np.float64))
-        elif self.weighs(batch):
-            mass = float(mass_of(self.loss, targets[0]))
-        else:
-            mass = batch.rows
+        mass = self.mass(batch, targets, reading)
         return mass, mass
 
-    def whole(self, batch: Batch, mass: float) -> float:
-        """Return the factor that makes the loss of the whole step a sum; all ranks call it where it must be asked for.
+    def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
+        """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.
 
         Args:
             batch: This rank's part of the step.
-            mass: What the loss of this part is a mean over; 0 without rows.
+            piece: The piece of it that is computed first, which may have no rows.
+            pair: The outputs and targets of that piece.
+
+        Raises:
+            ArgumentError: The loss does not follow from those of its parts.
         """
-        if self.sums:
-            return 1.0
-        if not self.weighs(batch):
-            return batch.step_rows
-        total = torch.tensor(mass, dtype=torch.float64)
-        dist.all_reduce(total)
-        return float(total) or 1.0
+        self.steps += 1
+        weighed = batch.weights is not None
+        due = self.asks and not weighed and (self.steps <= _LOOKS or not self.steps & (self.steps - 1))
+        if due or batch.masses is not None or (weighed and self.reading != SUM):
+            refuted = self.refuted(piece, *pair, due) if piece.rows else set()
+            mass = self.mass(batch, pair[1], TARGETS) if piece.rows else 0.0
+            told = torch.tensor([mass, *(float(reading in refuted) for reading in _ALL)], dtype=torch.float64)
+            dist.all_reduce(told)
+            mass, *flags = told.tolist()
+            self._rule_out({reading for reading, flag in zip(_ALL, flags, strict=True) if flag})
+            if self.reading != SUM and (weighed or (self.reading == TARGETS and batch.masses is not None)):
+                return mass or 1.0
+        return 1.0 if self.reading == SUM else batch.step_rows
+
+    # Asking.
+
+    def settle(self, refuted: set[str]) -> None:
+        """Agree with all ranks on what the loss is not."""
+        if self.asks:
+            flags = torch.tensor([int(reading in refuted) for reading in _ALL])
+            dist.all_reduce(flags)
+            self._rule_out({reading for reading, flag in zip(_ALL, flags.tolist(), strict=True) if flag})
+
+    def refuted(self, batch: Batch, outputs: list[Any], targets: list[Any], due: bool) -> set[str]:
+        """Return what the loss is not: the losses of two halves say otherwise. One row is taken twice."""
+        if not self.asks or batch.weights is not None:
+            return set()
+        masses, rows = np.ones(batch.rows) if batch.masses is None else batch.masses, batch.rows
+        ignored = batch.masses is not None and masses.sum() < targets[0].numel()
+        if not due and not (ignored and {TARGETS, ROWS} <= {*self.readings}):
+            return set()
+        leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in (*outputs, *targets)]
+        if rows == 1:
+            rows, masses = 2, np.repeat(masses, 2)
+            leaves = [torch.cat([leaf, leaf]) if _has_rows(leaf, 1) else leaf for leaf in leaves]
+        halves = slice(0, rows // 2), slice(rows // 2, rows)
+        try:
+            total, *parts = self._values(leaves, rows, (slice(0, rows), *halves))
+        except Exception:  # a loss that takes no half of a batch; one that takes no single row may take others
+            return {*_ALL} if rows > 3 else set()
+        if total.dim():
+            return {TARGETS, SUM}  # the loss of each row, of which we take the mean
+        counts: dict[str, list[float]] = {
+            TARGETS: [float(masses[half].sum()) for half in halves],
+            ROWS: [rows // 2, rows - rows // 2],
+            SUM: [1.0, 1.0],
+        }
+        finite = torch.isfinite(total)
+        return {reading for reading in _ALL if finite and not _follows(total, parts, counts[reading], reading == SUM)}
+
+    def _rule_out(self, refuted: set[str]) -> None:
+        if not refuted or not self.asks:
+            return
+        self.readings = [reading for reading in self.readings if reading not in refuted]
+        if self.readings:
+            return
+        if self.apart:
+            raise ArgumentError(
+                "the loss is neither a mean nor a sum over rows: that of a step does not follow from those of its "
+                "parts, which workers and accumulate compute apart. Use a loss of torch such as "
+                "nn.CrossEntropyLoss(weight=...), return the loss of each row, or pass loss_reduction: a function "
+                "(target) that returns what each row counts in the mean, or 'mean' to average the parts by their rows."
+            )
+        self.readings, self.count, self.asks = [ROWS], None, False
+
+    def _values(self, leaves: list[Any], rows: int, cuts: tuple[slice, ...]) -> list[torch.Tensor]:
+        """Return the losses of some rows, and leave no trace: neither random numbers nor buffers of the loss."""
+        own = isinstance(self.loss, nn.Module) and any(True for _ in self.loss.buffers())
+        loss = copy.deepcopy(self.loss) if own else self.loss
+        devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
+        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+            return [loss(*(cut_rows(leaf, cut) if _has_rows(leaf, rows) else leaf for leaf in leaves)) for cut in cuts]
 
     def _each(self, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
-        """Return the loss of each row.
+        """Return the loss of each row, so that the weighed sum is divided by the weighed masses of the rows.
 
         Raises:
             ArgumentError: The loss cannot tell it.
@@ -104,9 +228,54 @@ class Criterion:
                 f"for {rows} rows. Use a torch loss, or a function that returns one number for each row."
             )
         each = each.reshape(rows, -1)
-        return each.sum(1) if self.sums else each.mean(1)
+        summed = self._counts_classes(targets) or self.reading == SUM or reduction == "batchmean"
+        return each.sum(1) if summed else each.mean(1)
+
+    def _counts_classes(self, targets: list[Any]) -> bool:
+        """Say whether this is torch's own mean over class numbers; over probabilities it is one over rows."""
+        return isinstance(self.count, Classes) and not self.asks and not targets[0].is_floating_point()
+
+
+class Tally:
+    """The losses of an evaluation, added up under each reading of the loss until all ranks agree on one."""
+
+    def __init__(self, criterion: Criterion) -> None:
+        self.criterion, self.steps, self.ruled_out = criterion, 0, set[str]()
+        self.sums: dict[str, Any] = dict.fromkeys([*criterion.readings, ROWS], 0.0)
+        self.masses: dict[str, float] = dict.fromkeys(self.sums, 0.0)
+
+    def add(self, batch: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor) -> None:
+        """Add the loss of a batch."""
+        self.ruled_out |= self.criterion.refuted(batch, outputs, targets, self.steps < _LOOKS)
+        self.steps += 1
+        for reading in self.sums:
+            times, mass = self.criterion.times(batch, targets, reading)
+            self.sums[reading] = self.sums[reading] + (loss.double() * times if mass else 0.0)
+            self.masses[reading] += mass
+
+    def close(self) -> tuple[float, float]:
+        """Return (the sum of losses, what it is a mean over); all ranks call it together."""
+        self.criterion.settle(self.ruled_out)
+        return float(self.sums[self.criterion.reading]), self.masses[self.criterion.reading]
 
 
 def scalar(loss: torch.Tensor) -> torch.Tensor:
     """Return a loss as one number: the mean of several."""
     return loss.mean() if loss.dim() else loss
+
+
+def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], summed: bool) -> bool:
+    """Say whether a loss is the sum of its parts, each by what it counts, or that sum divided by all counts."""
+    told = [float(part) * count for part, count in zip(parts, counts, strict=True) if count]
+    mine = float(total) * (1.0 if summed else sum(counts))
+    return abs(mine - sum(told)) <= _SLACK.get(total.dtype, 2e-2) * (sum(map(abs, told)) + abs(mine))
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and len(leaf) == rows
+
+
+def _indices(leaf: np.ndarray) -> torch.Tensor:
+    """Return labels as a tensor, whole numbers as those that torch takes for an index."""
+    tensor = torch.as_tensor(leaf)
+    return tensor if tensor.is_floating_point() or tensor.dtype == torch.bool else tensor.long()

@@ -29,6 +29,7 @@ from orca.frameworks.torch.sync import (
     _follows,
     _scaled,
     _share_buffers,
+    held,
 )
 
 # Parameters from which on a part of a model is gathered on its own: below, a collective costs more than it saves.
@@ -75,8 +76,8 @@ class FullySharded:
         places = _let_go(optimizer, model)
         self.scalars = shard(model, world, self.device)
         _share_buffers(model)
-        self.params = list(model.parameters())
         self._take_up(places, saved)
+        self.params = held(optimizer)
 
     def open(self, batch: Batch) -> None:
         """Need no more than each loss and its weight."""

@@ -20,7 +20,7 @@ from orca.core.source import Batch
 from orca.core.tree import map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients, silenced
+from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients, held, silenced
 
 _WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
 
@@ -95,7 +95,7 @@ class Horovod:
 
     def clip(self, clipping: Clipping) -> None:
         """Clip the gradients, which are whole on every rank."""
-        clip_gradients(self.module.parameters(), clipping)
+        clip_gradients(held(self.optimizer), clipping)
 
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""

@@ -33,7 +33,7 @@ from orca.frameworks.torch.build import (
     scheduler_state,
 )
 from orca.frameworks.torch.callbacks.callback import Hooks
-from orca.frameworks.torch.criterion import Criterion, scalar
+from orca.frameworks.torch.criterion import Criterion, Tally, scalar
 from orca.frameworks.torch.files import load_state, save_module, save_state
 from orca.frameworks.torch.hands import Handed
 from orca.frameworks.torch.operator import TrainingOperator, overrides
@@ -119,6 +119,7 @@ class TorchLearner:
             check_linked(optimizer, model)
         options = options or Options()
         options.check(sync)
+        options.check_optimizers([optimizer])
         if sync == "horovod":
             require("torch")
         if options.operator is not None and not (
@@ -237,6 +238,7 @@ class TorchLearner:
         self.epoch = -1
         if training:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
+            self.options.check_optimizers(self.steppers)
             self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
             self.options.check_schedulers(self.schedulers)
             # Of an optimizer's state each rank takes its part when the model is cut.
@@ -274,7 +276,7 @@ class TorchLearner:
         if self.hands_on or self._own_forward:
             if plan.weighted:
                 raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
-            self.counting = Criterion(None)  # whatever the loss is: a mean over rows
+            self.counting = Criterion(None, self.options.reduction)  # a mean over rows unless the user says otherwise
         if len(self.nets) > 1 and not self.hands_on:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
@@ -504,18 +506,19 @@ class TorchLearner:
                 pulse.at(FORWARD)
                 with self._autocast():
                     outputs, targets, loss = self._loss_of(piece)
-                times, mass = self.counting.times(piece, targets) if piece.rows else (0.0, 0.0)
                 if not whole:  # after the first forward pass, which may hold a collective of its own
-                    whole = self.counting.whole(batch, mass if len(pieces) == 1 else self._mass(batch))
+                    whole = self.counting.whole(batch, piece, (outputs, targets))
                 pulse.at(BACKWARD)
                 if not piece.rows:
                     self.agree.idle(loss if self._own_forward else outputs)
-                elif not mass:  # every target of this piece is ignored: its mean is 0 / 0
+                    continue
+                times, mass = self.counting.times(piece, targets)
+                if not mass:  # every target of this piece is ignored: its mean is 0 / 0
                     self.agree.backward(_nothing_of(outputs), 1.0)
-                else:
-                    part = Part(loss.detach(), times, mass, times / whole * self.world.size)
-                    self.agree.backward(self.scaler.scale(loss), part.weight)
-                    parts.append(part)
+                    continue
+                part = Part(loss.detach(), times, mass, times / whole * self.world.size)
+                self.agree.backward(self.scaler.scale(loss), part.weight)
+                parts.append(part)
         return together(parts)
 
     def _pieces(self, batch: Batch) -> list[Batch]:
@@ -541,7 +544,7 @@ class TorchLearner:
         if not piece.rows:
             piece = replace(piece, x=twice(piece.x), y=twice(piece.y), weights=None)
         outputs, targets = self._pair(self._forward(self.agree.module, piece.x), piece)
-        loss = self.measure(outputs, targets, piece.weights)
+        loss = self.measure(outputs, targets, piece)
         if self.hooked:
             self.runner.output, self.runner.target, self.runner.loss = single(outputs), single(targets), loss
         return outputs, targets, loss
@@ -632,24 +635,25 @@ class TorchLearner:
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
             return self._conduct_evaluation(batches, metrics, pulse)
         self._hook("before_val_epoch")
-        losses, sums = Losses(), []
+        own = self.measure.asks and self._own_judge  # then there is nothing to ask
+        losses, tally = Losses(), Tally(Criterion(None, self.options.reduction) if own else self.measure)
         pulse.at(DATA)
         with torch.no_grad():
-            for step, batch in enumerate(batches):
+            for step, batch in enumerate(map(self.measure.counted, batches)):
                 pulse.at(EVALUATE)
                 losses.steps += 1
                 if batch.rows or self.spread:  # whose forward pass all ranks do together
                     self.runner.batch_idx = step
                     outputs, targets, loss = self._judge_batch(batch)
                     if batch.rows and loss is not None:
-                        times, mass = self.measure.times(batch, targets)
-                        sums.append(loss.double() * times if mass else 0.0)
-                        losses.mass += mass
+                        tally.add(batch, outputs, targets, loss)
                     for metric in metrics if batch.rows else ():
                         metric.update(single(outputs), single(targets))
                     losses.rows += batch.rows
                 pulse.at(DATA)
-        losses.loss_sum = float(sum(sums)) if self.criterion is not None else np.nan
+        losses.loss_sum, losses.mass = tally.close()
+        if self.criterion is None:
+            losses.loss_sum = np.nan
         self._hook("after_val_epoch")
         if not self.runner.training:
             self._hook("after_run")
@@ -672,7 +676,7 @@ class TorchLearner:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
                 found = outputs, targets, None
                 if self.criterion is not None:
-                    found = outputs, targets, self.measure(outputs, targets, batch.weights)
+                    found = outputs, targets, self.measure(outputs, targets, batch)
         outputs, targets, loss = found
         if self.hooks:
             runner.output, runner.target, runner.loss = single(outputs), single(targets), loss
@@ -769,6 +773,12 @@ class TorchLearner:
         return self.hooks.main_has("on_iter_forward", "on_train_forward")
 
     @property
+    def _own_judge(self) -> bool:
+        """Say whether the user's own code computes the loss of an evaluation."""
+        own = self.operator is not None and overrides(type(self.operator), "forward_batch")
+        return own or self.hooks.main_has("on_iter_forward", "on_val_forward")
+
+    @property
     def _conducts(self) -> bool:
         return self._own_step and self.operator is not None
 
@@ -783,7 +793,8 @@ class TorchLearner:
         self.criterion = build_loss(self.loss, self.config)
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(device)
-        self.measure = self.counting = Criterion(self.criterion)
+        apart = self.world.size > 1 or self.options.accumulate > 1
+        self.measure = self.counting = Criterion(self.criterion, self.options.reduction, apart)
         self.sample: Any = None
         self.hooks, self.operator, self.hands_on = Hooks(()), None, False
         self.average = None
@@ -845,7 +856,7 @@ class TorchLearner:
 
     def steps(self, batches: Iterable[Batch], epoch: int, first_step: int) -> Steps:
         """Return the steps of an epoch that follow its first ones."""
-        return Steps(batches, self.place, (self.seed, epoch, self.world.rank), first_step)
+        return Steps(map(self.counting.counted, batches), self.place, (self.seed, epoch, self.world.rank), first_step)
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
@@ -891,11 +902,6 @@ class TorchLearner:
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         return self.measure.pair(output, None if batch.y is None else self.place.targets(batch.y))
-
-    def _mass(self, batch: Batch) -> float:
-        """Return what the loss of a whole batch is a mean over."""
-        targets = [] if batch.y is None else flatten(self.place.targets(batch.y))[0]
-        return self.counting.times(batch, targets)[1] if batch.rows else 0.0
 
     def _mean_over_ranks(self, numbers: dict[str, float], rows: int) -> dict[str, float]:
         """Return means over the rows of all ranks."""

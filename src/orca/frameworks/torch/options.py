@@ -34,6 +34,8 @@ class Options:
         deterministic: Whether torch may use deterministic algorithms alone.
         sync_batchnorm: Whether batch normalization sees the rows of all ranks.
         unused: Whether parameters may take no part in a step.
+        reduction: What the loss is: "mean" (over rows), "sum", or a function of the targets that returns what each row
+            counts in its mean; None finds out.
         squeeze: Whether answers lose their dimensions of size 1 but the first, as older releases did.
     """
 
@@ -48,6 +50,7 @@ class Options:
     deterministic: bool = False
     sync_batchnorm: bool = False
     unused: bool = False
+    reduction: str | Callable[..., Any] | None = None
     squeeze: bool = False
 
     def check(self, sync: str) -> None:
@@ -69,6 +72,11 @@ class Options:
             raise ArgumentError(f"accumulate must be a positive whole number of pieces; got {self.accumulate!r}.")
         if self.ema is not None and not (isinstance(self.ema, float) and 0.0 < self.ema < 1.0):
             raise ArgumentError(f"ema must be a decay between 0 and 1, such as 0.999; got {self.ema!r}.")
+        if self.reduction not in (None, "mean", "sum") and not callable(self.reduction):
+            raise ArgumentError(
+                "loss_reduction must be 'mean', 'sum' or a function (target) that returns what each row counts in the "
+                f"mean; got {self.reduction!r}."
+            )
         for first, second in self._conflicts(sync):
             raise ArgumentError(f"{first} and {second} do not go together yet. Leave one of them out.")
 
@@ -83,6 +91,18 @@ class Options:
             (self.unused and sync == "fully sharded", "find_unused_parameters", "shard_model"),
         ]
         return [(first, second) for excluded, first, second in pairs if excluded]
+
+    def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Check that optimizers can do what is asked for.
+
+        Raises:
+            ArgumentError: One asks for the loss several times a step, where a loss scaler cannot follow.
+        """
+        if self.precision == "fp16" and any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
+            raise ArgumentError(
+                "LBFGS asks for loss and gradients several times a step, which the loss scaler of precision='fp16' "
+                "cannot follow (nor can torch's own GradScaler). Pass precision='bf16', or another optimizer."
+            )
 
     def check_schedulers(self, schedulers: Sequence[Any]) -> None:
         """Check that schedulers can step when they are to.

@@ -181,7 +181,7 @@ class Replicated:
 
     def clip(self, clipping: Clipping) -> None:
         """Clip the gradients, which are whole on every rank."""
-        clip_gradients(self.model.parameters(), clipping)
+        clip_gradients(held(self.optimizer), clipping)
 
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""
@@ -279,7 +279,7 @@ class Alone:
 
     def clip(self, clipping: Clipping) -> None:
         """Clip the gradients."""
-        clip_gradients(self.module.parameters(), clipping)
+        clip_gradients(held(self.optimizer), clipping)
 
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""
@@ -313,6 +313,9 @@ class Sharded:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
         self.module, self.optimizer, self.world, self.alone = model, optimizer, world, False
         self.spent, self.times = 0.0, 0
+        self.sliced, self.muted = True, False
+        self.used: set[nn.Parameter] = set()  # those that had a part in this rank's rows since zero()
+        self.hooks = ExitStack()
         for tensor in model.parameters():
             dist.broadcast(tensor.data, 0)
         _share_buffers(model)
@@ -345,7 +348,7 @@ class Sharded:
             mine: list[nn.Parameter] = []
             for params, places in _alike(group["params"], numbers):
                 states = [saved["state"].get(number, {}) for number in places]
-                sliced = type(optimizer) in ELEMENTWISE and _uniform(params, states)
+                sliced = self.sliced and type(optimizer) in ELEMENTWISE and _uniform(params, states)
                 flat = Slices(params, places, world) if sliced else Deals(params, places, world)
                 self.flats.append(flat)
                 mine += flat.mine
@@ -356,9 +359,13 @@ class Sharded:
                 optimizer.state[param] = entries
         cut = {number for flat in self.flats for number in flat.numbers}
         self.resting = {number: entries for number, entries in saved["state"].items() if number not in cut}  # frozen
+        self.hooks.close()
+        for param in (param for flat in self.flats for param in flat.params):
+            self.hooks.callback(param.register_post_accumulate_grad_hook(self._note).remove)
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
+        self.used.clear()
         for flat in self.flats:
             flat.grads.zero_()
 
@@ -377,7 +384,9 @@ class Sharded:
 
     def idle(self, output: Any) -> None:
         """Give zeros to the means."""
+        self.muted = True
         _backward_zeros(output)
+        self.muted = False
         if not self.alone:
             self._reduce()
 
@@ -417,17 +426,41 @@ class Sharded:
         return dict(sorted(state.items()))
 
     def close(self) -> None:
-        """Hold nothing else."""
+        """Listen to gradients no more."""
+        self.hooks.close()
 
     def communicated(self) -> float:
         """Return the mean time of bringing gradients to their ranks."""
         return self.spent / max(self.times, 1)
 
+    def _note(self, param: nn.Parameter) -> None:
+        if not self.muted:
+            self.used.add(param)
+
     def _reduce(self) -> None:
         began = time.perf_counter()
+        unused = self._unused()
+        if unused and any(isinstance(flat, Slices) for flat in self.flats):
+            self._deal_out()
         for flat in self.flats:
             flat.reduce_gradients()
+            flat.leave_alone(unused)
         self.spent, self.times = self.spent + time.perf_counter() - began, self.times + 1
+
+    def _unused(self) -> set[nn.Parameter]:
+        """Return the parameters that had no part in any rank's rows: the optimizer must not touch them."""
+        params = [param for flat in self.flats for param in flat.params]
+        ranks = torch.tensor([float(param in self.used) for param in params])
+        dist.all_reduce(ranks)
+        return {param for param, count in zip(params, ranks.tolist(), strict=True) if not count}
+
+    def _deal_out(self) -> None:
+        """Deal whole parameters out from now on: a slice has one count of steps for all of its parameters."""
+        self.sliced, grads = False, {param: param.grad for flat in self.flats for param in flat.params}
+        self.renew()
+        for param, grad in grads.items():
+            if param.grad is not None and grad is not None:
+                param.grad.copy_(grad)
 
 
 class Flat:
@@ -456,6 +489,9 @@ class Flat:
             dist.all_to_all_single(received, self.grads)
             torch.sum(received.view(size, chunk), 0, out=self.mean)
         self.mean /= size
+
+    def leave_alone(self, unused: set[nn.Parameter]) -> None:
+        """Give the optimizer no gradient for these parameters; slices are never cut where there are some."""
 
     def gather_weights(self) -> None:
         """Give every rank all weights: an all-gather in place."""
@@ -521,8 +557,14 @@ class Deals(Flat):
         offsets = [owner[at][0] * chunk + owner[at][1] for at in range(len(params))]
         super().__init__(params, numbers, offsets, chunk, world)
         here = [at for at in range(len(params)) if owner[at][0] == world.rank]
-        self.here = [numbers[at] for at in here]
+        self.here, self.originals = [numbers[at] for at in here], [params[at] for at in here]
         self.mine = [self._own(owner[at][1], owner[at][1] + params[at].numel(), params[at].shape) for at in here]
+        self.means = [param.grad for param in self.mine]
+
+    def leave_alone(self, unused: set[nn.Parameter]) -> None:
+        """Give the optimizer no gradient for these parameters."""
+        for param, mean, whole in zip(self.mine, self.means, self.originals, strict=True):
+            param.grad = None if whole in unused else mean
 
     def cut_state(self, state: dict[int, dict[str, Any]]) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """Yield this rank's parameters and their state."""
@@ -534,6 +576,11 @@ class Deals(Flat):
         """Return the whole state of these parameters, by number."""
         own = {n: state[p] for p, n in zip(self.mine, self.here, strict=True) if p in state}
         return {number: entries for told in self.world.all_gather(own) for number, entries in told.items()}
+
+
+def held(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Return the parameters that an optimizer updates; the gradients of others are nobody's, and never forgotten."""
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def clip_gradients(params: Iterable[nn.Parameter], clipping: Clipping) -> None:

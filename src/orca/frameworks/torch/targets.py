@@ -1,42 +1,67 @@
-"""Targets: how labels meet outputs. Owns dtype and shape of a target, so that nothing broadcasts by accident."""
+"""Targets: how labels meet outputs, and what they count. Owns dtype and shape of a target: nothing broadcasts."""
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from orca.core.tree import flatten
+from orca.errors import DataError
+from orca.frameworks.torch.tensors import full
 
 _CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 _CLASS_FUNCTIONS = (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss)
+_COUNTING = (nn.CrossEntropyLoss, nn.NLLLoss, functional.cross_entropy, functional.nll_loss)
+IGNORED = -100  # torch's default ignore_index
 
 
 def takes_classes(loss: Any) -> bool:
     """Say whether a loss compares outputs with class numbers."""
-    return isinstance(loss, _CLASS_LOSSES) or loss in _CLASS_FUNCTIONS
+    return isinstance(loss, _CLASS_LOSSES) or (loss.func if isinstance(loss, partial) else loss) in _CLASS_FUNCTIONS
 
 
-def weighs(loss: Any, target: Any) -> bool:
-    """Say whether a loss divides by its targets' weights: then ranks must add these up, not their rows.
-
-    Class numbers of more than one dimension (a class for each token or pixel) may hold torch's default ignore_index.
-    """
-    if not isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) or loss.reduction != "mean":
-        return False
-    leaf = flatten(target)[0][0]
-    wide = max([1, *leaf.shape[1:]]) > 1
-    if wide and "float" in str(leaf.dtype):
-        return False  # probabilities: torch divides by the rows
-    return loss.weight is not None or loss.ignore_index != -100 or wide
+def settings_of(loss: Any) -> tuple[Any, dict[str, Any], bool]:
+    """Return (which loss of torch's this is or derives from, its settings, whether somebody else wrote it)."""
+    if isinstance(loss, nn.Module):
+        kind = next((kind for kind in type(loss).__mro__ if kind.__module__ == "torch.nn.modules.loss"), None)
+        return kind, vars(loss) | loss._buffers, type(loss).forward is not getattr(kind, "forward", None)
+    function, given = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
+    if getattr(function, "__module__", "") != functional.__name__:
+        return None, {}, loss is not None
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    return function, defaults | given, "reduction" not in defaults
 
 
-def mass_of(loss: Any, target: torch.Tensor) -> torch.Tensor:
-    """Return what such a loss divides by: the sum of the weights of the targets that count."""
-    kept = target[target != loss.ignore_index]
-    return torch.tensor(kept.numel()) if loss.weight is None else loss.weight[kept].sum()
+def classes_of(which: Any, settings: dict[str, Any]) -> Classes | None:
+    """Return how a loss of torch's counts its targets, where its mean is one over these."""
+    if which not in _COUNTING or settings["reduction"] != "mean":
+        return None
+    weight = settings["weight"]
+    return Classes(None if weight is None else weight.detach().cpu().double().numpy(), settings["ignore_index"])
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What class numbers count in a mean: the weight of their class (1 without weights), or nothing if ignored."""
+
+    weight: np.ndarray | None = None
+    ignored: int = IGNORED
+
+    def __call__(self, labels: Any) -> np.ndarray:
+        """Return what each row counts."""
+        with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
+            numbers = np.asarray(labels).astype(np.int64)
+        # A number that is no class is for the loss to refuse.
+        each = np.ones(numbers.shape) if self.weight is None else self.weight.take(numbers, mode="clip")
+        masses: np.ndarray = np.where(numbers == self.ignored, 0.0, each).reshape(len(numbers), -1).sum(1)
+        return masses
 
 
 def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Tensor:
@@ -61,14 +86,35 @@ def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Te
 
 
 def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[Any]]:
-    """Flatten outputs and targets and align each target with the output at its place."""
-    outputs, targets = flatten(output)[0], flatten(target)[0]
+    """Flatten outputs and targets and align each target with the output at its place, or under its key.
+
+    Outputs of half precision become single ones first: a target never loses digits to them.
+
+    Raises:
+        DataError: Outputs and targets have names, but not the same ones.
+    """
+    outputs, targets = [full(leaf) for leaf in flatten(output)[0]], flatten(_by_key(output, target))[0]
     if len(outputs) == len(targets):
         targets = [
             align(o, t, classes) if isinstance(o, torch.Tensor) and isinstance(t, torch.Tensor) else t
             for o, t in zip(outputs, targets, strict=True)
         ]
     return outputs, targets
+
+
+def _by_key(output: Any, target: Any) -> Any:
+    """Return the targets in the order of the outputs that have the same keys."""
+    if isinstance(output, dict) and isinstance(target, dict):
+        if output.keys() == target.keys():
+            return {key: _by_key(output[key], target[key]) for key in output}
+        if output.keys() & target.keys() or len(output) == len(target):
+            raise DataError(
+                f"the model's outputs are named {list(output)}, but the targets are named {list(target)}: each output "
+                "is compared with the target of its name. Name them alike."
+            )
+    elif isinstance(output, tuple | list) and isinstance(target, tuple | list) and len(output) == len(target):
+        return [_by_key(o, t) for o, t in zip(output, target, strict=True)]
+    return target
 
 
 def _same_rows(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

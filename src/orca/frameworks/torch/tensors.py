@@ -43,11 +43,12 @@ class Place:
     def loaded(self, batch: Batch) -> list[Any]:
         """Return a batch as a loader gives it: features, and the target last; one without rows has its template twice.
 
-        Targets come in the model's precision, too, as user code expects.
+        Targets come in the model's precision, too, as user code expects; in single precision for a model of less.
         """
         x, y = (batch.x, batch.y) if batch.rows else (twice(batch.x), twice(batch.y))
         features = listed(self.features(x))
-        return features if y is None else [*features, self.features(y)]
+        single = replace(self, precision=torch.float32) if self.precision in HALVES else self
+        return features if y is None else [*features, single.features(y)]
 
     def _tensor(self, leaf: Any, cast: bool) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -112,6 +113,7 @@ def pieces_of(batch: Batch, pieces: int) -> list[Batch]:
             y=None if batch.y is None else cut_rows(batch.y, slice(start, stop)),
             rows=stop - start,
             weights=None if batch.weights is None else batch.weights[start:stop],
+            masses=None if batch.masses is None else batch.masses[start:stop],
         )
         for start, stop in pairwise(edges)
     ]

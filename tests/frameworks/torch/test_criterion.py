@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from frameworks.torch.alone import alone
+from orca.core.pulse import Pulse
+from orca.core.source import Batch
+from orca.errors import ArgumentError
+from orca.frameworks.torch.criterion import ROWS, SUM, TARGETS, Criterion, Tally
+
+WEIGHTS = torch.tensor([0.2, 3.0, 1.0])
+OUTPUT = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+LABELS = np.array([0, 1, 2, 0, 1, 2, 2, 2, 1])
+
+
+class Own(nn.CrossEntropyLoss):
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return super().forward(output, target)
+
+
+class Noisy(nn.Module):
+    """Draw random numbers and count its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return output.square().mean() + torch.rand(()) * 1e-9
+
+
+def first_reading(loss: Any, labels: np.ndarray = LABELS, apart: bool = True, **options: Any) -> Criterion:
+    """Return a criterion after its first step in a world of one rank."""
+    criterion = Criterion(loss, apart=apart, **options)
+    batch = criterion.counted(Batch(None, labels, len(labels), len(labels)))
+    pair = criterion.pair(OUTPUT[: len(labels)], torch.from_numpy(labels))
+    with alone(Pulse()):
+        criterion.whole(batch, batch, pair)
+    return criterion
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (nn.MSELoss(), ROWS),
+        (nn.MSELoss(reduction="sum"), SUM),
+        (nn.KLDivLoss(reduction="batchmean"), ROWS),
+        (nn.CrossEntropyLoss(), TARGETS),
+        (nn.CrossEntropyLoss(reduction="none"), ROWS),
+        (nn.CrossEntropyLoss(reduction="sum"), SUM),
+        (F.mse_loss, ROWS),
+        (F.cross_entropy, TARGETS),
+        (partial(F.cross_entropy, weight=WEIGHTS), TARGETS),
+        (partial(F.mse_loss, reduction="sum"), SUM),
+        (None, ROWS),
+    ],
+)
+def test_losses_of_torch_need_not_be_asked(loss: Any, expected: str) -> None:
+    criterion = Criterion(loss)
+    assert (criterion.asks, criterion.readings) == (False, [expected])
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (lambda output, target: F.cross_entropy(output, target), [TARGETS, ROWS]),  # nothing was ignored so far
+        (lambda output, target: F.cross_entropy(output, target, reduction="sum"), [SUM]),
+        (lambda output, target: F.cross_entropy(output, target, reduction="none"), [ROWS]),
+        (lambda output, target: F.cross_entropy(output, target) + 5, [TARGETS, ROWS]),
+        (lambda output, target: output.sum(), [SUM]),
+        (lambda output, target: output.sum() * 0, [TARGETS, ROWS, SUM]),  # it has said nothing
+        (Own(), [TARGETS, ROWS]),
+        (Own(weight=WEIGHTS), [TARGETS]),
+        (Own(reduction="sum"), [SUM]),
+    ],
+)
+@pytest.mark.parametrize("rows", [9, 3, 2])
+def test_a_loss_of_the_users_own_is_asked(loss: Any, expected: list[str], rows: int) -> None:
+    assert first_reading(loss, LABELS[:rows]).readings == expected
+
+
+def test_one_row_tells_a_sum_from_a_mean() -> None:
+    assert first_reading(lambda output, target: (output[:, 0] - target).square().sum(), LABELS[1:2]).readings == [SUM]
+    mean = first_reading(lambda output, target: (output[:, 0] - target).square().mean(), LABELS[1:2])
+    assert mean.readings == [TARGETS, ROWS]
+
+
+def test_ignored_labels_tell_targets_from_rows_whenever_they_come() -> None:
+    criterion = Criterion(lambda output, target: F.cross_entropy(output, target), apart=True)
+    with alone(Pulse()):
+        for labels in [LABELS] * 20 + [np.where(LABELS == 1, -100, LABELS)]:
+            assert criterion.readings == [TARGETS, ROWS] or labels is LABELS
+            batch = criterion.counted(Batch(None, labels, 9, 9))
+            whole = criterion.whole(batch, batch, criterion.pair(OUTPUT, torch.from_numpy(labels)))
+    assert criterion.readings == [TARGETS]
+    assert whole == 6
+
+
+WRONG = [
+    lambda output, target: F.cross_entropy(output, target, weight=WEIGHTS),
+    lambda output, target: output.std(),
+    lambda output, target: output.reshape(3, 3, 3).mean(),  # takes these nine rows alone
+]
+
+
+@pytest.mark.parametrize("loss", WRONG)
+def test_a_loss_that_does_not_follow_from_its_parts_is_refused_where_there_are_parts(loss: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"neither a mean nor a sum over rows.* pass loss_reduction: a function"):
+        first_reading(loss)
+    assert first_reading(loss, apart=False).readings == [ROWS]
+    assert first_reading(loss, reduction="mean").readings == [ROWS]
+
+
+def test_what_the_user_says_is_not_asked() -> None:
+    assert first_reading(WRONG[0], reduction="sum").readings == [SUM]
+    counted = Criterion(WRONG[0], reduction=lambda target: WEIGHTS[target])
+    batch = counted.counted(Batch(None, LABELS.astype(np.uint8), 9, 9))
+    assert batch.masses.tolist() == pytest.approx(WEIGHTS[torch.from_numpy(LABELS)].tolist())
+    with pytest.raises(ArgumentError, match=r"what each row counts, 9 numbers .*; got shape \(\)"):
+        Criterion(WRONG[0], reduction=lambda target: WEIGHTS[target].sum()).counted(Batch(None, LABELS, 9, 9))
+
+
+def test_asking_leaves_no_trace() -> None:
+    loss = Noisy()
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    first_reading(loss)
+    assert torch.equal(torch.rand(2), expected)
+    assert loss.calls == 0
+
+
+@pytest.mark.parametrize(("loss", "mass"), [(WRONG[0], 9), (lambda o, t: F.cross_entropy(o, t, reduction="sum"), 9)])
+def test_an_evaluation_adds_up_what_it_found_the_loss_to_be(loss: Any, mass: float) -> None:
+    criterion = Criterion(loss)
+    tally, total = Tally(criterion), 0.0
+    for cut in (slice(0, 5), slice(5, 9)):
+        batch = criterion.counted(Batch(None, LABELS[cut], len(LABELS[cut]), 9))
+        outputs, targets = criterion.pair(OUTPUT[cut], torch.from_numpy(LABELS[cut]))
+        value = criterion(outputs, targets)
+        tally.add(batch, outputs, targets, value)
+        total += float(value) * (1 if loss is not WRONG[0] else batch.rows)
+    with alone(Pulse()):
+        assert tally.close() == pytest.approx((total, mass))

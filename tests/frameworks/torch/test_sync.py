@@ -1,0 +1,162 @@
+"""Which gradients count: those that the optimizer holds, of parameters that had a part in the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from frameworks.torch.alone import AloneEngine, needs_full_shards
+from frameworks.torch.pair import Recording, on_two_ranks
+from orca import Estimator
+from orca.errors import ArgumentError
+
+ROWS, BATCH, EPOCHS = 17, 4, 3  # the last step has one row: a rank of two has none
+X = np.random.default_rng(0).normal(size=(ROWS, 3))
+X[:, 0] = 0
+X[[5, 6, 13], 0] = 1  # in the second step of five, and in the fourth, where one rank of two has none of them
+Y = X.sum(axis=1, keepdims=True) + 0.5
+DATA = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+
+
+class Alone(Estimator):
+    engine = AloneEngine()  # type: ignore[assignment]
+
+
+class Parts(nn.Module):
+    """A layer that is always used, one that some rows use, and one that no row uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes, self.never = (nn.Linear(3, 1).double() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = x[:, :1] > 0
+        output = self.always(x)
+        return output + self.sometimes(x) * chosen if chosen.any() else output
+
+
+class Beside(nn.Module):
+    """A layer that is trained, and a larger one beside it that gets gradients and is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained, self.other = nn.Linear(3, 1).double(), nn.Linear(3, 1).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.trained(x) + 5 * self.other(x)
+
+
+def adamw(model: Any, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.5)
+
+
+def heavy(model: Any, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.5)
+
+
+def some(model: Any, config: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.trained.parameters(), lr=0.05, momentum=0.9)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "replicated": {"backend": "local", "find_unused_parameters": True},
+    "sharded": {"backend": "bigdl"},
+    "fully sharded": {"backend": "local", "shard_model": True},
+}
+MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "adamw": (Parts, adamw, {}),
+    "momentum": (Parts, heavy, {}),
+    "pieces": (Parts, adamw, {"accumulate": 2, "clip_norm": 0.5}),
+    "norm": (Beside, some, {"clip_norm": 0.5}),
+    "value": (Beside, some, {"clip_value": 0.2}),
+}
+CASES = [
+    pytest.param(way, name, marks=needs_full_shards if way == "fully sharded" else ())
+    for way in WAYS
+    for name in MODELS
+    if way != "fully sharded" or MODELS[name][0] is Beside  # which every row uses
+]
+
+
+def estimator(kind: type[Estimator], way: str, name: str) -> Estimator:
+    model, optimizer, options = MODELS[name]
+    given = {"model": lambda config: model(), "optimizer": optimizer, "loss": nn.MSELoss(), "seed": 3}
+    return kind.from_torch(**given, use_tqdm=False, **WAYS[way], **options)
+
+
+def fit(made: Estimator, epochs: int = EPOCHS) -> Any:
+    return made.fit(DATA, epochs, batch_size=BATCH, shuffle=False)
+
+
+@cache
+def plain(name: str) -> dict[str, torch.Tensor]:
+    """Train in a plain loop that clips what it optimizes."""
+    model, optimizer, options = MODELS[name]
+    torch.manual_seed(3)
+    net = model()
+    stepper = optimizer(net, {})
+    held = [param for group in stepper.param_groups for param in group["params"]]
+    for _ in range(EPOCHS):
+        for at in range(0, ROWS, BATCH):
+            x, y = DATA[at : at + BATCH]
+            stepper.zero_grad()
+            nn.functional.mse_loss(net(x), y).backward()
+            if "clip_norm" in options:
+                nn.utils.clip_grad_norm_(held, options["clip_norm"])
+            if "clip_value" in options:
+                nn.utils.clip_grad_value_(held, options["clip_value"])
+            stepper.step()
+    return net.state_dict()
+
+
+@cache
+def pair() -> Callable[[], dict[str, list[Any]]]:
+    """Train all cases on two ranks."""
+    calls = {f"{c.values[0]} {c.values[1]}": c.values for c in CASES if not any(m.args[0] for m in c.marks)}
+    try:
+        told = on_two_ranks({key: lambda way=way: fit(estimator(Recording, *way)) for key, way in calls.items()})
+    except Exception as error:  # every test fails with it, none runs it again
+        failure = error
+
+        def fail() -> Any:
+            raise failure
+
+        return fail
+    return lambda: told
+
+
+def check(weights: dict[str, torch.Tensor], name: str) -> None:
+    for key, value in plain(name).items():
+        torch.testing.assert_close(weights[key], value, rtol=1e-9, atol=1e-12, msg=key)
+
+
+@pytest.mark.parametrize(("way", "name"), CASES)
+def test_two_ranks_update_what_a_plain_loop_updates(way: str, name: str) -> None:
+    _, state = pair()()[f"{way} {name}"][0]
+    check(state.payload["models"][0], name)
+
+
+@pytest.mark.parametrize(("way", "name"), CASES)
+def test_one_rank_updates_what_a_plain_loop_updates(way: str, name: str) -> None:
+    made = estimator(Alone, way, name)
+    for epochs in (1, EPOCHS - 1):  # the second goes on with a state whose parameters took different numbers of steps
+        fit(made, epochs)
+    check(made.get_state_dict()["models"][0], name)
+
+
+def test_a_loss_scaler_cannot_follow_an_optimizer_that_asks_several_times() -> None:
+    message = "LBFGS asks for loss and gradients several times a step, .* Pass precision='bf16', or another optimizer"
+    net = nn.Linear(3, 1)
+    given = {"loss": nn.MSELoss(), "backend": "local", "precision": "fp16"}
+    with pytest.raises(ArgumentError, match=message):
+        Estimator.from_torch(model=net, optimizer=torch.optim.LBFGS(net.parameters()), **given)
+    made = Alone.from_torch(model=net, optimizer=lambda model, config: torch.optim.LBFGS(model.parameters()), **given)
+    with pytest.raises(ArgumentError, match=message):
+        made.fit((X.astype(np.float32), Y.astype(np.float32)))
