@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from contract.truth import Forwards, Handmade, averaged, steps_of
+from contract.truth import Forwards, Handmade, steps_of
 from orca.callbacks import Callback
 from orca.core.checkpoints import path_of
 from orca.core.feed import Feed, weigh
@@ -64,6 +64,7 @@ REFUSED: dict[Pair, str] = {
     (("sync", "sharded"), ("precision", "fp16")): "precision='fp16' and backend='bigdl'",
     (("sync", "fully sharded"), ("precision", "fp16")): "precision='fp16' and shard_model",
     (("sync", "fully sharded"), ("ema", "average")): "ema and shard_model",
+    (("sync", "fully sharded"), ("parameters", "unused")): "find_unused_parameters and shard_model",
     (("accumulate", "pieces"), ("batchnorm", "synchronized")): "accumulate and sync_batchnorm",
     (("weights", "rows"), ("hands", "forward")): "sample weights cannot reach a loss of your own",
     (("weights", "rows"), ("hands", "operator")): "sample weights cannot reach a loss of your own",
@@ -99,7 +100,7 @@ class Case:
     @property
     def tolerance(self) -> float:
         """Return how far rounding may carry the numbers."""
-        return 1e-9 if self["precision"] == "whole" else 0.03
+        return 1e-9 if self["precision"] == "whole" else 5e-3
 
     def pairs(self) -> list[Pair]:
         """Return the pairs that this case proves: of rounded numbers only those with the rounding itself."""
@@ -137,7 +138,8 @@ class Case:
 
     def model(self, config: Any) -> nn.Module:
         """Make the model."""
-        net = Net(self["batchnorm"] == "synchronized")
+        # With fp16, gradients of large outputs overflow in their first steps, on as many rows as a process has.
+        net = Net(self["batchnorm"] == "synchronized", 1.0 if self["precision"] == "whole" else 0.05)
         if self["parameters"] == "frozen":
             net.first.weight.requires_grad_(False)
         net.spare.requires_grad_(self["parameters"] == "unused")
@@ -162,15 +164,16 @@ class Case:
 class Net(nn.Module):
     """A perceptron with a layer that nothing uses."""
 
-    def __init__(self, norm: bool) -> None:
+    def __init__(self, norm: bool, scale: float) -> None:
         super().__init__()
+        self.scale = scale
         self.first = nn.Linear(4, 6)
         self.norm = nn.BatchNorm1d(6) if norm else nn.Identity()
         self.head = nn.Linear(6, 3)
         self.spare = nn.Linear(2, 2).requires_grad_(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.norm(self.first(x))))
+        return self.head(torch.tanh(self.norm(self.first(x)))) * self.scale
 
 
 def _scheduler(optimizer: torch.optim.Optimizer, config: Any) -> Any:
@@ -353,7 +356,8 @@ def plain_loop(case: Case, outcomes: list[Outcome]) -> Plain:
                 nn.utils.clip_grad_value_(optimized, 0.02)
             scaler.step(optimizer)
             scaler.update()
-            average = averaged(average, net, 0.8 if case["ema"] == "average" else None)
+            if case["ema"] == "average":
+                average = _averaged(average, net)
             if case["scheduler"] == "batch" and scheduler:
                 scheduler.step()
         losses.append(total / mass)
@@ -365,6 +369,14 @@ def plain_loop(case: Case, outcomes: list[Outcome]) -> Plain:
             loss, weight = loss_and_mass(judge, list(range(len(x))))
         val_losses.append(float(loss) / (weight if case["loss"] == "sum" else 1))
     return Plain(losses, val_losses, net, optimizer, average)
+
+
+def _averaged(before: dict[str, torch.Tensor] | None, net: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the moving average of the weights after one more step; buffers are the last ones."""
+    now = {name: value.clone() for name, value in net.state_dict().items()}
+    for name, _ in net.named_parameters() if before else ():
+        now[name] = 0.8 * before[name] + 0.2 * now[name]
+    return now
 
 
 def _loss_and_mass(case: Case, output: Any, labels: Any, row_weights: Any) -> tuple[torch.Tensor, float]:

@@ -150,7 +150,7 @@ def test_an_epochs_order_does_not_depend_on_when_it_is_read() -> None:
         assert early == late
 
 
-@pytest.mark.parametrize("rows", [held(9, 4), held(0, 13), [NumberRows(13)] * 2, [NumberRows(13)] * 3], ids=str)
+@pytest.mark.parametrize("rows", [held(9, 4), held(0, 13), [NumberRows(13)] * 2, [NumberRows(13)] * 3])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_can_go_on_in_its_middle_and_reads_no_row_before_it(rows: list[NumberRows], shuffle: bool) -> None:
     def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
