@@ -9,6 +9,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -263,14 +264,15 @@ FITS = {
     "sparse gradients": Fit(Looking, sparse_adam, IDS[:, None]),
     "sparse gradients in an operator": Fit(Looking, sparse_adam, IDS[:, None], options=Options(operator=Steps)),
     "a forward pass of the user": Fit(
-        Twice, loss=twice_loss, options=Options(sync_batchnorm=True), callbacks=(CallsTwice(),)
+        Twice, sgd, loss=twice_loss, options=Options(sync_batchnorm=True), callbacks=(CallsTwice(),)
     ),
-    "one row a rank": Fit(normed, batch=3),
-    "one row a rank, one row left": Fit(normed, batch=2),
-    "one row a rank, sharded": Fit(normed, batch=3, sync="sharded"),
-    "one row a rank, in an operator": Fit(normed, batch=3, options=Options(operator=Steps)),
-    "one row a rank, in pieces": Fit(normed, batch=3, options=Options(accumulate=2)),
-    "one row a rank, one layer frozen": Fit(KeepsNorm, batch=2),
+    "one row a rank": Fit(normed, sgd, batch=3),
+    "one row a rank, one row left": Fit(normed, sgd, batch=2),
+    "one row a rank, sharded": Fit(normed, sgd, batch=3, sync="sharded"),
+    "one row a rank, in an operator": Fit(normed, sgd, batch=3, options=Options(operator=Steps)),
+    "pieces of two rows": Fit(normed, sgd, batch=3, options=Options(accumulate=3)),
+    "one row a rank, in pieces": Fit(normed, sgd, batch=3, options=Options(accumulate=2)),
+    "one row a rank, one layer frozen": Fit(KeepsNorm, sgd, batch=2),
     "thawed": Fit(callbacks=(Thaws(),), before=thaw),
     "thawed, sharded": Fit(callbacks=(Thaws(),), before=thaw, sync="sharded"),
     "thawed, by hand": Fit(callbacks=(Thaws(),), before=thaw, options=Options(operator=Steps)),
@@ -284,14 +286,14 @@ if shards_fully():
         "pieces of a model in shards": Fit(**spread, options=Options(accumulate=2)),
         "pieces of one row of a model in shards": Fit(**spread, batch=3, options=Options(accumulate=3)),
         "a forward pass of the user, in shards": Fit(Plain, **spread, loss=twice_loss, callbacks=(CallsTwice(),)),
-        "one row a rank, in shards": Fit(normed, **spread, batch=3, options=Options(accumulate=2)),
+        "one row a rank, in shards": Fit(normed, sgd, **spread, batch=3, options=Options(accumulate=2)),
     }
 
 
 def on_ranks(ranks: int, job: Any) -> list[Any]:
     if ranks == 1:
         with alone(Pulse()) as world:
-            return [job(world, {}, world.pulse)]
+            return [cloudpickle.loads(cloudpickle.dumps(job))(world, {}, world.pulse)]  # callbacks keep what they saw
     start = shards_of([(np.zeros((1, 1)), np.zeros(1))] * ranks)
     return LocalEngine(ranks).run(job, start, Settings(progress=False, stall_timeout=60))
 

@@ -46,11 +46,13 @@ class Statistics:
         counts: Whether this rank's rows count. False before the forward pass of an idle rank: its rows stand for
             nothing, but it takes part in what the ranks tell each other.
         shared: Whether ranks meet in the passes of this step.
+        needs_two: Whether a row by itself may have no statistics; images have many values.
     """
 
     def __init__(self, net: nn.Module, always: bool = True) -> None:
         norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
         self.norms = [norm for norm in norms if not isinstance(norm, nn.SyncBatchNorm)]
+        self.needs_two = any(not isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d) for norm in self.norms)
         self.net, self.always, self.counts, self.shared = net, always, True, False
         self.weight, self.rows, self.first = 1.0, 0, False
         self.compiled: Any = None

@@ -526,13 +526,11 @@ class TorchLearner:
 
         Those that others have more of are template rows, and count nothing.
         """
-        count = min(self.options.accumulate, max(batch.shares))
-        if any(statistics.shared for statistics in self.statistics):
-            count = max(1, min(count, max(batch.shares) // 2))  # two rows in each: one has no statistics
-        elif not self.spread:
-            return pieces_of(batch, count)
-        pieces = pieces_of(batch, count)
-        return [*pieces, *[template_of(batch)] * (count - len(pieces))]
+        shared = any(statistics.shared for statistics in self.statistics)
+        least = 2 if shared or any(statistics.needs_two for statistics in self.statistics) else 1
+        count, own = (max(1, min(self.options.accumulate, rows // least)) for rows in (max(batch.shares), batch.rows))
+        pieces = pieces_of(batch, own)
+        return [*pieces, *[template_of(batch)] * (count - own if shared or self.spread else 0)]
 
     def _loss_of(self, piece: Batch) -> tuple[list[Any], list[Any], torch.Tensor]:
         """Return (outputs, targets, loss) of a piece of a batch, in the user's words where she has some."""
