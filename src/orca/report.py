@@ -104,7 +104,7 @@ def _totals(epochs: Epochs) -> Iterable[tuple[str, str]]:
     if rates:
         yield "rows/s", _number(sum(rate * took for rate, took in rates) / sum(took for _, took in rates))
     for name in ("train_loss", "val_loss"):
-        values = [float(line.get(name, math.nan)) for line in lines]
+        values = [math.nan if line.get(name) is None else float(line[name]) for line in lines]
         if not all(map(math.isnan, values)):
             lowest = min(range(len(values)), key=lambda at: math.inf if math.isnan(values[at]) else values[at])
             epoch = lines[lowest].get("epoch", lowest + 1)

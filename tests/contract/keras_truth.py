@@ -24,8 +24,10 @@ from orca.core.feed import Feed
 from orca.core.learner import FitPlan
 from orca.core.pulse import Pulse
 from orca.core.world import World
+from orca.faces.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
+from orca.testing import ThreadEngine
 
 # Models.
 
@@ -381,3 +383,50 @@ def batches(part: str, steps: list[list[int]], class_weight: dict[int, float] | 
     for rows in steps:
         weights = np.array([class_weight[int(label)] for label in y[rows, 0]]) if class_weight else None
         yield (x[rows], y[rows]) if weights is None else (x[rows], y[rows], weights)
+
+
+# Ranks that are threads: instant, for many small models.
+
+
+class ThreadsEstimator(KerasEstimator):
+    """An Estimator whose ranks are threads."""
+
+    @property
+    def engine(self) -> Any:
+        return ThreadEngine(self.workers_per_node)
+
+
+def on_threads(ranks: int, creator: Callable[[Any], Any], data: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Train on ranks that are threads; return (model, statistics)."""
+    est = ThreadsEstimator.of(model_creator=creator, workers_per_node=ranks)
+    stats = est.fit(data, **options)
+    return est.get_model(), stats
+
+
+def by_keras(creator: Callable[[Any], Any], data: Any, batch_size: int, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Train with Keras itself on the same batches; return (model, history)."""
+    model = creator({})
+    model.run_eagerly = True  # of a few steps, tracing would take most of the time
+    return model, model.fit(data({}, batch_size), verbose=0, **options).history
+
+
+def assert_same_training(
+    creator: Callable[[Any], Any],
+    data: Any,
+    ranks: tuple[int, ...],
+    batch_size: int,
+    tolerance: float = 1e-8,
+    apart_from: tuple[str, ...] = (),
+    **options: Any,
+) -> dict[str, Any]:
+    """Check that ranks give the weights and the history that one process gives; return the last statistics."""
+    model, history = by_keras(creator, data, batch_size, **options)
+    stats: dict[str, Any] = {}
+    for size in ranks:
+        trained, stats = on_threads(size, creator, data, batch_size=batch_size, **options)
+        for mine, theirs in zip(trained.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance, err_msg=f"{size} ranks")
+        for name in history.keys() - set(apart_from):
+            error = f"{name}, {size} ranks"
+            np.testing.assert_allclose(stats[name], history[name], rtol=max(tolerance, 1e-6), err_msg=error)
+    return stats

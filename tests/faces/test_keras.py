@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import os
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -92,8 +94,7 @@ def assert_same_weights(mine: Any, theirs: Any, tolerance: float = 1e-5) -> None
 
 def assert_same_history(stats: dict[str, Any], history: dict[str, list[float]]) -> None:
     for name, values in history.items():
-        if name != "learning_rate":
-            assert stats[name] == pytest.approx(values, rel=1e-4), name
+        assert stats[name] == pytest.approx(values, rel=1e-4), name
 
 
 # On processes: one fit with all that a first program might pass.
@@ -378,6 +379,26 @@ def test_batches_padded_to_different_lengths_train() -> None:
     assert_same_weights(est.get_model(), model)
 
 
+def test_sparse_batches_train_and_are_answered() -> None:
+    def creator(config: Any) -> Any:
+        model = keras.Sequential([keras.Input((4,), sparse=True), keras.layers.Dense(2, "softmax")])
+        model.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in model.get_weights()])
+        model.compile(keras.optimizers.SGD(0.1), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    rows = np.where(X > 0, X, 0)
+
+    def sparse(config: Any, batch_size: int) -> Any:
+        return tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(rows), Y)).batch(batch_size)
+
+    est = estimator(model_creator=creator)
+    stats = est.fit(sparse, epochs=2, batch_size=BATCH, validation_data=sparse)
+    model, history = alone(creator({}), sparse({}, BATCH), epochs=2, validation_data=sparse({}, BATCH))
+    assert_same_history(stats, history)
+    assert_same_weights(est.get_model(), model)
+    np.testing.assert_allclose(est.predict(sparse, batch_size=BATCH), model.predict(rows, verbose=0), atol=1e-5)
+
+
 def test_rows_of_different_widths_and_types_are_answered() -> None:
     est = estimator(model_creator=reader)
     model = est.get_model()
@@ -483,7 +504,70 @@ def test_interrupted_fit_goes_on_from_its_backup(tmp_path: Path) -> None:
     assert_same_weights(est.get_model(), alone(epochs=4)[0])
 
 
+class Witness(keras.callbacks.Callback):
+    """A callback that evaluates, adds an entry to the logs, and writes down the logs at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def write(self, what: str, logs: Any) -> None:
+        if self.params.get("rank", 0) == 0:
+            (self.folder / what).write_text(json.dumps({name: float(value) for name, value in logs.items()}))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["again"] = self.model.evaluate(X, Y, verbose=0)[0]
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.write("test", logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.write("train", logs)
+
+
+def test_callbacks_hear_and_add_what_they_do_in_one_process(tmp_path: Path) -> None:
+    def creator(config: Any) -> Any:
+        model = classifier(config)
+        metric = keras.metrics.SparseCategoricalAccuracy(name="Right")
+        model.compile(model.optimizer, loss=model.loss, metrics=[metric])
+        return model
+
+    def callbacks(folder: str) -> list[Any]:
+        (tmp_path / folder).mkdir()
+        return [Witness(tmp_path / folder), keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))]
+
+    est = estimator(model_creator=creator)
+    stats = est.fit(batched, epochs=2, batch_size=BATCH, validation_data=batched, callbacks=callbacks("ranks"))
+    history = alone(creator({}), epochs=2, validation_data=batched({}, BATCH), callbacks=callbacks("keras"))[1]
+    assert set(history) == {"loss", "Right", "val_loss", "val_Right", "again", "learning_rate"}
+    assert_same_history(stats, history)
+    for name in ("test", "train"):
+        mine, theirs = (json.loads((tmp_path / folder / name).read_text()) for folder in ("ranks", "keras"))
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    assert "validation_Right" in est.evaluate(batched, BATCH)
+
+
 # Evaluate and predict
+
+
+def test_predicting_leaves_the_callers_random_numbers_alone() -> None:
+    def draw() -> list[float]:
+        drawn = [random.random(), np.random.random(), keras.random.uniform(()), tf.random.uniform(())]
+        return [*map(float, drawn), float(tf_keras.backend.random_uniform(()))]
+
+    def creator(config: Any) -> Any:  # weights that are drawn, and a layer without any before the first row
+        model = keras.Sequential([keras.layers.Dense(3, kernel_initializer="random_normal"), keras.layers.Dropout(0.5)])
+        np.random.random()
+        return model
+
+    draws = []
+    for asks in (False, True):
+        keras.utils.set_random_seed(3)
+        draw()
+        if asks:
+            estimator(model_creator=creator).predict(X)
+        draws.append(draw())
+    assert draws[0] == draws[1]
 
 
 def test_evaluate_equals_keras_and_num_steps_ends_early() -> None:

@@ -294,13 +294,14 @@ def evaluate(
 
 def _training_stats(epoch: int, told: Sequence[Losses]) -> dict[str, Any]:
     last = sum(losses.last_mass for losses in told)
-    return {f"train_{name}": value for name, value in told[0].logs.items()} | {
+    line = {
         "num_samples": sum(losses.rows for losses in told),
         "epoch": epoch,
         "batch_count": told[0].steps,
         "train_loss": _ratio(sum(losses.loss_sum for losses in told), sum(losses.mass for losses in told)),
         "last_train_loss": _ratio(sum(losses.last_loss_sum for losses in told), last),
     }
+    return line | {f"train_{name}": value for name, value in told[0].logs.items()}  # which may have a loss of its own
 
 
 def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, list[Any]]]) -> dict[str, Any]:

@@ -441,6 +441,7 @@ def _validation_name(name: str) -> str:
 def _statistics(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return an epoch's lines as Keras' history, and the last values under the names of the older releases."""
     stats: dict[str, Any] = {}
+    lines = [{name: value for name, value in line.items() if value is not None} for line in lines]
     for line in lines:
         for name, value in line.items():
             if name.startswith("train_"):

@@ -153,8 +153,13 @@ def _steady(dataset: Any) -> Any:
 
 
 def _arrays(tree: Any) -> Any:
-    """Return dense tensors as arrays; ragged and sparse ones stay what they are."""
-    return map_tree(lambda leaf: leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf, tree)
+    """Return tensors as arrays, sparse ones too; ragged ones stay what they are."""
+
+    def array(leaf: Any) -> Any:
+        leaf = tf.sparse.to_dense(leaf) if isinstance(leaf, tf.SparseTensor) else leaf
+        return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+
+    return map_tree(array, tree)
 
 
 def _rows(leaf: Any) -> Any:

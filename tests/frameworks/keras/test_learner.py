@@ -98,7 +98,7 @@ def test_metrics_that_are_no_means_merge_exactly() -> None:
     for sizes in ((23,), (20, 3), (1, 22), (0, 23)):
         job = EvaluateJob(learner_of(), 8, (), start)
         reduced, _, (_, output) = ThreadEngine(len(sizes)).run(job, parts(*sizes), Settings())[0]
-        assert reduced == pytest.approx({"num_samples": 23, "val_loss": loss, "auc": auc}, rel=1e-5)
+        assert reduced == pytest.approx({"num_samples": 23, "val_loss": loss, "val_auc": auc}, rel=1e-5)
         assert output == OutputSpec((("float32", (1,)),), output.structure)
 
 
@@ -154,3 +154,14 @@ def test_values_and_names_that_do_not_fit_are_said() -> None:
         plain(np.zeros((2, 4), "datetime64[s]"))
     with pytest.raises(WorkerFailed, match="the model is not compiled"):
         fit(learner_of(named), 12, 11)
+
+
+@pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_stateful_layers_are_refused(family: Any) -> None:
+    def creator(config: Any) -> Any:
+        inputs = family.Input((4, 1), batch_size=8)
+        return family.Model(inputs, family.layers.LSTM(2, stateful=True, name="memory")(inputs))
+
+    for learn in (lambda: learner_of(creator({})), lambda: learner_of(creator).initial_state(0)):
+        with pytest.raises(ArgumentError, match=r"the layer 'memory' is stateful.*Give it stateful=False"):
+            learn()

@@ -1,83 +1,165 @@
-"""Agree: how replicas of a Keras model become one. Owns the way of gradients over the ranks, exact for any split.
+"""Agree: how replicas of a Keras model become one. Owns the way of gradients and losses over the ranks, for any split.
 
-Each rank's gradient belongs to the mean loss of its own rows. It is weighed by what that mean is over (rows, or what a
-mask leaves of them: the mass), added up over the ranks and divided by the sum of masses: the gradient of the step.
-That happens before the optimizer sees it, so clipping, loss scaling, accumulation and weight decay work as in one
-process. Batch normalization takes its statistics over all ranks' rows, in the same way.
+There is one rule. A rank's loss counts by its share of the step's rows: the sum over the ranks of (share x loss) is the
+loss of the step, and the sum of (share x gradient) its gradient. A mean over rows obeys it as it is, and so do
+penalties on weights. What a loss divides by is asked of the Loss object itself, with its mask, weights and reduction;
+where that is not the rows (a sum, what a mask or `ignore_class` leaves, the sum of weights), this rank's loss is
+scaled so that the rule holds. Gradients are added up before an optimizer sees them, so clipping, loss scaling,
+accumulation and weight decay work as in one process. Batch normalization takes its statistics over all ranks' rows.
+
+Keras is watched at its own classes (Loss, Optimizer, Mean, Layer.add_loss), so that a train_step of the user's obeys
+the rule too, whichever losses and optimizers it uses. Outside of a step of ours these classes are as they were.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+import functools
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from orca.core.tree import flatten
+from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
 
-_EXTRAS = 3  # what travels with the gradients: mass, loss, whether this rank asks to stop
+_EXTRAS = 4  # what travels with the gradients: loss, values of a row's loss and their square, a wish to stop
+_now = threading.local()  # the agreement whose step runs on this thread
+_watching = threading.Lock()
 
 
 class Agreement:
-    """Let a model on this rank step together with all others.
+    """A model on this rank that steps together with all others.
 
     Attributes:
-        loss: The mean loss of the last step over all ranks; None where the model does not compute one.
+        loss: The loss of the last step over all ranks; None where the user's train_step computes its own.
+        reduces: Whether that loss is one number; with reduction=None it has one for each row.
         stop: Whether a rank asked to stop, as heard in the last step.
         wants_stop: Whether this rank asks to stop.
     """
 
     def __init__(self, model: Any, world: World, sync_batch_norm: bool) -> None:
         self.model, self.world = model, world
-        self.adds = _adds(model, world)
         self.loss: float | None = None
         self.stop = self.wants_stop = False
+        self.reduces = True
         self.error: BaseException | None = None
         self._rows: Any = 0.0
-        self._leads: Any = 0.0
+        self._share: Any = 0.0
         self._seen: Any = None
-        self._mass: Any = 0.0
+        self._elements: Any = 0.0
+        self._calls = 0
+        self._added: dict[int, int] = {}
+        self._sums: set[tuple[int, int]] = set()
+        self._stepped: set[int] = set()
+        self._written: list[Any] | None = None
         self.local_norms = [] if world.size == 1 else _hook_norms(model, self, sync_batch_norm)
         self.shared_norms = [layer for layer in norms_of(model) if layer not in self.local_norms]
-        _hook_loss(model, self)
+        watch()
+        _hook_loss(model)
 
-    def hook_optimizer(self) -> None:
-        """Let the optimizer see the gradients of all ranks in place of this rank's own."""
-        optimizer = self.model.optimizer
-        if hasattr(optimizer, "apply"):
-            apply = optimizer.apply
-            optimizer.apply = lambda grads, trainable_variables=None: apply(self.agreed(grads), trainable_variables)
+    @contextmanager
+    def step(self, rows: Any, step_rows: Any) -> Iterator[None]:
+        """Run a step in which this rank has `rows` of all ranks' `step_rows`; losses and optimizers see it as one."""
+        self._rows, self._share = rows, rows / step_rows
+        self._seen, self._elements, self._added = None, 0.0, {}
+        with _at_work(self):
+            yield
+
+    def seen(self) -> Any:
+        """Return the loss of this rank in the step, as a tensor; nan where the model computes none that we see."""
+        return tf.cast(np.nan if self._seen is None else self._seen, tf.float64)
+
+    def note(self, loss: Any) -> Any:
+        """Take note of the total loss of a step; return what to differentiate."""
+        self.reduces = loss.shape.rank == 0
+        if self.reduces:
+            self._seen = loss
+            return loss
+        self._seen = tf.reduce_mean(loss)  # reduction=None: Keras shows the mean and differentiates the sum
+        return self._whole(loss)
+
+    def part_of(self, loss: Any, reduce: Callable[..., Any], y_true: Any, y_pred: Any, weights: Any) -> Any:
+        """Return what a Loss says of this rank's rows, so that the ranks' shares of it add up to the step's.
+
+        Args:
+            loss: The Loss.
+            reduce: How its class makes one number of what its `call` returns.
+            y_true: The labels.
+            y_pred: The outputs.
+            weights: The rows' weights, or None.
+        """
+        values: list[Any] = []
+        pairs: list[Any] = []  # of labels and outputs, as the class hands them on
+
+        def call(y_true: Any, y_pred: Any) -> Any:
+            pairs.append((y_true, y_pred))
+            values.append(loss.call(y_true, y_pred))
+            return values[0]
+
+        calls = self._calls
+        mine = reduce(_twin(loss, call), y_true, y_pred, weights)
+        self._calls += 1
+        reduction = str(loss.reduction).lower()
+        if self.world.size == 1 or reduction == "none" or not values:
+            return mine
+        if values[0].shape.rank == 0:  # a function of one number; where it calls other losses, those had their share
+            return mine if self._calls > calls + 1 else self._asked_of_twice_the_rows(loss, mine, *pairs[0])
+        if reduction == "sum":
+            return self._whole(mine)
+        weighted = reduction == "mean_with_sample_weight" and weights is not None
+        if not weighted and all(_mask_of(each) is None for each in (y_pred, values[0])):
+            self._elements += tf.size(values[0]) / tf.cast(tf.maximum(self._rows, 1.0), tf.int32)
+            return mine
+        divisor = self._divisor(loss, reduce, values[0], y_pred, weights if weighted else None)
+        total = reduce(_twin(loss, _always(values[0]), "sum"), y_true, y_pred, weights)
+        return self._whole(total) * tf.cast(tf.math.divide_no_nan(tf.ones((), tf.float64), divisor), total.dtype)
+
+    def added(self, layer: Any, loss: Any) -> Any:
+        """Return what a layer adds to the loss: a sum over rows must not shrink to this rank's share."""
+        number = self._added[id(layer)] = self._added.get(id(layer), 0) + 1
+        return map_tree(self._whole, loss) if (id(layer), number) in self._sums else loss
+
+    def ask_layers(self, row: Any) -> None:
+        """Find out which losses that layers add are sums over rows: twice the row gives twice the loss."""
+        if self.world.size == 1 or not any(_may_add(layer) for layer in self.model._flatten_layers()):
             return
-        apply_gradients = optimizer.apply_gradients
+        once, twice = _Note(), _Note()
+        for note, rows in ((once, row), (twice, _twice(row))):
+            with _at_work(note):
+                self.model(rows)
+        self._sums = {key for key, loss in once.losses.items() if _doubles(loss, twice.losses[key])}
 
-        def agreed(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            grads, variables = zip(*grads_and_vars, strict=True)
-            return apply_gradients(zip(self.agreed(grads), variables, strict=True), *args, **kwargs)
+    @contextmanager
+    def writing(self, rows: int, step_rows: int) -> Iterator[None]:
+        """Average, by rows, the weights that a step writes beside all optimizers: statistics of a layer's own, say.
 
-        optimizer.apply_gradients = agreed
+        The first step tells which these are. Batch normalization has its own way.
+        """
+        first = self._written is None and self.world.size > 1
+        before = self._digests() if first else {}
+        yield
+        if first:
+            changed = [number for number, digest in self._digests().items() if before[number] != digest]
+            numbers = sorted(set().union(*self.world.all_gather(changed)))
+            weights = self.model.weights
+            self._written = [weights[number] for number in numbers if id(weights[number]) not in self._stepped]
+        if self._written:
+            values = [variable.numpy() for variable in self._written]
+            parts = [value.astype(np.float64) * (rows / step_rows if rows else 0.0) for value in values]
+            for variable, mean in zip(self._written, self.world.all_reduce(parts, "sum"), strict=True):
+                variable.assign(mean)
 
-    def enter(self, rows: Any, leads: Any) -> None:
-        """Begin a step with this many rows on this rank; `leads` is 1 on the step's first rank with rows, else 0."""
-        self._rows, self._leads = rows, leads
-        self._mass, self._seen = rows, None
-
-    def measured(self) -> tuple[Any, Any]:
-        """Return (loss of this rank's rows, its mass) of the step, as tensors."""
-        loss = np.nan if self._seen is None else self._seen
-        return tf.cast(loss, tf.float64), tf.cast(self._mass, tf.float64)
-
-    def weigh(self, loss: Any, output: Any, weights: Any) -> Any:
-        """Take note of a step's loss and of what it is a mean over; return the loss to differentiate."""
-        if self.adds and self.world.size > 1:  # what is added to a sum of rows counts once, not once a rank
-            follows = 1 - tf.cast(self._leads, loss.dtype)
-            loss -= sum((tf.cast(added, loss.dtype) for added in self.model.losses), tf.zeros((), loss.dtype)) * follows
-        self._seen = loss
-        self._mass = self._rows * self._counted(output, weights)
-        return loss
+    def _digests(self) -> dict[int, int]:
+        norms = {id(v) for layer in norms_of(self.model) for v in (layer.moving_mean, layer.moving_variance)}
+        floats = [(n, v) for n, v in enumerate(self.model.weights) if "float" in str(v.dtype) and id(v) not in norms]
+        return {number: zlib.crc32(variable.numpy().tobytes()) for number, variable in floats}
 
     def agreed(self, grads: Sequence[Any]) -> list[Any]:
         """Return the gradients of the whole step; None stays None, and what is sparse stays sparse."""
@@ -87,11 +169,14 @@ class Agreement:
         flat = tf.concat([tf.zeros(0, kind), *(tf.reshape(tf.cast(grad, kind), [-1]) for grad in dense)], axis=0)
         pieces = [piece for grad in sparse for piece in (grad.indices, grad.values)]
         kinds = [kind, tf.float64, *(piece.dtype for piece in pieces)]  # one alone would come back without its list
-        total, _, *added = tf.numpy_function(self._add_gradients, [flat, *self.measured(), *pieces], kinds)
+        numbers = [tf.cast(each, tf.float64) for each in (self._rows, self._share, self.seen(), self._elements)]
+        add = partial(self._add_gradients, self._seen is not None)
+        total, _, *added = tf.numpy_function(add, [flat, *numbers, *pieces], kinds)
         total.set_shape(flat.shape)
         for piece, old in zip(added, pieces, strict=True):
             piece.set_shape([None, *old.shape[1:]])
-        parts, slices = iter(tf.split(total, [tf.size(grad) for grad in dense], num=len(dense))), iter(added)
+        sizes = [tf.size(grad) for grad in dense]
+        parts, slices = iter(tf.split(total, sizes, num=len(dense)) if dense else ()), iter(added)
 
         def over_ranks(grad: Any) -> Any:
             if grad is None:
@@ -109,36 +194,47 @@ class Agreement:
         @tf.custom_gradient
         def summed(mine: Any) -> Any:
             def back(upstream: Any) -> Any:
-                # Every rank's gradient is weighed by its mass later: those of the others must not get mine.
-                mass = tf.cast(self._mass, upstream.dtype)
-                return tf.math.divide_no_nan(self._sum(tf.math.multiply_no_nan(upstream, mass)), mass)
+                # Every rank's gradient is scaled by its share later: those of the others must not get mine.
+                share = tf.cast(self._share, upstream.dtype)
+                return tf.math.divide_no_nan(self._sum(tf.math.multiply_no_nan(upstream, share)), share)
 
             return self._sum(mine), back
 
         return summed(vector)
 
+    def stepped(self, variables: Iterable[Any]) -> None:
+        """Take note of weights that an optimizer steps."""
+        self._stepped |= {id(variable) for variable in variables}
+
     def active(self, kind: Any) -> Any:
         """Return 1 where this rank has rows in the step, else 0."""
-        return tf.cast(tf.cast(self._rows, tf.float32) > 0, kind)
+        return tf.cast(self._rows > 0, kind)
 
-    def _counted(self, output: Any, weights: Any) -> Any:
-        """Return what the loss of this rank is a mean over, as a factor of its rows."""
-        outputs = flatten(output)[0]
-        masks = [getattr(each, "_keras_mask", None) for each in outputs]
-        rows = tf.maximum(tf.cast(self._rows, tf.float32), 1.0)
-        if self.adds or (weights is None and not any(mask is not None for mask in masks)):
-            return 1.0
-        if any(mask is not None for mask in masks):
-            if self.world.size > 1 and any(mask is not masks[0] for mask in masks):
-                raise ArgumentError(
-                    "the model's outputs have different masks, so the mean of its loss has no single number of "
-                    "elements and cannot be taken over several workers. Train with one worker, or give all outputs "
-                    "the same mask."
-                )
-            return tf.reduce_sum(tf.cast(masks[0], tf.float32)) / rows
-        if _divides_by_weights(self.model):
-            return tf.reduce_sum(tf.cast(flatten(weights)[0][0], tf.float32)) / rows
-        return 1.0
+    def share(self, kind: Any) -> Any:
+        """Return this rank's share of the step's rows."""
+        return tf.cast(self._share, kind)
+
+    def _whole(self, loss: Any) -> Any:
+        """Return a loss that counts as a whole, not by this rank's share of the rows."""
+        return tf.math.divide_no_nan(loss, self.share(loss.dtype))
+
+    def _divisor(self, loss: Any, reduce: Callable[..., Any], values: Any, y_pred: Any, weights: Any) -> Any:
+        """Return what a Loss divides by, over all ranks: asked with ones in place of its values."""
+        ones = tf.ones_like(values)
+        if _mask_of(values) is not None:
+            ones._keras_mask = _mask_of(values)
+        added, divided = (
+            tf.cast(reduce(_twin(loss, _always(ones), how), ones, y_pred, weights), tf.float64)
+            for how in ("sum", loss.reduction)
+        )
+        mine = tf.where(added > 0, added / divided, tf.zeros_like(added))
+        return self._sum(mine * self.active(mine.dtype))
+
+    def _asked_of_twice_the_rows(self, loss: Any, once: Any, y_true: Any, y_pred: Any) -> Any:
+        """Return a loss that is one number: one that doubles when its rows are doubled is a sum over them."""
+        with _at_work(None):
+            twice = loss.call(_twice(y_true), _twice(y_pred))
+        return tf.where(tf.stop_gradient(_doubles(once, twice)), self._whole(once), once)
 
     def _sum(self, vector: Any) -> Any:
         total = tf.numpy_function(self._add, [vector], vector.dtype)
@@ -152,66 +248,204 @@ class Agreement:
             self.error = error  # TensorFlow would tell only its text
             raise
 
-    def _add_gradients(self, flat: np.ndarray, loss: np.ndarray, mass: np.ndarray, *sparse: np.ndarray) -> list[Any]:
-        """Add gradients up, weighed by the mass; on the way, agree on the step's loss and on stopping.
+    def _add_gradients(
+        self, sees_loss: bool, flat: np.ndarray, rows: float, share: float, loss: float, elements: float, *sparse: Any
+    ) -> list[Any]:
+        """Add gradients up, scaled by the ranks' shares; on the way, agree on the step's loss and on stopping.
 
         Of a sparse gradient (indices, values) all ranks' entries are kept, as one process would have had them.
         """
-        factor = float(mass > 0) if self.adds else float(mass)
         box = np.zeros(len(flat) + _EXTRAS, flat.dtype)
-        if factor:
-            np.multiply(flat, factor, out=box[:-_EXTRAS])
-            box[-_EXTRAS] = factor
-            box[-_EXTRAS + 1] = loss * factor
+        if rows:
+            np.multiply(flat, share, out=box[:-_EXTRAS])
+            box[-_EXTRAS:-1] = loss * share, elements * share, elements**2 * share
         box[-1] = self.wants_stop
         total = self._add(box)
-        divisor = float(1.0 if self.adds else total[-_EXTRAS]) or 1.0
-        self.loss = float(total[-_EXTRAS + 1] / divisor) if total[-_EXTRAS] else float("nan")
-        self.stop = bool(total[-1] > 0)
-        gradients = np.divide(total[:-_EXTRAS], divisor, out=total[:-_EXTRAS])
-        return [gradients, np.float64(self.loss), *self._entries(sparse, factor, divisor)]
+        loss, mean, square, stop = map(float, total[-_EXTRAS:])
+        self.stop = stop > 0
+        if sees_loss:
+            self.loss = loss
+        if square - mean**2 > 1e-3 * square:
+            self.error = ArgumentError(
+                "the model's loss is a mean over values that are not the same number for every row, so workers cannot "
+                "weigh it by their rows. Let the loss return a value (or values) for each row, with a mask, or give it "
+                "reduction='sum'."
+            )
+            raise self.error
+        return [total[:-_EXTRAS], np.float64(loss), *self._entries(sparse, share if rows else 0.0)]
 
-    def _entries(self, sparse: Sequence[np.ndarray], factor: float, divisor: float) -> list[np.ndarray]:
+    def _entries(self, sparse: Sequence[np.ndarray], share: float) -> list[np.ndarray]:
         if not sparse:
             return []
         indices, values = sparse[::2], sparse[1::2]
-        kept = slice(None) if factor else slice(0)
-        mine = [(i[kept], (v[kept] * (factor / divisor)).astype(v.dtype)) for i, v in zip(indices, values, strict=True)]
-        told = self.world.all_gather(mine)
-        return [np.concatenate([rank[i][k] for rank in told]) for i in range(len(mine)) for k in (0, 1)]
+        kept = slice(None) if share else slice(0)
+        mine = [(i[kept], (v[kept] * share).astype(v.dtype)) for i, v in zip(indices, values, strict=True)]
+        entries = self.world.all_gather(mine)
+        return [np.concatenate([rank[i][k] for rank in entries]) for i in range(len(mine)) for k in (0, 1)]
 
 
-def _hook_loss(model: Any, agreement: Agreement) -> None:
+class _Note:
+    """The losses that layers add in a forward pass, by layer and order; all else is as without it."""
+
+    def __init__(self) -> None:
+        self.losses: dict[tuple[int, int], float] = {}
+
+    def added(self, layer: Any, loss: Any) -> Any:
+        number = 1 + sum(of == id(layer) for of, _ in self.losses)
+        self.losses[id(layer), number] = sum(float(tf.reduce_sum(each)) for each in flatten(loss)[0])
+        return loss
+
+    def part_of(self, loss: Any, reduce: Callable[..., Any], *args: Any) -> Any:
+        return reduce(loss, *args)
+
+    def share(self, kind: Any) -> Any:
+        return tf.ones((), kind)
+
+
+@contextmanager
+def _at_work(agreement: Any) -> Iterator[Any]:
+    """Let what Keras' classes do on this thread be done for an agreement; None for nobody."""
+    before = getattr(_now, "agreement", None)
+    _now.agreement = agreement
+    try:
+        yield agreement
+    finally:
+        _now.agreement = before
+
+
+def watch() -> None:
+    """Watch the classes of every Keras that this process has loaded, and those that the user made of them."""
+    with _watching:
+        for name in ("keras", "tf_keras"):
+            family = sys.modules.get(name)
+            if family is None or not hasattr(family, "optimizers"):  # not there, or about to be imported
+                continue
+            _wrap(family.losses.Loss, "__call__", _watched_loss)
+            _wrap(family.metrics.Mean, "update_state", _watched_mean)
+            _wrap(family.layers.Layer, "add_loss", _watched_layer)
+            method = "apply" if name == "keras" else "apply_gradients"
+            bases = [family.optimizers.Optimizer, *([family.optimizers.legacy.Optimizer] * (name == "tf_keras"))]
+            for kind in [kind for base in bases for kind in (base, *_kinds_of(base))]:
+                _wrap(kind, method, _watched_apply)
+
+
+def _wrap(kind: type, name: str, watched: Callable[..., Any]) -> None:
+    """Let a method of a class be watched, or that of the class that it comes from."""
+    owner = next(base for base in kind.__mro__ if name in vars(base))
+    original = vars(owner)[name]
+    if not hasattr(original, "_orca_watches"):
+        method: Any = functools.wraps(original)(watched(original))
+        method._orca_watches = True
+        setattr(owner, name, method)
+
+
+def _kinds_of(kind: Any) -> Iterator[type]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _kinds_of(child)
+
+
+def _watched_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        agreement = getattr(_now, "agreement", None)
+        if agreement is None:
+            return original(self, y_true, y_pred, sample_weight)
+        return agreement.part_of(self, original, y_true, y_pred, sample_weight)
+
+    return call
+
+
+def _watched_mean(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        agreement = getattr(_now, "agreement", None)
+        if agreement is not None and sample_weight is None and _is_number(values) and hasattr(self, "count"):
+            sample_weight = agreement.share(self.total.dtype)  # one number of a step counts once, not once a rank
+        return original(self, values, sample_weight)
+
+    return update_state
+
+
+def _watched_layer(original: Callable[..., Any]) -> Callable[..., Any]:
+    def add_loss(self: Any, loss: Any = None, **kwargs: Any) -> Any:
+        agreement = getattr(_now, "agreement", None)
+        loss = kwargs.pop("losses", loss)
+        return original(self, loss if agreement is None else agreement.added(self, loss), **kwargs)
+
+    return add_loss
+
+
+def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an optimizer see the gradients of all ranks in place of this rank's own."""
+    pairs = original.__name__ == "apply_gradients"
+
+    def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        agreement = getattr(_now, "agreement", None)
+        if agreement is None:
+            return original(self, grads, *args, **kwargs)
+        gradients, variables = zip(*grads, strict=True) if pairs else (grads, ())
+        gradients = agreement.agreed(gradients)
+        stepped = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
+        agreement.stepped(stepped)
+        with _at_work(None):  # an optimizer inside of this one gets what it needs
+            return original(self, zip(gradients, variables, strict=True) if pairs else gradients, *args, **kwargs)
+
+    return apply
+
+
+def _hook_loss(model: Any) -> None:
+    """Let the agreement of a step know the model's total loss."""
     original = model.compute_loss
-    signature = inspect.signature(original)
 
+    @functools.wraps(original)
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
         loss = original(*args, **kwargs)
-        return loss if loss is None else agreement.weigh(loss, given.get("y_pred"), given.get("sample_weight"))
+        agreement = getattr(_now, "agreement", None)
+        return loss if loss is None or agreement is None else agreement.note(loss)
 
     model.compute_loss = compute_loss
 
 
-def _adds(model: Any, world: World) -> bool:
-    """Say whether the model's loss is a sum over rows instead of a mean.
-
-    Raises:
-        ArgumentError: Some of its losses are sums and some are means, and there are several ranks.
-    """
-    losses = flatten(getattr(model, "loss", None))[0]
-    reductions = {str(getattr(loss, "reduction", "auto") or "auto").lower() for loss in losses}
-    if "sum" in reductions and len(reductions) > 1 and world.size > 1:
-        raise ArgumentError(
-            f"the model's losses are reduced in different ways ({', '.join(sorted(reductions))}), which cannot be "
-            "made exact over several workers. Give all of them reduction='sum', or none."
-        )
-    return "sum" in reductions
+def _twin(loss: Any, call: Callable[..., Any], reduction: Any = None) -> Any:
+    """Return a copy of a Loss with another `call`, reduced in its own way or another."""
+    twin = object.__new__(type(loss))  # copy.copy would save and load it
+    twin.__dict__ = dict(loss.__dict__)
+    twin.call = call
+    twin.reduction = loss.reduction if reduction is None else reduction
+    return twin
 
 
-def _divides_by_weights(model: Any) -> bool:
-    losses = flatten(getattr(model, "loss", None))[0]
-    return any(getattr(loss, "reduction", "") == "mean_with_sample_weight" for loss in losses)
+def _always(values: Any) -> Callable[..., Any]:
+    def call(y_true: Any, y_pred: Any) -> Any:
+        return values
+
+    return call
+
+
+def _doubles(once: Any, twice: Any) -> Any:
+    """Say whether a loss of twice the rows is nearer to twice the loss than to the loss: a sum, and no mean."""
+    return abs(twice - 2 * once) < abs(twice - once)
+
+
+def _mask_of(tensor: Any) -> Any:
+    return getattr(tensor, "_keras_mask", None)
+
+
+def _is_number(values: Any) -> bool:
+    return bool((values if hasattr(values, "shape") else tf.convert_to_tensor(values)).shape == ())
+
+
+def _twice(tree: Any) -> Any:
+    def twice(leaf: Any) -> Any:
+        pair = [leaf, leaf]
+        return tf.sparse.concat(0, pair) if isinstance(leaf, tf.SparseTensor) else tf.concat(pair, 0)
+
+    return map_tree(twice, tree)
+
+
+def _may_add(layer: Any) -> bool:
+    """Say whether a layer may add to the loss what depends on rows: by its regularizer, or the user's own code."""
+    own = type(layer).__module__.split(".", 1)[0] not in ("keras", "tf_keras")
+    return own or getattr(layer, "activity_regularizer", None) is not None
 
 
 def norms_of(model: Any) -> list[Any]:

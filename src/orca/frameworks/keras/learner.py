@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
-from orca.core.tree import cut_rows, flatten, map_tree, unflatten
+from orca.core.tree import flatten, map_tree, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite
-from orca.frameworks.keras.agree import Agreement
+from orca.frameworks.keras.agree import Agreement, watch
 from orca.frameworks.keras.files import (
     is_checkpoint,
     latest_checkpoint,
@@ -128,6 +129,7 @@ class KerasLearner:
             require("tensorflow")
         if is_model(model):
             _check_family(model, sync)
+            _check_layers(model)
             return cls(None, pack(model), compile_args, **options)
         if not callable(model):
             raise ArgumentError(
@@ -160,13 +162,8 @@ class KerasLearner:
 
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
-        drawn = random.getstate(), np.random.get_state()
-        _set_seed(seed)
-        try:
+        with _seeded(seed):
             return _state_of(self._make(), with_optimizer=False)
-        finally:
-            random.setstate(drawn[0])
-            np.random.set_state(drawn[1])
 
     def state_of(self, model: Any, state: State | None) -> State:
         """Return the state of a model that was changed or loaded outside of training."""
@@ -179,8 +176,10 @@ class KerasLearner:
         """Build the model on this rank; its weights agree as soon as the first batch tells their shapes."""
         _set_threads(self.config)
         _forget_names()
+        world.all_gather(None)  # ranks that are threads share the names: none may forget while another makes its model
         self.world, self.seed, self.training = world, seed, training
         _set_seed(seed)
+        watch()  # before there is a metric that remembers its class' own methods
         self.model = self._make()
         if not is_compiled(self.model):
             raise ArgumentError(_NOT_COMPILED)
@@ -203,17 +202,21 @@ class KerasLearner:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
         self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
         self.begun = self.warned = False
+        self.has_loss = True
+        self.logs: dict[str, Any] = {}
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch."""
-        losses = Losses()
+        losses, last = Losses(), _LastLogs()
         pulse.at(DATA)
         for batch in batches:
             if not losses.steps:
                 self._open_epoch(batch, epoch)
             pulse.at(FORWARD)
             self.callbacks.on_train_batch_begin(losses.steps)
-            logs = self._step("train", batch)[0]
+            with self.agreement.writing(batch.rows, batch.step_rows):
+                logs, _ = self._step("train", batch)
+            last.hear(logs, batch)
             loss = self._step_loss(logs)
             losses.loss_sum += loss * batch.rows
             losses.rows += batch.rows
@@ -229,15 +232,12 @@ class KerasLearner:
                 break
         losses.mass = losses.rows
         self._merge_local_norms(losses.rows)
-        losses.logs = self._merge_metrics()
-        losses.logs.pop("loss", None)  # ours is exact for losses with masks and sums too
+        losses.logs = self._merge_metrics(last)
         return losses
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Evaluate the loss and the model's own metrics, exactly over all ranks."""
-        losses = Losses()
-        measured: list[Any] = []
-        told: list[int] = []
+        losses, last = Losses(), _LastLogs()
         pulse.at(DATA)
         for batch in batches:
             if not losses.steps:
@@ -245,31 +245,34 @@ class KerasLearner:
                 self.model.reset_metrics()
                 self.callbacks.on_test_begin()
             pulse.at(EVALUATE)
-            if batch.rows or not losses.steps:  # a rank without rows goes along once, so that its metrics exist
-                self.callbacks.on_test_batch_begin(losses.steps)
-                logs, *numbers = self._step("test", batch)
-                self.callbacks.on_test_batch_end(losses.steps, logs)
-                measured.append(tf.stack(numbers))
-            else:
-                measured.append(tf.zeros(2, tf.float64))
-            told.append(batch.step_rows)
+            self.callbacks.on_test_batch_begin(losses.steps)
+            logs, loss = self._step("test", batch)
+            last.hear(logs, batch)
+            self.callbacks.on_test_batch_end(losses.steps, logs)
+            losses.loss_sum += float(loss) * batch.rows if batch.rows else 0.0
             losses.rows += batch.rows
             losses.steps += 1
             pulse.at(DATA)
         if losses.steps:
-            losses.logs = self._merge_metrics()
-            exact, tracked = self._exact_sum(measured, told), losses.logs.pop("loss", np.nan)
-            losses.loss_sum, losses.mass = tracked * losses.rows if np.isnan(exact) else exact, losses.rows
-            self.callbacks.on_test_end(losses.logs)
+            losses.mass = losses.rows
+            total, rows = self.world.all_reduce([np.array([losses.loss_sum, losses.rows])], "sum")[0]
+            seen = {} if np.isnan(total) else {"loss": float(total / rows)}
+            logs = seen | self._merge_metrics(last)
+            self.callbacks.on_test_end(logs)
+            losses.logs = {f"val_{name}": value for name, value in logs.items()}
         return losses
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Tell the callbacks what the epoch gave; say whether one of them asks to stop."""
         logs = {name.removeprefix("train_"): line[name] for name in line if name.startswith("train_")}
         logs |= {name: line[name] for name in line if name.startswith("val_") and name != "val_num_samples"}
-        known = set(logs)
+        if not self.has_loss:  # a train_step of the user's own that names other losses
+            line["train_loss"] = None
+            logs.pop("loss", None)
         self.callbacks.on_epoch_end(self.number, logs)
-        line |= {f"train_{name}": logs[name] for name in logs if name not in known}  # as a scheduler tells its rate
+        self.logs = logs
+        validated = {name for name in line if name.startswith("val_")}
+        line |= {name if name in validated else f"train_{name}": value for name, value in self.listener.logs.items()}
         self.number += 1
         restored = self.number >= self.plan.initial_epoch + self.plan.epochs and not self.plan.max_steps
         return bool(self.model.stop_training) or restored
@@ -279,7 +282,7 @@ class KerasLearner:
         finalize = getattr(self.model.optimizer, "finalize_variable_values", None)
         if finalize is not None:  # an optimizer that averages weights leaves the average behind
             finalize(self.model.trainable_variables)
-        self.callbacks.on_train_end()
+        self.callbacks.on_train_end(self.logs)
 
     def state(self) -> State:
         """Return weights and optimizer state; what rows and answers look like from whoever saw a row."""
@@ -303,8 +306,8 @@ class KerasLearner:
     def restore(self, state: State) -> None:
         """Build the model for answering."""
         _set_threads(self.config)
-        _set_seed(0)  # a model without weights yet must at least be the same on all workers
-        self.model = self._make()
+        with _seeded(0):  # a model without weights yet must at least be the same on all workers
+            self.model = self._make()
         self.given = state
         self.answer: Any = None
 
@@ -312,7 +315,8 @@ class KerasLearner:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
         flat, structure = flatten(self._tensors(self._named(x)))
         if self.answer is None:
-            _seat(self.model, self.given or State(), unflatten(structure, [leaf[:1] for leaf in flat]))
+            with _seeded(0):
+                _seat(self.model, self.given or State(), unflatten(structure, [_first(leaf) for leaf in flat]))
             self.answer = _Graphs(self.model, self._answer)
         return map_tree(_to_numpy, self.answer(structure, *flat))
 
@@ -328,6 +332,7 @@ class KerasLearner:
             )
         _check_backend(model)
         _check_family(model, self.sync)
+        _check_layers(model)
         self.floatx = str(library(family_of(model)).backend.floatx())
         if self.compile_args:
             arguments = _call(self.compile_args, self.config)
@@ -343,10 +348,9 @@ class KerasLearner:
         """Make the model whole: variables, the same weights on every rank, the way of the gradients."""
         if self.ready:
             return
-        x = self._tensors(self._named(batch.x))
-        self.sample = cut_rows(map_tree(_to_numpy, x), slice(0, 1))
+        self.sample = map_tree(_first, self._tensors(self._named(batch.x)))
         state = self.given or State()
-        _seat(self.model, state, cut_rows(x, slice(0, 1)))
+        _seat(self.model, state, self.sample)
         if not state.payload.get("models"):
             set_weights(self.model, self.world.broadcast(weights_of(self.model)))
         if self.training:
@@ -354,8 +358,7 @@ class KerasLearner:
                 set_optimizer_state(self.model, state.payload["optimizers"][0])
             _part_seeds(self.model, self.world.rank)
         self.agreement = Agreement(self.model, self.world, self.sync_batch_norm)
-        if self.training:
-            self.agreement.hook_optimizer()
+        self.agreement.ask_layers(self.sample)
         self.ready = True
 
     def _open_epoch(self, batch: Batch, epoch: int) -> None:
@@ -372,6 +375,8 @@ class KerasLearner:
         module = library(family_of(self.model)).callbacks
         mine = [each for each in self.plan.callbacks if self.world.rank == 0 or not _is_a(each, *_WRITERS)]
         params = {"epochs": self.plan.initial_epoch + self.plan.epochs, "steps": self.usual, "verbose": 0}
+        self.listener = _listener(module)
+        mine.append(self.listener)
         self.callbacks = module.CallbackList(mine, add_history=True, add_progbar=False, model=self.model, **params)
         self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
         self.model.stop_training = False
@@ -387,8 +392,8 @@ class KerasLearner:
         set_weights(self.model, weights)
         set_optimizer_state(self.model, optimizer)
 
-    def _step(self, kind: str, batch: Batch) -> tuple[Any, Any, Any]:
-        """Run one training or test step; return (logs, loss of this rank's rows, its mass)."""
+    def _step(self, kind: str, batch: Batch) -> tuple[Any, Any]:
+        """Run one training or test step; return (logs, loss of this rank's rows)."""
         weights = self._weights(batch) if kind == "train" else batch.weights
         parts = {"x": self._named(batch.x), "y": batch.y, "weights": weights}
         tree = {name: self._tensors(part) for name, part in parts.items() if part is not None}
@@ -398,24 +403,22 @@ class KerasLearner:
         if kind not in self.steps:
             own = self.model.train_step if kind == "train" else self.model.test_step
             self.steps[kind] = _Graphs(self.model, partial(self._run, own))
-        rows = tf.constant(batch.rows, tf.float32)
-        leads = tf.constant(float(batch.leader == self.world.rank), tf.float32)
+        counts = (tf.constant(float(number), tf.float64) for number in (batch.rows, batch.step_rows))
+        self.agreement.loss = None
         try:
             with self._aside(batch.rows > 0):
-                result: tuple[Any, Any, Any] = self.steps[kind](structure, rows, leads, *flat)
+                result: tuple[Any, Any] = self.steps[kind](structure, *counts, *flat)
                 return result
         except tf.errors.OpError:
             if self.agreement.error is not None:
                 raise self.agreement.error from None
             raise
 
-    def _run(
-        self, own: Callable[..., Any], structure: Any, rows: Any, leads: Any, *leaves: Any
-    ) -> tuple[Any, Any, Any]:
+    def _run(self, own: Callable[..., Any], structure: Any, rows: Any, step_rows: Any, *leaves: Any) -> tuple[Any, Any]:
         parts = unflatten(structure, list(leaves))
-        self.agreement.enter(rows, leads)
-        logs = own(_packed(**parts))
-        return logs, *self.agreement.measured()
+        with self.agreement.step(rows, step_rows):
+            logs = own(_packed(**parts))
+        return logs, self.agreement.seen()
 
     @contextmanager
     def _aside(self, counts: bool) -> Iterator[None]:
@@ -442,8 +445,12 @@ class KerasLearner:
         found = [variable for metric in self.model.metrics for variable in metric.variables]
         return list({id(variable): variable for variable in found}.values())
 
-    def _merge_metrics(self) -> dict[str, Any]:
-        """Add the ranks' metrics up and return what they say; a metric keeps sums, so the result is exact."""
+    def _merge_metrics(self, last: _LastLogs) -> dict[str, Any]:
+        """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
+
+        Where a step returned other logs than the metrics, Keras shows those of the last step.
+        """
+        mine = {name: np.asarray(value).tolist() for name, value in self.model.get_metrics_result().items()}
         variables = self._metric_variables()
         if variables:
             values = [variable.numpy() for variable in variables]
@@ -452,27 +459,21 @@ class KerasLearner:
             ends = np.cumsum([np.size(value) for value in values])[:-1]
             for variable, value, part in zip(variables, values, np.split(total, ends), strict=True):
                 variable.assign(part.reshape(value.shape).astype(value.dtype))
-        return {name: np.asarray(value).tolist() for name, value in self.model.get_metrics_result().items()}
-
-    def _exact_sum(self, measured: list[Any], step_rows: list[int]) -> float:
-        """Return this rank's part of the sum over steps of (loss of the step times its rows)."""
-        losses, masses = np.stack([pair.numpy() for pair in measured]).T
-        counted = masses > 0
-        totals = np.ones(len(masses)) if self.agreement.adds else self.world.all_reduce([masses], "sum")[0]
-        weights = np.where(counted, 1.0, 0.0) if self.agreement.adds else masses
-        parts = np.where(counted, losses, 0.0) * weights * np.asarray(step_rows, np.float64)
-        return float(np.divide(parts, totals, out=np.zeros_like(parts), where=totals > 0).sum())
+        merged = {name: np.asarray(value).tolist() for name, value in self.model.get_metrics_result().items()}
+        tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
+        if not tracks or not self.agreement.reduces:  # ours is the loss then
+            merged.pop("loss", None)
+        return last.over_ranks(self.world, mine, merged)
 
     def _step_loss(self, logs: Any) -> float:
-        """Return the loss of the step: over all ranks where the optimizer stepped, else what the model says."""
-        loss = self.agreement.loss
-        if loss is not None and not np.isnan(loss):
-            return loss
-        told = logs.get("loss") if isinstance(logs, dict) else None
-        return float("nan") if told is None else float(told)
+        """Return the loss of the step: over all ranks where we saw it, else what the model says; nan for none."""
+        if self.agreement.loss is not None:
+            return self.agreement.loss
+        self.has_loss = isinstance(logs, dict) and "loss" in logs
+        return float(logs["loss"]) if self.has_loss else float("nan")
 
     def _check_finite(self, loss: float, step: int, epoch: int, plan: FitPlan) -> None:
-        if np.isfinite(loss) or plan.on_nan == "ignore":
+        if np.isfinite(loss) or not self.has_loss or plan.on_nan == "ignore":
             return
         text = (
             f"the loss became {loss} at step {step} of epoch {epoch}. Lower the learning rate, look at the data for "
@@ -495,8 +496,8 @@ class KerasLearner:
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
         if self.sample is None:
             return None
-        output = self.model.predict_step(_packed(map_tree(tf.convert_to_tensor, self.sample)))
-        return OutputSpec.of(self.sample), OutputSpec.of(map_tree(_to_numpy, output))
+        output = self.model.predict_step(_packed(self.sample))
+        return OutputSpec.of(map_tree(_to_numpy, self.sample)), OutputSpec.of(map_tree(_to_numpy, output))
 
     def _named(self, x: Any, model: Any = None) -> Any:
         """Return features as the model's inputs name them, where these are a dict."""
@@ -545,6 +546,38 @@ def _check_family(model: Any, sync: str) -> None:
         raise unfit("models of Keras 3, only those of tf_keras")
 
 
+def _check_layers(model: Any) -> None:
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and hasattr(layer, "return_sequences"):
+            raise ArgumentError(
+                f"the layer {layer.name!r} is stateful: it goes on in a batch where the same row of the batch before "
+                "ended, but workers get another part of each step. Give it stateful=False."
+            )
+
+
+def _listener(module: Any) -> Any:
+    """Return a callback that hears the logs of an epoch after all others had their say: they may add to them."""
+
+    class Listener(module.Callback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.logs: dict[str, Any] = {}
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.logs = {name: np.asarray(value).tolist() for name, value in (logs or {}).items()}
+
+    return Listener()
+
+
+def _has_counted(metric: Any) -> bool:
+    count = getattr(metric, "count", None)
+    return count is None or float(count) > 0
+
+
+def _close(one: Any, other: Any) -> bool:
+    return np.shape(one) == np.shape(other) and bool(np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True))
+
+
 def _is_a(callback: Any, *names: str) -> bool:
     """Say whether a callback is of one of these classes of Keras, of whichever Keras."""
     return any(kind.__name__ in names for kind in type(callback).__mro__)
@@ -579,6 +612,39 @@ def _state_of(model: Any, with_optimizer: bool) -> State:
     optimizer = optimizer_state(model) if with_optimizer and getattr(model, "optimizer", None) is not None else None
     weights = [weights_of(model)] if model.built else []
     return State(payload={"models": weights, "optimizers": [] if optimizer is None else [optimizer], "schedulers": []})
+
+
+class _LastLogs:
+    """What the last step returned on this rank: Keras' logs of an epoch, where they are not the metrics' own."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, Any] = {}
+        self.rows = 0
+
+    def hear(self, logs: Any, batch: Batch) -> None:
+        """Take note of what a step returned; a step without rows tells no more than the names."""
+        self.rows = batch.rows
+        if isinstance(logs, dict) and (batch.rows or not self.logs):
+            self.logs = logs
+
+    def over_ranks(self, world: World, mine: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+        """Return the logs over all ranks, given what the metrics say of this rank's rows and of all.
+
+        An entry that equals a metric is that metric; any other is the mean over the rows of the last step.
+        """
+        if not self.logs or self.logs.keys() == mine.keys():
+            return merged
+        entries = {name: np.asarray(value).tolist() for name, value in self.logs.items()}
+        names = {name: [m for m in (name, *mine) if m in mine and _close(mine[m], entries[name])] for name in entries}
+        ranks = world.all_gather((self.rows, entries, names))
+        busy = [rank for rank in ranks if rank[0]]
+        logs = {}
+        for name in entries:
+            metrics = [m for m in busy[0][2][name] if m in merged and all(m in rank[2][name] for rank in busy)]
+            weights = [rank[0] for rank in busy]
+            mean = np.average([rank[1][name] for rank in busy], axis=0, weights=weights).tolist()
+            logs[name] = merged[metrics[0]] if metrics else mean
+        return logs
 
 
 class _Graphs:
@@ -651,6 +717,36 @@ def _set_seed(seed: int) -> None:
             sys.modules[name].utils.set_random_seed(seed % 2**32)
 
 
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw from a seed, and leave the caller's random generators as they were."""
+    drawn = random.getstate(), np.random.get_state()
+    places = _seed_places()
+    before = [{name: vars(place)[name] for name in names if name in vars(place)} for place, names in places]
+    _set_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+        for (place, names), values in zip(places, before, strict=True):
+            for name in names:
+                vars(place).pop(name, None)
+            vars(place).update(values)
+
+
+def _seed_places() -> list[tuple[Any, tuple[str, ...]]]:
+    """Return where TensorFlow and Keras keep what their random numbers come from, which they have no way to ask."""
+    places: list[tuple[Any, tuple[str, ...]]] = [(context.context(), ("_seed", "_rng"))]
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    if state is not None:
+        places.append((state.GLOBAL_STATE_TRACKER, ("global_random_seed", "global_seed_generator")))
+    backend = sys.modules.get("tf_keras.src.backend")
+    if backend is not None:
+        places.append((backend._SEED_GENERATOR, ("generator",)))
+    return places
+
+
 def _forget_names() -> None:
     """Let Keras number its layers and metrics from the beginning: a worker may have made models before."""
     for name in ("keras", "tf_keras"):
@@ -676,6 +772,15 @@ def _set_threads(config: dict[str, Any]) -> None:
                 getattr(tf.config.threading, f"set_{kind}_op_parallelism_threads")(int(threads))
 
 
+def _first(leaf: Any) -> Any:
+    """Return the first row of a tensor of any kind."""
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.sparse.slice(leaf, tf.zeros_like(leaf.dense_shape), tf.concat([[1], leaf.dense_shape[1:]], 0))
+    return leaf[:1]
+
+
 def _to_numpy(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, tf.SparseTensor):
+        leaf = tf.sparse.to_dense(leaf)
     array = np.asarray(leaf.to_tensor() if isinstance(leaf, tf.RaggedTensor) else leaf)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
