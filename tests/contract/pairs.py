@@ -173,7 +173,7 @@ class Net(nn.Module):
         self.spare = nn.Linear(2, 2).requires_grad_(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.norm(self.first(x)))) * self.scale
+        return self.head(torch.tanh(self.norm(self.first(x)))).to(x.dtype) * self.scale
 
 
 def _scheduler(optimizer: torch.optim.Optimizer, config: Any) -> Any:
