@@ -360,7 +360,7 @@ def test_wrong_arguments_of_evaluate_are_named() -> None:
     ("options", "message"),
     [
         ({"workers_per_node": 0}, "workers_per_node must be a positive whole number; got 0"),
-        ({"metrics": ["accuracy"]}, r"Only orca metrics and customized functions are supported, but get str"),
+        ({"metrics": ["acuracy"]}, "There is no metric named 'acuracy'. Pass one of AUC, Accuracy"),
         ({"metrics": [Accuracy]}, r"Write Accuracy\(\), with the brackets"),
         ({"model": 5}, "the model must be a torch.nn.Module or a function that returns one; got int"),
         ({"backend": "mpi"}, "backend must be one of .*; got backend: 'mpi'"),

@@ -197,7 +197,7 @@ def held(world: World, cut: int, x: Any, y: Any) -> dict[str, Any]:
     return dict(spool_parts(blocks, Path(tempfile.gettempdir()), ["train"]))
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.full)])
 def done(request: pytest.FixtureRequest) -> dict[tuple[str, str], Any]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     nothing = shards_of([(np.zeros((1, 1)), np.zeros(1))] * request.param)

@@ -489,13 +489,27 @@ def test_equal_names_become_unique_also_in_lower_case() -> None:
     assert one.name == "BinaryAccuracy"
 
 
-@pytest.mark.parametrize("spec", ["accuracy", ["accuracy"], {"a": "accuracy"}])
-def test_a_metric_by_name_is_refused_with_what_to_write(spec: object) -> None:
-    words = (
-        r"Only orca metrics and customized functions are supported, but get str \('accuracy'\)\. Pass .*Accuracy\(\)"
-    )
-    with pytest.raises(ArgumentError, match=words):
-        metrics_of(spec)
+@pytest.mark.parametrize(
+    ("spec", "kind", "name"),
+    [
+        ("accuracy", Accuracy, "accuracy"),
+        (["ACC"], Accuracy, "ACC"),
+        ({"a": "auc"}, AUC, "a"),
+        (["top5_accuracy"], Top5Accuracy, "top5_accuracy"),
+        (["sparse_categorical_crossentropy"], SparseCategoricalCrossEntropy, "sparse_categorical_crossentropy"),
+        (["mean_squared_error"], MSE, "mean_squared_error"),
+        (["f1"], F1Score, "f1"),
+    ],
+)
+def test_a_metric_may_be_given_by_its_plain_name(spec: Any, kind: type, name: str) -> None:
+    (metric,) = metrics_of(spec)
+    assert type(metric) is kind
+    assert metric.name == name
+
+
+def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ArgumentError, match="There is no metric named 'acuracy'. Pass one of AUC, Accuracy, .*Top5"):
+        metrics_of(["acuracy"])
 
 
 def test_other_objects_and_classes_are_refused() -> None:

@@ -4,8 +4,9 @@ A Metric is what the user writes down, ``Accuracy()``; it only remembers. ``metr
 counts: ``update`` per batch, ``state`` to send what it counted, ``merge`` to add what others counted, ``result``.
 A meter keeps sums (SumMeter) or, where a metric is no function of sums, the rows themselves (RowMeter): never means.
 
-Outputs and targets are torch tensors or numpy arrays (other frameworks hand over numpy arrays). Tensors stay on
-their device, and nothing waits for it, until ``state`` or ``result`` is asked for. Of a model with several outputs
+Outputs and targets are torch tensors or numpy arrays (other frameworks hand over numpy arrays). Sums stay on the
+tensors' device, and nothing waits for it, until ``state`` or ``result`` is asked for; rows that are kept go to this
+machine's memory at once. Of a model with several outputs
 a metric sees the first, and the first target; a CustomizedMetric gets everything.
 The result over no rows at all is nan.
 """
@@ -43,9 +44,11 @@ def metrics_of(spec: object) -> list[Metric]:
     """Return the metrics a user asked for, each with a name of its own.
 
     Args:
-        spec: Nothing, a metric, a function ``f(output, target)``, a list of these, or a dict name -> one of these.
-            Given objects are never changed: a name from a dict goes to a copy. Names that differ in case alone
-            count as equal, as some statistics are lower-case; the second becomes ``Accuracy_2``.
+        spec: Nothing, a metric of ours or of torchmetrics, its plain name ("accuracy"), a function
+            ``f(output, target)``, a list of these, or a dict name -> one of these.
+            A metric given by name has that name, as it is written. Given objects are never changed: a name from a dict
+            goes to a copy. Names that differ in case alone count as equal, as some statistics are lower-case; the
+            second becomes ``Accuracy_2``.
 
     Raises:
         ArgumentError: For anything else, and for a name that the statistics need themselves.
@@ -55,13 +58,18 @@ def metrics_of(spec: object) -> list[Metric]:
         ['Accuracy', 'Accuracy_2', 'AUC']
         >>> [metric.name for metric in metrics_of({"top": Accuracy()})]
         ['top']
+        >>> [metric.name for metric in metrics_of(["accuracy", "f1"])]
+        ['accuracy', 'f1']
     """
     if spec is None:
         return []
     if isinstance(spec, Mapping):
-        wanted = [_metric_of(item).named(str(name)) for name, item in spec.items()]
+        wanted = []
+        for name, item in spec.items():
+            members = _metrics_of(item)
+            wanted += [m.named(str(name) if len(members) == 1 else f"{name}_{m.name}") for m in members]
     else:
-        wanted = [_metric_of(item) for item in (spec if isinstance(spec, (list, tuple)) else [spec])]
+        wanted = [m for item in (spec if isinstance(spec, (list, tuple)) else [spec]) for m in _metrics_of(item)]
     return _uniquely_named(wanted)
 
 
@@ -70,20 +78,37 @@ def result_dict(meters: Iterable[Meter]) -> dict[str, float]:
     return {meter.name: meter.result() for meter in meters}
 
 
-def _metric_of(item: object) -> Metric:
+def _metrics_of(item: object) -> list[Metric]:
     if isinstance(item, Metric):
-        return item
+        return [item]
+    if isinstance(item, str):
+        return [_by_name(item)]
+    if "torchmetrics" in sys.modules:
+        from orca.core.torchmetric import torch_metrics
+
+        theirs = torch_metrics(item)
+        if theirs is not None:
+            return theirs
     if callable(item) and not isinstance(item, type):
-        return CustomizedMetric(item)
+        return [CustomizedMetric(item)]
     raise _no_metric(item)
+
+
+def _by_name(word: str) -> Metric:
+    """Return the metric of a plain name, however that is written: "accuracy", "Top5Accuracy", "binary_accuracy"."""
+    name = word.lower().replace("_", "").replace("-", "").replace(" ", "")
+    kind = ALIASES.get(name) or next((kind for kind in NAMED if kind.__name__.lower() == name), None)
+    if kind is None:
+        known = ", ".join(sorted(kind.__name__ for kind in NAMED))
+        raise ArgumentError(f"There is no metric named {word!r}. Pass one of {known}, or a function f(output, target).")
+    return kind().named(word)
 
 
 def _no_metric(item: object) -> ArgumentError:
     if isinstance(item, type) and issubclass(item, Metric):
         got, advice = f"the class {item.__name__}", f"Write {item.__name__}(), with the brackets."
     else:
-        shown = f" ({item!r})" if isinstance(item, str) else ""
-        got = type(item).__name__ + shown
+        got = type(item).__name__
         advice = "Pass metrics such as [Accuracy()] from orca.learn.metrics, or functions f(output, target)."
     return ArgumentError(f"Only orca metrics and customized functions are supported, but get {got}. {advice}")
 
@@ -499,6 +524,16 @@ class CustomizedMetric(Metric):
             ) from error
 
 
+# What may be asked for by its name.
+NAMED: tuple[type[Metric], ...] = (
+    AUC, MAE, MSE, Accuracy, BinaryAccuracy, BinaryCrossEntropy, CategoricalAccuracy, CategoricalCrossEntropy, F1Score,
+    KLDivergence, Poisson, Precision, Recall, SparseCategoricalAccuracy, SparseCategoricalCrossEntropy, Top5Accuracy,
+)  # fmt: skip
+ALIASES: dict[str, type[Metric]] = {
+    "acc": Accuracy, "f1": F1Score, "top5": Top5Accuracy, "meansquarederror": MSE, "meanabsoluteerror": MAE,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Sums:
     """What a SumMeter counted: over how many rows, and float64 arrays that add."""
@@ -734,10 +769,10 @@ def _beside(output: Tree, target: Tree) -> Tree:
 
 
 def _copy(leaf: Array) -> Array:
-    """Return a copy: the caller may fill the same memory with the next batch."""
+    """Return a copy in this machine's memory: the caller may fill the old with the next batch, and a GPU is small."""
     if leaf is None:
         return None
-    return leaf.clone() if _is_tensor(leaf) else leaf.copy()
+    return leaf.to("cpu", copy=True) if _is_tensor(leaf) else leaf.copy()
 
 
 def _joined(parts: tuple[Array, ...]) -> Array:

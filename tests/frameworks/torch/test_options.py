@@ -447,6 +447,30 @@ def test_half_precision_with_a_scaler_trains_and_keeps_the_scaler(tmp_path: Path
     assert {value.dtype for value in half.get_state_dict()["models"][0].values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.HuberLoss(), lambda output, target: (output - target).abs().mean()])
+def test_targets_lose_no_digits_to_outputs_of_half_precision(loss: Any) -> None:
+    x, y = X.astype(np.float32), (Y * 30 + 1001).astype(np.float32)  # bfloat16 has eight bits: 1000 is 1001
+    made = estimator(model=single, loss=loss, precision="bf16", metrics=["mae"])
+    lines = fit(made, 2, data=(x, y))
+    torch.manual_seed(3)
+    plain = single({})
+    stepper = sgd(plain, {})
+    for _ in range(2):
+        total = 0.0
+        for at in range(0, ROWS, BATCH):
+            stepper.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                output = plain(torch.from_numpy(x[at : at + BATCH]))
+                value = loss(output.float(), torch.from_numpy(y[at : at + BATCH]))
+            value.backward()
+            stepper.step()
+            total += value.item() * len(x[at : at + BATCH])
+    assert lines[-1]["train_loss"] == pytest.approx(total / ROWS, rel=1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        error = (plain(torch.from_numpy(x)).float() - torch.from_numpy(y)).abs().mean()
+    assert made.evaluate((x, y), batch_size=ROWS)["mae"] == pytest.approx(error.item(), rel=1e-6)
+
+
 def test_answers_in_half_precision_come_in_single_precision() -> None:
     made = estimator(model=single)
     fit(made)
