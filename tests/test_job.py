@@ -16,7 +16,7 @@ from orca.core.learner import FitPlan, OutputSpec, State
 from orca.core.metrics import MAE
 from orca.core.plan import Plan
 from orca.core.source import Shards
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
@@ -297,3 +297,54 @@ def test_a_model_that_cannot_travel_is_named() -> None:
     learner.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"the model cannot be sent to the workers: TypeError"):
         PredictJob.of(learner, LEARNER.initial_state(0), 4)
+
+
+@dataclass
+class Shaped(LinearLearner):
+    """Answer with what a function makes of a batch."""
+
+    features: int = 1
+    shape: Any = None
+
+    def predict(self, x: Any) -> Any:
+        return self.shape(np.asarray(x))
+
+
+def shaped(shape: Any, size: int = 20) -> PredictJob:
+    return PredictJob.of(Shaped(shape=shape), LEARNER.initial_state(0), size)
+
+
+@pytest.mark.parametrize(
+    ("shape", "got"),
+    [
+        (lambda x: x[:7], r"for 20 row\(s\) it returned an array of shape \(7, 2\)"),
+        (lambda x: np.repeat(x, 2, axis=0), r"for 20 row\(s\) it returned an array of shape \(40, 2\)"),
+        (lambda x: x.mean(), r"for 20 row\(s\) it returned an array of shape \(\)"),
+        (lambda x: (x, x[:1]), r"an array of shape \(20, 2\) and an array of shape \(1, 2\)"),
+        (lambda x: (), r"for 20 row\(s\) it returned nothing"),
+    ],
+)
+def test_a_model_that_answers_for_other_rows_is_refused(shape: Any, got: str) -> None:
+    x = np.arange(66.0).reshape(33, 2)
+    with pytest.raises(DataError, match=f"must answer once for each row; .*{got}"):
+        shaped(shape)(x)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("size", [1, 4, 20])
+def test_a_batch_of_one_row_is_not_special_to_a_model_that_squeezes(width: int, size: int) -> None:
+    x = np.arange(9.0 * width).reshape(9, width)
+    assert (shaped(np.squeeze, size)(x) == x.squeeze()).all()
+    assert shaped(np.squeeze, size)(x[:1]).shape == x[:2].squeeze()[:1].shape
+
+
+def test_answers_of_different_shapes_are_named() -> None:
+    x = np.arange(9.0)[:, None]
+    with pytest.raises(DataError, match=r"differ in shape from batch to batch: a row has \[\(1,\)\] and then \[\(\)\]"):
+        shaped(lambda x: x if len(x) == 4 else x[:, 0], 4)(x)
+
+
+def test_no_rows_are_answered_without_the_model_where_its_output_is_known() -> None:
+    state = replace(LEARNER.initial_state(0), output=OutputSpec((("float32", (2,)),)))
+    job = PredictJob.of(Shaped(shape=None), state, 4)
+    assert job(np.zeros((0, 0))).shape == (0, 2)

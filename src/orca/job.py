@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 import cloudpickle
+import numpy as np
 
 from orca.core.checkpoints import Keeper
 from orca.core.columns import concatenate
@@ -22,7 +23,7 @@ from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epoc
 from orca.core.metrics import Metric
 from orca.core.pulse import Pulse
 from orca.core.source import Rows
-from orca.core.tree import cut_rows, rows_of
+from orca.core.tree import cut_rows, flatten, map_tree, rows_of
 from orca.core.world import World
 from orca.errors import DataError
 
@@ -122,11 +123,12 @@ class PredictJob:
 
     def __call__(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
-        predictor = self._predictor()
         rows, size = rows_of(x), self.batch_size
+        if not rows and self.output is not None:  # the rows' shapes may be unknown where there are none
+            return self.output.example(0)
+        predictor = self._predictor()
         cuts = range(0, rows, size) if rows else range(1)
-        parts = [predictor.predict(cut_rows(x, slice(at, at + size))) for at in cuts]
-        return concatenate(parts)
+        return concatenate([_answer(predictor, cut_rows(x, slice(at, at + size))) for at in cuts])
 
     def _predictor(self) -> Predictor:
         """Return the restored model, which is then the one that answered last."""
@@ -137,6 +139,39 @@ class PredictJob:
             predictor.restore(state)
         _restored[self.key] = (predictor, size)
         return cast(Predictor, predictor)
+
+
+def _answer(predictor: Predictor, x: Any) -> Any:
+    """Return one answer for each row of a batch.
+
+    A model that drops dimensions of size 1 drops that of the rows, too, where there is one row: it is asked with two.
+
+    Raises:
+        DataError: The model answers for another number of rows.
+    """
+    rows, output = rows_of(x), predictor.predict(x)
+    if rows == 1 and _answered(output) != {1}:
+        output = cut_rows(predictor.predict(map_tree(_twice, x)), slice(0, 1))
+    if _answered(output) != {rows}:
+        shapes = [np.shape(head) for head in flatten(output)[0]]
+        raise DataError(
+            f"the model must answer once for each row; for {rows} row(s) it returned {_listed(shapes)}. "
+            "Let its outputs have the rows as their first dimension, as many as its inputs have."
+        )
+    return output
+
+
+def _answered(output: Any) -> set[int | None]:
+    """Return for how many rows there are answers; None for an output without rows."""
+    return {np.shape(head)[0] if np.ndim(head) else None for head in flatten(output)[0]}
+
+
+def _twice(leaf: Any) -> Any:
+    return np.repeat(leaf, 2, axis=0)
+
+
+def _listed(shapes: list[tuple[int, ...]]) -> str:
+    return " and ".join(f"an array of shape {shape}" for shape in shapes) or "nothing"
 
 
 def _make_room(size: int) -> None:

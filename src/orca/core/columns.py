@@ -91,7 +91,18 @@ def _is_missing(cell: Any) -> bool:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Join trees of arrays along their rows."""
-    structure = flatten(parts[0])[1]
-    leaves = [flatten(part)[0] for part in parts]
-    return unflatten(structure, [np.concatenate(column) for column in zip(*leaves, strict=True)])
+    """Join trees of arrays along their rows.
+
+    Raises:
+        DataError: Their structures or the shapes of their rows differ.
+    """
+    flat = [flatten(part) for part in parts]
+    structure = flat[0][1]
+    for leaves, other in flat[1:]:
+        one, two = ([np.shape(leaf)[1:] for leaf in found] for found in (flat[0][0], leaves))
+        if other != structure or one != two:
+            raise DataError(
+                f"the model's answers differ in shape from batch to batch: a row has {one} and then {two}. "
+                "Let it answer for every row in one shape."
+            )
+    return unflatten(structure, [np.concatenate(column) for column in zip(*(leaves for leaves, _ in flat), strict=True)])

@@ -844,7 +844,8 @@ class TorchLearner:
             net.eval()
         try:
             with torch.no_grad(), self._autocast():
-                self.runner.batch = listed(self.place.features(self.sample))
+                # Twice, as a model that drops dimensions of size 1 drops that of a single row, too.
+                self.runner.batch = listed(self.place.features(twice(self.sample)))
                 self.answer(self.runner)
         except Exception:
             if self.hands_on:  # the first of the user's models need not be one that answers for rows of training

@@ -50,7 +50,7 @@ class Place:
 
     def _tensor(self, leaf: Any, cast: bool) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._move(leaf)
+            return self._move(leaf.to(self.precision) if cast and leaf.is_floating_point() else leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             raise DataError(
@@ -95,7 +95,13 @@ def single(parts: list[Any]) -> Any:
 
 def twice(tree: Any) -> Any:
     """Return every row of a tree twice: batch norm needs two."""
-    return None if tree is None else map_tree(lambda leaf: np.repeat(np.asarray(at_home(leaf)), 2, axis=0), tree)
+    return None if tree is None else map_tree(_twice, tree)
+
+
+def _twice(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return at_home(leaf).repeat_interleave(2, dim=0)
+    return np.repeat(np.asarray(leaf), 2, axis=0)
 
 
 def pieces_of(batch: Batch, pieces: int) -> list[Batch]:
@@ -142,6 +148,15 @@ def full(leaf: Any) -> Any:
 
 
 def to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array, half precision as single precision."""
+    """Return a tensor as an array, half precision as single precision.
+
+    Raises:
+        DataError: It is no tensor.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        raise DataError(
+            f"a model must answer with tensors, or tuples, lists and dicts of them; got {type(leaf).__name__} among its "
+            "outputs. Leave it out of what forward returns (attention without weights, for one, returns None)."
+        )
     array: np.ndarray = full(leaf.detach()).cpu().numpy()
     return array
