@@ -699,10 +699,21 @@ class Estimator:
                 f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
             )
         named = weight if isinstance(weight, str) else None
-        columns = Columns(_names(features), _names(labels), _names(outputs), named)
+        columns = Columns(
+            _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), named
+        )
         serialize = bool(OrcaContext.serialize_data_creator)
         config = dict(self.config)
-        return DataSpec(columns, labelled, batch_size, config, serialize, weighted=bool(weight))
+        return DataSpec(
+            columns,
+            labelled,
+            batch_size,
+            config,
+            serialize,
+            seed=self.seed,
+            weighted=bool(weight),
+            numbers=getattr(self.learner, "numbers", False),
+        )
 
 
 def same_kind(source: Source, valid: Source) -> Source:
@@ -719,8 +730,14 @@ def same_kind(source: Source, valid: Source) -> Source:
     return valid
 
 
-def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
-    return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = () if columns is None else tuple(columns) if isinstance(columns, list | tuple) else (columns,)
+    wrong = [name for name in names if not isinstance(name, str | int | tuple)]  # pandas has numbers and tuples, too
+    if wrong:
+        raise ArgumentError(
+            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
+        )
+    return names  # type: ignore[return-value]
 
 
 def listed(things: Any) -> list[Any]:

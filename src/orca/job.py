@@ -130,6 +130,11 @@ class PredictJob:
         cuts = range(0, rows, size) if rows else range(1)
         return concatenate([_answer(predictor, cut_rows(x, slice(at, at + size))) for at in cuts])
 
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs, as far as it can tell."""
+        takes = getattr(self._predictor(), "takes", None)
+        return takes is None or bool(takes(x))
+
     def _predictor(self) -> Predictor:
         """Return the restored model, which is then the one that answered last."""
         predictor, size = _restored.pop(self.key, (None, len(self.work)))

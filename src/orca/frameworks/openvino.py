@@ -376,6 +376,10 @@ class OpenvinoPredictor:
             ) from error
         self._make_queue()
 
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs: they are as many."""
+        return len(flatten(x)[0]) == len(self.signature.inputs)
+
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows: an array, or a list of arrays where the model has several outputs."""
         arrays, lead = self.signature.arrange(x, self.nested)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
-from orca.core.tree import flatten, map_tree
+from orca.core.tree import flatten, map_tree, same_form
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.book import LossBook, Part, refuse, together
@@ -80,6 +81,7 @@ class TorchLearner:
     hook: Callable[[], None] | None = None
     options: Options = field(default_factory=Options)
     callbacks: tuple[Any, ...] = ()
+    numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
 
     @classmethod
     def of(
@@ -645,10 +647,21 @@ class TorchLearner:
         self.place, self.criterion = Place.of(self.net, device), None
         self.average: AveragedModel | None = None
         self.hooks, self.runner = Hooks(self.callbacks), Runner(self, 0, 1)
+        self.given: State | None = state
         self.operator = self._operator(state)
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"config": self.config})
             self.hooks("before_pred_epoch", self.runner)
+
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs: the form is that of training, else its forward takes so many."""
+        if self.given is not None and self.given.input is not None:
+            return same_form(flatten(x)[1], self.given.input.structure)
+        try:
+            inspect.signature(self.net.forward).bind(*listed(x))
+        except (TypeError, ValueError):
+            return False
+        return True
 
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""

@@ -155,8 +155,9 @@ def to_numpy(leaf: torch.Tensor) -> np.ndarray:
     """
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
-            f"a model must answer with tensors, or tuples, lists and dicts of them; got {type(leaf).__name__} among its "
-            "outputs. Leave it out of what forward returns (attention without weights, for one, returns None)."
+            "a model must answer with tensors, or tuples, lists and dicts of them; "
+            f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
+            "weights, for one, returns None)."
         )
     array: np.ndarray = full(leaf.detach()).cpu().numpy()
     return array
