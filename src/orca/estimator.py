@@ -73,6 +73,7 @@ class Estimator:
         self.history = RunHistory()
         self._summaries: Summaries | None = None
         self._state: State | None = None
+        self._seen: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
 
     default_backend = "spark"
     squeezes = False  # whether answers lose their dimensions of size 1, as those of older releases did
@@ -656,6 +657,7 @@ class Estimator:
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""
+        self._seen = given, output
         if self._state is not None:
             self._state.input = self._state.input or given
             self._state.output = self._state.output or output
@@ -664,6 +666,7 @@ class Estimator:
         """Return the state to answer with: the trained one, or the weights training would begin with."""
         if self._state is None:
             self._state = self.learner.initial_state(self.seed)
+            self._learn_rows(*self._seen)
         return self._state
 
     @staticmethod

@@ -42,6 +42,8 @@ def output_names(columns: Columns, heads: int) -> tuple[str, ...]:
         DataError: Another number of output_cols was given.
     """
     if columns.outputs:
+        if len(set(columns.outputs)) != len(columns.outputs):
+            raise DataError(f"output_cols names a column twice: {list(columns.outputs)}. Name each output once.")
         if len(columns.outputs) != heads:
             raise DataError(
                 f"the model has {heads} output(s), but output_cols names {len(columns.outputs)}: "
