@@ -24,7 +24,7 @@ from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Shards, Source
 from orca.core.triggers import EveryEpoch, trigger_of
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.history import RunHistory
-from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
 from orca.summary import Summaries
 
@@ -73,6 +73,8 @@ class Estimator:
         self.history = RunHistory()
         self._summaries: Summaries | None = None
         self._state: State | None = None
+        # The last job of predict, with the outline of its model, and the model itself, which must live as long.
+        self._answering: tuple[bytes | None, PredictJob, Any] | None = None
         self._seen: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
 
     default_backend = "spark"
@@ -680,8 +682,12 @@ class Estimator:
         return str(given[0])
 
     def _answers(self, learner: Any, spec: DataSpec) -> PredictJob:
-        """Return the job that answers for blocks of rows."""
-        return PredictJob.of(learner, self._current(), spec.batch_size or DEFAULT_BATCH)
+        """Return the job that answers for blocks of rows: that of the last call where the model is as it was."""
+        state, size = self._current(), spec.batch_size or DEFAULT_BATCH
+        outline = outline_of(learner, state)
+        if self._answering is None or outline is None or self._answering[0] != outline:
+            self._answering = outline, PredictJob.of(learner, state, size), (learner, state)
+        return replace(self._answering[1], batch_size=size, output=state.output)
 
     def _spec(
         self,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -137,13 +139,50 @@ class PredictJob:
 
     def _predictor(self) -> Predictor:
         """Return the restored model, which is then the one that answered last."""
-        predictor, size = _restored.pop(self.key, (None, len(self.work)))
+        gpu = _given_gpu()
+        key = (self.key, gpu)
+        predictor, size = _restored.pop(key, (None, len(self.work)))
         if predictor is None:
             _make_room(size)
             predictor, state = cloudpickle.loads(self.work)
+            if gpu is not None:
+                predictor.gpu = gpu
             predictor.restore(state)
-        _restored[self.key] = (predictor, size)
+        _restored[key] = (predictor, size)
         return cast(Predictor, predictor)
+
+
+def outline_of(predictor: Predictor, state: State) -> bytes | None:
+    """Return what tells a changed model from one that is as it was, without reading the numbers in its tensors.
+
+    A tensor counts its changes. Outlines may be compared while what they are of is alive; None where there is none.
+    """
+    sketch = io.BytesIO()
+    try:
+        _Outline(sketch).dump((predictor, state.for_answers()))
+    except Exception:  # what cannot be pickled is named where it has to travel
+        return None
+    return hashlib.sha256(sketch.getbuffer()).digest()
+
+
+class _Outline(cloudpickle.Pickler):  # type: ignore[misc]
+    """A pickler that writes of a tensor only which one it is, and how often it was changed."""
+
+    def persistent_id(self, thing: Any) -> Any:
+        if not hasattr(thing, "detach"):
+            return None
+        try:
+            return id(thing), thing._version
+        except (AttributeError, RuntimeError):  # torch counts no changes of what was made in inference mode
+            return None
+
+
+def _given_gpu() -> str | None:
+    """Return the GPU that Spark gave the task that runs here. Ray shows a task no other GPUs than its own."""
+    pyspark = sys.modules.get("pyspark")
+    context = None if pyspark is None else pyspark.TaskContext.get()
+    given = None if context is None else context.resources().get("gpu")
+    return str(given.addresses[0]) if given is not None and given.addresses else None
 
 
 def _answer(predictor: Predictor, x: Any) -> Any:
@@ -215,7 +254,7 @@ def _keeper(learner: Any, plan: FitPlan, world: World) -> Iterator[Keeper | None
 
 
 _KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled
-_restored: dict[str, tuple[Any, int]] = {}  # the model that answered last is the last
+_restored: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that answered last is the last
 
 
 def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:

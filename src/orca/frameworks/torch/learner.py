@@ -44,6 +44,7 @@ from orca.frameworks.torch.steps import Steps, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
 from orca.frameworks.torch.tensors import (
     Place,
+    answering_device,
     call,
     copied,
     device_of,
@@ -82,6 +83,7 @@ class TorchLearner:
     options: Options = field(default_factory=Options)
     callbacks: tuple[Any, ...] = ()
     numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
+    gpu = None  # the number of the GPU to answer on, where a cluster gave this process one
 
     @classmethod
     def of(
@@ -641,7 +643,7 @@ class TorchLearner:
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = answering_device(self.gpu)
         state = self._fetched(state)
         self.nets = [net.to(device).eval() for net in listed(self.build(state))]
         self.place, self.criterion = Place.of(self.net, device), None

@@ -78,6 +78,14 @@ def device_of(world: World) -> torch.device:
     return torch.device("cpu")
 
 
+def answering_device(given: str | None) -> torch.device:
+    """Return the GPU with the number that was given, else the first, else the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return torch.device("cpu")
+    return torch.device("cuda", int(given) if given and given.isdigit() and int(given) < count else 0)
+
+
 def call(module: nn.Module, x: Any) -> Any:
     """Call a model: several features are its arguments."""
     return module(*x) if isinstance(x, tuple | list) else module(x)
