@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -348,3 +350,47 @@ def test_no_rows_are_answered_without_the_model_where_its_output_is_known() -> N
     state = replace(LEARNER.initial_state(0), output=OutputSpec((("float32", (2,)),)))
     job = PredictJob.of(Shaped(shape=None), state, 4)
     assert job(np.zeros((0, 0))).shape == (0, 2)
+
+
+GIVEN_GPU = """
+import os, pathlib
+import numpy as np, torch
+from pyspark.sql import SparkSession
+from orca import Estimator
+from orca.errors import DataError
+from orca.frameworks.torch import learner
+
+script = pathlib.Path("gpus.sh").resolve()
+script.write_text('#!/bin/sh\\necho \\'{"name": "gpu", "addresses": ["5"]}\\'\\n')
+script.chmod(0o755)
+session = (
+    SparkSession.builder.master("local-cluster[1,1,1024]")
+    .config("spark.worker.resource.gpu.amount", 1)
+    .config("spark.worker.resource.gpu.discoveryScript", str(script))
+    .config("spark.executor.resource.gpu.amount", 1)
+    .config("spark.task.resource.gpu.amount", 1)
+    .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    .getOrCreate()
+)
+
+class Told(learner.TorchLearner):
+    def predict(self, x):
+        return np.full(len(x), int(self.gpu))
+
+est = Estimator.from_torch(model=torch.nn.Linear(1, 1), backend="spark")
+est.learner = Told(est.learner.model)
+df = session.range(3).selectExpr("array(float(id)) as x")
+print([row.prediction for row in est.predict(df, feature_cols="x").collect()])
+session.stop()
+try:
+    est.predict(df, feature_cols="x")
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.full
+def test_a_task_of_spark_answers_on_the_gpu_it_was_given(run_program: Any) -> None:
+    told = run_program(GIVEN_GPU, {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    assert "[5, 5, 5]" in told.stdout
+    assert "this DataFrame belongs to a Spark session that was stopped" in told.stdout
