@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,34 +79,6 @@ def column_array(column: Any, name: str) -> np.ndarray:
     return array_of(column, f"column {name!r}")
 
 
-def arrays_of(tree: Any, what: str = "an array of the data") -> Any:
-    """Return a tree with arrays as its leaves; a list of numbers, or of lists of them, is one array, too.
-
-    Raises:
-        DataError: A leaf cannot be an array of one shape without holes: see `array_of`.
-
-    >>> arrays_of(([[1, 2], [3, 4]], {"y": [0, 1]}))
-    (array([[1, 2],
-           [3, 4]]), {'y': array([0, 1])})
-    """
-    if isinstance(tree, dict):
-        return {key: arrays_of(part, what) for key, part in tree.items()}
-    if isinstance(tree, tuple | list) and not is_rows(tree):
-        parts = [arrays_of(part, what) for part in tree]
-        return parts if isinstance(tree, list) else tuple(parts)
-    return array_of(tree, what)
-
-
-def is_rows(thing: Any) -> bool:
-    """Say whether this is plain Python for an array: a list or tuple of numbers or texts, or a list of such."""
-    if not isinstance(thing, tuple | list) or not thing:
-        return False
-    first = thing[0]
-    return isinstance(first, bool | int | float | complex | str | bytes | np.generic) or (
-        isinstance(thing, list) and is_rows(first)
-    )
-
-
 def array_of(thing: Any, what: str) -> np.ndarray:
     """Return an array, a tensor of any library, a pandas object or plain rows as an array that every framework reads.
 
@@ -130,6 +102,36 @@ def array_of(thing: Any, what: str) -> np.ndarray:
     if array.dtype == object:
         return _stacked(array, what)
     return array.astype(_readable(array.dtype), copy=False)
+
+
+def arrays_of(tree: Any, what: str = "an array of the data", read: Callable[[Any, str], Any] = array_of) -> Any:
+    """Return a tree with arrays (or what `read` makes) as its leaves.
+
+    A list of numbers, or of such lists, is one array.
+
+    Raises:
+        DataError: A leaf cannot be an array of one shape without holes: see `array_of`.
+
+    >>> arrays_of(([[1, 2], [3, 4]], {"y": [0, 1]}))
+    (array([[1, 2],
+           [3, 4]]), {'y': array([0, 1])})
+    """
+    if isinstance(tree, dict):
+        return {key: arrays_of(part, what, read) for key, part in tree.items()}
+    if isinstance(tree, tuple | list) and not is_rows(tree):
+        parts = [arrays_of(part, what, read) for part in tree]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return read(tree, what)
+
+
+def is_rows(thing: Any) -> bool:
+    """Say whether this is plain Python for an array: a list or tuple of numbers or texts, or a list of such."""
+    if not isinstance(thing, tuple | list) or not thing:
+        return False
+    first = thing[0]
+    return isinstance(first, bool | int | float | complex | str | bytes | np.generic) or (
+        isinstance(thing, list) and is_rows(first)
+    )
 
 
 def _strided(tensor: Any, what: str) -> Any:
@@ -164,6 +166,8 @@ def _readable(dtype: np.dtype) -> np.dtype:
 def _stacked(array: np.ndarray, what: str) -> np.ndarray:
     """Return an array of objects as one of texts, or as the array of its cells."""
     flat = array.reshape(-1)
+    if not array.ndim:
+        raise DataError(f"{what} holds {type(array.item()).__name__} objects. Turn them into numbers first.")
     if any(_is_missing(cell) for cell in flat):
         raise _missing(what)
     if len(flat) and isinstance(flat[0], str | bytes):
@@ -220,6 +224,5 @@ def concatenate(parts: Sequence[Any]) -> Any:
                 f"the model's answers differ in shape from batch to batch: a row has {one} and then {two}. "
                 "Let it answer for every row in one shape."
             )
-    return unflatten(
-        structure, [np.concatenate(column) for column in zip(*(leaves for leaves, _ in flat), strict=True)]
-    )
+    heads = zip(*(leaves for leaves, _ in flat), strict=True)
+    return unflatten(structure, [np.concatenate(parts) for parts in heads])

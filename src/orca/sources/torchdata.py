@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from orca.core.columns import arrays_of, concatenate, is_rows, single
+from orca.core.columns import array_of, arrays_of, concatenate, single
 from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Items, Rows, Shards
@@ -98,7 +98,7 @@ class Reading:
 
     def split(self, batch: Any) -> tuple[Any, Any]:
         """Return (x, y) of a batch, y tied to weights where there are some."""
-        return split_batch(_read(batch), self.columns, self.weighted)
+        return split_batch(arrays_of(batch, _BATCH, _read), self.columns, self.weighted)
 
     def inputs(self, batch: Any, task: Callable[[Any], Any]) -> Any:
         """Return what a model answers for, of a batch that may come with labels and weights."""
@@ -386,10 +386,6 @@ def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str
     return drawn
 
 
-def _read(tree: Any) -> Any:
-    """Return a batch with its dense tensors as they are and all else as arrays."""
-    if isinstance(tree, dict):
-        return {key: _read(part) for key, part in tree.items()}
-    if isinstance(tree, tuple | list) and not is_rows(tree):
-        return tuple(map(_read, tree))
-    return tree if isinstance(tree, torch.Tensor) and tree.layout is torch.strided else arrays_of(tree, _BATCH)
+def _read(leaf: Any, what: str) -> Any:
+    """Return dense tensors as they are, all else as arrays."""
+    return leaf if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else array_of(leaf, what)
