@@ -391,7 +391,7 @@ def test_names_of_inputs_are_kept_and_dicts_meet_them_by_name(tmp_path: Path) ->
         for x in ({"a": a, "b": b}, {"b": b, "a": a}):
             assert close(predictor.predict(x), a - 2 * b)
         for wrong in ({"a": a, "B": b}, {"a": a}, {"x": a, "b": b}):
-            with pytest.raises(DataError, match=r"the model's inputs are called \['., '.'\]; the data has \["):
+            with pytest.raises(DataError, match=r"the model's inputs are called \['.', '.'\]; the data has \["):
                 predictor.predict(wrong)
     with pytest.raises(ArgumentError, match=r"Named does not take the sample \(a tuple of 2\): .*in the form that"):
         convert(Named(), (row, row), str(tmp_path / "no.xml"))
