@@ -310,6 +310,51 @@ def test_predictions_before_a_fit_are_those_of_the_first_weights() -> None:
     assert made.fit((X, Y), batch_size=4) == estimator().fit((X, Y), batch_size=4)
 
 
+class Scaled(nn.Linear):
+    """Multiply by a number that is no weight."""
+
+    scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+def test_a_model_is_packed_again_only_where_it_changed() -> None:
+    model = Scaled(3, 2)
+    made = estimator(model=model)
+    made.predict(X)  # the first pickling of a class that travels by value leaves a note in it
+    first = made.predict(X)
+    packed = made._answering[1].work  # type: ignore[index]
+    assert (made.predict(X, batch_size=3) == first).all()
+    assert made._answering[1].work is packed  # type: ignore[index]
+    model.scale = 2.0
+    np.testing.assert_allclose(made.predict(X), first * 2, rtol=1e-6)
+    for weights in made.get_state_dict()["models"][0].values():
+        weights.mul_(2)
+    np.testing.assert_allclose(made.predict(X), first * 4, rtol=1e-6)
+    made.load_state_dict({name: torch.zeros_like(value) for name, value in model.state_dict().items()})
+    assert not made.predict(X).any()
+    made.fit((X, Y), batch_size=4)
+    assert made.predict(X).any()
+
+
+def test_a_model_that_answers_with_none_is_told() -> None:
+    class Attention(nn.MultiheadAttention):
+        def forward(self, x: torch.Tensor) -> Any:  # type: ignore[override]
+            return super().forward(x, x, x, need_weights=False)
+
+    with pytest.raises(DataError, match="must answer with tensors, .* got NoneType among its outputs. Leave it out"):
+        estimator(model=Attention(4, 1)).predict(np.zeros((2, 3, 4), np.float32))
+
+
+def test_lists_and_tensors_train_and_are_answered() -> None:
+    wanted = estimator()
+    wanted.fit((X, Y), batch_size=4)
+    made = estimator()
+    made.fit((X.tolist(), torch.from_numpy(Y)), batch_size=4)
+    np.testing.assert_allclose(made.predict(X.tolist()), wanted.predict(torch.from_numpy(X)), rtol=1e-5)
+
+
 def test_predictions_after_a_fit_are_those_of_the_trained_model() -> None:
     made = estimator()
     made.fit((X, Y), batch_size=4)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -16,7 +18,7 @@ from orca.core.learner import FitPlan, OutputSpec, State
 from orca.core.metrics import MAE
 from orca.core.plan import Plan
 from orca.core.source import Shards
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
@@ -245,7 +247,7 @@ def test_models_that_take_turns_are_restored_once_and_the_oldest_is_let_go(monke
             assert (job(x) == answer).all()
     assert Counting.restored == 3
     jobs[0](x)  # so that 1 is the one that answered longest ago
-    gone, kept = (weakref.ref(job_module._restored[job.key][0]) for job in (jobs[1], jobs[0]))
+    gone, kept = (weakref.ref(job_module._restored[job.key, None][0]) for job in (jobs[1], jobs[0]))
     jobs[3](x)
     assert Counting.restored == 4 and gone() is None and kept() is not None
     jobs[0](x)
@@ -261,7 +263,7 @@ def test_large_models_are_kept_only_while_they_fit(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         for job in (one, two):
             job(x)
-            assert list(job_module._restored) == [job.key]
+            assert list(job_module._restored) == [(job.key, None)]
     assert Counting.restored == 4
 
 
@@ -297,3 +299,98 @@ def test_a_model_that_cannot_travel_is_named() -> None:
     learner.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(ArgumentError, match=r"the model cannot be sent to the workers: TypeError"):
         PredictJob.of(learner, LEARNER.initial_state(0), 4)
+
+
+@dataclass
+class Shaped(LinearLearner):
+    """Answer with what a function makes of a batch."""
+
+    features: int = 1
+    shape: Any = None
+
+    def predict(self, x: Any) -> Any:
+        return self.shape(np.asarray(x))
+
+
+def shaped(shape: Any, size: int = 20) -> PredictJob:
+    return PredictJob.of(Shaped(shape=shape), LEARNER.initial_state(0), size)
+
+
+@pytest.mark.parametrize(
+    ("shape", "got"),
+    [
+        (lambda x: x[:7], r"for 20 row\(s\) it returned an array of shape \(7, 2\)"),
+        (lambda x: np.repeat(x, 2, axis=0), r"for 20 row\(s\) it returned an array of shape \(40, 2\)"),
+        (lambda x: x.mean(), r"for 20 row\(s\) it returned an array of shape \(\)"),
+        (lambda x: (x, x[:1]), r"an array of shape \(20, 2\) and an array of shape \(1, 2\)"),
+        (lambda x: (), r"for 20 row\(s\) it returned nothing"),
+    ],
+)
+def test_a_model_that_answers_for_other_rows_is_refused(shape: Any, got: str) -> None:
+    x = np.arange(66.0).reshape(33, 2)
+    with pytest.raises(DataError, match=f"must answer once for each row; .*{got}"):
+        shaped(shape)(x)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("size", [1, 4, 20])
+def test_a_batch_of_one_row_is_not_special_to_a_model_that_squeezes(width: int, size: int) -> None:
+    x = np.arange(9.0 * width).reshape(9, width)
+    assert (shaped(np.squeeze, size)(x) == x.squeeze()).all()
+    assert shaped(np.squeeze, size)(x[:1]).shape == x[:2].squeeze()[:1].shape
+
+
+def test_answers_of_different_shapes_are_named() -> None:
+    x = np.arange(9.0)[:, None]
+    with pytest.raises(DataError, match=r"differ in shape from batch to batch: a row has \[\(1,\)\] and then \[\(\)\]"):
+        shaped(lambda x: x if len(x) == 4 else x[:, 0], 4)(x)
+
+
+def test_no_rows_are_answered_without_the_model_where_its_output_is_known() -> None:
+    state = replace(LEARNER.initial_state(0), output=OutputSpec((("float32", (2,)),)))
+    job = PredictJob.of(Shaped(shape=None), state, 4)
+    assert job(np.zeros((0, 0))).shape == (0, 2)
+
+
+GIVEN_GPU = """
+import os, pathlib
+import numpy as np, torch
+from pyspark.sql import SparkSession
+from orca import Estimator
+from orca.errors import DataError
+from orca.frameworks.torch import learner
+
+script = pathlib.Path("gpus.sh").resolve()
+script.write_text('#!/bin/sh\\necho \\'{"name": "gpu", "addresses": ["5"]}\\'\\n')
+script.chmod(0o755)
+session = (
+    SparkSession.builder.master("local-cluster[1,1,1024]")
+    .config("spark.worker.resource.gpu.amount", 1)
+    .config("spark.worker.resource.gpu.discoveryScript", str(script))
+    .config("spark.executor.resource.gpu.amount", 1)
+    .config("spark.task.resource.gpu.amount", 1)
+    .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    .getOrCreate()
+)
+
+class Told(learner.TorchLearner):
+    def predict(self, x):
+        return np.full(len(x), int(self.gpu))
+
+est = Estimator.from_torch(model=torch.nn.Linear(1, 1), backend="spark")
+est.learner = Told(est.learner.model)
+df = session.range(3).selectExpr("array(float(id)) as x")
+print([row.prediction for row in est.predict(df, feature_cols="x").collect()])
+session.stop()
+try:
+    est.predict(df, feature_cols="x")
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.full
+def test_a_task_of_spark_answers_on_the_gpu_it_was_given(run_program: Any) -> None:
+    told = run_program(GIVEN_GPU, {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    assert "[5, 5, 5]" in told.stdout
+    assert "this DataFrame belongs to a Spark session that was stopped" in told.stdout

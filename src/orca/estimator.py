@@ -24,7 +24,7 @@ from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Shards, Source
 from orca.core.triggers import EveryEpoch, trigger_of
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.history import RunHistory
-from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
 from orca.summary import Summaries
 
@@ -73,6 +73,9 @@ class Estimator:
         self.history = RunHistory()
         self._summaries: Summaries | None = None
         self._state: State | None = None
+        # The last job of predict, with the outline of its model, and the model itself, which must live as long.
+        self._answering: tuple[bytes | None, PredictJob, Any] | None = None
+        self._seen: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
 
     default_backend = "spark"
     squeezes = False  # whether answers lose their dimensions of size 1, as those of older releases did
@@ -664,6 +667,7 @@ class Estimator:
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""
+        self._seen = given, output
         if self._state is not None:
             self._state.input = self._state.input or given
             self._state.output = self._state.output or output
@@ -672,6 +676,7 @@ class Estimator:
         """Return the state to answer with: the trained one, or the weights training would begin with."""
         if self._state is None:
             self._state = self.learner.initial_state(self.seed)
+            self._learn_rows(*self._seen)
         return self._state
 
     @staticmethod
@@ -685,8 +690,12 @@ class Estimator:
         return str(given[0])
 
     def _answers(self, learner: Any, spec: DataSpec) -> PredictJob:
-        """Return the job that answers for blocks of rows."""
-        return PredictJob.of(learner, self._current(), spec.batch_size or DEFAULT_BATCH)
+        """Return the job that answers for blocks of rows: that of the last call where the model is as it was."""
+        state, size = self._current(), spec.batch_size or DEFAULT_BATCH
+        outline = outline_of(learner, state)
+        if self._answering is None or outline is None or self._answering[0] != outline:
+            self._answering = outline, PredictJob.of(learner, state, size), (learner, state)
+        return replace(self._answering[1], batch_size=size, output=state.output)
 
     def _spec(
         self,
@@ -707,10 +716,21 @@ class Estimator:
                 f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
             )
         named = weight if isinstance(weight, str) else None
-        columns = Columns(_names(features), _names(labels), _names(outputs), named)
+        columns = Columns(
+            _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), named
+        )
         serialize = bool(OrcaContext.serialize_data_creator)
         config = dict(self.config)
-        return DataSpec(columns, labelled, batch_size, config, serialize, weighted=bool(weight))
+        return DataSpec(
+            columns,
+            labelled,
+            batch_size,
+            config,
+            serialize,
+            seed=self.seed,
+            weighted=bool(weight),
+            numbers=getattr(self.learner, "numbers", False),
+        )
 
 
 def same_kind(source: Source, valid: Source) -> Source:
@@ -727,8 +747,14 @@ def same_kind(source: Source, valid: Source) -> Source:
     return valid
 
 
-def _names(columns: Sequence[str] | str | None) -> tuple[str, ...]:
-    return () if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = () if columns is None else tuple(columns) if isinstance(columns, list | tuple) else (columns,)
+    wrong = [name for name in names if not isinstance(name, str | int | tuple)]  # pandas has numbers and tuples, too
+    if wrong:
+        raise ArgumentError(
+            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
+        )
+    return names  # type: ignore[return-value]
 
 
 def listed(things: Any) -> list[Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 import cloudpickle
+import numpy as np
 
 from orca.core.checkpoints import Keeper
 from orca.core.columns import concatenate
@@ -22,7 +25,7 @@ from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epoc
 from orca.core.metrics import Metric
 from orca.core.pulse import Pulse
 from orca.core.source import Rows
-from orca.core.tree import cut_rows, rows_of
+from orca.core.tree import cut_rows, flatten, map_tree, rows_of
 from orca.core.world import World
 from orca.errors import DataError
 
@@ -122,21 +125,97 @@ class PredictJob:
 
     def __call__(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
-        predictor = self._predictor()
         rows, size = rows_of(x), self.batch_size
+        if not rows and self.output is not None:  # the rows' shapes may be unknown where there are none
+            return self.output.example(0)
+        predictor = self._predictor()
         cuts = range(0, rows, size) if rows else range(1)
-        parts = [predictor.predict(cut_rows(x, slice(at, at + size))) for at in cuts]
-        return concatenate(parts)
+        return concatenate([_answer(predictor, cut_rows(x, slice(at, at + size))) for at in cuts])
+
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs, as far as it can tell."""
+        takes = getattr(self._predictor(), "takes", None)
+        return takes is None or bool(takes(x))
 
     def _predictor(self) -> Predictor:
         """Return the restored model, which is then the one that answered last."""
-        predictor, size = _restored.pop(self.key, (None, len(self.work)))
+        gpu = _given_gpu()
+        key = (self.key, gpu)
+        predictor, size = _restored.pop(key, (None, len(self.work)))
         if predictor is None:
             _make_room(size)
             predictor, state = cloudpickle.loads(self.work)
+            if gpu is not None:
+                predictor.gpu = gpu
             predictor.restore(state)
-        _restored[self.key] = (predictor, size)
+        _restored[key] = (predictor, size)
         return cast(Predictor, predictor)
+
+
+def outline_of(predictor: Predictor, state: State) -> bytes | None:
+    """Return what tells a changed model from one that is as it was, without reading the numbers in its tensors.
+
+    A tensor counts its changes. Outlines may be compared while what they are of is alive; None where there is none.
+    """
+    sketch = io.BytesIO()
+    try:
+        _Outline(sketch).dump((predictor, state.for_answers()))
+    except Exception:  # what cannot be pickled is named where it has to travel
+        return None
+    return hashlib.sha256(sketch.getbuffer()).digest()
+
+
+class _Outline(cloudpickle.Pickler):  # type: ignore[misc]
+    """A pickler that writes of a tensor only which one it is, and how often it was changed."""
+
+    def persistent_id(self, thing: Any) -> Any:
+        if not hasattr(thing, "detach"):
+            return None
+        try:
+            return id(thing), thing._version
+        except (AttributeError, RuntimeError):  # torch counts no changes of what was made in inference mode
+            return None
+
+
+def _given_gpu() -> str | None:
+    """Return the GPU that Spark gave the task that runs here. Ray shows a task no other GPUs than its own."""
+    pyspark = sys.modules.get("pyspark")
+    context = None if pyspark is None else pyspark.TaskContext.get()
+    given = None if context is None else context.resources().get("gpu")
+    return str(given.addresses[0]) if given is not None and given.addresses else None
+
+
+def _answer(predictor: Predictor, x: Any) -> Any:
+    """Return one answer for each row of a batch.
+
+    A model that drops dimensions of size 1 drops that of the rows, too, where there is one row: it is asked with two.
+
+    Raises:
+        DataError: The model answers for another number of rows.
+    """
+    rows, output = rows_of(x), predictor.predict(x)
+    if rows == 1 and _answered(output) != {1}:
+        output = cut_rows(predictor.predict(map_tree(_twice, x)), slice(0, 1))
+    if _answered(output) != {rows}:
+        shapes = [np.shape(head) for head in flatten(output)[0]]
+        raise DataError(
+            f"the model must answer once for each row; for {rows} row(s) it returned {_listed(shapes)}. "
+            "Let its outputs have the rows as their first dimension, as many as its inputs have."
+        )
+    return output
+
+
+def _answered(output: Any) -> set[int | None]:
+    """Return for how many rows there are answers; None for an output without rows."""
+    return {np.shape(head)[0] if np.ndim(head) else None for head in flatten(output)[0]}
+
+
+def _twice(leaf: Any) -> Any:
+    return np.repeat(leaf, 2, axis=0)
+
+
+def _listed(shapes: list[tuple[int, ...]]) -> str:
+    return " and ".join(f"an array of shape {shape}" for shape in shapes) or "nothing"
 
 
 def _make_room(size: int) -> None:
@@ -175,7 +254,7 @@ def _keeper(learner: Any, plan: FitPlan, world: World) -> Iterator[Keeper | None
 
 
 _KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled
-_restored: dict[str, tuple[Any, int]] = {}  # the model that answered last is the last
+_restored: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that answered last is the last
 
 
 def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -280,3 +281,32 @@ def test_half_precision_and_small_integers_are_widened() -> None:
     assert [widened(np.ones(2, kind)).dtype.name for kind in ("int8", "uint8", "uint16", "uint32", "bool")] == [
         *("int16", "int16", "int32", "int64", "bool")
     ]
+
+
+VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+
+
+def vectors(rows: list[tuple[Any, ...] | None]) -> pa.Array:
+    cells = [None if row is None else dict(zip(VECTOR, row, strict=True)) for row in rows]
+    return pa.array(cells, pa.struct(list(VECTOR.items())))
+
+
+def test_vectors_dense_and_sparse_are_rows() -> None:
+    dense, sparse = (1, None, None, [1.0, 2.0, 3.0]), (0, 3, [0, 2], [4.0, 5.0])
+    empty = (0, 3, [], [])
+    assert to_numpy(vectors([dense, dense]), "v").tolist() == [[1, 2, 3]] * 2
+    mixed = vectors([empty, dense, sparse, dense, sparse, empty])
+    wanted = [[0, 0, 0], [1, 2, 3], [4, 0, 5], [1, 2, 3], [4, 0, 5], [0, 0, 0]]
+    assert to_numpy(mixed, "v").tolist() == wanted
+    assert to_numpy(mixed.slice(2, 3), "v").tolist() == wanted[2:5]
+    assert to_numpy(pa.chunked_array([mixed, vectors([sparse])]), "v").tolist() == [*wanted, [4, 0, 5]]
+    assert to_numpy(vectors([sparse, empty]), "v").tolist() == [[4, 0, 5], [0, 0, 0]]
+
+
+def test_vectors_that_make_no_batch_are_named() -> None:
+    with pytest.raises(DataError, match="column 'v' holds rows of different lengths: 3 and 4"):
+        to_numpy(vectors([(0, 3, [0], [1.0]), (0, 4, [0], [1.0])]), "v")
+    with pytest.raises(DataError, match="column 'v' holds rows of different lengths: 3 and 2"):
+        to_numpy(vectors([(0, 3, [0], [1.0]), (1, None, None, [1.0, 2.0])]), "v")
+    with pytest.raises(DataError, match=r"column 'v' holds 1 null\(s\)"):
+        to_numpy(vectors([(0, 3, [0], [1.0]), None]), "v")

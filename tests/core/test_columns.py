@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,15 @@ def test_an_empty_column_has_no_rows() -> None:
 def test_concatenate_joins_trees_along_rows() -> None:
     whole = concatenate([{"a": np.zeros((2, 3)), "b": (np.ones(2),)}, {"a": np.zeros((1, 3)), "b": (np.ones(1),)}])
     assert whole["a"].shape == (3, 3) and whole["b"][0].tolist() == [1, 1, 1]
+
+
+def test_objects_that_are_no_numbers_are_named() -> None:
+    with pytest.raises(DataError, match="column 'd' holds Decimal objects. Turn them into numbers first"):
+        column_array(pd.Series([decimal.Decimal(1), decimal.Decimal(2)], dtype=object), "d")
+    assert column_array(pd.Series([1, 2**40], dtype=object), "n").tolist() == [1, 2**40]
+    assert column_array(pd.Series([b"a", b"b"], dtype=object), "b").tolist() == [b"a", b"b"]
+
+
+def test_answers_of_different_structure_are_not_joined() -> None:
+    with pytest.raises(DataError, match="the model's answers differ in shape from batch to batch"):
+        concatenate([{"a": np.zeros(2)}, (np.zeros(2),)])

@@ -79,6 +79,20 @@ def test_lists_of_arrays_are_several_inputs(tmp_path: Path) -> None:
         assert close(largest, vector.max(axis=1, keepdims=True))
 
 
+def test_dicts_meet_the_inputs_by_name(tmp_path: Path) -> None:
+    number, vector = two_inputs(7)
+    est = estimator(two_headed(), tmp_path)
+    for data in (
+        {"vector": vector, "number": number},
+        {"x": {"vector": vector, "number": number}},
+        {"x": [number, vector]},
+    ):
+        assert close(est.predict(data)[0], number[:, None] + vector)
+    for wrong in ({"vectr": vector, "number": number}, {"x": number, "vector": vector}):
+        with pytest.raises(DataError, match=r"the model's inputs are called \['number', 'vector'\]; the data has"):
+            est.predict(wrong)
+
+
 def test_pandas_gets_columns(tmp_path: Path) -> None:
     number, vector = two_inputs(7)
     frame = pd.DataFrame({"id": range(7), "n": number, "v": list(vector)}, index=list("abcdefg"))
@@ -201,7 +215,7 @@ def test_xshards_of_several_inputs_get_a_list_of_predictions(spark: Any, tmp_pat
     shards = XShards.partition({"x": [number[:, None], vector]}, num_shards=2)
     found = estimator(two_headed(), tmp_path).predict(shards).collect()
     assert close(np.concatenate([shard["prediction"][0] for shard in found]), number[:, None] + vector)
-    assert close(np.concatenate([shard["prediction"][1] for shard in found]), vector.max(axis=1))
+    assert close(np.concatenate([shard["prediction"][1] for shard in found]), vector.max(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("batch", [-1, 4])

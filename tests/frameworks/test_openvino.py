@@ -369,6 +369,36 @@ def test_torch_model_of_two_inputs_and_two_outputs_answers_alike(tmp_path: Path)
     check_conversion(model, sample, answer, str(tmp_path / "model.xml"))
 
 
+def test_names_of_inputs_are_kept_and_dicts_meet_them_by_name(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Named(torch.nn.Module):
+        def forward(self, inputs: dict[str, Any]) -> Any:
+            return inputs["a"] - 2 * inputs["b"]
+
+    class Two(torch.nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return a - 2 * b
+
+    class Odd(torch.nn.Module):
+        def forward(self, a: Any) -> Any:
+            return torch.special.bessel_j0(a)
+
+    a, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.ones((3, 2), np.float32)
+    row = np.zeros((1, 2), np.float32)
+    for model, sample in ((Named(), {"b": row, "a": row}), (Two(), (row, row))):
+        predictor = predictor_of(convert(model, sample, str(tmp_path / "model.xml")))
+        for x in ({"a": a, "b": b}, {"b": b, "a": a}):
+            assert close(predictor.predict(x), a - 2 * b)
+        for wrong in ({"a": a, "B": b}, {"a": a}, {"x": a, "b": b}):
+            with pytest.raises(DataError, match=r"the model's inputs are called \['.', '.'\]; the data has \["):
+                predictor.predict(wrong)
+    with pytest.raises(ArgumentError, match=r"Named does not take the sample \(a tuple of 2\): .*in the form that"):
+        convert(Named(), (row, row), str(tmp_path / "no.xml"))
+    with pytest.raises(ArgumentError, match=r"cannot convert this Odd: .*operations: aten::special_bessel_j0\.$"):
+        convert(Odd(), row, str(tmp_path / "no.xml"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_keras_models_answer_alike(tmp_path: Path, library: str) -> None:
@@ -424,7 +454,9 @@ def test_conversion_writes_both_files_or_nothing(tmp_path: Path) -> None:
     for model in (Fixed(), Drawn()):
         with pytest.raises(ArgumentError, match="the converted model does not answer as the model does|one answer for"):
             convert(model, sample, str(tmp_path / "new" / "wrong.xml"))
-    with pytest.raises(ArgumentError, match="OpenVINO cannot convert this Broken: .*"):
+    with pytest.raises(
+        ArgumentError, match=r"this Broken does not take the sample \(an array of shape .*TypeError: no such thing"
+    ):
         convert(Broken(), sample, str(tmp_path / "new" / "wrong.xml"))
     with pytest.raises(ArgumentError, match="only torch modules and Keras models can be converted; got a str"):
         convert("model", sample, str(tmp_path / "new" / "wrong.xml"))

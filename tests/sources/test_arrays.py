@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from orca.core.engine import Settings
 from orca.core.feed import Feed
+from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec
 from orca.core.tree import flatten, map_tree
 from orca.errors import ArgumentError, DataError
+from orca.job import PredictJob
 from orca.registry import source_of
 from orca.sources.arrays import ArraySource, PandasSource
 from orca.testing import ThreadEngine
@@ -120,7 +123,7 @@ def test_features_and_labels_must_be_told_apart(data: Any) -> None:
         source_of(data, spec())
 
 
-@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], 5, "file.csv", (A, [1, 2]), {}, np.float32(3), (np.array(3), A)])
+@pytest.mark.parametrize("data", [5, "file.csv", (A, object()), {}, np.float32(3), (np.array(3), A), []])
 def test_other_things_are_refused_with_what_is_taken(data: Any) -> None:
     with pytest.raises(
         ArgumentError, match="data of type .* is not supported. Pass numpy arrays, pandas, a torch Dataset"
@@ -293,3 +296,73 @@ def test_a_missing_weight_column_is_named_with_the_nearest() -> None:
 def test_where_labels_alone_are_named_the_features_are_the_dict_of_the_rest() -> None:
     source = source_of({"a": A, "b": B, "c": B + 1}, spec(labels=["c"]))
     assert list(source.x) == ["a", "b"] and source.y.tolist() == (B + 1).tolist()
+
+
+# What else is an array
+
+
+def same(one: Any, other: Any) -> None:
+    assert one.dtype == other.dtype and one.shape == other.shape and (one == other).all()
+
+
+def test_tensors_lists_and_series_are_arrays() -> None:
+    x, y = A.astype(np.float64), np.arange(7)
+    for data in (
+        (torch.from_numpy(x), torch.from_numpy(y)),
+        (x.tolist(), y.tolist()),
+        [x.tolist(), y.tolist()],
+        {"x": torch.from_numpy(x).requires_grad_(), "y": pd.Series(y, dtype="Int64")},
+        (pd.DataFrame(x), pd.Series(y)),
+        (x.astype(">f8"), y.astype(">i8")),
+        (x.astype(np.longdouble), y),
+        (np.ma.masked_array(x), y),
+    ):
+        source = source_of(data, spec())
+        same(source.x, x)
+        same(source.y, y)
+    same(source_of(torch.ones(3, 2, dtype=torch.bfloat16), spec(labelled=False)).x, np.ones((3, 2), np.float32))
+    same(source_of([[1.0, 2.0], [3.0, 4.0]], spec(labelled=False)).x, np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.ma.masked_array(A, A > 3), r"an array of the data has missing values. .*a masked array's by filled\(\)"),
+        (pd.Series([1, None] * 3 + [1], dtype="Int64"), "an array of the data has missing values"),
+        (pd.Series([1, None] * 3 + [1], dtype="Float64"), "an array of the data has missing values"),
+        (torch.eye(7).to_sparse(), r"is a sparse tensor \(sparse_coo\), whose rows .* Call to_dense\(\)"),
+        ([[1.0, 2.0], [3.0]] * 3 + [[1.0]], "the rows of an array of the data differ in shape"),
+    ],
+)
+def test_arrays_with_holes_are_refused(x: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        source_of((x, B), spec())
+
+
+def test_columns_with_holes_or_of_one_name_are_refused() -> None:
+    for kind in ("Int64", "Float64", "boolean", "double[pyarrow]", "str"):
+        frame = pd.DataFrame({"a": pd.Series([1, None], dtype=kind), "y": [0, 1]})
+        with pytest.raises(DataError, match="column 'a' has missing values"):
+            source_of(frame, spec("a", labels=["y"]))
+    twice = pd.DataFrame([[1, 2, 0]], columns=["a", "a", "y"])
+    with pytest.raises(DataError, match=r"there are 2 columns 'a' in \['a', 'a', 'y'\]. Rename one of them"):
+        source_of(twice, spec("a", labels=["y"]))
+
+
+def test_text_and_dates_are_refused_at_the_door_of_a_model_of_numbers() -> None:
+    frame = pd.DataFrame({"t": ["a", "b"], "d": pd.to_datetime(["2020-01-01", "2020-01-02"]), "y": [0, 1]})
+    for name, kind in (("t", "text"), ("d", "dates")):
+        numbers = replace(spec(name, labels=["y"]), numbers=True)
+        with pytest.raises(DataError, match=f"column '{name}' holds {kind}, and this model takes numbers alone. Turn"):
+            source_of(frame, numbers)
+        source_of(frame, spec(name, labels=["y"]))
+    with pytest.raises(DataError, match="an array of the data holds text, and this model takes numbers alone"):
+        source_of((np.array(["a", "b"]), np.zeros(2)), replace(spec(), numbers=True))
+
+
+def test_an_empty_frame_with_arrays_in_its_cells_is_answered() -> None:
+    state = State(output=OutputSpec((("float32", (1,)),)))
+    frame = pd.DataFrame({"row": pd.Series([], dtype=object)})
+    task = PredictJob.of(None, state, 4)  # type: ignore[arg-type]
+    answer = source_of(frame, spec("row", labelled=False)).answer(task, ThreadEngine(2))
+    assert list(answer.columns) == ["row", "prediction"] and len(answer) == 0

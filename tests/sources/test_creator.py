@@ -204,7 +204,7 @@ def test_a_batch_sampler_makes_steps_of_the_whole_batch_size(whole: bool, ranks:
         return DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), batch_size, False))
 
     assert steps_of(source_of(creator, spec(4, whole)), ranks) == [STEPS, STEPS]
-    np.testing.assert_array_equal(source_of(creator, spec(4)).answer(lambda x: x, ThreadEngine(ranks)), X)
+    np.testing.assert_array_equal(source_of(creator, spec(4)).answer(Single(lambda x: x), ThreadEngine(ranks)), X)
 
 
 @dataclass(frozen=True)
@@ -235,13 +235,15 @@ def test_what_a_creator_makes_may_have_weights(creator: Any) -> None:
     source = source_of(creator, DataSpec(batch_size=4, weighted=True))
     told = ThreadEngine(2).run(ReadWeights(), source.shards(2), Settings(20))
     assert sorted(pair for rank in told for pair in rank) == [(y, y / 4) for y in ROWS.tolist()]
-    answers = source_of(creator, DataSpec(batch_size=4, labelled=False, weighted=True)).answer(doubled, ThreadEngine(2))
+    answers = source_of(creator, DataSpec(batch_size=4, labelled=False, weighted=True)).answer(
+        Single(doubled), ThreadEngine(2)
+    )
     np.testing.assert_array_equal(answers, X * 2)
 
 
 def test_arrays_with_weights_are_answered_without_a_word_of_them() -> None:
     source = source_of(lambda config: (X, ROWS, ROWS / 4), DataSpec(batch_size=4, labelled=False))
-    np.testing.assert_array_equal(source.answer(doubled, ThreadEngine(2)), X * 2)
+    np.testing.assert_array_equal(source.answer(Single(doubled), ThreadEngine(2)), X * 2)
 
 
 def doubled(x: Any) -> Any:
@@ -336,12 +338,25 @@ class Pretending(ThreadEngine):
         return super().map(task, pieces)
 
 
+@dataclass(frozen=True)
+class Single:
+    """Be a task whose model takes one input."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(x)
+
+    def takes(self, x: Any) -> bool:
+        return not isinstance(x, tuple | list)
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictions_are_in_the_order_of_the_data_and_made_on_the_workers(kind: str, ranks: int) -> None:
     engine = Pretending(ranks)
     before = random.getstate(), np.random.get_state()[1].tolist()
-    answer = source_of(KINDS[kind], DataSpec(labelled=False, batch_size=4)).answer(lambda x: x * 2, engine)
+    answer = source_of(KINDS[kind], DataSpec(labelled=False, batch_size=4)).answer(Single(lambda x: x * 2), engine)
     np.testing.assert_array_equal(answer, X * 2)
     assert engine.pieces == ranks
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
@@ -349,13 +364,15 @@ def test_predictions_are_in_the_order_of_the_data_and_made_on_the_workers(kind: 
 
 def test_a_shuffled_loader_answers_in_the_order_of_its_dataset() -> None:
     for creator in (lambda config, batch_size: loader_of(batch_size, shuffle=True), lambda config: DATA):
-        answer = source_of(creator, DataSpec(labelled=False, batch_size=4)).answer(lambda x: x * 2, ThreadEngine(2))
+        answer = source_of(creator, DataSpec(labelled=False, batch_size=4)).answer(
+            Single(lambda x: x * 2), ThreadEngine(2)
+        )
         np.testing.assert_array_equal(answer, X * 2)
 
 
 def test_fewer_rows_than_workers_are_answered() -> None:
     source = source_of(lambda: (X[:2], ROWS[:2]), DataSpec(labelled=False))
-    np.testing.assert_array_equal(source.answer(lambda x: x * 2, ThreadEngine(5)), X[:2] * 2)
+    np.testing.assert_array_equal(source.answer(Single(lambda x: x * 2), ThreadEngine(5)), X[:2] * 2)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "tf.data"])
@@ -364,4 +381,4 @@ def test_nothing_to_predict_is_said(kind: str) -> None:
         return (X[:0], ROWS[:0]) if kind == "arrays" else of_tf(config, batch_size).take(0)
 
     with pytest.raises(DataError, match="there are no rows to predict: what 'nothing' returned is empty"):
-        source_of(nothing, DataSpec(labelled=False)).answer(lambda x: x, ThreadEngine(2))
+        source_of(nothing, DataSpec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))

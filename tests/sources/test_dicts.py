@@ -92,6 +92,6 @@ def test_a_model_of_a_dict_is_trained_and_answered_with_shards(spark: Any) -> No
     shards = XShards.partition({"x": {"a": A, "b": B}, "y": Y}, num_shards=3)
     assert made.fit(shards, batch_size=4)[0]["num_samples"] == N
     net = made.get_model().eval()
-    expected = net({"a": torch.from_numpy(A), "b": torch.from_numpy(B)}).detach().numpy()[:, 0]
+    expected = net({"a": torch.from_numpy(A), "b": torch.from_numpy(B)}).detach().numpy()
     answered = np.concatenate([shard["prediction"] for shard in made.predict(shards, batch_size=4).collect()])
     np.testing.assert_allclose(answered, expected, rtol=1e-5, atol=1e-6)

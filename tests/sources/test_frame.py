@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
+import pickle
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from pyspark.ml.linalg import DenseVector, SparseVector, Vectors, VectorUDT
+from pyspark.ml.linalg import DenseVector, Matrices, MatrixUDT, SparseVector, Vectors, VectorUDT
 from pyspark.sql import types as T
 from torch import nn
 
@@ -25,10 +26,10 @@ from orca.core.feed import Feed
 from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec
 from orca.core.tree import flatten
-from orca.errors import DataError, WorkerFailed
+from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
-from orca.sources.frame import FrameSource, PredictTask
+from orca.sources.frame import DescribeTask, FrameSource, PredictTask
 from orca.testing import ThreadEngine
 
 N = 11
@@ -251,6 +252,7 @@ def heads(x: Any) -> Any:
     return {"score": x[:, :1], "grid": grid, "more": (number.astype(np.int64), number > 3, number.astype(np.uint8))}
 
 
+HEAD = OutputSpec((("int64", ()),))
 HEADS = OutputSpec((("float64", (1,)), ("float64", (2, 2)), ("int64", ()), ("bool", ()), ("uint8", ())))
 
 
@@ -337,7 +339,7 @@ def test_the_model_sees_full_batches_whatever_the_record_batches(sizes: list[int
     cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
     batches = [pa.record_batch([to_arrow(np.arange(10)[cut]), to_arrow(x[cut])], ["id", "x"]) for cut in cuts]
     job = PredictJob.of(Seen(), State(payload={"models": []}), rows)
-    task = PredictTask(job, ("x",), ("id", "x", "sum", "seen", "twice"), rows, ("float32",) * 3)
+    task = PredictTask(job, ("x",), (1,), ("id", "x", "sum", "seen", "twice"), rows, ("float32",) * 3)
     made = list(task(iter(batches)))
     assert [batch.num_rows for batch in made] == [size for size in sizes if size]
     answer = pa.Table.from_batches(made).to_pydict()
@@ -355,7 +357,7 @@ def test_record_batches_wait_no_longer_than_it_takes_to_fill_a_batch() -> None:
             taken.append(number)
             yield pa.record_batch([to_arrow(np.full((3, 1), number, np.float32))], ["x"])
 
-    made = PredictTask(lambda x: x, ("x",), ("x", "y"), 4, ("float32",))(batches())
+    made = PredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(batches())
     for number in range(6):
         assert next(made).to_pydict()["y"] == [number] * 3
         assert len(taken) <= number + 3
@@ -364,7 +366,7 @@ def test_record_batches_wait_no_longer_than_it_takes_to_fill_a_batch() -> None:
 def test_rows_of_different_lengths_in_two_record_batches_are_named() -> None:
     batches = [pa.record_batch([to_arrow(np.zeros((3, width)))], ["x"]) for width in (2, 5)]
     with pytest.raises(DataError, match="column 'x' holds rows of different lengths: 2 and 5"):
-        list(PredictTask(lambda x: x, ("x",), ("x", "y"), 4, ("float32",))(iter(batches)))
+        list(PredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(iter(batches)))
 
 
 def test_batches_go_across_the_record_batches_of_a_task_on_spark(spark: Any) -> None:
@@ -393,6 +395,119 @@ def test_outputs_of_half_precision_arrive_as_the_schema_says(spark: Any, known: 
     name = "double" if known == "float64" else "float"
     assert answer.drop("x").schema.simpleString() == f"struct<prediction_0:array<{name}>,prediction_1:{name}>"
     assert [(r.prediction_0, r.prediction_1) for r in answer.collect()] == [([i / 2, 1], i / 2) for i in range(5)]
+
+
+class Squeezed(nn.Module):
+    """Drop all dimensions of size 1, that of a single row, too."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x.squeeze(), x[:, :1].squeeze()
+
+
+def squeezing() -> Estimator:
+    return Estimator.from_torch(model=Squeezed(), backend="spark")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_model_that_squeezes_is_answered_whatever_the_rows(spark: Any, rows: int) -> None:
+    frame = spark.range(0, rows, 1, 2).selectExpr("array(float(id), 1f) as x")
+    answer = squeezing().predict(frame, feature_cols="x", batch_size=2)
+    assert answer.drop("x").schema.simpleString() == "struct<prediction_0:array<float>,prediction_1:float>"
+    assert [(r.prediction_0, r.prediction_1) for r in answer.collect()] == [([i, 1], i) for i in range(rows)]
+
+
+def test_the_look_at_the_first_rows_reads_all_it_is_given() -> None:
+    batches = iter([pa.record_batch([to_arrow(np.arange(2))], ["x"]) for _ in range(3)])
+    (told,) = DescribeTask(lambda x: x[:, None], ("x",))(batches)
+    assert pickle.loads(told.to_pydict()["output"][0]) == OutputSpec((("int64", (1,)),))
+    assert next(batches, None) is None  # what a task leaves unread costs its Python worker
+
+
+def test_evaluating_teaches_the_schema(spark: Any) -> None:
+    frame = spark.range(0, 9, 1, 2).selectExpr("array(float(id), 1f) as x", "float(id) as y")
+    estimator = Estimator.from_torch(model=nn.Linear(2, 1), loss=nn.MSELoss(), backend="spark")
+    estimator.evaluate(frame, feature_cols=["x"], label_cols=["y"])
+    answer, jobs = jobs_of(spark, lambda: estimator.predict(frame, feature_cols=["x"]))
+    assert jobs == 0 and answer.schema["prediction"].dataType == T.FloatType()
+
+
+PASSING = (("m", MatrixUDT()), ("v", VectorUDT()))
+
+
+def test_vectors_pass_as_they_were(spark: Any) -> None:
+    given = [Vectors.sparse(5, {1: 0.5, 4: float("inf")}), Vectors.dense([1.0, 2.0]), None, Vectors.sparse(2, {})]
+    about = {"ml_attr": {"num_attrs": 5}}
+    matrix = Matrices.dense(2, 1, [1.0, 2.0])
+    kinds = [
+        T.StructField("x", VectorUDT(), True, about),
+        T.StructField("m", MatrixUDT()),
+        T.StructField("v", VectorUDT()),
+    ]
+    seen = Vectors.sparse(3, {0: 2.0})
+    frame = spark.createDataFrame([(x, matrix, seen) for x in given], T.StructType(kinds)).coalesce(1)
+    task = Task(lambda x: x.sum(axis=1), OutputSpec((("float64", ()),)))
+    answer = source_of(frame, spec(["v"], (), labelled=False)).answer(task, None)
+    rows = answer.collect()
+    assert [r.x for r in rows] == given and [type(r.x) for r in rows] == [type(x) for x in given]
+    assert all((r.m, r.v, r.prediction) == (matrix, seen, 2.0) and type(r.v) is SparseVector for r in rows)
+    assert answer.schema["x"].metadata == about
+
+
+def test_columns_of_one_name_pass_by_their_places(spark: Any) -> None:
+    left = spark.range(0, 4, 1, 2).selectExpr("id", "array(id, 1) as x")
+    frame = left.crossJoin(spark.range(10, 11).selectExpr("id", "id as ID", "id as `a.b`"))
+    task = Task(lambda x: x[:, 0] * 2, OutputSpec((("int64", ()),)))
+    answer = source_of(frame, spec(["x"], (), labelled=False)).answer(task, None)
+    assert answer.columns == ["id", "x", "id", "ID", "a.b", "prediction"]
+    assert sorted(tuple(r) for r in answer.collect()) == [(i, [i, 1], 10, 10, 10, 2 * i) for i in range(4)]
+    with pytest.raises(DataError, match=r"there are 2 columns 'id' in .* Rename one of them"):
+        source_of(frame, spec(["id"], (), labelled=False))
+    assert source_of(frame, spec(["ID"], (), labelled=False)).answer(Task(lambda x: x), None).first().prediction == 10
+
+
+@dataclass
+class Watched:
+    """Be a DataFrame that counts how often its schema is read: through Spark Connect each reading copies all of it."""
+
+    frame: Any
+    reads: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.reads += name in ("schema", "columns", "dtypes")
+        return getattr(self.frame, name)
+
+
+def test_the_schema_is_read_once_whatever_the_columns(spark: Any) -> None:
+    wide = Watched(spark.range(3).selectExpr("id", *(f"id + {i} as c{i}" for i in range(50))))
+    source = FrameSource(wide, spec(["id", "c7"], (), labelled=False))  # type: ignore[arg-type]
+    answer = source.answer(Task(lambda x: x[0] + x[1], HEAD), None)
+    assert wide.reads == 1
+    assert [r.prediction for r in answer.collect()] == [7, 9, 11]
+
+
+def test_a_name_is_taken_as_spark_compares_names(spark: Any) -> None:
+    task = Task(lambda x: x, HEAD)
+    source = source_of(spark.range(3).selectExpr("id", "id as Prediction"), spec(["id"], (), labelled=False))
+    with pytest.raises(DataError, match="has the column 'Prediction' already"):
+        source.answer(task, None)
+    with pytest.raises(DataError, match=r"output_cols names a column twice: \['p', 'p'\]"):
+        source_of(spark.range(3), spec(["id"], (), labelled=False, outputs=["p", "p"])).answer(task, None)
+
+
+def test_what_no_task_can_take_is_refused_in_words(spark: Any) -> None:
+    months = spark.range(3).selectExpr("id", "make_ym_interval(1, 2) as months")
+    with pytest.raises(DataError, match="column 'months' has the type interval year to month, which cannot pass"):
+        source_of(months, spec(["id"], (), labelled=False)).answer(Task(lambda x: x, HEAD), None)
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(DataError, match="a streaming DataFrame has no end. Write it to a table first"):
+        source_of(stream, spec(["value"], ["value"]))
+    with pytest.raises(DataError, match="cannot look at the rows of a streaming DataFrame. Fit or evaluate first"):
+        source_of(stream, spec(["value"], (), labelled=False)).answer(Task(lambda x: x), None)
+    assert source_of(stream, spec(["value"], (), labelled=False)).answer(Task(lambda x: x, HEAD), None).isStreaming
+    with pytest.raises(ArgumentError, match="feature_cols must be names of columns; got Column .*Pass its name"):
+        squeezing().predict(stream, feature_cols=[stream.value])
+    with pytest.raises(DataError, match="there is no column 1; the data has"):
+        squeezing().predict(stream, feature_cols=[1])  # type: ignore[list-item]
 
 
 # Weights
@@ -492,7 +607,9 @@ def test_fewer_rows_than_workers_train_and_wrong_cells_are_told_on_spark(spark: 
     assert (stats["num_samples"], stats["batch_count"]) == (1, 1)
     with pytest.raises(WorkerFailed, match=r"column 'holey' holds . null\(s\)"):
         estimator.fit(frame, feature_cols=["holey"], label_cols=["int"])
-    with pytest.raises(WorkerFailed, match="a torch model cannot take values of type .*StringIndexer or a cast"):
+    with pytest.raises(
+        DataError, match="column 'text' holds text, and this model takes numbers alone. .*StringIndexer"
+    ):
         estimator.evaluate(frame.fillna("none"), feature_cols=["text"], label_cols=["int"])
 
 

@@ -274,3 +274,11 @@ def _train(model: torch.nn.Module, x: np.ndarray, y: np.ndarray, epochs: int) ->
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(torch.from_numpy(x)), torch.from_numpy(y)).backward()
         optimizer.step()
+
+
+def test_text_is_refused_at_the_door_of_a_model_of_numbers() -> None:
+    data = ray.data.from_items([{"name": str(i), "y": float(i)} for i in range(3)])
+    spec = DataSpec(Columns(("name",), ("y",)), numbers=True)
+    with pytest.raises(DataError, match="column 'name' holds text, and this model takes numbers alone"):
+        source_of(data, spec)
+    source_of(data, DataSpec(Columns(("name",), ("y",))))

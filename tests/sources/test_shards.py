@@ -14,8 +14,10 @@ from torch import nn
 from orca import Estimator, XShards
 from orca.core.engine import Settings
 from orca.core.feed import Feed
+from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec
 from orca.errors import DataError, WorkerFailed
+from orca.job import PredictJob
 from orca.registry import source_of
 from orca.sources.shards import Predicted, ShardsSource, read_shard
 from orca.testing import ThreadEngine
@@ -139,7 +141,7 @@ def test_predictions_are_added_to_a_shard_in_its_own_kind() -> None:
     shard = {"x": A, "y": B, "more": "kept"}
     answered = Predicted(heads, Columns())(shard)
     assert answered["more"] == "kept"
-    assert answered["prediction"]["sum"].tolist() == A.sum(axis=1).tolist()
+    assert answered["prediction"]["sum"].tolist() == A.sum(axis=1, keepdims=True).tolist()  # as arrays are answered
     np.testing.assert_array_equal(answered["prediction"]["twice"], A * 2)
     assert "prediction" not in shard
     frame = as_frame(shard)
@@ -147,6 +149,23 @@ def test_predictions_are_added_to_a_shard_in_its_own_kind() -> None:
     assert named["s"].tolist() == A.sum(axis=1).tolist()
     assert [cell.tolist() for cell in named["t"]] == (A * 2).tolist()
     assert list(frame.columns) == ["pair", "one", "label"]
+
+
+def test_nothing_in_a_shard_is_overwritten_by_a_prediction() -> None:
+    shard = {"x": A, "prediction": B}
+    with pytest.raises(
+        DataError, match=r"the shards have the key 'prediction' already. Name another with output_cols="
+    ):
+        Predicted(lambda x: x, Columns())(shard)
+    with pytest.raises(DataError, match="the shards have the key 'x' already"):
+        Predicted(lambda x: x, Columns(outputs=("x",)))(shard)
+    assert set(Predicted(lambda x: x, Columns(outputs=("again",)))(shard)) == {"x", "prediction", "again"}
+
+
+def test_an_empty_shard_with_arrays_in_its_cells_is_answered() -> None:
+    task = PredictJob.of(None, State(output=OutputSpec((("float32", (1,)),))), 4)  # type: ignore[arg-type]
+    empty = Predicted(task, Columns(("pair",)))(as_frame({"x": A[:0], "y": B[:0]}))
+    assert list(empty.columns) == ["pair", "one", "label", "prediction"] and len(empty) == 0
 
 
 class TwoInputs(nn.Module):
@@ -177,7 +196,7 @@ def test_shards_train_and_are_answered_in_their_order(spark: Any) -> None:
     answered = estimator.predict(shards)
     assert [set(shard) for shard in answered.collect()] == [{"x", "y", "prediction"}] * 3
     np.testing.assert_array_equal(np.concatenate([shard["y"] for shard in answered.collect()]), B)
-    got = np.concatenate([shard["prediction"] for shard in answered.collect()])
+    got = np.concatenate([shard["prediction"] for shard in answered.collect()])[:, 0]
     assert got.tolist() == pytest.approx(expected, rel=1e-5)
     in_frames = estimator.predict(frames, feature_cols=["pair", "one"], output_cols="guess").collect()
     assert pd.concat(in_frames)["guess"].tolist() == pytest.approx(expected, rel=1e-5)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -13,6 +13,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -28,6 +29,8 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from frameworks.torch.alone import AloneEngine
+from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
 from orca.core.pulse import Pulse
@@ -542,6 +545,19 @@ def test_batches_without_weights_are_named() -> None:
 # Answers
 
 
+@dataclass(frozen=True)
+class Single:
+    """Be a task whose model takes one input."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(x)
+
+    def takes(self, x: Any) -> bool:
+        return not isinstance(x, tuple | list)
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
     engine, expected = ThreadEngine(ranks), np.asarray(DATA.tensors[0]) * 2
@@ -555,14 +571,132 @@ def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
     kinds += [TensorDataset(DATA.tensors[0]), DataLoader(Packs(), batch_size=None)]
     kinds += [DataLoader(DATA, batch_sampler=Buckets()), DataLoader(Packs(), batch_size=None, shuffle=True)]
     for kind in kinds:
-        np.testing.assert_array_equal(source_of(kind, unlabelled).answer(lambda x: x * 2, engine), expected)
+        np.testing.assert_array_equal(source_of(kind, unlabelled).answer(Single(lambda x: x * 2), engine), expected)
 
 
 def test_several_features_reach_the_model_together() -> None:
-    three = TensorDataset(ROWS, ROWS + 1, ROWS + 2)
-    answer = source_of(three, spec(4, labelled=False)).answer(lambda x: (x[0] + x[1], x[1]), ThreadEngine(2))
+    two = TensorDataset(ROWS, ROWS + 1)
+    answer = source_of(two, spec(4, labelled=False)).answer(lambda x: (x[0] + x[1], x[1]), ThreadEngine(2))
     assert flatten(answer)[0][0].tolist() == (2 * ROWS + 1).tolist()
     assert len(answer) == 2
+
+
+class Alone(Estimator):
+    """Be an Estimator whose one rank runs in this process."""
+
+    engine = AloneEngine()  # type: ignore[assignment]
+
+
+class Difference(nn.Module):
+    """Take two inputs."""
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return one - other
+
+
+class Doubled(nn.Module):
+    """Take one input."""
+
+    def forward(self, one: torch.Tensor) -> torch.Tensor:
+        return one * 2
+
+
+@pytest.mark.parametrize("creator", [False, True])
+def test_an_item_is_cut_into_inputs_and_label_only_where_the_model_takes_fewer_things(creator: bool) -> None:
+    one, two, label, weights = (torch.arange(9.0) * factor for factor in (1, 3, 100, 1000))
+
+    def answer(model: type[nn.Module], *tensors: torch.Tensor, arrays: bool = False) -> list[float]:
+        data: Any = tuple(t.numpy() for t in tensors) if arrays else TensorDataset(*tensors)
+        estimator = Estimator.from_torch(model=model(), backend="local", workers_per_node=2)
+        return list(estimator.predict((lambda: data) if creator else data, batch_size=4))
+
+    for arrays in (False, True) if creator else (False,):
+        assert answer(Difference, one, two, arrays=arrays) == (one - two).tolist()
+        assert answer(Difference, one, two, label, arrays=arrays) == (one - two).tolist()
+        assert answer(Doubled, one, label, arrays=arrays) == (one * 2).tolist()
+        assert answer(Doubled, one, label, weights, arrays=arrays) == (one * 2).tolist()
+
+
+class Optional(nn.Linear):
+    """Take a second input, or not."""
+
+    def forward(self, one: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(one) + (0 if shift is None else shift)
+
+
+def test_a_trained_model_knows_its_inputs() -> None:
+    rows, label = torch.arange(9.0)[:, None], torch.zeros(9, 1)
+    estimator = Alone.from_torch(
+        model=Optional(1, 1),
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=0.0),
+        loss=nn.MSELoss(),
+        backend="local",
+    )
+    estimator.fit(TensorDataset(rows, label + 7), batch_size=4)
+    wanted = estimator.predict(rows.numpy())
+    np.testing.assert_array_equal(estimator.predict(TensorDataset(rows, label + 7)), wanted)
+
+
+def linear(seed: int = 0) -> Estimator:
+    return Alone.from_torch(
+        model=lambda config: nn.Linear(1, 1),
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=0.01),
+        loss=nn.MSELoss(),
+        backend="local",
+        seed=seed,
+    )
+
+
+def lists(items: list[Any]) -> Any:
+    return [[float(x)] for x, _ in items], [[float(y)] for _, y in items]
+
+
+def test_numbers_of_any_type_are_trained_and_answered_alike() -> None:
+    rows = torch.arange(9.0)[:, None]
+    plain = linear()
+    plain.fit(TensorDataset(rows, rows), batch_size=4)
+    wanted = plain.predict(TensorDataset(rows, rows))
+    for data in (
+        TensorDataset(rows.double(), rows),
+        TensorDataset(rows.bfloat16(), rows.bfloat16()),  # 0 to 8 have no digits to lose
+        DataLoader(TensorDataset(rows, rows), 4, shuffle=True, collate_fn=lists),
+    ):
+        estimator = linear()
+        estimator.fit(data, batch_size=4)
+        np.testing.assert_allclose(estimator.predict(data), wanted, rtol=1e-6)
+
+
+def test_sparse_tensors_are_refused_where_they_are_read() -> None:
+    rows = torch.eye(4).to_sparse()
+    data = DataLoader([(row, 0.0) for row in torch.eye(4).unbind()], 2, collate_fn=lambda items: (rows, rows))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"a batch of the dataset is a sparse tensor \(sparse_coo\).*Call to_dense"):
+        linear().predict(data)
+    with pytest.raises(DataError, match="a batch of the dataset is a sparse tensor"):
+        linear().fit(data)
+
+
+class Noise(IterableDataset):  # type: ignore[type-arg]
+    """Draw its rows."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(row, row) for row in torch.rand(6, 1)])
+
+
+def test_the_seed_reaches_an_iterable_dataset() -> None:
+    losses = []
+    for seed in (1, 1, 2):
+        estimator = linear(seed)
+        estimator.load_state_dict({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)})
+        losses.append(estimator.fit(Noise(), batch_size=6)[0]["train_loss"])
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_no_row_is_dropped_from_an_answer() -> None:
+    dropping = DataLoader(Stream(), batch_size=4, drop_last=True)
+    answer = source_of(dropping, spec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))
+    assert len(answer) == len(ROWS)
+    created = source_of(lambda: dropping, spec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))
+    np.testing.assert_array_equal(created, answer)
 
 
 def test_nothing_to_predict_is_said() -> None:

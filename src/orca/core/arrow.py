@@ -146,6 +146,8 @@ def _dense(array: pa.Array, name: str) -> np.ndarray:
     if _is_list(kind):
         values: np.ndarray = _dense(array.flatten(), name)
         return values.reshape(len(array), _list_length(array, name), *values.shape[1:])
+    if _is_vector(kind):
+        return _vectors(array, name)
     if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
         return _bytes(array, name)
     if kinds.is_decimal(kind):
@@ -157,6 +159,31 @@ def _dense(array: pa.Array, name: str) -> np.ndarray:
         f"column {name!r} is of type {kind}, which no model can be fed with. "
         "Select its fields as columns of their own, or turn it into numbers or arrays of numbers."
     )
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    """Say whether this is what Spark's ML vectors, dense and sparse, are made of."""
+    return kinds.is_struct(kind) and [field.name for field in kind] == ["type", "size", "indices", "values"]
+
+
+def _vectors(array: pa.StructArray, name: str) -> np.ndarray:
+    """Return vectors as rows; what a sparse one does not name is zero."""
+    sparse = np.flatnonzero(array.field("type").to_numpy(zero_copy_only=False) == 0)
+    if not len(sparse):
+        return _dense(array.field("values"), name)
+    dense = np.setdiff1d(np.arange(len(array)), sparse)
+    thin, full = (array.take(_from_memory(places, pa.int64())) for places in (sparse, dense))
+    whole = _dense(full.field("values"), name)
+    sizes = thin.field("size").to_numpy(zero_copy_only=False)
+    widths = [*sizes.tolist(), *([whole.shape[1]] if len(dense) else [])]
+    for width in widths:
+        if width != widths[0]:
+            raise _ragged(name, widths[0], width)
+    rows = np.zeros((len(array), widths[0]))
+    rows[dense] = whole if len(dense) else 0
+    counts = np.diff(_offsets(thin.field("indices")))
+    rows[np.repeat(sparse, counts), thin.field("indices").flatten()] = thin.field("values").flatten()
+    return rows
 
 
 def _is_list(kind: pa.DataType) -> bool:

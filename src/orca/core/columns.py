@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ def check_columns(columns: Columns, have: Sequence[str], verb: str = "this call"
     if not columns.features:
         raise DataError(f"{verb} needs feature_cols for tabular data; got columns {list(have)}. Pass feature_cols=[…].")
     for name in (*columns.features, *columns.labels):
+        if list(have).count(name) > 1:
+            raise DataError(f"there are {list(have).count(name)} columns {name!r} in {list(have)}. Rename one of them.")
         if name not in have:
-            near = difflib.get_close_matches(name, map(str, have), 1)
+            near = difflib.get_close_matches(str(name), map(str, have), 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise DataError(f"there is no column {name!r}; the data has {list(have)}.{hint}")
 
@@ -40,6 +42,8 @@ def output_names(columns: Columns, heads: int) -> tuple[str, ...]:
         DataError: Another number of output_cols was given.
     """
     if columns.outputs:
+        if len(set(columns.outputs)) != len(columns.outputs):
+            raise DataError(f"output_cols names a column twice: {list(columns.outputs)}. Name each output once.")
         if len(columns.outputs) != heads:
             raise DataError(
                 f"the model has {heads} output(s), but output_cols names {len(columns.outputs)}: "
@@ -72,17 +76,132 @@ def column_array(column: Any, name: str) -> np.ndarray:
     Raises:
         DataError: Cells are missing or differ in shape.
     """
-    array = np.asarray(column)
-    if array.dtype != object:
-        return array
-    if any(_is_missing(cell) for cell in array):
-        raise DataError(f"column {name!r} has missing values. Fill or drop them first (fillna, dropna).")
-    if len(array) and isinstance(array[0], str):
-        return array
+    return array_of(column, f"column {name!r}")
+
+
+def array_of(thing: Any, what: str) -> np.ndarray:
+    """Return an array, a tensor of any library, a pandas object or plain rows as an array that every framework reads.
+
+    Numbers come in the byte order of this machine; bfloat16 and smaller as float32, long doubles as float64.
+
+    Args:
+        thing: What to read.
+        what: What it is called in an error.
+
+    Raises:
+        DataError: Values are missing or masked, rows differ in shape, or it is a sparse tensor.
+    """
+    if hasattr(thing, "detach"):
+        thing = _strided(thing, what)
+    elif _holes(thing):
+        raise _missing(what)
     try:
-        return np.stack([np.asarray(cell) for cell in array]) if len(array) else np.zeros((0, 0))
+        array = np.asarray(thing)
     except ValueError as error:
-        raise DataError(f"the cells of column {name!r} differ in shape: {error}. Pad or cut them first.") from error
+        raise DataError(f"the rows of {what} differ in shape: {error}. Pad or cut them first.") from error
+    if array.dtype == object:
+        return _stacked(array, what)
+    return array.astype(_readable(array.dtype), copy=False)
+
+
+def arrays_of(tree: Any, what: str = "an array of the data", read: Callable[[Any, str], Any] = array_of) -> Any:
+    """Return a tree with arrays (or what `read` makes) as its leaves.
+
+    A list of numbers, or of such lists, is one array.
+
+    Raises:
+        DataError: A leaf cannot be an array of one shape without holes: see `array_of`.
+
+    >>> arrays_of(([[1, 2], [3, 4]], {"y": [0, 1]}))
+    (array([[1, 2],
+           [3, 4]]), {'y': array([0, 1])})
+    """
+    if isinstance(tree, dict):
+        return {key: arrays_of(part, what, read) for key, part in tree.items()}
+    if isinstance(tree, tuple | list) and not is_rows(tree):
+        parts = [arrays_of(part, what, read) for part in tree]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return read(tree, what)
+
+
+def is_rows(thing: Any) -> bool:
+    """Say whether this is plain Python for an array: a list or tuple of numbers or texts, or a list of such."""
+    if not isinstance(thing, tuple | list) or not thing:
+        return False
+    first = thing[0]
+    return isinstance(first, bool | int | float | complex | str | bytes | np.generic) or (
+        isinstance(thing, list) and is_rows(first)
+    )
+
+
+def _strided(tensor: Any, what: str) -> Any:
+    """Return a torch tensor that numpy can read."""
+    if str(tensor.layout) != "torch.strided":
+        kind = str(tensor.layout).removeprefix("torch.")
+        raise DataError(f"{what} is a sparse tensor ({kind}), whose rows cannot be dealt out. Call to_dense() on it.")
+    tensor = tensor.detach().cpu()
+    small = tensor.is_floating_point() and (tensor.element_size() == 1 or str(tensor.dtype) == "torch.bfloat16")
+    return tensor.float() if small else tensor
+
+
+def _holes(thing: Any) -> bool:
+    """Say whether values are masked, or missing in a type of pandas that numpy does not have."""
+    if isinstance(thing, np.ma.MaskedArray):
+        return bool(np.ma.getmaskarray(thing).any())
+    if not hasattr(thing, "isna"):
+        return False
+    kinds = [thing.dtype] if hasattr(thing, "dtype") else list(thing.dtypes)
+    return not all(isinstance(kind, np.dtype) for kind in kinds) and bool(np.asarray(thing.isna()).any())
+
+
+def _readable(dtype: np.dtype) -> np.dtype:
+    """Return the number type to read an array in."""
+    if dtype.kind == "V" and dtype.name.startswith(("bfloat", "float")):  # of ml_dtypes
+        return np.dtype(np.float32)
+    if dtype.char in "gG":
+        return np.dtype(np.float64 if dtype.kind == "f" else np.complex128)
+    return dtype.newbyteorder("=")
+
+
+def _stacked(array: np.ndarray, what: str) -> np.ndarray:
+    """Return an array of objects as one of texts, or as the array of its cells."""
+    flat = array.reshape(-1)
+    if not array.ndim:
+        raise DataError(f"{what} holds {type(array.item()).__name__} objects. Turn them into numbers first.")
+    if any(_is_missing(cell) for cell in flat):
+        raise _missing(what)
+    if len(flat) and isinstance(flat[0], str | bytes):
+        return array
+    if not len(flat):
+        return np.zeros((0, 0))
+    try:
+        return np.stack([array_of(cell, what) for cell in flat]).reshape(*array.shape, *np.shape(flat[0]))
+    except ValueError as error:
+        raise DataError(f"the cells of {what} differ in shape: {error}. Pad or cut them first.") from error
+
+
+def _missing(what: str) -> DataError:
+    return DataError(
+        f"{what} has missing values. Fill or drop them first (fillna, dropna), a masked array's by filled()."
+    )
+
+
+def check_numbers(array: np.ndarray, what: str) -> None:
+    """Check that an array is of numbers, for a model that takes nothing else.
+
+    Raises:
+        DataError: It is of texts or dates.
+    """
+    if array.dtype.kind in "OUSTmM":
+        raise not_numbers(what, "dates" if array.dtype.kind in "mM" else "text")
+
+
+def not_numbers(what: str, kind: str) -> DataError:
+    """Return the error for texts or dates that a model of numbers is given."""
+    return DataError(
+        f"{what} holds {kind}, and this model takes numbers alone. "
+        "Turn it into numbers first, for instance with StringIndexer or a cast."
+    )
 
 
 def _is_missing(cell: Any) -> bool:
@@ -91,7 +210,19 @@ def _is_missing(cell: Any) -> bool:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Join trees of arrays along their rows."""
-    structure = flatten(parts[0])[1]
-    leaves = [flatten(part)[0] for part in parts]
-    return unflatten(structure, [np.concatenate(column) for column in zip(*leaves, strict=True)])
+    """Join trees of arrays along their rows.
+
+    Raises:
+        DataError: Their structures or the shapes of their rows differ.
+    """
+    flat = [flatten(part) for part in parts]
+    structure = flat[0][1]
+    for leaves, other in flat[1:]:
+        one, two = ([np.shape(leaf)[1:] for leaf in found] for found in (flat[0][0], leaves))
+        if other != structure or one != two:
+            raise DataError(
+                f"the model's answers differ in shape from batch to batch: a row has {one} and then {two}. "
+                "Let it answer for every row in one shape."
+            )
+    heads = zip(*(leaves for leaves, _ in flat), strict=True)
+    return unflatten(structure, [np.concatenate(parts) for parts in heads])

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from orca.core.columns import array_of
 from orca.core.plan import Plan, even_split
 from orca.core.pulse import counted
 from orca.core.source import Batch, Draws, Rows, Stream
@@ -232,7 +233,7 @@ def _template(rows: Rows) -> Any:
 
 
 def _as_numpy(leaf: Any) -> Any:
-    return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
+    return array_of(leaf, "a row of the data") if hasattr(leaf, "__array__") else leaf
 
 
 class SpoolRows:
@@ -282,7 +283,7 @@ def spool_parts(stream: Iterable[tuple[str, Any, Any]], folder: Path, parts: Ite
                     f"all blocks of the {part} data must have the same structure; "
                     f"got {structures[part]} and then {structure}."
                 )
-            writers[part].append([np.asarray(leaf) for leaf in leaves])
+            writers[part].append([array_of(leaf, f"the {part} data") for leaf in leaves])
         spools = {part: writer.finish() for part, writer in writers.items()}
     except BaseException:
         for writer in writers.values():

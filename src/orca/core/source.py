@@ -64,6 +64,7 @@ class DataSpec:
         whole: Whether creators make whole steps (of batch_size rows) that are cut for the ranks, not a rank's share.
         seed: Seed of what creators draw, so that all ranks draw alike.
         weighted: Whether rows come with weights; always where a column of them is named.
+        numbers: Whether the model takes numbers alone, no texts and no dates.
     """
 
     columns: Columns = Columns()
@@ -74,6 +75,7 @@ class DataSpec:
     whole: bool = False
     seed: int = 0
     weighted: bool = False
+    numbers: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighted", self.weighted or self.columns.weight is not None)

@@ -46,6 +46,16 @@ def _build(structure: Structure, stream: Iterator[Any]) -> Any:
     return parts if kind == "list" else tuple(parts)
 
 
+def same_form(one: Structure, other: Structure) -> bool:
+    """Say whether two structures are the same but for tuples that are lists."""
+    if one is None or other is None:
+        return one is other
+    (kind, keys, parts), (other_kind, other_keys, other_parts) = one, other
+    if (kind == "dict") != (other_kind == "dict") or keys != other_keys or len(parts) != len(other_parts):
+        return False
+    return all(map(same_form, parts, other_parts))
+
+
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to every leaf, keeping the structure.
 

@@ -19,6 +19,7 @@ from orca.registry import backend_of, engine_class, learner_class, source_of
 from orca.sources.arrays import ArraySource, PandasSource
 
 DEFAULT_BATCH = 4
+_PARTS = {"x", "y", "weights"}  # of data that is no dict of inputs
 _WHOLE_BLOCKS = sys.maxsize  # the predictor cuts batches by itself, to have several of them under way
 
 
@@ -96,6 +97,9 @@ class OpenvinoEstimator(Estimator):
                 f"the model has {len(inputs)} input(s), {inputs}, but feature_cols names {len(features)}: "
                 f"{list(features)}. Name one column for each input."
             )
+        if isinstance(data, dict) and not features and (set(data) == set(inputs) or not set(data) <= _PARTS):
+            predictor.signature.check_names(data)
+            data = {"x": data}
         source = source_of(data, spec)
         _check_here(predictor, source)
         assert self._state is not None

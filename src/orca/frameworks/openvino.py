@@ -7,6 +7,7 @@ computed, the next one is copied in.
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 import os
 import sys
@@ -14,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -146,9 +147,10 @@ def _core() -> ov.Core:
 
 
 def _words(error: Exception) -> str:
-    """Return what OpenVINO says in the end, without the places in its sources."""
+    """Return what OpenVINO says in the end, or of operations it does not know, without the places in its sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
-    return (lines[-1] if lines else type(error).__name__).rstrip(".") + "."
+    named = [line.lstrip("- ") for line in lines if "No conversion rule found for operations" in line]
+    return (*named, *lines[-1:], type(error).__name__)[0].rstrip(".") + "."
 
 
 # What a model takes and gives
@@ -240,9 +242,20 @@ class Signature:
             )
         return [array for array, _ in fitted], leads.pop()
 
+    def check_names(self, x: Mapping[str, Any]) -> None:
+        """Check that arrays by name have the names of the inputs.
+
+        Raises:
+            DataError: A name is missing or none of the model's.
+        """
+        names = [port.name for port in self.inputs]
+        if set(x) != set(names):
+            raise DataError(f"the model's inputs are called {names}; the data has {list(x)}.{self._takes()}")
+
     def _in_order(self, x: Any) -> list[np.ndarray]:
         names = [port.name for port in self.inputs]
-        if isinstance(x, dict) and set(x) == set(names):
+        if isinstance(x, dict):
+            self.check_names(x)
             x = [x[name] for name in names]
         arrays = [np.asarray(leaf) for leaf in flatten(x)[0]]
         if len(arrays) != len(names):
@@ -376,6 +389,10 @@ class OpenvinoPredictor:
             ) from error
         self._make_queue()
 
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs: they are as many."""
+        return len(flatten(x)[0]) == len(self.signature.inputs)
+
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows: an array, or a list of arrays where the model has several outputs."""
         arrays, lead = self.signature.arrange(x, self.nested)
@@ -467,18 +484,83 @@ def convert(model: Any, sample: Any, path: str) -> str:
     with _answering(model) as (answer, translate), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated ways of tracing, which OpenVINO takes and the user did not
         try:
+            answer(sample)
+        except Exception as error:
+            raise ArgumentError(
+                f"this {type(model).__name__} does not take the sample ({_form(sample)}): {type(error).__name__}: "
+                f"{_words(error)} Pass one row in the form that the model is called with."
+            ) from error
+        try:
             converted = translate(sample)
+            _name_inputs(converted, _input_names(model, sample))
+        except ArgumentError:
+            raise
         except Exception as error:  # tracing runs the user's code, which fails in many ways
             raise ArgumentError(
                 f"OpenVINO cannot convert this {type(model).__name__}: {type(error).__name__}: {_words(error)}"
             ) from error
         graph = _graph_of(converted)
         for rows in _TRIAL_ROWS:
-            trial = map_tree(partial(np.repeat, repeats=rows, axis=0), sample)
+            trial = _trial(sample, rows)
             _check_agreement(graph, trial, answer(trial))
     place = path if path.endswith(".xml") else f"{path}.xml"
     _write_graph(graph, place)
     return place
+
+
+def _trial(sample: Any, rows: int) -> Any:
+    """Return rows like the sample, with numbers that show an input in another's place; whole numbers may be indices."""
+    draw = np.random.default_rng(rows)
+
+    def drawn(leaf: Any) -> np.ndarray:
+        array = np.repeat(leaf, rows, axis=0)
+        return draw.random(array.shape).astype(array.dtype) if array.dtype.kind == "f" else array
+
+    return map_tree(drawn, sample)
+
+
+def _input_names(model: Any, sample: Any) -> list[str]:
+    """Return the name of each input: its key where the sample is a dict, else what the model itself calls it."""
+    if isinstance(sample, dict):
+        return [name for key, part in sample.items() for name in _paths(str(key), part)]
+    count = len(flatten(sample)[0])
+    if hasattr(model, "forward"):
+        parameters = inspect.signature(model.forward).parameters.values()
+        names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    else:
+        names = [str(getattr(port, "name", "")).split(":")[0] for port in getattr(model, "inputs", None) or ()]
+        names = names if len(names) == count and all(names) else []
+    return names[:count] if len(names) >= count else []
+
+
+def _paths(name: str, part: Any) -> list[str]:
+    if not isinstance(part, dict | tuple | list):
+        return [name]
+    keyed = part.items() if isinstance(part, dict) else enumerate(part)
+    return [path for key, inner in keyed for path in _paths(f"{name}.{key}", inner)]
+
+
+def _name_inputs(model: ov.Model, names: list[str]) -> None:
+    """Give the inputs their names.
+
+    Raises:
+        ArgumentError: The model has fewer inputs, as it does not use some.
+    """
+    if names and len(names) != len(model.inputs):
+        raise ArgumentError(
+            f"the model uses {len(model.inputs)} of its {len(names)} inputs {names}: OpenVINO leaves the others out. "
+            "Let it take the inputs it uses alone."
+        )
+    for port, name in zip(model.inputs, names, strict=False):
+        port.get_tensor().set_names({name})
+
+
+def _form(sample: Any) -> str:
+    if isinstance(sample, dict):
+        return f"a dict of {list(sample)}"
+    if isinstance(sample, tuple | list):
+        return f"a {type(sample).__name__} of {len(sample)}"
+    return f"an array of shape {np.shape(sample)}"
 
 
 def _check_agreement(graph: Graph, x: Any, expected: list[np.ndarray]) -> None:
@@ -532,8 +614,23 @@ def _answer_torch(model: Any, x: Any) -> list[np.ndarray]:
 
 def _translate_torch(model: Any, sample: Any) -> ov.Model:
     tensors = map_tree(_tensor_beside(model), tuple(sample) if isinstance(sample, list) else sample)
-    shapes = [ov.PartialShape([-1, *np.shape(leaf)[1:]]) for leaf in flatten(sample)[0]]
-    return _converted(model, example_input=tensors, input=shapes)
+    leaves, structure = flatten(tensors)
+    shapes = [ov.PartialShape([-1, *leaf.shape[1:]]) for leaf in leaves]
+    if not isinstance(tensors, dict):
+        return _converted(model, example_input=tensors, input=shapes)
+    nn = sys.modules["torch"].nn
+
+    class Unnamed(nn.Module):  # type: ignore[misc, name-defined]
+        """A model of a dict that takes its values one by one: OpenVINO would take the keys for its arguments."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *values: Any) -> Any:
+            return self.model(unflatten(structure, list(values)))
+
+    return _converted(Unnamed().eval(), example_input=tuple(leaves), input=shapes)
 
 
 def _converted(model: Any, **arguments: Any) -> ov.Model:

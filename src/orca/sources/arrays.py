@@ -8,9 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from orca.core.columns import check_columns, column_array, concatenate, output_names, single, squeeze, with_columns
+from orca.core.columns import (
+    arrays_of,
+    check_columns,
+    check_numbers,
+    column_array,
+    concatenate,
+    is_rows,
+    output_names,
+    single,
+    squeeze,
+    with_columns,
+)
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
@@ -21,21 +30,26 @@ from orca.errors import DataError
 class ArraySource:
     """Wrap arrays: `x` alone, `(x, y)`, `{"x": ..., "y": ...}` (arrays or trees of them), or a dict of columns.
 
+    Tensors of any library, pandas Series and lists of numbers are arrays, too.
     With weights they are `(x, y, weights)` and `{"x": ..., "y": ..., "weights": ...}`, or a column of the dict.
     """
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
-        self.x, self.y = pair(data, spec.columns, spec.labelled, spec.weighted)
+        if spec.labelled and isinstance(data, list):
+            data = tuple(data)  # several things, also where they are lists of numbers
+        self.x, self.y = pair(arrays_of(data), spec.columns, spec.labelled, spec.weighted)
         self.batch_size = spec.batch_size or DEFAULT_BATCH
         self.rows = rows_of(self.x if self.y is None else (self.x, self.y))
+        for array in flatten((self.x, () if self.y is None else self.y))[0] if spec.numbers else ():
+            check_numbers(array, "an array of the data")
 
     @classmethod
     def wraps(cls, data: Any) -> bool:
         """Recognise arrays and nested tuples, lists and dicts of them."""
-        if not isinstance(data, np.ndarray | tuple | list | dict):
-            return False
-        leaves = flatten(data)[0]
-        return bool(leaves) and all(_is_array(leaf) for leaf in leaves)
+        if isinstance(data, tuple | list | dict) and not is_rows(data):
+            parts = data.values() if isinstance(data, dict) else data
+            return bool(parts) and all(map(cls.wraps, parts))
+        return is_rows(data) or (hasattr(data, "__array__") and len(getattr(data, "shape", ())) > 0)
 
     def shards(self, ranks: int, valid: ArraySource | None = None) -> Shards:
         """Cut rows into one contiguous piece a rank."""
@@ -62,6 +76,8 @@ class PandasSource:
         columns = spec.columns
         check_columns(replace(columns, labels=columns.targets), list(data.columns))
         cells = {name: column_array(data[name], name) for name in (*columns.features, *columns.targets)}
+        for name, array in cells.items() if spec.numbers else ():
+            check_numbers(array, f"column {name!r}")
         self.arrays = ArraySource(cells, spec)
         self.batch_size = self.arrays.batch_size
 
@@ -159,6 +175,16 @@ def named_pair(data: dict[str, Any], columns: Columns, weighted: bool) -> tuple[
     return x, weigh(y, _weights(data, columns.weight or "weights")) if weighted else y
 
 
+def inputs_of(parts: tuple[Any, ...], task: Callable[[Any], Any]) -> Any:
+    """Return the model's inputs of a batch without named parts, for an answer.
+
+    They are all of it, unless the model takes fewer things: then the last is the label, or label and weights.
+    """
+    takes = getattr(task, "takes", None)
+    forms = [single(parts[: len(parts) - others]) for others in range(min(3, len(parts)))]
+    return next((form for form in forms if takes is None or takes(form)), forms[0])
+
+
 def _weights(data: dict[str, Any], name: str) -> Any:
     if name not in data:
         raise DataError(
@@ -170,7 +196,3 @@ def _weights(data: dict[str, Any], name: str) -> Any:
 
 def _kind(data: Any) -> str:
     return f"a dict with keys {list(data)}" if isinstance(data, dict) else type(data).__name__
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.ndim > 0

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from orca.core.columns import concatenate
+from orca.core.columns import arrays_of, concatenate
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Items, Rows, Shards, Stream
 from orca.core.tree import cut_rows, map_tree, rows_of
 from orca.errors import DataError
-from orca.sources.arrays import ArraySource, pair
+from orca.sources.arrays import ArraySource, inputs_of, pair
 from orca.sources.draws import drawing, kept_draws, loaded, seed_draws
 
 
@@ -119,10 +119,7 @@ class Creation:
         if _is_stream(made):
             return made
         if ArraySource.wraps(made):
-            # Always with labels: a creator's data is that of fit, also where predict leaves labels and weights out.
-            three = not self.spec.labelled and isinstance(made, tuple | list) and len(made) == 3
-            x, y = pair(made, self.spec.columns, labelled=True, weighted=self.spec.weighted or three)
-            return ArrayRows(x, y, size)
+            return ArrayRows(*pair(arrays_of(made), self.spec.columns, self.spec.labelled, self.spec.weighted), size)
         raise DataError(
             f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
             "tf.data.Dataset, or numpy arrays: (x, y) or {'x': …, 'y': …}; "
@@ -240,7 +237,10 @@ def _answers(task: Callable[[Any], Any], made: Any, creation: Creation) -> Itera
     number, tasks = creation.rank, creation.ranks
     if isinstance(made, ArrayRows):
         start, stop = even_split(made.count, tasks)[number]
-        return iter([(number, task(cut_rows(made.x, slice(start, stop))))] if start < stop else [])
+        if start == stop:
+            return iter(())
+        x = cut_rows(made.x, slice(start, stop))
+        return iter([(number, task(inputs_of(tuple(x), task) if isinstance(x, tuple | list) else x))])
     if _is_stream(made):
         from orca.sources.tfdata import dataset_answers
 

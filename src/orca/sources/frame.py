@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from orca.core.arrow import stretches, to_arrow, to_numpy, widened
-from orca.core.columns import check_columns, output_names, single, squeeze
+from orca.core.columns import check_columns, not_numbers, output_names, single, squeeze
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.learner import OutputSpec
 from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Shards
@@ -45,6 +45,7 @@ from orca.errors import DataError
 from orca.sources.export import Export
 
 _PARTS = ("train", "valid")
+_DENSE = 1  # the type of a dense ML vector, in what it is made of
 _TYPES = {
     "float16": FloatType(),
     "bfloat16": FloatType(),
@@ -65,20 +66,28 @@ class FrameSource:
     """Wrap a Spark DataFrame with feature and label columns."""
 
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
+        _check_alive(data)
         self.frame, self.columns = data, spec.columns
+        self.fields = data.schema.fields  # read once: through Spark Connect, each reading copies all of it
+        self.have = [column.name for column in self.fields]
         self.batch_size = spec.batch_size or DEFAULT_BATCH
-        check_columns(replace(self.columns, labels=self.columns.targets), data.columns)
+        check_columns(replace(self.columns, labels=self.columns.targets), self.have)
         if spec.weighted and self.columns.weight is None:
             raise DataError(
-                f"rows with weights need the name of their column; got columns {data.columns}. Pass sample_weight='…'."
+                f"rows with weights need the name of their column; got columns {self.have}. Pass sample_weight='…'."
             )
         if spec.labelled and not self.columns.labels:
             raise DataError(
-                f"training and evaluation need label_cols for a DataFrame; got columns {data.columns}. "
+                f"training and evaluation need label_cols for a DataFrame; got columns {self.have}. "
                 "Pass label_cols=['…']."
             )
+        if spec.labelled and data.isStreaming:
+            raise DataError(
+                "training and evaluation need all rows, but a streaming DataFrame has no end. "
+                "Write it to a table first and read that, or fit each batch in foreachBatch."
+            )
         for name in self._names():
-            _check_type(name, data.schema[name].dataType)
+            _check_type(name, self._field(name).dataType, spec.numbers)
 
     @classmethod
     def wraps(cls, data: Any) -> bool:
@@ -111,43 +120,62 @@ class FrameSource:
         """Return the DataFrame with the prediction column(s): nothing runs until it is used."""
         output: OutputSpec = task.output or self._look(task)
         names = output_names(self.columns, len(output.heads))
-        taken = [name for name in names if name in self.frame.columns]
-        if taken:
-            raise DataError(f"the DataFrame has the column {taken[0]!r} already. Name another with output_cols=['…'].")
-        fields = [StructField(name, _spark_type(*head)) for name, head in zip(names, output.heads, strict=True)]
-        # Arrow tasks cannot return a vector: it travels as an array and is wrapped again. Names are put aside, as
-        # mapInArrow resolves them without quotes and stumbles over a dot or a backtick.
-        have = self.frame.columns
-        cells = [_plain(self.frame, name, "float64").alias(f"c{i}") for i, name in enumerate(have)]
-        frame = self.frame.select(*cells)
-        kept = [StructField(n, f.dataType, f.nullable, f.metadata) for n, f in zip(have, frame.schema, strict=True)]
-        schema = StructType([*kept, *fields])
+        self._check_free(names)
+        kinds = [_spark_type(*head) for head in output.heads]
+        passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
+        schema = StructType([*passing, *(StructField(f"p{i}", kind) for i, kind in enumerate(kinds))])
         work = PredictTask(
             task,
             self.columns.features,
+            tuple(self.have.index(name) for name in self.columns.features),
             tuple(schema.names),
             self.batch_size,
-            tuple("float64" if isinstance(_value(field.dataType), DoubleType) else "float32" for field in fields),
+            tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds),
         )
-        result = frame.mapInArrow(work, schema)
-        for name in have:
-            if _is_vector(self.frame.schema[name].dataType):
-                result = result.withColumn(name, _vector(name))
-        return result
+        result = self._numbered().mapInArrow(work, schema)
+        kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
+        return result.select(*kept, *(F.col(f"p{i}").alias(name) for i, name in enumerate(names)))
 
     def _names(self) -> tuple[str, ...]:
         return (*self.columns.features, *self.columns.targets)
 
+    def _field(self, name: str) -> StructField:
+        return self.fields[self.have.index(name)]
+
+    def _numbered(self) -> DataFrame:
+        """Return the frame with its columns called c0, c1, ...: their own names may be alike, or hold dots."""
+        return self.frame.toDF(*(f"c{i}" for i in range(len(self.have))))
+
     def _tagged(self, part: int) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
-        cells = [_plain(self.frame, name).alias(f"c{i}") for i, name in enumerate(self._names())]
-        return self.frame.select(F.lit(part).cast("int").alias("part"), *cells)
+        cells = [self._plain(name).alias(f"c{i}") for i, name in enumerate(self._names())]
+        return self._numbered().select(F.lit(part).cast("int").alias("part"), *cells)
+
+    def _plain(self, name: str) -> Any:
+        """Return a column as Arrow knows it: an ML vector, dense or sparse, as an array."""
+        from pyspark.ml.functions import vector_to_array
+
+        column = F.col(f"c{self.have.index(name)}")
+        if not _is_vector(self._field(name).dataType):
+            return column
+        return F.when(column.isNotNull(), vector_to_array(column, "float32"))  # alone, it fails on a null
+
+    def _check_free(self, names: tuple[str, ...]) -> None:
+        """Check that no column has the name of a prediction, as Spark compares names."""
+        taken = {name.casefold() for name in self.have} & {name.casefold() for name in names}
+        if taken and str(self.frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true":
+            taken = set(self.have) & set(names)
+        if taken:
+            have = next(name for name in self.have if name in taken or name.casefold() in taken)
+            raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
 
     def _look(self, task: Any) -> OutputSpec:
-        """Learn what the model gives for a row from the first row: the one case in which predict runs a job."""
-        cells = [_plain(self.frame, name).alias(f"c{i}") for i, name in enumerate(self.columns.features)]
-        rows = self.frame.select(*cells).limit(1).mapInArrow(DescribeTask(task, self.columns.features), "output binary")
-        found = rows.collect()
+        """Learn what the model gives for a row from the first rows: the one case in which predict runs a job."""
+        if self.frame.isStreaming:
+            raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
+        cells = [f"c{self.have.index(name)}" for name in self.columns.features]
+        first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
+        found = first.mapInArrow(DescribeTask(task, self.columns.features), "output binary").collect()
         if not found:
             raise DataError("predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.")
         output: OutputSpec = pickle.loads(bytes(found[0].output))
@@ -187,13 +215,15 @@ class PredictTask:
     Attributes:
         task: Gives the outputs for rows of features.
         features: The names of the features.
-        names: The names of all columns, the predictions' last.
+        places: Their places among the columns.
+        names: What all columns are called in the answer, the predictions last.
         batch_size: Rows the model sees at a time.
         floating: For each prediction, the type of a floating output of half precision.
     """
 
     task: Callable[[Any], Any]
     features: tuple[str, ...]
+    places: tuple[int, ...]
     names: tuple[str, ...]
     batch_size: int
     floating: tuple[str, ...]
@@ -210,9 +240,8 @@ class PredictTask:
 
     def _arguments(self, stretch: list[pa.RecordBatch]) -> Any:
         """Return the features of consecutive slices as the model's arguments."""
-        places = [self.names.index(name) for name in self.features]
         whole = stretch[0] if len(stretch) == 1 else pa.Table.from_batches(stretch)
-        columns = [whole.column(place) for place in places]
+        columns = [whole.column(place) for place in self.places]
         return single(tuple(to_numpy(column, name) for column, name in zip(columns, self.features, strict=True)))
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
@@ -262,13 +291,13 @@ class DescribeTask:
     features: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the description for the first row there is."""
-        for batch in batches:
-            if batch.num_rows:
-                x = single(tuple(to_numpy(batch.column(i), name) for i, name in enumerate(self.features)))
-                output = pickle.dumps(OutputSpec.of(self.task(x)))
-                yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
-                return
+        """Yield the description for the rows there are; all are read, or Spark would end this Python worker."""
+        rows = [batch for batch in batches if batch.num_rows]
+        if rows:
+            table = pa.Table.from_batches(rows)
+            x = single(tuple(to_numpy(table.column(i), name) for i, name in enumerate(self.features)))
+            output = pickle.dumps(OutputSpec.of(self.task(x)))
+            yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
 
 
 def _union(frames: list[DataFrame]) -> DataFrame:
@@ -285,24 +314,47 @@ def deal(frame: DataFrame, ranks: int) -> DataFrame:
     return numbered.repartitionById(ranks, "rank").select(*names)
 
 
-def _plain(frame: DataFrame, name: str, precision: str = "float32") -> Any:
-    """Return a column as Arrow knows it: an ML vector, dense or sparse, as an array."""
-    from pyspark.ml.functions import vector_to_array
+def _travelling(field: StructField) -> DataType:
+    """Return the type in which a column passes through a task: a user-defined one as what it is made of.
 
-    column = _column(name)
-    if not _is_vector(frame.schema[name].dataType):
-        return column
-    return F.when(column.isNotNull(), vector_to_array(column, precision))  # alone, it fails on a null
+    Raises:
+        DataError: Arrow does not have it.
+    """
+    kind: DataType = field.dataType
+    if type(kind).__name__ in ("YearMonthIntervalType", "CalendarIntervalType"):
+        raise DataError(
+            f"column {field.name!r} has the type {kind.simpleString()}, which cannot pass through predict. Drop it, or "
+            "cast it to a string before."
+        )
+    return kind.sqlType() if isinstance(kind, UserDefinedType) else kind
 
 
-def _vector(name: str) -> Any:
+def _restored(place: str, field: StructField) -> Any:
+    """Return a column that passed through a task as it was before, with its name and metadata.
+
+    Only Spark's JSON reader makes values of user-defined types of their parts; a function makes dense vectors faster.
+    """
     from pyspark.ml.functions import array_to_vector
 
-    return F.when(_column(name).isNotNull(), array_to_vector(_column(name)))
+    column = F.col(place)
+    if isinstance(field.dataType, UserDefinedType):
+        whole = F.to_json(F.struct(column.alias("value")))
+        read = F.from_json(whole, StructType([StructField("value", field.dataType)]))["value"]
+        parts, read = column, F.when(column.isNotNull(), read)
+        if _is_vector(field.dataType):
+            read = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(read)
+        column = read
+    return column.alias(field.name, metadata=field.metadata) if field.metadata else column.alias(field.name)
 
 
-def _column(name: str) -> Any:
-    return F.col("`" + name.replace("`", "``") + "`")
+def _check_alive(frame: DataFrame) -> None:
+    session: Any = frame.sparkSession
+    context = getattr(session, "_sc", None)
+    if getattr(session, "is_stopped", False) is True or (context is not None and context._jsc is None):
+        raise DataError(
+            "this DataFrame belongs to a Spark session that was stopped. Make it anew in the session of now; "
+            "what is computed lazily, as predictions are, must be used before stop_orca_context()."
+        )
 
 
 def _is_vector(kind: DataType) -> bool:
@@ -314,7 +366,9 @@ def _value(kind: DataType) -> DataType:
     return _value(kind.elementType) if isinstance(kind, ArrayType) else kind
 
 
-def _check_type(name: str, kind: DataType) -> None:
+def _check_type(name: str, kind: DataType, numbers: bool) -> None:
+    if numbers and isinstance(_value(kind), StringType | DateType | TimestampType | TimestampNTZType):
+        raise not_numbers(f"column {name!r}", "text" if isinstance(_value(kind), StringType) else "dates")
     simple = NumericType | BooleanType | BinaryType | StringType | DateType | TimestampType | TimestampNTZType
     if not isinstance(_value(kind), simple) and not _is_vector(kind):
         raise DataError(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import ray
 
 from orca.core.arrow import to_arrow, to_numpy, widened
-from orca.core.columns import check_columns, output_names, single, squeeze
+from orca.core.columns import check_columns, not_numbers, output_names, single, squeeze
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
@@ -56,6 +56,8 @@ class DatasetSource:
                     f"training and evaluation need label_cols for a Ray Dataset; got columns {self.have}. "
                     "Pass label_cols=['…']."
                 )
+            if spec.numbers:
+                self._check_numbers()
 
     @classmethod
     def wraps(cls, data: Any) -> bool:
@@ -83,6 +85,17 @@ class DatasetSource:
         result = self.data.map_batches(work, batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
         _keep_order(result)
         return result
+
+    def _check_numbers(self) -> None:
+        """Check that no column of texts or dates is among those that are used."""
+        schema = self.data.schema()
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        for name in _named(self.columns):
+            kind = kinds[name]
+            if not isinstance(kind, pa.DataType):
+                continue
+            if pa.types.is_temporal(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+                raise not_numbers(f"column {name!r}", "dates" if pa.types.is_temporal(kind) else "text")
 
     def _block_cuts(self, part: str, ranks: int) -> list[BlockCuts]:
         """Compute the dataset and return each rank's stretches of its blocks."""

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from orca.core.columns import check_columns, column_array, output_names, single, squeeze, with_columns
+from orca.core.columns import arrays_of, check_columns, column_array, output_names, single, squeeze, with_columns
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
-from orca.core.tree import flatten, map_tree
+from orca.core.tree import flatten
 from orca.errors import DataError
 from orca.sources.export import Export
 from orca.sources.frame import deal
@@ -98,11 +98,17 @@ class Predicted:
     def __call__(self, shard: Any) -> Any:
         """Return the shard with its predictions."""
         output = self.task(read_shard(shard, self.columns)[0])
-        if isinstance(shard, dict) and not self.columns.outputs:
-            return {**shard, "prediction": map_tree(squeeze, output)}
-        heads = [squeeze(head) for head in flatten(output)[0]]
-        named = dict(zip(output_names(self.columns, len(heads)), heads, strict=True))
-        return {**shard, **named} if isinstance(shard, dict) else with_columns(shard, named)
+        heads, columns = flatten(output)[0], self.columns
+        if isinstance(shard, dict) and not columns.outputs:
+            named = {"prediction": output}
+        else:
+            named = dict(zip(output_names(columns, len(heads)), heads, strict=True))
+        if not isinstance(shard, dict):
+            return with_columns(shard, {name: squeeze(head) for name, head in named.items()})
+        taken = [name for name in named if name in shard]
+        if taken:
+            raise DataError(f"the shards have the key {taken[0]!r} already. Name another with output_cols=['…'].")
+        return {**shard, **named}
 
 
 def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
@@ -112,7 +118,8 @@ def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
         DataError: The shard is of another kind, or columns are missing.
     """
     if isinstance(shard, dict) and "x" in shard:
-        return shard["x"], shard.get("y")
+        y = shard.get("y")
+        return arrays_of(shard["x"], "x of a shard"), None if y is None else arrays_of(y, "y of a shard")
     if hasattr(shard, "columns") and hasattr(shard, "iloc"):
         check_columns(columns, list(shard.columns))
         labels = tuple(column_array(shard[name], name) for name in columns.labels)

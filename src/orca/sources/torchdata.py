@@ -20,22 +20,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from orca.core.columns import concatenate, single
+from orca.core.columns import array_of, arrays_of, concatenate, single
 from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
 from orca.core.pulse import counted
 from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Items, Rows, Shards
-from orca.core.tree import cut_rows, map_tree, rows_of
+from orca.core.tree import cut_rows, rows_of
 from orca.errors import ArgumentError, DataError
-from orca.sources.arrays import named_pair
+from orca.sources.arrays import inputs_of, named_pair
 from orca.sources.draws import alike
 
 logger = logging.getLogger(__name__)
 
 _UNNAMED = Columns()
+_BATCH = "a batch of the dataset"
 
 
 class LoaderSource:
@@ -66,7 +68,7 @@ class LoaderSource:
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
         if isinstance(self.loader.dataset, IterableDataset):
-            answers = [task(_numpy(self.reading.features(batch))) for batch in self.loader]
+            answers = [task(self.reading.inputs(batch, task)) for batch in _whole(self.loader)]
         else:
             parts = even_split(len(self.loader.dataset), engine.workers)  # type: ignore[arg-type]
             work = OnRange(task, self.loader, self.reading)
@@ -97,11 +99,12 @@ class Reading:
 
     def split(self, batch: Any) -> tuple[Any, Any]:
         """Return (x, y) of a batch, y tied to weights where there are some."""
-        return split_batch(batch, self.columns, self.weighted)
+        return split_batch(arrays_of(batch, _BATCH, _read), self.columns, self.weighted)
 
-    def features(self, batch: Any) -> Any:
-        """Return x of a batch."""
-        return self.split(batch)[0]
+    def inputs(self, batch: Any, task: Callable[[Any], Any]) -> Any:
+        """Return what a model answers for, of a batch that may come with labels and weights."""
+        batch = arrays_of(batch, _BATCH)
+        return inputs_of(tuple(batch), task) if isinstance(batch, tuple | list) else self.split(batch)[0]
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ class OnRange:
         else:
             size = self.loader.batch_size or DEFAULT_BATCH
             batches = _batches(self.loader, [range(at, min(at + size, stop)) for at in range(start, stop, size)])
-        return concatenate([self.task(_numpy(self.reading.features(batch))) for batch in batches])
+        return concatenate([self.task(self.reading.inputs(batch, self.task)) for batch in batches])
 
 
 def split_batch(batch: Any, columns: Columns = _UNNAMED, weighted: bool = False) -> tuple[Any, Any]:
@@ -281,7 +284,7 @@ def loader_rows(
         return LoaderRows(loader, reading)
     with alike(reading.seed):
         pairs = (reading.split(batch) for number, batch in enumerate(counted(loader)) if number % ranks == rank)
-        stream = ((part, _numpy(x), None if y is None else _numpy(y)) for x, y in pairs)
+        stream = ((part, arrays_of(x), None if y is None else arrays_of(y)) for x, y in pairs)
         rows: SpoolRows = spool_parts(stream, folder, [part])[part]
     rows.batch_size = loader.batch_size or DEFAULT_BATCH
     return rows
@@ -294,9 +297,9 @@ def loader_answers(
     _check(loader)
     if isinstance(loader.dataset, IterableDataset):
         with alike(reading.seed):
-            for place, batch in enumerate(loader):
+            for place, batch in enumerate(_whole(loader)):
                 if place % tasks == number:
-                    yield place, task(_numpy(reading.features(batch)))
+                    yield place, task(reading.inputs(batch, task))
         return
     start, stop = even_split(len(loader.dataset), tasks)[number]  # type: ignore[arg-type]
     if start < stop:
@@ -305,6 +308,11 @@ def loader_answers(
 
 def _loader(dataset: Any, batch_size: int, shuffle: bool) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size, shuffle=None if isinstance(dataset, IterableDataset) else shuffle)
+
+
+def _whole(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader of an iterable dataset that drops no rows."""
+    return DataLoader(loader.dataset, loader.batch_size, **_settings(loader)) if loader.drop_last else loader
 
 
 def _batches(mine: DataLoader[Any], indices: Iterable[Sequence[Any]]) -> Iterator[Any]:
@@ -379,5 +387,6 @@ def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str
     return drawn
 
 
-def _numpy(tree: Any) -> Any:
-    return map_tree(np.asarray, tree)
+def _read(leaf: Any, what: str) -> Any:
+    """Return dense tensors as they are, all else as arrays."""
+    return leaf if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else array_of(leaf, what)

@@ -26,7 +26,7 @@ from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
-from orca.core.tree import flatten, map_tree, unflatten
+from orca.core.tree import flatten, map_tree, same_form, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.keras.agree import Agreement, watch
@@ -319,6 +319,14 @@ class KerasLearner:
                 _seat(self.model, self.given or State(), unflatten(structure, [_first(leaf) for leaf in flat]))
             self.answer = _Graphs(self.model, self._answer)
         return map_tree(_to_numpy, self.answer(structure, *flat))
+
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs: as in training, else as many as it has, else one as in Keras."""
+        structure = flatten(x)[1]
+        if self.given is not None and self.given.input is not None:
+            return same_form(structure, self.given.input.structure)
+        inputs = getattr(self.model, "inputs", None)
+        return len(flatten(x)[0]) == len(inputs) if inputs else structure is None
 
     def _answer(self, structure: Any, *leaves: Any) -> Any:
         return self.model.predict_step(_packed(unflatten(structure, list(leaves))))

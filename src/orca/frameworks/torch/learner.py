@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from orca.core.learner import FitPlan, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
-from orca.core.tree import flatten, map_tree
+from orca.core.tree import flatten, map_tree, same_form
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.batchnorm import Statistics
@@ -44,6 +45,7 @@ from orca.frameworks.torch.steps import Steps, draws, kept_draws, set_determinis
 from orca.frameworks.torch.sync import Sync, sync_of
 from orca.frameworks.torch.tensors import (
     Place,
+    answering_device,
     call,
     copied,
     device_of,
@@ -83,6 +85,8 @@ class TorchLearner:
     hook: Callable[[], None] | None = None
     options: Options = field(default_factory=Options)
     callbacks: tuple[Any, ...] = ()
+    numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
+    gpu = None  # the number of the GPU to answer on, where a cluster gave this process one
 
     @classmethod
     def of(
@@ -699,16 +703,27 @@ class TorchLearner:
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = answering_device(self.gpu)
         state = self._fetched(state)
         self.nets = [net.to(device).eval() for net in listed(self.build(state))]
         self.place, self.criterion = Place.of(self.net, device), None
         self.average: AveragedModel | None = None
         self.hooks, self.runner = Hooks(self.callbacks), Runner(self, 0, 1)
+        self.given: State | None = state
         self.operator = self._operator(state)
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"config": self.config})
             self.hooks("before_pred_epoch", self.runner)
+
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs: the form is that of training, else its forward takes so many."""
+        if self.given is not None and self.given.input is not None:
+            return same_form(flatten(x)[1], self.given.input.structure)
+        try:
+            inspect.signature(self.net.forward).bind(*listed(x))
+        except (TypeError, ValueError):
+            return False
+        return True
 
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
@@ -890,7 +905,8 @@ class TorchLearner:
         runner = copy.copy(self.runner)  # what callbacks see stays
         try:
             with evaluating(self.nets), kept_draws(), torch.no_grad(), self._autocast():
-                runner.batch = listed(self.place.features(self.sample))
+                # Twice, as a model that drops dimensions of size 1 drops that of a single row, too.
+                runner.batch = listed(self.place.features(twice(self.sample)))
                 self.answer(runner)
         except Exception:
             if self.hands_on:  # the first of the user's models need not be one that answers for rows of training

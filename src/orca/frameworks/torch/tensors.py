@@ -52,7 +52,7 @@ class Place:
 
     def _tensor(self, leaf: Any, cast: bool) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._move(leaf)
+            return self._move(leaf.to(self.precision) if cast and leaf.is_floating_point() else leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             raise DataError(
@@ -80,6 +80,14 @@ def device_of(world: World) -> torch.device:
     return torch.device("cpu")
 
 
+def answering_device(given: str | None) -> torch.device:
+    """Return the GPU with the number that was given, else the first, else the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return torch.device("cpu")
+    return torch.device("cuda", int(given) if given and given.isdigit() and int(given) < count else 0)
+
+
 def call(module: nn.Module, x: Any) -> Any:
     """Call a model: several features are its arguments."""
     return module(*x) if isinstance(x, tuple | list) else module(x)
@@ -97,7 +105,13 @@ def single(parts: list[Any]) -> Any:
 
 def twice(tree: Any) -> Any:
     """Return every row of a tree twice: batch norm needs two."""
-    return None if tree is None else map_tree(lambda leaf: np.repeat(np.asarray(at_home(leaf)), 2, axis=0), tree)
+    return None if tree is None else map_tree(_twice, tree)
+
+
+def _twice(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return at_home(leaf).repeat_interleave(2, dim=0)
+    return np.repeat(np.asarray(leaf), 2, axis=0)
 
 
 def pieces_of(batch: Batch, pieces: int) -> list[Batch]:
@@ -154,6 +168,16 @@ def full(leaf: Any) -> Any:
 
 
 def to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array, half precision as single precision."""
+    """Return a tensor as an array, half precision as single precision.
+
+    Raises:
+        DataError: It is no tensor.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        raise DataError(
+            "a model must answer with tensors, or tuples, lists and dicts of them; "
+            f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
+            "weights, for one, returns None)."
+        )
     array: np.ndarray = full(leaf.detach()).cpu().numpy()
     return array

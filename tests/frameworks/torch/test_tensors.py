@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from orca.errors import DataError
+from orca.frameworks.torch.tensors import Place, answering_device, to_numpy, twice
+
+
+def test_features_come_in_the_precision_of_the_model_and_targets_as_they_are() -> None:
+    place = Place.of(nn.Linear(1, 1), torch.device("cpu"))
+    for given in (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.bfloat16), np.ones(2)):
+        assert place.features(given).dtype == torch.float32
+    assert place.features(torch.ones(2, dtype=torch.int32)).dtype == torch.int32
+    assert place.targets(torch.ones(2, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_rows_of_any_tensor_are_doubled() -> None:
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for given in (rows, rows.bfloat16(), rows.numpy()):
+        assert twice(given).tolist() == [[1, 2], [1, 2], [3, 4], [3, 4]]
+
+
+def test_what_is_no_tensor_is_no_answer() -> None:
+    assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
+    with pytest.raises(DataError, match="must answer with tensors, .* got NoneType among its outputs"):
+        to_numpy(None)  # type: ignore[arg-type]
+
+
+def test_an_answer_is_computed_on_the_gpu_of_that_number_where_there_is_one() -> None:
+    count = torch.cuda.device_count()
+    for number in (None, "0", str(count - 1), str(count), "GPU-1234"):
+        device = answering_device(number)
+        own = number is not None and number.isdigit() and int(number) < count
+        assert device == (torch.device("cuda", int(number or 0) if own else 0) if count else torch.device("cpu"))
