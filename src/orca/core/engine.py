@@ -118,13 +118,14 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
+        peer = peer_of(link)
         with speaking(link, settings.log_level, settings.log_to_driver):
             job, open_rows = cloudpickle.loads(envelope.work)
             # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
             patience = 0.0 if link.connected else settings.stall_timeout
             # Spools are files without a name: nothing is left of them, even when the rank is killed.
             rows = dict(open_rows(_counted(iter(items), link.pulse), Path(tempfile.gettempdir())))
-            result = dumps(_work(job, rows, settings, peer_of(link), link.pulse, patience), "the result")
+            result = dumps(_work(job, rows, settings, peer, link.pulse, patience), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise
