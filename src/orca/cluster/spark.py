@@ -39,12 +39,9 @@ DEFAULTS = {
     "spark.python.worker.reuse": "true",
 }
 DYNAMIC = "spark.dynamicAllocation.enabled"
-# An executor whose machine is cut off is given up after half a minute; Spark's own pace is two or three minutes.
-QUICK_TO_NOTICE = {
-    "spark.executor.heartbeatInterval": "5s",
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
-    "spark.network.timeoutInterval": "5s",
-}
+# A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
+# whose machine is cut off is given up soon after, as the hub does (core/wire.py).
+OUTLIVES_PAUSES = {"spark.network.timeout": "180s", "spark.network.timeoutInterval": "10s"}
 # spark-submit fills these in by itself before anybody can ask whether the user did.
 LAUNCH_DEFAULTS = {"spark.app.name": "orca", "spark.ui.showConsoleProgress": "false"}
 # These never go on the JVM's command line, which other users of the machine can read.
@@ -274,6 +271,12 @@ def _slots_of(master: str | None) -> int | None:
 def executors(session: SparkSession) -> int:
     """Return how many executors are registered, the driver not counted."""
     return len(cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()) - 1
+
+
+def running(session: SparkSession) -> int:
+    """Return how many tasks run now, of all jobs."""
+    infos = cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()
+    return sum(int(info.numRunningTasks()) for info in infos)
 
 
 # Settings and environment

@@ -31,8 +31,8 @@ from orca.cluster.hadoop import (
 )
 from orca.cluster.ray import size_of
 from orca.cluster.spark import (
+    OUTLIVES_PAUSES,
     PATIENCE,
-    QUICK_TO_NOTICE,
     Kind,
     Options,
     Request,
@@ -164,7 +164,7 @@ def asked(request: Request) -> dict[str, str]:
         "spark.executor.memoryOverhead": f"{beside // (1 << 20) + BESIDE_HEAP_MB}m",
         # `check` waits for the executors, and tells what they are waited for.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
-        **QUICK_TO_NOTICE,
+        **OUTLIVES_PAUSES,
         # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
         "spark.dynamicAllocation.enabled": "false",
         # One secret for each application, which YARN hands to its containers.

@@ -121,7 +121,9 @@ def _watch(ranks: list[subprocess.Popen[bytes]], results: list[int], hub: Hub) -
         for rank in lost:
             hub.lost(rank, _HOST, f"its process ended with exit code {codes[rank]}")
         if hub.failed.is_set() or lost:
-            raise hub.error(wait=5.0) or WorkerLost(lost[0], _HOST, f"its process ended with exit code {codes[lost[0]]}")
+            raise hub.error(wait=5.0) or WorkerLost(
+                lost[0], _HOST, f"its process ended with exit code {codes[lost[0]]}"
+            )
         time.sleep(0.02)
 
 
