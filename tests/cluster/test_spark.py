@@ -311,7 +311,8 @@ conf = context.getConf()
 assert {name: conf.get(name) for name in private} == private and conf.get("spark.two") == " a\\\\b c"
 shown = conf.toDebugString()
 assert "hunter2" not in shown and "hunter3" not in shown, shown
-frame = OrcaContext.get_spark_session().createDataFrame([(0.0, 0.0), (1.0, 2.0)], "x float, y float")
+rows = [([0.0], [0.0]), ([1.0], [2.0])]
+frame = OrcaContext.get_spark_session().createDataFrame(rows, "x array<float>, y array<float>")
 model = torch.nn.Linear(1, 1)
 made = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loss=torch.nn.MSELoss())
 made.fit(frame, batch_size=2, feature_cols=["x"], label_cols=["y"])

@@ -173,9 +173,12 @@ def test_a_run_that_waits_for_slots_says_so_and_starts_when_they_are_free(
     from orca.core import waiting
     from orca.core.engine import Settings
     from orca.core.source import Shards
+    from orca.engines import spark as engine
     from orca.engines.spark import SparkEngine
+    from orca.errors import WorkerStalled
 
     monkeypatch.setattr(waiting, "FIRST_WORD", 0.5)
+    monkeypatch.setattr(engine, "_SPARK_ENDS_WITHIN", 0.2)
     sign = tmp_path / "sign"
 
     def wait_for_words() -> None:
@@ -187,8 +190,11 @@ def test_a_run_that_waits_for_slots_says_so_and_starts_when_they_are_free(
         holding = pool.submit(spark.range(0, 3, 1, 3).mapInArrow(Hold(str(sign)), "id long").collect)
         while sum(each.numRunningTasks() for each in executor_infos(spark)) < 3:
             time.sleep(0.05)
-        words = pool.submit(wait_for_words)
         shards = Shards(lambda items, folder: {}, lambda: [list, list])
+        with pytest.raises(WorkerStalled, match="0 of 2 ranks have started .* 0 of 3 slots free. The limit is start_t"):
+            SparkEngine(spark, 2).run(Rank(), shards, Settings(progress=False, start_timeout=0.5))
+        caplog.clear()
+        words = pool.submit(wait_for_words)
         assert SparkEngine(spark, 2).run(Rank(), shards, Settings(progress=False)) == [0, 1]
         words.result(10)
         assert len(holding.result(30)) == 3
