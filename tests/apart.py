@@ -67,6 +67,11 @@ def cut(node: int) -> None:
     _shell(f"ip link set out{node} down")
 
 
+def mend(node: int) -> None:
+    """Bring back a node that was cut off."""
+    _shell(f"ip link set out{node} up")
+
+
 def _leave() -> None:
     if _libc.unshare(_NETWORK):
         raise OSError(ctypes.get_errno(), "unshare")

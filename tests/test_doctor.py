@@ -179,6 +179,16 @@ def test_a_report_travels_as_one_line_that_a_hub_takes() -> None:
     line = packed(one)
     assert unpacked(line) == one
     assert len(line) < 64 << 10 and "\n" not in line
+    full = report(1, gpus=Gpus(("a",), 2), proxies=("http_proxy",), unreached=((0, "no"),), open_files=None)
+    assert unpacked(packed(full)) == full and json.loads(packed(full))["rank"] == 1
+    many = replace(describe(), packages={f"package-{number}": "1.0" for number in range(10_000)})
+    assert unpacked(packed(report(1, environment=many))).environment == "there are too many packages to tell"
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{}", '{"rank": 1}', "gASVBQAAAAAAAABLAS4="])
+def test_a_line_that_is_no_report_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        unpacked(line)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from orca.doctor.finding import error, in_colour, ok, said, warn, without_secret
 from orca.errors import ArgumentError, OrcaError
 from orca.registry import BACKENDS, backend_of
 
-GOOD, BAD, WRONG = 0, 1, 2
+GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
 START_WITHIN = 180  # seconds for a cluster to start; kinds of clusters give up long before, in words of their own
 STOP_WITHIN = 30.0
 
@@ -53,14 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _submit(given: list[str]) -> int:
-    """Run a program on a cluster; what is wrong with the arguments is one line."""
+    """Run a program on a cluster; what is wrong is said in words, without a trace."""
     from orca.cluster.submit import main as submit
 
     try:
         return submit(given)
-    except ArgumentError as problem:
+    except OrcaError as problem:
         sys.stderr.write(f"orca submit: {problem}\n")
-        return WRONG
+        return WRONG if isinstance(problem, ArgumentError) else BAD
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def version(arguments: argparse.Namespace) -> int:
@@ -136,8 +138,7 @@ def _start(arguments: argparse.Namespace) -> None:
         return
     mode = arguments.cluster_mode
     told: dict[str, Any] = {name: getattr(arguments, name) for name in _AS_GIVEN}
-    if arguments.limit is not None:
-        told["start_timeout"] = arguments.limit
+    told["start_timeout"] = arguments.limit or SURVEY_WITHIN  # a program waits on; a doctor tells
     if arguments.no_ship_environment:
         told["ship_environment"] = False
     init_orca_context(

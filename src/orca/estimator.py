@@ -102,6 +102,7 @@ class Estimator:
         log_to_driver: bool = True,
         seed: int | None = None,
         stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
         threads_per_worker: int | None = None,
         precision: str | None = None,
         accumulate: int = 1,
@@ -136,6 +137,8 @@ class Estimator:
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
+                while what for.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
             precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
@@ -183,7 +186,7 @@ class Estimator:
             workers_per_node=workers_per_node,
             model_dir=model_dir,
             seed=learner.default_seed() if seed is None else natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver),
+            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
         )
 
     @classmethod

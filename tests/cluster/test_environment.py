@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from orca.cluster.environment import cache_folder
+from orca.errors import OrcaError
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -260,6 +264,38 @@ def test_is_packed_once_for_a_content(made: Made, cache: Path) -> None:
     assert digest_of(made) == digest
 
 
+@pytest.mark.slow
+def test_is_the_users_own_and_what_was_written(made: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o777)
+    (made.home / "env" / "pip.conf").write_text("[global]\nindex-url = https://me:hunter2@host/simple\n")
+    (made.packages / "tqdm" / ".netrc").write_text("machine host password hunter2\n")
+    said = made.run(PACK, str(folder))
+    path = Path(json.loads(said.stdout)[0])
+    assert folder.stat().st_mode & 0o777 == 0o700 and path.stat().st_mode & 0o777 == 0o600
+    assert re.search(r"\[orca\] packing the environment \S+, \d+ MB", said.stderr)  # no terminal: in lines
+    with tarfile.open(path) as tar:
+        names = tar.getnames()
+    assert not [name for name in names if name.endswith(("pip.conf", ".netrc", "direct_url.json"))]
+    with path.open("r+b") as file:  # another content of the same size
+        file.seek(path.stat().st_size // 2)
+        file.write(b"other")
+    again = made.run(PACK, str(folder))
+    assert json.loads(again.stdout)[:2] == json.loads(said.stdout)[:2]
+    assert "is not what was written there: it is made anew" in again.stderr
+    with tarfile.open(path) as tar:
+        assert {name for name in tar.getnames() if not name.endswith(".pyc")} <= set(names)
+    (made.home / "env" / "pip.conf").unlink()
+    (made.packages / "tqdm" / ".netrc").unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder away")
+def test_a_cache_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(OrcaError, match="belongs to user 12345 and not to this one .*XDG_CACHE_HOME"):
+        cache_folder(tmp_path)
+
+
 def digest_of(made: Made) -> str:
     code = "from orca.cluster import environment as e; print(e._digest(e._entries()))"
     return made.run(code).stdout.strip()
@@ -290,7 +326,7 @@ def test_two_programs_at_once_pack_it_once(made: Made, tmp_path: Path) -> None:
     names = sorted(path.name for path in folder.iterdir())
     packed = Path(json.loads(said[0][0])[0]).name
     # The newest few stay, drafts of the dead do not.
-    assert names == sorted([".lock", packed, "old2.tar.gz", "old3.tar.gz"])
+    assert names == sorted([".lock", packed, f"{packed}.sha256", "old2.tar.gz", "old3.tar.gz"])
 
 
 def test_the_cache_is_where_xdg_says(made: Made, tmp_path: Path) -> None:
@@ -381,7 +417,7 @@ def test_a_conda_environment_works_elsewhere(conda: Path, made: Made, tmp_path: 
     hidden = hiding(str(conda), str(made.home), made.base, str(SOURCES))
     told = json.loads(run([*hidden, str(folder / "bin" / "python")], LOOK, tmp_path).stdout)
     assert (told["prefix"], told["products"], told["answers"]) == (str(folder), [3, 6], [42, 42, 7])
-    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock", path.name]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock", path.name, f"{path.name}.sha256"]
 
 
 # The program's own modules

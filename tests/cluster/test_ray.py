@@ -88,6 +88,17 @@ assert ray.get(ray.remote(lambda: 42).remote()) == 42
 
 context = init_orca_context(runtime="ray")
 assert context.reused and context.address_info["address"] == node.address_info["gcs_address"]
+stop_orca_context()
+assert not context.initialized and OrcaContext.cluster() is None
+assert ray.get(ray.remote(lambda: 42).remote()) == 42  # it is the program's
+ray.shutdown()
+
+context = init_orca_context(runtime="ray", cores=1)
+ray.shutdown()
+ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="WARNING")
+stop_orca_context()
+assert not context.initialized and ray.is_initialized()  # another one, the program's
+ray.shutdown()
 """
     run_program(PRELUDE + code, env=QUIET)
 

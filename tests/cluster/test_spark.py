@@ -3,12 +3,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orca.cluster import spark
+from orca.errors import ArgumentError
 from programs import run_program
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed")
@@ -111,13 +113,23 @@ def test_a_session_of_the_program_is_reused() -> None:
 from orca.cluster.java import ensure_java
 from pyspark.sql import SparkSession
 
+init_orca_context("local", cores=1).stop()
+session = SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1").getOrCreate()  # in our JVM
+assert said_by(lambda: init_orca_context("local", cores=1))[0] is session.sparkContext
+stop_orca_context()
+assert session.range(3).count() == 3 and SparkSession.getActiveSession() is session
+session.stop()
+stop_orca_context()
+assert not children()
+
 ensure_java()
 session = SparkSession.builder.master("local[1]").config("spark.driver.host", "127.0.0.1").getOrCreate()
 sc, said = said_by(lambda: init_orca_context("standalone", cores=4, num_nodes=3))
 assert sc is session.sparkContext and len(said) == 1 and "already active" in said[0], said
 assert OrcaContext.cluster().cores == 1
 stop_orca_context()
-assert SparkSession.getActiveSession() is None
+assert session.range(3).count() == 3  # it is the program's
+session.stop()
 """
     run_program(PRELUDE + code, env=CLEAN)
 
@@ -145,9 +157,9 @@ except ValueError as error:
     assert "the active session is a Spark Connect one" in str(error)
 else:
     raise AssertionError
-assert session.range(3).count() == 3
 stop_orca_context()
-assert OrcaContext.cluster() is None
+assert session.range(3).count() == 3 and OrcaContext.cluster() is not None  # it is the program's
+session.stop()
 """
     run_program(PRELUDE + code, env=CLEAN)
 
@@ -285,10 +297,53 @@ def test_slots_told_by_the_name_of_the_master(master: str | None, count: int | N
     assert spark._slots_of(master) == count
 
 
-def test_secrets_do_not_go_on_a_command_line() -> None:
-    given = ("spark.authenticate.secret", "spark.hadoop.fs.s3a.secret.key", "spark.x.PASSWORD", "spark.y.token")
-    assert all(spark.SECRET.search(key) for key in given)
-    assert not spark.SECRET.search("spark.driver.memory")
+@slow
+def test_what_is_private_stays_off_command_lines_and_pages_and_notes_of_others_off_the_screen() -> None:
+    code = """
+import os, psutil, torch
+from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
+
+private = {"spark.executorEnv.WORD": "hunter2", "spark.hadoop.fs.x.account.key.y": "hunter3", "spark.odd": "hunter4"}
+context = init_orca_context("local", cores=1, conf={**private, "spark.two": " a\\\\b c"})
+lines = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+assert any("java" in line for line in lines) and not any("hunter" in line for line in lines), lines
+conf = context.getConf()
+assert {name: conf.get(name) for name in private} == private and conf.get("spark.two") == " a\\\\b c"
+shown = conf.toDebugString()
+assert "hunter2" not in shown and "hunter3" not in shown, shown
+rows = [([0.0], [0.0]), ([1.0], [2.0])]
+frame = OrcaContext.get_spark_session().createDataFrame(rows, "x array<float>, y array<float>")
+model = torch.nn.Linear(1, 1)
+made = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loss=torch.nn.MSELoss())
+made.fit(frame, batch_size=2, feature_cols=["x"], label_cols=["y"])
+made.predict(frame, feature_cols=["x"]).collect()
+context._jvm.java.lang.System.err.print("half a line")
+stop_orca_context()
+"""
+    said = run_program(code, env={**CLEAN, "JAVA_TOOL_OPTIONS": None})
+    assert "pandas" not in said.stderr and "incubator" not in said.stderr
+    assert "half a line" in said.stderr
+
+
+def test_settings_are_written_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text("spark.of.the.cluster 1\n")
+    with ExitStack() as life:
+        file = Path(spark.settings_file({"spark.a": "b\\n\nc"}, life))
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text().splitlines() == [
+            "spark.of.the.cluster 1", "", f"spark.redaction.regex {spark.NOT_SHOWN}", "spark.a b\\\\n\\nc"
+        ]  # fmt: skip
+    assert not file.exists()
+    (tmp_path / "spark-defaults.conf").write_text("spark.redaction.regex own\n")
+    with ExitStack() as life:
+        assert spark.NOT_SHOWN not in Path(spark.settings_file({}, life)).read_text()
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", True])
+def test_a_start_timeout_that_is_no_number_of_seconds_is_refused(value: Any) -> None:
+    with pytest.raises(ArgumentError, match="start_timeout must be a number of seconds, or None for no limit; got"):
+        spark.Options(start_timeout=value)
 
 
 def test_the_driver_of_a_connect_session_is_this_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from orca.cli import main as command
 from orca.cluster.hadoop import Application
 from orca.cluster.submit import _contents, main, status_of
 from orca.errors import ArgumentError
@@ -47,6 +49,25 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     (tmp_path / "program.py").touch()
     with pytest.raises(ArgumentError, match="--conf takes NAME=VALUE; got 'word'"):
         main(["--conf", "word", str(tmp_path / "program.py")])
+    with pytest.raises(ArgumentError, match="--cores must be 1, 2, 3, ...; got 0"):
+        main(["--cores", "0", str(tmp_path / "program.py")])
+
+
+def test_errors_are_messages_with_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "program.py").touch()
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        address = f"127.0.0.1:{door.getsockname()[1]}"
+        (tmp_path / "yarn-site.xml").write_text(
+            "<configuration><property><name>yarn.resourcemanager.address</name>"
+            f"<value>{address}</value></property></configuration>"
+        )
+        where = ["--cluster_mode", "yarn-cluster", "--hadoop_conf", str(tmp_path)]
+        assert command(["submit", *where, str(tmp_path / "program.py")]) == 1
+    assert capsys.readouterr().err.startswith(f"orca submit: no ResourceManager of YARN answers at {address}")
+    wrong = ["submit", "--cluster_mode", "standalone", "--master", "spark://127.0.0.1:9", str(tmp_path / "program.py")]
+    assert command(wrong) == 2
+    assert capsys.readouterr().err.startswith("orca submit: no Spark master answers")
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_unreachable_hub_gives_a_silent_link() -> None:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()  # takes the connection and never answers
         port = deaf.getsockname()[1]
-        link = Link.connect(Ticket("127.0.0.1", port, "s", 2), 0, timeout=0.3)
+        link = Link.connect(Ticket("127.0.0.1", port, "s", 2), 0, welcome=0.3)
     nobody = Link.connect(Ticket("127.0.0.1", port, "s", 1), 0, timeout=3)
     for silent in (link, nobody):
         assert not silent.connected
@@ -618,6 +618,48 @@ def test_ranks_end_when_the_driver_is_killed_although_its_forked_child_lives_on(
                 os.kill(child, 0)
             finally:
                 os.kill(child, signal.SIGKILL)
+
+
+def test_connections_outlive_a_pause_of_two_minutes_and_not_a_machine_that_is_gone() -> None:
+    with Hub(1) as hub, linked(hub):
+        sock = hub._seats[0].wire.sock
+        asked = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in OPTIONS]
+        idle, interval, count, unread = asked
+        assert 120 < idle + interval * count <= 180
+        assert 120_000 < unread <= 180_000
+
+
+OPTIONS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+
+
+@pytest.mark.full
+def test_ranks_outlive_a_suspended_driver_however_much_they_say() -> None:
+    driver = """
+    hub = Hub(2).__enter__()
+    print(hub.ticket.host, hub.ticket.port, hub.ticket.secret, flush=True)
+    time.sleep(60)
+    """
+    chatty = """
+    print(1, flush=True)
+    until = time.monotonic() + 18  # the system alone would end an unread connection after 15 s
+    while time.monotonic() < until:
+        link.log("x" * 1000)
+        time.sleep(0.001)
+    print(link.connected, flush=True)
+    os._exit(0)
+    """
+    with Hub(1) as outer, spawned(outer.ticket, driver) as (process,):
+        assert process.stdout is not None
+        host, port, secret = process.stdout.readline().split()
+        with spawned(Ticket(host, int(port), secret, 2), chatty) as (rank,):
+            assert rank.stdout and rank.stdout.readline() == "1\n"
+            process.send_signal(signal.SIGSTOP)
+            with ThreadPoolExecutor(1) as pool:
+                starting = pool.submit(Link.connect, Ticket(host, int(port), secret, 2), 1)
+                assert rank.stdout.readline() == "True\n"
+                process.send_signal(signal.SIGCONT)
+                with starting.result(10) as link:  # it began while the driver was suspended
+                    assert link.connected
 
 
 def test_ranks_end_when_the_hub_is_left() -> None:

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import atexit
 import os
+import pickle
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 
-from orca.core.engine import Settings
+from orca.core.engine import Settings, dispatch
 from orca.core.pulse import Pulse
 from orca.core.source import Items, Shards
 from orca.core.world import World
+from orca.engines import local
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
 from programs import run_program
@@ -79,6 +84,25 @@ class Leave:
         world.all_gather("anybody?")
 
 
+@dataclass(frozen=True)
+class CrashAtExit:
+    """Return a result on every rank, then let rank 1 crash in its teardown."""
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> int:
+        if world.rank == 1:
+            atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+        return world.rank
+
+
+@dataclass(frozen=True)
+class HangAtExit:
+    """Return a result and never end."""
+
+    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> int:
+        atexit.register(time.sleep, 600)
+        return world.rank
+
+
 def pids(folder: Path) -> list[int]:
     return [int(file.read_text() or 0) for file in folder.glob("pid-*")]
 
@@ -104,6 +128,33 @@ def test_map_answers_in_the_order_of_the_pieces() -> None:
 def test_a_rank_that_exits_is_lost_with_its_exit_code() -> None:
     with pytest.raises(WorkerLost, match="rank 1 on 127.0.0.1 was lost: its process ended with exit code 3"):
         LocalEngine(2).run(Leave(), shards(), QUIET)
+
+
+def test_a_rank_that_crashes_in_its_teardown_has_given_its_result(caplog: pytest.LogCaptureFixture) -> None:
+    assert LocalEngine(2).run(CrashAtExit(), shards(), QUIET) == [0, 1]
+    assert "rank 1 gave its result and then ended with exit code -11" in caplog.text
+
+
+def test_a_rank_that_hangs_in_its_teardown_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local, "ENDED_WITHIN", 0.1)
+    assert LocalEngine(1).run(HangAtExit(), shards(), QUIET) == [0]
+    assert "rank 0 gave its result and has not ended" in caplog.text
+
+
+def test_a_lone_rank_whose_driver_is_gone_ends_before_it_reads_its_data(capfd: pytest.CaptureFixture[str]) -> None:
+    with dispatch(Tell(), shards(1), 1, "127.0.0.1", QUIET) as (envelope, _):
+        pass  # the hub is gone now, as it is when the driver is killed
+    with tempfile.TemporaryFile() as work, tempfile.TemporaryFile() as share, tempfile.TemporaryFile() as result:
+        work.write(pickle.dumps(envelope))
+        share.write(cloudpickle.dumps([Piece(0)]))
+        work.flush()
+        share.flush()
+        process = LocalEngine(1)._start(0, [work.fileno(), share.fileno(), result.fileno()])
+        assert process.wait(60) == 1
+        assert os.fstat(result.fileno()).st_size == 0
+    assert "rank 0 ends: its driver at 127.0.0.1" in capfd.readouterr().err
 
 
 def test_an_interrupt_of_the_driver_ends_the_ranks(tmp_path: Path) -> None:

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,3 +143,60 @@ check(session, workers_per_node=2)
 session.stop()
 """
     assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Hold a slot until there is a file."""
+
+    sign: str
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        while not os.path.exists(self.sign):
+            time.sleep(0.05)
+        yield from batches
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Tell which rank it is."""
+
+    def __call__(self, world: Any, rows: Any, pulse: Any) -> int:
+        return int(world.rank)
+
+
+def test_a_run_that_waits_for_slots_says_so_and_starts_when_they_are_free(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from orca.core import waiting
+    from orca.core.engine import Settings
+    from orca.core.source import Shards
+    from orca.engines import spark as engine
+    from orca.engines.spark import SparkEngine
+    from orca.errors import WorkerStalled
+
+    monkeypatch.setattr(waiting, "FIRST_WORD", 0.5)
+    monkeypatch.setattr(engine, "_SPARK_ENDS_WITHIN", 0.2)
+    sign = tmp_path / "sign"
+
+    def wait_for_words() -> None:
+        while not re.search("0 of 2 ranks have started .*; Spark shows 0 of 3 slots free", caplog.text):
+            time.sleep(0.05)
+        sign.touch()
+
+    with ThreadPoolExecutor(2) as pool:
+        holding = pool.submit(spark.range(0, 3, 1, 3).mapInArrow(Hold(str(sign)), "id long").collect)
+        while sum(each.numRunningTasks() for each in executor_infos(spark)) < 3:
+            time.sleep(0.05)
+        shards = Shards(lambda items, folder: {}, lambda: [list, list])
+        with pytest.raises(WorkerStalled, match="0 of 2 ranks have started .* 0 of 3 slots free. The limit is start_t"):
+            SparkEngine(spark, 2).run(Rank(), shards, Settings(progress=False, start_timeout=0.5))
+        caplog.clear()
+        words = pool.submit(wait_for_words)
+        assert SparkEngine(spark, 2).run(Rank(), shards, Settings(progress=False)) == [0, 1]
+        words.result(10)
+        assert len(holding.result(30)) == 3
+
+
+def executor_infos(spark: Any) -> list[Any]:
+    return list(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos())

@@ -56,11 +56,10 @@ class Cluster:
 
 @dataclass
 class _Live:
-    """Hold what is up in this process."""
+    """What was started or joined in this process, and how it ends."""
 
     session: Any = None
     ray: OrcaRayContext | None = None
-    ours: bool = True
     life: ExitStack = field(default_factory=ExitStack)
     pid: int = field(default_factory=os.getpid)
 
@@ -81,7 +80,8 @@ def init_orca_context(
 ) -> Any:
     """Start the cluster this program runs on, or join it.
 
-    A SparkSession that is already active, a Spark Connect one too, is reused with a warning.
+    A SparkSession that is already active, a Spark Connect one too, is reused with a warning, and so is a Ray. What was
+    there before stays its owner's: neither stop_orca_context nor the end of the program stops it.
 
     Args:
         cluster_mode: "local", "standalone" (at ``master=``, or started here on the loopback interface),
@@ -115,12 +115,22 @@ def init_orca_context(
 
 
 def stop_orca_context() -> None:
-    """Stop what init_orca_context answered with, a reused SparkContext too; more than once is fine."""
+    """Stop what init_orca_context started; more than once is fine.
+
+    A session or a Ray that it only reused goes on: others may work on it. Stop such a one in the way it was started.
+    """
     with _lock:
-        for runtime in ("ray", "spark"):
-            live = _live.pop(runtime, None)
-            if live is not None and live.pid == os.getpid():
-                live.life.close()
+        _close("ray")
+        started = _live.get("spark")
+        # A program that stopped our session may have made its own since, in our JVM or on our daemons: they stay then.
+        if started is not None and not (_spark.is_stopped(started.session) and _spark.active_session() is not None):
+            _close("spark")
+
+
+def _close(runtime: str) -> None:
+    live = _live.pop(runtime, None)
+    if live is not None and live.pid == os.getpid():
+        live.life.close()
 
 
 def _init_spark(
@@ -155,7 +165,7 @@ def _init_spark(
         live.life.close()
         raise
     _live["spark"] = live
-    atexit.register(_stop_ours)
+    atexit.register(_at_exit)
     log.info("Spark %s is up at %s", live.session.version, mode)
     if share is not None:
         try:
@@ -170,26 +180,17 @@ def stop_spark() -> None:
     """Stop the Spark of init_orca_context, the Ray on it, and what is left of one that the program stopped itself."""
     ray = _live.get("ray")
     if ray is not None and isinstance(ray.ray, _ray.RayOnSpark):
-        _live.pop("ray").life.close()
-    live = _live.pop("spark", None)
-    if live is not None:
-        live.life.close()
+        _close("ray")
+    _close("spark")
 
 
 def _reuse(session: Any) -> Any:
-    """Take an active session as ours."""
+    """Answer with an active session, which stays its owner's."""
     warnings.warn(
         "A SparkSession is already active and is reused: cluster_mode, cores, memory, num_nodes and conf of this call "
-        "have no effect. Call stop_orca_context() before init_orca_context() to start another.",
+        "have no effect. Stop it (stop_orca_context() where Orca started it, else session.stop()) to start another.",
         stacklevel=4,
     )
-    known = _live.get("spark")
-    if known is None or known.session is not session:
-        live = _Live(session=session, ours=False)
-        if known is not None:  # The program stopped ours and made its own: what is left of ours ends after it.
-            live.life.push(known.life)
-        live.life.callback(_spark.stop_session, session)
-        _live["spark"] = live
     return _answer(session)
 
 
@@ -227,10 +228,7 @@ def _add_ray(session: Any, share: _ray.Share) -> None:
     else:
         context = _ray.RayOnSpark(session, executors, max(1, width // executors), share)
     context.init()
-    live = _Live(ray=context, ours=not context.reused)
-    live.life.callback(context.stop)
-    _live["ray"] = live
-    atexit.register(_stop_ours)
+    _keep(context)
 
 
 def _answer(session: Any) -> Any:
@@ -258,20 +256,22 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
     context.init()
     if context.reused:
         warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=3)
-    live = _Live(ray=context, ours=not context.reused)
-    live.life.callback(context.stop)
-    _live["ray"] = live
-    atexit.register(_stop_ours)
+    _keep(context)
     return context
 
 
-def _stop_ours() -> None:
-    """Stop what we started, at the end of the program; what was reused is its owner's."""
+def _keep(context: OrcaRayContext) -> None:
+    live = _Live(ray=context)
+    live.life.callback(context.stop)
+    _live["ray"] = live
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    """Stop what we started, at the end of the program."""
     with _lock:
-        for runtime, live in list(_live.items()):
-            if not live.ours:
-                del _live[runtime]
-        stop_orca_context()
+        _close("ray")
+        _close("spark")
 
 
 # Arguments

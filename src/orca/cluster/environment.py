@@ -34,6 +34,7 @@ from urllib.parse import unquote, urlsplit
 
 from orca.cluster import archive
 from orca.cluster.archive import Entry
+from orca.cluster.news import human, telling
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,13 @@ _FOREIGN = {"__pycache__", "node_modules", "site-packages", "dist-packages", "bu
 # Of the standard library: its own tests, and what only building and editing Python needs.
 _IDLE = ("test", "idlelib", "turtledemo", "lib2to3/tests", "site-packages", "dist-packages")
 _ACTIVATION = re.compile(r"(activate(\..+|_this\.py)?|deactivate(\..+)?|pydoc\.bat|python[\d.]*t?|pypy.*)")
+# Configuration of installers, logins, and where packages came from, which may name a login too. conda-meta is that of
+# conda: its addresses hold tokens of channels.
+_PRIVATE = re.compile(
+    r"(^|/)(pip\.(conf|ini)|uv\.toml|\.?condarc|\.pypirc|[._]netrc|\.npmrc|\.env|\.git-credentials|direct_url\.json)$"
+    r"|(^|/)\.(aws|azure|config|docker|git|gnupg|kube|ssh)/"
+    r"|^conda-meta/"
+)
 _FINDER = re.compile(r"\s*import\s+(__editable___\w+)")
 
 
@@ -97,16 +105,16 @@ def pack(cache: Path | None = None) -> Packed:
     folder = cache_folder(cache)
     path = folder / f"{digest}{archive.SUFFIX}"
     with _alone(folder):
-        if path.exists():
+        if is_intact(path):
             os.utime(path)  # the last used are kept
             log.info("the environment %s is packed already: %s", sys.prefix, path)
         else:
             started = time.monotonic()
             _written(path, entries, write)
             taken, whole, size = time.monotonic() - started, sum(entry.size for entry in entries), path.stat().st_size
-            log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, _human(size), _human(whole), taken)
+            log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, human(size), human(whole), taken)
         for old in sorted(folder.glob(f"*{archive.SUFFIX}"), key=_age)[KEPT:]:
-            old.unlink(missing_ok=True)
+            remove(old)
     return Packed(path, digest, path.stat().st_size)
 
 
@@ -138,16 +146,75 @@ def own_modules(cache: Path | None = None) -> list[Path]:
 
 
 def cache_folder(cache: Path | None = None) -> Path:
-    """Return the folder of the archives, and make it."""
+    """Return the folder of the archives, and make it: what lies there runs on every node, so nobody else may write.
+
+    Raises:
+        OrcaError: It cannot be made, or is another user's.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(cache if cache is not None else os.path.join(home, "orca", "environments")).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+        if owner == os.geteuid():
+            folder.chmod(0o700)
     except OSError as error:
         raise OrcaError(
             f"no folder for packed environments: {error}. Set XDG_CACHE_HOME to one you may write."
         ) from None
+    if owner != os.geteuid():
+        raise OrcaError(
+            f"{folder}, the folder for packed environments, belongs to user {owner} and not to this one "
+            f"({os.geteuid()}), who could put other programs there. Set XDG_CACHE_HOME to a folder of your own."
+        )
     return folder
+
+
+# What lies in the cache: each file has its digest beside it
+
+
+def seal(draft: Path, path: Path) -> None:
+    """Put a file that is written into its place in the cache, and its digest beside it."""
+    draft.chmod(0o600)
+    mark = _mark(path)
+    mark.unlink(missing_ok=True)  # an older file's would not hold
+    content = digest_of(draft)
+    os.replace(draft, path)
+    with os.fdopen(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(content)
+
+
+def is_intact(path: Path) -> bool:
+    """Say whether a file of the cache is there, this user's own, and still what was written."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        whole = _mark(path).read_text() == digest_of(path)
+    except OSError:
+        return False
+    if not whole:
+        log.warning("%s is not what was written there: it is made anew", path)
+    return whole
+
+
+def remove(path: Path) -> None:
+    """Remove a file of the cache."""
+    for file in (path, _mark(path)):
+        file.unlink(missing_ok=True)
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
 # What this Python is
@@ -224,7 +291,12 @@ def _entries() -> list[Entry]:
         link = f"{packages}/zz-{name}.pth"
         entries[link] = _made(link, f"../{name}\n".encode())
     _put_editables(entries)
-    return list(entries.values())
+    return _public(entries)
+
+
+def _public(entries: dict[str, Entry]) -> list[Entry]:
+    """Return what is about the packages, and not about how this user installs them and who they are."""
+    return [entry for target, entry in entries.items() if not _PRIVATE.search(target)]
 
 
 def _interpreter(base: str, stays: bool) -> list[Entry]:
@@ -356,7 +428,7 @@ def _conda_entries() -> list[Entry]:
             file.target, file.source, status.st_size, status.st_mtime_ns, status.st_mode, origin=file
         )
     _put_editables(entries)
-    return list(entries.values())
+    return _public(entries)
 
 
 def _write_conda(file: IO[bytes], entries: list[Entry]) -> None:
@@ -419,7 +491,7 @@ def _put_sources(entries: dict[str, Entry], packages: str, new: list[Entry], ori
     size = sum(entry.size for entry in new)
     if size > SOURCES_LIMIT:
         raise OrcaError(
-            f"the editable install from {origin} would bring {_human(size)} along: {_largest(new)}. Move data out of "
+            f"the editable install from {origin} would bring {human(size)} along: {_largest(new)}. Move data out of "
             "the folder of the package, or install it without -e."
         )
     for entry in new:
@@ -504,7 +576,7 @@ def _module_entries(folder: str) -> list[Entry]:
     size = sum(entry.size for entry in entries)
     if size > MODULES_LIMIT:
         raise ArgumentError(
-            f"the modules of the program in {folder} are {_human(size)}, more than the {_human(MODULES_LIMIT)} that go "
+            f"the modules of the program in {folder} are {human(size)}, more than the {human(MODULES_LIMIT)} that go "
             f"to every worker: {_largest(entries)}. Move data out of the folders of packages, or install them."
         )
     libraries = [entry.target for entry in entries if entry.target.endswith(".so")]
@@ -568,7 +640,7 @@ def _zipped(entries: list[Entry], folder: Path) -> Path:
     for target, data in contents.items():
         digest.update(f"{target}\0{hashlib.sha256(data).hexdigest()}\n".encode())
     path = folder / f"modules-{digest.hexdigest()[:16]}.zip"
-    if path.exists():
+    if is_intact(path):
         os.utime(path)
         return path
     draft = folder / f"{path.name}.draft-{uuid.uuid4().hex[:8]}"
@@ -580,11 +652,11 @@ def _zipped(entries: list[Entry], folder: Path) -> Path:
                     written.writestr(zipfile.ZipInfo(parent), b"")
             for target, data in contents.items():
                 written.writestr(zipfile.ZipInfo(target), data, zipfile.ZIP_DEFLATED)
-        os.replace(draft, path)
+        seal(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     for old in sorted(folder.glob("modules-*.zip"), key=_age)[16 * KEPT :]:
-        old.unlink(missing_ok=True)
+        remove(old)
     return path
 
 
@@ -611,17 +683,31 @@ def _written(path: Path, entries: list[Entry], write: Callable[[IO[bytes], list[
         if _age(left) > ABANDONED:  # of a program that was killed
             left.unlink(missing_ok=True)
     draft = path.with_name(f"{path.name}.draft-{uuid.uuid4().hex[:8]}")
+    size = human(sum(entry.size for entry in entries))
     try:
-        with open(draft, "wb") as file:
+        with _shown(f"packing the environment {sys.prefix}, {size}", draft), open(draft, "wb") as file:
             write(file, entries)
-        os.replace(draft, path)
+        seal(draft, path)
     except OSError as error:
         raise OrcaError(
             f"the environment {sys.prefix} could not be packed: {error}. It needs up to "
-            f"{_human(sum(entry.size for entry in entries))} in {path.parent}; set XDG_CACHE_HOME to put it elsewhere."
+            f"{size} in {path.parent}; set XDG_CACHE_HOME to put it elsewhere."
         ) from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _shown(what: str, draft: Path) -> contextlib.AbstractContextManager[None]:
+    """Say what is done in lines, where there is no terminal or notebook for a bar."""
+    if sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        return contextlib.nullcontext()
+
+    def more() -> str:
+        with contextlib.suppress(OSError):
+            return f"{human(draft.stat().st_size)} written"
+        return ""
+
+    return telling(what, more)
 
 
 @contextlib.contextmanager
@@ -644,13 +730,4 @@ def _age(path: Path) -> float:
 def _largest(entries: list[Entry]) -> str:
     """Name the largest files."""
     largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:3]
-    return ", ".join(f"{entry.source or entry.target} ({_human(entry.size)})" for entry in largest)
-
-
-def _human(size: float) -> str:
-    """Return a size in words."""
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+    return ", ".join(f"{entry.source or entry.target} ({human(entry.size)})" for entry in largest)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orca.cluster.news import human, telling
 from orca.cluster.spark import listed
 from orca.core.hdfs import read_settings
 from orca.errors import ArgumentError, OrcaError
@@ -152,25 +153,31 @@ class Hadoop:
 
         Args:
             name: What it is called there; it must tell the contents, as files are never replaced.
-            base: A folder of the cluster's file system; None is the user's home.
+            base: A folder of the cluster's file system, perhaps of many users; None is the user's home.
         """
         hadoop = self.jvm.org.apache.hadoop.fs
         home = hadoop.Path(base) if base else hadoop.FileSystem.get(self.conf).getHomeDirectory()
         system = home.getFileSystem(self.conf)
-        folder = system.makeQualified(hadoop.Path(home, SHARED))
+        user = str(self.jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName())
+        folder = system.makeQualified(hadoop.Path(home, f"{SHARED}-{user}" if base else SHARED))
         place = hadoop.Path(folder, name)
         size = file.stat().st_size
+        system.mkdirs(folder)
+        owner = str(system.getFileStatus(folder).getOwner())
+        if owner not in (user, ""):  # "": a store without owners
+            raise OrcaError(
+                f"{folder} belongs to {owner} and not to {user}: what lies there would run in this user's name. "
+                "Set another folder with conf={'spark.yarn.stagingDir': ...}."
+            )
+        # YARN keeps what all may read in the cache that a node's programs share.
+        system.setPermission(folder, hadoop.permission.FsPermission("755"))
         if system.exists(place) and system.getFileStatus(place).getLen() == size:
             log.info("%s is there already", place)
             return str(place.toString())
-        # YARN keeps what all may read in the cache that a node's programs share.
-        readable = hadoop.permission.FsPermission("755")
-        system.mkdirs(folder)
-        system.setPermission(folder, readable)
         draft = hadoop.Path(folder, f"{name}.draft-{os.getpid()}-{socket.gethostname()}")
-        log.info("uploading %s, %.1f MB, to %s", name, size / 1e6, folder)
         try:
-            system.copyFromLocalFile(False, True, hadoop.Path(file.resolve().as_uri()), draft)
+            with telling(f"uploading {name}, {human(size)}, to {folder}"):
+                system.copyFromLocalFile(False, True, hadoop.Path(file.resolve().as_uri()), draft)
             system.setPermission(draft, hadoop.permission.FsPermission("644"))
             if not system.rename(draft, place) and system.getFileStatus(place).getLen() != size:
                 raise OrcaError(f"{place} is not a whole copy of {file.name} and cannot be replaced. Remove it.")

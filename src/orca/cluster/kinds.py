@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orca.cluster.spark import Kind, Local, Request, Submitted
 from orca.cluster.standalone import Standalone
-from orca.cluster.yarn import INSIDE, YarnClient, YarnCluster
+from orca.cluster.yarn import INSIDE, SUBMITTED, YarnClient, YarnCluster, YarnSubmitted
 from orca.errors import NotYet
 
 
@@ -39,7 +39,9 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(word: str) -> Kind:
-    """Return the kind of cluster that a word means here; what `orca submit` brought into YARN is known as that."""
+    """Return the kind of cluster that a word means here; what `orca submit` brought to YARN is known as that."""
+    if SUBMITTED in os.environ:
+        return YarnSubmitted()
     return KINDS["yarn-cluster"] if INSIDE in os.environ else KINDS[word]
 
 

@@ -74,6 +74,7 @@ class OrcaRayContext:
         self.initialized = False
         self.reused = False
         self.address_info: dict[str, Any] = {}
+        self._job: tuple[str, ...] = ()
 
     def init(self) -> dict[str, Any]:
         """Start Ray or connect to it; a Ray that this process is already connected to is reused.
@@ -89,7 +90,7 @@ class OrcaRayContext:
         self.reused = ray.is_initialized()
         if not self.reused:
             self._start(ray)
-        self.address_info = _address_info(ray)
+        self.address_info, self._job = _address_info(ray), _job(ray)
         self.initialized = True
         return self.address_info
 
@@ -108,12 +109,12 @@ class OrcaRayContext:
             raise OrcaError(f"could not {where}: {type(error).__name__}: {error}") from error
 
     def stop(self) -> None:
-        """Leave Ray, and end it where it was started here; more than once is fine."""
-        if self.initialized:
+        """Leave Ray, and end it where it was started here; one that was reused stays. More than once is fine."""
+        if self.initialized and not self.reused and _job(_ray()) == self._job:
             with _none_left() if self.address is None else contextlib.nullcontext():
                 _ray().shutdown()
-            self.initialized = False
-            self.address_info = {}
+        self.initialized = False
+        self.address_info = {}
 
     @property
     def num_nodes(self) -> int:
@@ -610,6 +611,14 @@ def _address_info(ray: Any) -> dict[str, Any]:
     info = {"address": getattr(context, "gcs_address", None), "node_id": context.get_node_id()}
     node = getattr(ray._private.worker, "_global_node", None)
     return {**info, **(node.address_info if node is not None else {})}
+
+
+def _job(ray: Any) -> tuple[str, ...]:
+    """Return what tells this connection to Ray from one that the program made after it; nothing without one."""
+    if not ray.is_initialized():
+        return ()
+    context = ray.get_runtime_context()
+    return str(context.get_node_id()), str(context.get_job_id())
 
 
 def _ray() -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -16,19 +17,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
+from orca.core.loading import hush_pyspark
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+hush_pyspark()
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 30.0
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
+
+# What Spark's pages, logs and event files do not show: its own words, keys of any kind, and the variables of workers.
+REDACTION = "spark.redaction.regex"
+NOT_SHOWN = "(?i)secret|password|passphrase|credential|token|key|executorEnv[.]|appMasterEnv[.]"
 
 DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -37,18 +45,21 @@ DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
     "spark.driver.maxResultSize": "0",
     "spark.python.worker.reuse": "true",
+    REDACTION: NOT_SHOWN,
 }
 DYNAMIC = "spark.dynamicAllocation.enabled"
-# An executor whose machine is cut off is given up after half a minute; Spark's own pace is two or three minutes.
-QUICK_TO_NOTICE = {
-    "spark.executor.heartbeatInterval": "5s",
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
-    "spark.network.timeoutInterval": "5s",
-}
+# A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
+# whose machine is cut off is given up soon after, as the hub does (core/wire.py).
+OUTLIVES_PAUSES = {"spark.network.timeout": "180s", "spark.network.timeoutInterval": "10s"}
 # spark-submit fills these in by itself before anybody can ask whether the user did.
 LAUNCH_DEFAULTS = {"spark.app.name": "orca", "spark.ui.showConsoleProgress": "false"}
-# These never go on the JVM's command line, which other users of the machine can read.
-SECRET = re.compile("secret|password|token", re.IGNORECASE)
+# Only these go on the JVM's command line, which other users of the machine can read; all others by a private file.
+ON_COMMAND_LINE = frozenset(
+    "spark.app.name spark.cores.max spark.driver.bindAddress spark.driver.cores spark.driver.host spark.driver.memory "
+    "spark.executor.cores spark.executor.instances spark.executor.memory spark.master spark.submit.deployMode "
+    "spark.ui.enabled spark.ui.showConsoleProgress".split()
+)
+INCUBATOR = b"WARNING: Using incubator modules:"  # the JVM's word about a module that Spark's launcher always asks for
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Options:
     spark_yarn_archive: str | None = None
     queue: str | None = None
     ship_environment: bool = True
-    start_timeout: float = 18.0  # with the time that Spark itself takes to begin, half a minute
+    start_timeout: float | None = None
     container_image: str | None = None
     enable_numa_binding: bool = False
     extra_executor_memory_for_ray: str | None = None
@@ -99,6 +110,11 @@ class Options:
             raise ArgumentError(
                 f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}."
             )
+        patience = self.start_timeout
+        if patience is not None and (
+            isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0
+        ):
+            raise ArgumentError(f"start_timeout must be a number of seconds, or None for no limit; got {patience!r}.")
 
 
 @dataclass(frozen=True)
@@ -226,6 +242,11 @@ def is_connect(session: Any) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
+def is_stopped(session: Any) -> bool:
+    """Say whether a classic session was stopped."""
+    return not is_connect(session) and session.sparkContext._jsc is None
+
+
 def is_dynamic(session: SparkSession) -> bool:
     """Say whether Spark takes and gives back executors as it likes."""
     return str(session.conf.get(DYNAMIC, "false")).lower() == "true"
@@ -274,6 +295,12 @@ def _slots_of(master: str | None) -> int | None:
 def executors(session: SparkSession) -> int:
     """Return how many executors are registered, the driver not counted."""
     return len(cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()) - 1
+
+
+def running(session: SparkSession) -> int:
+    """Return how many tasks run now, of all jobs."""
+    infos = cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()
+    return sum(int(info.numRunningTasks()) for info in infos)
 
 
 # Settings and environment
@@ -353,23 +380,50 @@ def ensure_jvm(wanted: Mapping[str, str], log_output: bool, life: ExitStack) -> 
         SparkContext._ensure_initialized()
         return SparkContext._gateway
     ensure_java()
+    settings = {**LAUNCH_DEFAULTS, **wanted}
     conf = SparkConf(loadDefaults=False)
-    for key, value in {**LAUNCH_DEFAULTS, **wanted}.items():
-        if not SECRET.search(key):
-            conf.set(key, value)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log_output else {}
+    for key in ON_COMMAND_LINE & settings.keys():
+        conf.set(key, settings[key])
     with ExitStack() as launch:
-        set_environment(_log_options(launch), launch)
+        file = settings_file({key: settings[key] for key in settings.keys() - ON_COMMAND_LINE}, launch)
+        given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")  # a file that the user names there comes last
+        arguments = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(file)} {given}"}
+        set_environment({**_log_options(launch), **arguments}, launch)
+        said = _JvmOutput(sys.stdout if log_output else None)
         try:
-            gateway = cast(Any, java_gateway).launch_gateway(conf, popen_kwargs=pipes)
+            gateway = cast(Any, java_gateway).launch_gateway(conf, popen_kwargs=said.pipes)
         except Exception as error:
+            said.finish()
             home = os.environ.get("JAVA_HOME")
             raise OrcaError(f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.") from error
+    said.opened()
+    life.callback(said.finish)
     life.callback(_end_jvm, gateway)
-    if log_output:
-        threading.Thread(target=_pump, args=(gateway.proc.stdout,), name="orca-jvm-output", daemon=True).start()
     SparkContext._ensure_initialized(gateway=gateway)
     return gateway
+
+
+def settings_file(settings: Mapping[str, str], life: ExitStack) -> str:
+    """Write settings behind those of spark-defaults.conf, which the file stands for, so that only this user reads them.
+
+    Args:
+        settings: The settings.
+        life: The file is gone with it.
+    """
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(spark_home(), "conf"), "spark-defaults.conf")
+    text = defaults.read_text() if defaults.is_file() else ""
+    if REDACTION not in text:
+        settings = {REDACTION: NOT_SHOWN, **settings}
+    path = os.path.join(private_folder(life), "settings.conf")
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write("\n".join([text, *(f"{key} {_escaped(value)}" for key, value in settings.items())]) + "\n")
+    return path
+
+
+def _escaped(value: str) -> str:
+    """Return a value as Java's properties files have it."""
+    value = value.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"\\{value}" if value[:1].isspace() else value
 
 
 def _log_options(launch: ExitStack) -> dict[str, str]:
@@ -398,15 +452,60 @@ logger.native.level = error
 """
 
 
-def _pump(pipe: IO[bytes]) -> None:
-    """Write what the JVM says to Python's standard output, which a notebook shows."""
-    for line in pipe:
-        with contextlib.suppress(ValueError, OSError):
-            sys.stdout.write(line.decode(errors="replace"))
+class _JvmOutput:
+    """What the JVM and the workers below it write, on its way to the screen, less what is of no use there.
+
+    Args:
+        to: Python's stream to show standard output and error on, as a notebook does; None leaves standard output alone
+            and gives standard error to this process's own.
+    """
+
+    def __init__(self, to: IO[str] | None) -> None:
+        self.to = to
+        self._read, self._write = os.pipe()
+        self._thread = threading.Thread(target=self._pump, name="orca-jvm-output", daemon=True)
+        self._thread.start()
+
+    @property
+    def pipes(self) -> dict[str, int]:
+        """Return what Popen takes."""
+        return {"stderr": self._write} if self.to is None else {"stdout": self._write, "stderr": self._write}
+
+    def opened(self) -> None:
+        """Leave the JVM its end of the pipe: what it writes ends when it does."""
+        os.close(self._write)
+        self._write = -1
+
+    def finish(self) -> None:
+        """Wait a moment for the last words."""
+        if self._write >= 0:
+            self.opened()
+        self._thread.join(1.0)
+
+    def _pump(self) -> None:
+        rest = b""
+        with open(self._read, "rb", buffering=0) as pipe:
+            while piece := pipe.read(1 << 16):
+                *lines, rest = (rest + piece).split(b"\n")
+                self._show(b"".join(line + b"\n" for line in lines if not line.startswith(INCUBATOR)))
+                if not INCUBATOR.startswith(rest[: len(INCUBATOR)]):  # no need to wait for the end of the line
+                    self._show(rest)
+                    rest = b""
+        self._show(rest)
+
+    def _show(self, text: bytes) -> None:
+        with contextlib.suppress(ValueError, OSError):  # closed
+            if self.to is not None:
+                self.to.write(text.decode(errors="replace"))
+                return
+            while text:
+                text = text[os.write(2, text) :]
 
 
 def stop_session(session: SparkSession) -> None:
     """Stop a session; one that is stopped or whose JVM is gone is no reason to fail."""
+    if is_stopped(session):
+        return  # by the program: once more would take the session that it made since from pyspark
     try:
         session.stop()
     except Exception as error:

@@ -18,8 +18,8 @@ from orca.cluster.java import ensure_java
 from orca.cluster.proof import prove
 from orca.cluster.spark import (
     LOOPBACK,
+    OUTLIVES_PAUSES,
     PATIENCE,
-    QUICK_TO_NOTICE,
     Kind,
     Request,
     executors,
@@ -50,7 +50,7 @@ class Standalone(Kind):
             "spark.executor.memory": request.memory,
             "spark.cores.max": str(request.num_nodes * request.cores),
             "spark.driver.memory": request.options.driver_memory or "2g",
-            **QUICK_TO_NOTICE,
+            **OUTLIVES_PAUSES,
             # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
             "spark.dynamicAllocation.enabled": "false",
             # The session is there when its executors are, or PATIENCE has passed.

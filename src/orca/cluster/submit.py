@@ -27,13 +27,14 @@ from typing import Any, TextIO
 from orca.cluster import environment, yarn
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, manager_pages, settings_of
 from orca.cluster.java import ensure_java
+from orca.cluster.news import say
 from orca.cluster.spark import (
     LAUNCH_DEFAULTS,
     Options,
     Request,
     ensure_jvm,
     listed,
-    private_folder,
+    settings_file,
     spark_home,
     written,
 )
@@ -123,19 +124,9 @@ def _command(
     master: str, program: Program, settings: Mapping[str, str], life: ExitStack, deploy: str | None = None
 ) -> list[str]:
     """Return the command line of spark-submit; settings go in a file, as others can read a command line."""
-    home = spark_home()
-    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
-    text = defaults.read_text() if defaults.is_file() else ""
-    file = Path(private_folder(life), "settings.conf")
-    lines = [f"{key} {_escaped(value)}" for key, value in settings.items()]
-    file.write_text("\n".join([text, *lines]) + "\n")
     where = ["--master", master, *(["--deploy-mode", deploy] if deploy else [])]
-    return [str(Path(home, "bin", "spark-submit")), *where, "--properties-file", str(file), program.file, *program.args]
-
-
-def _escaped(value: str) -> str:
-    """Return a value as Java's properties files have it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+    script = str(Path(spark_home(), "bin", "spark-submit"))
+    return [script, *where, "--properties-file", settings_file(settings, life), program.file, *program.args]
 
 
 def _environment() -> dict[str, str]:
@@ -168,10 +159,10 @@ class Watch:
         hadoop: The cluster.
         tag: What the application is known by.
         settings: The cluster's settings.
-        patience: Seconds that YARN may take to give a first container.
+        patience: Seconds that YARN may take to give a first container; None waits on.
     """
 
-    def __init__(self, hadoop: Hadoop, tag: str, settings: Mapping[str, str], patience: float) -> None:
+    def __init__(self, hadoop: Hadoop, tag: str, settings: Mapping[str, str], patience: float | None) -> None:
         self.hadoop, self.tag, self.settings, self.patience = hadoop, tag, settings, patience
         self._seen = 0
         self._logs = ""
@@ -188,7 +179,7 @@ class Watch:
             found = self.hadoop.tagged(self.tag)
             if found is not None and not found.ended:
                 self.hadoop.kill(found.id)
-                _say(f"{found.id} was ended: this program was interrupted")
+                say(f"{found.id} was ended: this program was interrupted")
             raise
         finally:
             with contextlib.suppress(ValueError):
@@ -196,7 +187,7 @@ class Watch:
 
     def until_the_end(self) -> int:
         """Show states and log until the application ends; return the status of its program."""
-        shown, waiting = "", time.monotonic()
+        shown, wait = "", yarn.Wait(self.hadoop, self.patience)
         while True:
             found = self.hadoop.tagged(self.tag)
             if found is None:
@@ -204,15 +195,14 @@ class Watch:
             if found.state != shown:
                 shown = found.state
                 at = f", see {found.tracking}" if found.state == "RUNNING" and found.tracking else ""
-                _say(f"{found.id} is {found.state}{at}")
+                say(f"{found.id} is {found.state}{at}")
             self._show_log(found)
             if found.ended:
                 return self._end(found)
             if found.state == "RUNNING" or self.hadoop.has_container(found.id):
-                waiting = time.monotonic()
-            elif time.monotonic() - waiting > self.patience:
-                self.hadoop.kill(found.id)
-                raise OrcaError(yarn.no_container(self.hadoop, found, self.patience))
+                wait = yarn.Wait(self.hadoop, self.patience)
+            elif why := wait.go_on(found):
+                raise OrcaError(why)
             time.sleep(POLL)
 
     def _end(self, found: Application) -> int:
@@ -221,12 +211,12 @@ class Watch:
             time.sleep(0.2)
         status = status_of(found)
         if status == 0:
-            _say(f"{found.id} ended {found.final}")
+            say(f"{found.id} ended {found.final}")
             return 0
         with contextlib.suppress(OSError, ValueError):
             if self._logs and "User application exited" not in found.diagnostics:  # Spark failed: its own log says why
                 _write(sys.stderr, _contents(_fetch(f"{self._logs}/stderr?size={-LAST_BYTES}"), LAST_BYTES) + b"\n")
-        _say(f"{found.id} ended {found.final}: {found.diagnostics or 'it says nothing'}")
+        say(f"{found.id} ended {found.final}: {found.diagnostics or 'it says nothing'}")
         return status
 
     def _show_log(self, found: Application) -> bool:
@@ -286,10 +276,6 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _say(text: str) -> None:
-    _write(sys.stderr, f"[orca] {text}\n".encode())
-
-
 def _write(stream: TextIO, piece: bytes) -> None:
     if piece:
         stream.write(piece.decode(errors="replace"))
@@ -300,8 +286,15 @@ def _write(stream: TextIO, piece: bytes) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Hand a program to Spark's launcher, as the command line says; return its status."""
+    """Hand a program to Spark's launcher, as the command line says; return its status.
+
+    Raises:
+        OrcaError: It could not be handed over, in words.
+    """
     options = _parser().parse_args(argv)
+    for name in ("cores", "num_nodes"):
+        if getattr(options, name) < 1:
+            raise ArgumentError(f"--{name} must be 1, 2, 3, ...; got {getattr(options, name)}.")
     if not options.program:
         raise ArgumentError("orca submit needs a program: orca submit [options] program.py [arguments].")
     file, *args = options.program
@@ -317,10 +310,18 @@ def main(argv: Sequence[str]) -> int:
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # where Python looks when it runs the file
         modules = [*modules, *map(str, environment.own_modules())]
     run = run_on_yarn if options.cluster_mode == "yarn-cluster" else partial(_run_here, options.cluster_mode)
-    return run(Program(file, args, modules), request)
+    try:
+        return run(Program(file, args, modules), request)
+    except OrcaError:
+        raise
+    except Exception as error:  # of the JVM, or of its way there
+        raise OrcaError(f"{file} was not started: {yarn.reason(error)}") from error
 
 
-OPTIONS = ("master", "queue", "driver_memory", "driver_cores", "hadoop_conf", "penv_archive", "python_location", "jars")
+OPTIONS = (
+    *("master", "queue", "driver_memory", "driver_cores", "hadoop_conf", "penv_archive", "python_location", "jars"),
+    "start_timeout",
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -339,7 +340,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--py_files", help="modules that go along, with commas between them")
     parser.add_argument("--no_ship_environment", action="store_true", help="the nodes have this Python already")
     for name in OPTIONS:
-        parser.add_argument(f"--{name}", type=int if name == "driver_cores" else str)
+        parser.add_argument(f"--{name}", type={"driver_cores": int, "start_timeout": float}.get(name, str))
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the program's file and its arguments")
     return parser
 
@@ -372,6 +373,8 @@ def _run_here(mode: str, program: Program, request: Request) -> int:
         settings |= _listed_settings(request.options) | written(request.options.conf)
         command = _command(settings.pop("spark.master"), program, settings, life)
         env = {**_environment(), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        if mode == "yarn-client":
+            env[yarn.SUBMITTED] = f"{settings['spark.yarn.tags']} {request.options.start_timeout or ''}".strip()
         with subprocess.Popen(command, env=env) as process:
             while True:
                 try:

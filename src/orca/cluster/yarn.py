@@ -16,10 +16,11 @@ import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orca.cluster import environment, proof
+from orca.cluster import archive, environment, proof
 from orca.cluster.hadoop import (
     Application,
     Hadoop,
@@ -29,10 +30,11 @@ from orca.cluster.hadoop import (
     resource_managers,
     settings_of,
 )
+from orca.cluster.news import say
 from orca.cluster.ray import size_of
 from orca.cluster.spark import (
+    OUTLIVES_PAUSES,
     PATIENCE,
-    QUICK_TO_NOTICE,
     Kind,
     Options,
     Request,
@@ -53,7 +55,9 @@ log = logging.getLogger(__name__)
 ARCHIVES = "spark.yarn.dist.archives"
 UNPACKED = "environment"  # the link to the unpacked environment in the folder of a container
 INSIDE = "ORCA_ON_YARN"  # set in the application master that runs a program's driver
+SUBMITTED = "ORCA_SUBMITTED"  # set for a program whose driver `orca submit` runs here: the tag, and a start_timeout
 LONGEST = 1800.0  # seconds for containers that YARN has given to fetch the environment and start
+FIRST_WORD = 30.0  # seconds until it is said what is waited for; the next words come after twice the time
 # Python, with torch in it, runs beside the executor's heap. Spark's own allowance of a tenth is for the JVM alone.
 BESIDE_HEAP_MB = 1024
 
@@ -86,14 +90,14 @@ class YarnClient(Kind):
 
     @contextmanager
     def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
-        """Watch the application while it is started: Spark would wait for a container without end."""
+        """Watch the application while it is started: Spark would wait for a container without a word."""
         with Patience(Hadoop(gateway), settings["spark.yarn.tags"], request.options.start_timeout) as patience:
             try:
                 yield
             except Exception as error:
                 if patience.told:
                     raise OrcaError(patience.told) from None
-                raise OrcaError(f"Spark did not start on YARN: {_reason(error)}") from error
+                raise OrcaError(f"Spark did not start on YARN: {reason(error)}") from error
 
     def check(self, session: SparkSession, request: Request) -> None:
         """Wait for the executors, and let each prove that it runs what this program runs."""
@@ -127,6 +131,32 @@ class YarnCluster(YarnClient):
     def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
         """Add nothing: the application runs already."""
         yield
+
+
+class YarnSubmitted(YarnClient):
+    """YARN as `orca submit --cluster_mode yarn-client` chose it for this program."""
+
+    brings = False
+
+    def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
+        """Return nothing: all was said when the program was submitted."""
+        return {}
+
+    def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
+        """Return nothing: what goes along is on its way."""
+        return {}
+
+    @contextmanager
+    def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
+        """Watch the application by the tag that the command gave it."""
+        tag, _, limit = os.environ[SUBMITTED].partition(" ")
+        if limit and request.options.start_timeout is None:
+            request = replace(request, options=replace(request.options, start_timeout=float(limit)))
+        with super().starting(request, {"spark.yarn.tags": tag}, gateway):
+            yield
+
+    def check(self, session: SparkSession, request: Request) -> None:
+        """Add nothing: the launcher of this program chose what it runs on."""
 
 
 # What is asked for.
@@ -164,7 +194,7 @@ def asked(request: Request) -> dict[str, str]:
         "spark.executor.memoryOverhead": f"{beside // (1 << 20) + BESIDE_HEAP_MB}m",
         # `check` waits for the executors, and tells what they are waited for.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
-        **QUICK_TO_NOTICE,
+        **OUTLIVES_PAUSES,
         # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
         "spark.dynamicAllocation.enabled": "false",
         # One secret for each application, which YARN hands to its containers.
@@ -182,10 +212,7 @@ def asked(request: Request) -> dict[str, str]:
 
 def environment_of_workers(options: Options) -> dict[str, str]:
     """Return the environment variables that containers get."""
-    told = dict(hdfs.environment())
-    if "SPARK_LOCAL_IP" in os.environ:
-        told["SPARK_LOCAL_IP"] = os.environ["SPARK_LOCAL_IP"]
-    return {**told, **{str(name): str(value) for name, value in (options.env or {}).items()}}
+    return {**hdfs.environment(), **{str(name): str(value) for name, value in (options.env or {}).items()}}
 
 
 def check_queue(hadoop: Hadoop, options: Options) -> None:
@@ -212,7 +239,8 @@ def shipped(hadoop: Hadoop, options: Options) -> tuple[dict[str, str], str]:
     else:
         _refuse_other_conda(options.conda_name)
         packed = environment.pack()
-        place = hadoop.share(packed.path, f"environment-{packed.path.name}", base)
+        name = f"environment-{environment.digest_of(packed.path)[:20]}{archive.SUFFIX}"
+        place = hadoop.share(packed.path, name, base)
         archives.insert(0, f"{place}#{UNPACKED}")
         python = f"{UNPACKED}/{packed.python}"
     told = {ARCHIVES: ",".join(archives)} if archives else {}
@@ -238,11 +266,8 @@ def _archive(hadoop: Hadoop, given: str, base: str | None) -> str:
     file = Path(path.removeprefix("file://")).expanduser()
     if not file.is_file():
         raise ArgumentError(f"penv_archive is {given}, and there is no such file.")
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while piece := content.read(1 << 22):
-            digest.update(piece)
-    return hadoop.share(file, f"environment-{digest.hexdigest()[:20]}{''.join(file.suffixes[-2:])}", base)
+    digest = environment.digest_of(file)[:20]
+    return hadoop.share(file, f"environment-{digest}{''.join(file.suffixes[-2:])}", base)
 
 
 def _jars(hadoop: Hadoop, options: Options, base: str | None) -> dict[str, str]:
@@ -255,14 +280,14 @@ def _jars(hadoop: Hadoop, options: Options, base: str | None) -> dict[str, str]:
     jars = sorted(folder.glob("*.jar"))
     digest = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in jars).encode()).hexdigest()[:20]
     file = environment.cache_folder() / f"spark-{digest}.zip"
-    if not file.exists():
+    if not environment.is_intact(file):
         log.info("collecting the %d jars of Spark in %s", len(jars), file)
         draft = file.with_name(f"{file.name}.draft-{uuid.uuid4().hex[:8]}")
         try:
             with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
                 for jar in jars:
                     archive.write(jar, jar.name)
-            draft.replace(file)
+            environment.seal(draft, file)
         finally:
             draft.unlink(missing_ok=True)
     return {"spark.yarn.archive": hadoop.share(file, f"spark-{digest}.zip", base)}
@@ -279,15 +304,15 @@ def send_modules(session: SparkSession) -> None:
 
 
 class Patience:
-    """End an application that YARN gives no container to, and tell why.
+    """A watch over an application that waits for its first container: it says what is waited for.
 
     Args:
         hadoop: The cluster.
         tag: What the application is known by.
-        seconds: How long YARN may take to give a first container.
+        seconds: How long YARN may take, after which the application is ended; None waits on.
     """
 
-    def __init__(self, hadoop: Hadoop, tag: str, seconds: float) -> None:
+    def __init__(self, hadoop: Hadoop, tag: str, seconds: float | None) -> None:
         self.hadoop, self.tag, self.seconds = hadoop, tag, seconds
         self.told = ""
         self._done = threading.Event()
@@ -303,31 +328,53 @@ class Patience:
         self.hadoop.close()
 
     def _watch(self) -> None:
-        waiting = time.monotonic()
+        wait = Wait(self.hadoop, self.seconds)
         while not self._done.wait(0.5):
             try:
                 found = self.hadoop.tagged(self.tag)
                 if found is None:
-                    waiting = time.monotonic()  # it is still being handed in: the environment is on its way
+                    wait = Wait(self.hadoop, self.seconds)  # it is being handed in: the environment is on its way
                 elif found.state == "RUNNING" or found.ended or self.hadoop.has_container(found.id):
                     if found.ended:
                         self.told = ended(found.id, found.diagnostics)
                     return
-                elif time.monotonic() - waiting > self.seconds:
-                    self.told = no_container(self.hadoop, found, self.seconds)
-                    self.hadoop.kill(found.id)
-                    return
+                else:
+                    self.told = wait.go_on(found)
+                    if self.told:
+                        return
             except Exception as error:  # the ResourceManager may be down for a moment
                 log.debug("asking YARN: %s", error)
 
 
-def no_container(hadoop: Hadoop, found: Application, seconds: float) -> str:
-    """Return the words for an application that YARN does not begin."""
-    return (
-        f"YARN gave no container to {found.id} within {seconds:.0f} s. It says: {found.diagnostics or 'nothing'}. "
-        f"The nodes: {hadoop.free()}. The application was ended. Ask for less with memory= and driver_memory=, for "
-        "another queue with queue=, or wait longer with start_timeout=."
-    )
+class Wait:
+    """The time that an application waits for its first container.
+
+    Args:
+        hadoop: The cluster.
+        seconds: How long it may; None for no limit.
+    """
+
+    def __init__(self, hadoop: Hadoop, seconds: float | None) -> None:
+        self.hadoop, self.seconds = hadoop, seconds
+        self._began, self._word = time.monotonic(), FIRST_WORD
+
+    def go_on(self, found: Application) -> str:
+        """Say now and then what is waited for; end the application where the time is over, and return why."""
+        waited = time.monotonic() - self._began
+        over = self.seconds is not None and waited > self.seconds
+        if not over and waited < self._word:
+            return ""
+        words = (
+            f"YARN gave no container to {found.id} within {waited:.0f} s. It says: {found.diagnostics or 'nothing'}. "
+            f"The nodes: {self.hadoop.free()}."
+        )
+        ask = "Ask for less with memory= and driver_memory=, or for another queue with queue="
+        if over:
+            self.hadoop.kill(found.id)
+            return f"{words} The application was ended. {ask}, or wait longer with start_timeout=."
+        self._word *= 2
+        say(f"{words} Waiting on; start_timeout= sets a limit. {ask}.")
+        return ""
 
 
 def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) -> None:
@@ -337,23 +384,33 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
     context = session.sparkContext
     number = str(context.applicationId)
     wanted = int(session.conf.get("spark.executor.instances", None) or request.num_nodes)
-    patience = max(PATIENCE, request.options.start_timeout)
+    limit = request.options.start_timeout
     began = last = time.monotonic()
+    word = FIRST_WORD
     while (there := executors(session)) < wanted:
         now = time.monotonic()
         app = hadoop.application(number)
         if app.ended:
             raise OrcaError(ended(number, app.diagnostics))
         coming = app.containers - 1  # one is the application master's
-        if now - began > LONGEST or (coming <= there and now - last > patience):
-            break
         if coming > there:
             last = now
+        if there == 0 and limit is not None and now - last > limit:
+            break
+        # With some of them a run can begin.
+        if there and (now - began > LONGEST or now - last > max(PATIENCE, limit or 0.0)):
+            break
+        if now - began > word:
+            word *= 2
+            say(
+                f"{number} has {there} of {wanted} executors and {max(0, coming)} containers for them after "
+                f"{now - began:.0f} s. The nodes: {hadoop.free()}. Waiting on."
+            )
         time.sleep(0.5)
     if there == 0:
         raise OrcaError(
             f"YARN gave {number} no executor with {request.cores} cores and {request.memory} of memory (and "
-            f"{session.conf.get('spark.executor.memoryOverhead', '')} beside the heap) within {patience:.0f} s. "
+            f"{session.conf.get('spark.executor.memoryOverhead', '')} beside the heap) within {limit:.0f} s. "
             f"The nodes: {hadoop.free()}. Ask for less with cores= and memory=, or for another queue with queue=."
         )
     if there < wanted:
@@ -365,7 +422,7 @@ def ended(number: str, diagnostics: str) -> str:
     return f"{number} ended on YARN: {diagnostics or 'it says nothing'}. See `yarn logs -applicationId {number}`."
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Return the first line of an error of the JVM that says something."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     told = [line for line in lines if "Exception: " in line]

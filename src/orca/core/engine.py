@@ -22,6 +22,7 @@ from orca.core.pulse import Pulse, counted
 from orca.core.source import Open, Rows, Shards
 from orca.core.telemetry import Hub, Link, Ticket
 from orca.core.voice import Echo, speaking
+from orca.core.waiting import Waiting
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError
 
@@ -38,6 +39,7 @@ class Settings:
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
+        start_timeout: Seconds that ranks may take to start; 0 waits on, and says what for.
     """
 
     stall_timeout: float = 300.0
@@ -45,6 +47,13 @@ class Settings:
     threads: int = 0
     log_level: int = logging.INFO
     log_to_driver: bool = True
+    start_timeout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("stall_timeout", "start_timeout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise ArgumentError(f"{name} must be a number of seconds, 0 for no limit; got {value!r}.")
 
 
 class Engine(Protocol):
@@ -79,14 +88,17 @@ class Envelope:
 
 
 @contextmanager
-def dispatch(job: Job, shards: Shards, workers: int, host: str, settings: Settings) -> Iterator[tuple[Envelope, Hub]]:
-    """Open the hub of a run on the driver and seal the envelope for its ranks."""
+def dispatch(
+    job: Job, shards: Shards, workers: int, host: str, settings: Settings, room: Callable[[], str] = str
+) -> Iterator[tuple[Envelope, Hub]]:
+    """Open the hub of a run on the driver and seal the envelope for its ranks; `room` says what the cluster has."""
     try:
         work = seal(job, shards.open)
         with (
             Progress(enabled=settings.progress) as progress,
             Echo(progress) as echo,
             Hub(workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line) as hub,
+            Waiting(hub, settings.start_timeout, room),
         ):
             environment = tuple(hdfs.environment().items())
             yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment), hub
@@ -118,13 +130,14 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     preload()
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
+        peer = peer_of(link)
         with link.pulse.current(), speaking(link, settings.log_level, settings.log_to_driver):
             job, open_rows = cloudpickle.loads(envelope.work)
             # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
             patience = 0.0 if link.connected else settings.stall_timeout
             # Spools are files without a name: nothing is left of them, even when the rank is killed.
-            rows = dict(open_rows(counted(items), Path(tempfile.gettempdir())))
-            result = dumps(_work(job, rows, settings, peer_of(link), link.pulse, patience), "the result")
+            rows = dict(open_rows(counted(iter(items)), Path(tempfile.gettempdir())))
+            result = dumps(_work(job, rows, settings, peer, link.pulse, patience), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise

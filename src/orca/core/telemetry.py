@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from orca.core.pulse import PHASES, WAIT, Beat, Pulse
 from orca.core.wire import (
     LINE_LIMIT,
+    PAUSE,
     Abort,
     Ack,
     Apart,
@@ -197,6 +198,15 @@ class Hub:
     def abort(self, reason: str) -> None:
         """Tell every rank, also one that connects later, to end at once."""
         self._order(partial(self._abort, reason))
+
+    @property
+    def absent(self) -> list[int]:
+        """Return the ranks that were neither heard of nor lost."""
+        return [rank for rank in range(self.size) if rank not in self._seats and rank not in self._ended]
+
+    def give_up(self, reason: str) -> None:
+        """End the run because of the ranks that are absent, unless all came meanwhile."""
+        self._order(partial(self._give_up, reason))
 
     def lost(self, rank: int, host: str, reason: str) -> None:
         """Say that a rank's process was seen to end by itself."""
@@ -448,7 +458,7 @@ class Hub:
 
     def _suspect(self, live: list[Seat], now: float) -> None:
         busy = [seat for seat in live if seat.beat.phase != WAIT]
-        absent = [rank for rank in range(self.size) if rank not in self._seats and rank not in self._ended]
+        absent = self.absent
         suspects = [] if absent and not busy else slowest(busy or live)
         self._suspicion = Suspicion(now + STACK_WITHIN, absent, [seat.rank for seat in suspects])
         for seat in suspects[:STACKS]:
@@ -463,6 +473,13 @@ class Hub:
                 f"was started and reaches {self.ticket.host}:{self.ticket.port}; {self._setting()}"
             )
             failure = Failure(suspicion.absent[0], "an unknown host", reason, "", False, "stalled")
+        self._end_stalled(failure)
+
+    def _give_up(self, reason: str) -> None:
+        if self.absent and self._primary is None:
+            self._end_stalled(Failure(self.absent[0], "an unknown host", reason, "", False, "stalled"))
+
+    def _end_stalled(self, failure: Failure) -> None:
         self._publish(failure)
         self._abort(f"rank {failure.rank} stalled")
 
@@ -516,6 +533,7 @@ class Link:
         ticket: Ticket,
         rank: int,
         timeout: float = 5.0,
+        welcome: float = PAUSE,
         patience: float = 600.0,
         on_abort: Callable[[], None] | None = None,
     ) -> Link:
@@ -524,7 +542,8 @@ class Link:
         Args:
             ticket: The hub's ticket.
             rank: The rank of this worker.
-            timeout: Seconds to reach the hub.
+            timeout: Seconds to reach the hub's machine.
+            welcome: Seconds for the hub, once reached, to answer: the driver may be suspended.
             patience: Seconds that all_gather waits for the other ranks.
             on_abort: Called in the link's thread instead of ending the process with exit code 70.
 
@@ -533,7 +552,7 @@ class Link:
         """
         link = cls(ticket, rank, patience, on_abort)
         try:
-            wire = shake_hands(ticket, rank, timeout)
+            wire = shake_hands(ticket, rank, timeout, welcome)
         except OSError as error:
             logger.warning(
                 "rank %d goes on without telemetry: the driver at %s:%d cannot be reached (%s)",
@@ -873,10 +892,10 @@ class Seat:
     beat: Beat = field(default_factory=lambda: Beat(-1))
 
 
-def shake_hands(ticket: Ticket, rank: int, timeout: float) -> Wire:
+def shake_hands(ticket: Ticket, rank: int, timeout: float, welcome: float) -> Wire:
     """Return a wire to the hub that welcomed us; OSError when there is none, ArgumentError when it refuses."""
-    deadline = time.monotonic() + timeout
     sock = socket.create_connection((ticket.host, ticket.port), timeout)
+    deadline = time.monotonic() + welcome
     wire = Wire(sock, MESSAGE_LIMIT * (ticket.size + 1))  # a gathered answer holds the texts of all ranks
     try:
         wire.send(encode(Hello(ticket.secret, rank, socket.gethostname())))
@@ -894,7 +913,7 @@ def shake_hands(ticket: Ticket, rank: int, timeout: float) -> Wire:
                     wire.send(encode(Beat(rank)))  # now the hub may count on us
                     wire.flush()
                     return wire
-        raise ConnectionError("it hung up" if wire.ended else f"no answer within {timeout:g} s")
+        raise ConnectionError("it hung up" if wire.ended else f"no answer within {welcome:g} s")
     except Malformed as error:
         wire.close()
         raise ConnectionError(f"no hub of ours is there: {error}") from None

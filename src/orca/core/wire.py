@@ -22,6 +22,8 @@ from orca.core.pulse import Beat
 from orca.errors import ArgumentError, OrcaError
 
 CHUNK, READS = 64 << 10, 64  # bytes of one recv, and how many in a row before others get their turn
+PAUSE = 120.0  # seconds for which the network, or the process at the other end, may be away
+GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
 LINE_LIMIT = 64 << 10  # characters of a line of a rank; JSON may need six bytes for one
 
 
@@ -189,8 +191,18 @@ def listen(host: str, size: int) -> socket.socket:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Let the system find out within 15 seconds that the other machine is gone, and send small messages at once."""
-    options = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 15_000}
+    """Let the system find out that the other machine is gone, not just away for a pause; send small messages at once.
+
+    A process that ends is known at once all the same: its system closes the connection.
+    """
+    options = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": round(GONE_AFTER / 5),
+        "TCP_KEEPINTVL": round(GONE_AFTER / 10),
+        "TCP_KEEPCNT": 8,
+        # Also the time for which a suspended process may leave what it was sent unread.
+        "TCP_USER_TIMEOUT": round(GONE_AFTER * 1000),
+    }
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in options.items():  # not every system has them all

@@ -11,14 +11,13 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from orca.cluster.spark import SECRET
-
 OK, WARN, ERROR = "ok", "warn", "error"
 MARKS = {OK: "ok", WARN: "warning", ERROR: "error"}
 
 _COLOURS = {OK: "32", WARN: "33", ERROR: "31"}
 _WIDTH = 120
 _SHORTEST_SECRET = 6  # shorter values ("true", "10") occur in texts by chance
+_SECRET = re.compile("secret|password|passphrase|credential|token|key", re.IGNORECASE)  # names of settings
 _NAMED_SECRET = re.compile(r"([\w.-]*(?:secret|password|token)[\w.-]*\s*[=:]\s*)([^\s,;\"')}]+)", re.IGNORECASE)
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Exit|Interrupt): .+$", re.MULTILINE)
 _LOGIN = re.compile(r"(\w+://)[^/\s@]+@")
@@ -157,7 +156,7 @@ def without_secrets(findings: Iterable[Finding], settings: Mapping[str, str]) ->
         settings: Settings of the cluster, by name.
     """
     named = [*os.environ.items(), *settings.items()]
-    hidden = {value for name, value in named if SECRET.search(name) and len(value) >= _SHORTEST_SECRET}
+    hidden = {value for name, value in named if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET}
     # The longest first: one may be a part of another.
     return tuple(_cleaned(finding, sorted(hidden, key=len, reverse=True)) for finding in findings)
 

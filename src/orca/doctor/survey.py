@@ -6,10 +6,8 @@ over a hub of its own. Then the world forms as it would for training.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import pickle
 import secrets
 import shutil
 import socket
@@ -18,21 +16,22 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from orca.cluster.proof import Description, describe
 from orca.core.engine import HubPeer
 from orca.core.pulse import Pulse
 from orca.core.source import Items
 from orca.core.telemetry import Link, Ticket
+from orca.core.wire import LINE_LIMIT
 from orca.core.world import Peer, World
 from orca.errors import OrcaError
 
@@ -218,14 +217,35 @@ class Joining:
 
 
 def packed(report: Report) -> str:
-    """Return a report as one line."""
-    return base64.b64encode(zlib.compress(pickle.dumps(report))).decode()
+    """Return a report as one line of JSON."""
+    line = json.dumps(asdict(report), default=sorted)
+    if len(line) > LINE_LIMIT:  # a hub would cut it
+        return json.dumps(asdict(replace(report, environment="there are too many packages to tell")), default=sorted)
+    return line
 
 
 def unpacked(line: str) -> Report:
-    """Return the report of a line; it comes from a rank that knew the secret of the run."""
-    report: Report = pickle.loads(zlib.decompress(base64.b64decode(line)))
-    return report
+    """Return the report of a line.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        fields = json.loads(line)
+        environment = fields["environment"]
+        if isinstance(environment, dict):
+            environment = Description(**{**environment, "loaded": frozenset(environment["loaded"])})
+        return Report(
+            **{
+                **fields,
+                "environment": environment,
+                "gpus": Gpus(tuple(fields["gpus"]["seen"]), fields["gpus"]["known"]),
+                "proxies": tuple(fields["proxies"]),
+                "unreached": tuple((rank, why) for rank, why in fields["unreached"]),
+            }
+        )
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"this is no report of a rank: {error}") from None
 
 
 def _numbers(item: Any) -> list[int]:
@@ -373,8 +393,6 @@ def written(path: str) -> Iterator[str]:
 def _environment() -> Any:
     """Return a description of the packages here, or the words why there is none."""
     try:
-        from orca.cluster.proof import describe
-
         return describe()
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"

@@ -7,8 +7,10 @@ are descriptors of files without a name: nothing is left of them, even when the 
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,10 +24,14 @@ import cloudpickle
 
 from orca.core.engine import Envelope, HubPeer, Job, Settings, cores, dispatch, dumps, run_rank
 from orca.core.source import Items, Shards
-from orca.core.telemetry import Hub
-from orca.errors import WorkerFailed, WorkerLost
+from orca.core.telemetry import Hub, Link, Parted
+from orca.errors import WorkerLost
 
 _HOST = "127.0.0.1"
+_LENGTH = struct.Struct("<Q")  # before a result
+ENDED_WITHIN = 60.0  # seconds for ranks to end after all of them gave their results
+
+logger = logging.getLogger(__name__)
 
 
 class LocalEngine:
@@ -57,8 +63,8 @@ class LocalEngine:
                         with _written(dumps(pieces[rank :: self.workers], "the data")) as share:
                             ranks.append(self._start(rank, [work.fileno(), share.fileno(), result.fileno()]))
                     del pieces
-                _watch(ranks, hub)
-                return [pickle.loads(_contents(result.fileno())) for result in results]
+                _watch(ranks, [result.fileno() for result in results], hub)
+                return [pickle.loads(_contents(result.fileno())[_LENGTH.size :]) for result in results]
             finally:
                 for process in ranks:
                     process.kill()
@@ -97,23 +103,42 @@ def _contents(file: int) -> bytes:
     return bytes(content)
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], hub: Hub) -> None:
-    """Wait until every rank ended well; raise for the one that failed first."""
+def _watch(ranks: list[subprocess.Popen[bytes]], results: list[int], hub: Hub) -> None:
+    """Wait until every rank gave its result and ended; raise for the one that failed first.
+
+    A rank with a whole result has done its work: how its process ends (a library may crash or hang in its teardown)
+    is worth a warning, not the run.
+    """
+    deadline = float("inf")
     while True:
-        codes = [process.poll() for process in ranks]
-        if all(code == 0 for code in codes):
-            return
-        for rank, code in enumerate(codes):
-            if code:
-                hub.lost(rank, _HOST, f"its process ended with exit code {code}")
-        if hub.failed.is_set() or any(codes):
-            raise hub.error(wait=5.0) or _unexplained(codes)
+        codes = [process.poll() for process in ranks]  # before the results: a rank may give its own in between
+        done = [_is_whole(result) for result in results]
+        if all(done) and deadline == float("inf"):
+            deadline = time.monotonic() + ENDED_WITHIN
+        if all(done) and (None not in codes or time.monotonic() > deadline):
+            return _warn(codes)
+        lost = [rank for rank, code in enumerate(codes) if code is not None and not done[rank]]
+        for rank in lost:
+            hub.lost(rank, _HOST, f"its process ended with exit code {codes[rank]}")
+        if hub.failed.is_set() or lost:
+            raise hub.error(wait=5.0) or WorkerLost(
+                lost[0], _HOST, f"its process ended with exit code {codes[lost[0]]}"
+            )
         time.sleep(0.02)
 
 
-def _unexplained(codes: list[int | None]) -> WorkerFailed:
-    rank = next(rank for rank, code in enumerate(codes) if code)
-    return WorkerLost(rank, _HOST, f"its process ended with exit code {codes[rank]}")
+def _warn(codes: list[int | None]) -> None:
+    for rank, code in enumerate(codes):
+        if code is None:
+            logger.warning("rank %d gave its result and has not ended %g s later: it is killed", rank, ENDED_WITHIN)
+        elif code:
+            logger.warning("rank %d gave its result and then ended with exit code %d", rank, code)
+
+
+def _is_whole(result: int) -> bool:
+    """Tell whether a rank has written all of its result: its length comes first."""
+    head = os.pread(result, _LENGTH.size, 0)
+    return len(head) == _LENGTH.size and os.fstat(result).st_size == _LENGTH.size + _LENGTH.unpack(head)[0]
 
 
 def main(rank: int, work: int, share: int, result: int) -> None:
@@ -126,10 +151,18 @@ def main(rank: int, work: int, share: int, result: int) -> None:
     for file in (work, share):
         os.close(file)
     items: Items = chain.from_iterable(piece() for piece in pieces)
-    size = envelope.ticket.size
-    answer = run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, _HOST), items)
+    answer = run_rank(envelope, rank, _peer, items)
     with os.fdopen(result, "wb") as file_of_result:
+        file_of_result.write(_LENGTH.pack(len(answer)))
         file_of_result.write(answer)
+
+
+def _peer(link: Link) -> HubPeer:
+    """Return the way to the other ranks; end a rank whose driver died while it started, which nobody waits for."""
+    ticket = link.ticket
+    if not link.connected:
+        raise Parted(f"rank {link.rank} ends: its driver at {ticket.host}:{ticket.port} is gone")
+    return HubPeer(link, link.rank, ticket.size, _HOST)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class RayEngine:
         """Run a job on all ranks together; results in rank order."""
         nodes = _nodes()
         _check_room(nodes, self.workers)
-        with dispatch(job, shards, self.workers, _address(nodes), settings) as (envelope, hub):
+        with dispatch(job, shards, self.workers, _address(nodes), settings, _room) as (envelope, hub):
             parcels = self._parcels(shards, _is_here(nodes))
             with _reserved(self.workers) as seats, _started(seats) as ranks:
                 taken = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
@@ -271,6 +271,12 @@ def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
     """Refuse at once what could not run even if the cluster were empty."""
     if workers > sum(int(node["Resources"].get("CPU", 0)) for node in nodes):
         raise _too_few(workers)
+
+
+def _room() -> str:
+    """Return in words how many CPUs are free."""
+    have, free = (resources.get("CPU", 0) for resources in (ray.cluster_resources(), ray.available_resources()))
+    return f"Ray shows {free:g} of {have:g} CPUs free"
 
 
 def _too_few(workers: int) -> TooFewSlots:

@@ -23,7 +23,17 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from orca.cluster.ray import held
-from orca.cluster.spark import DYNAMIC, active_session, driver_host, executors, is_connect, is_dynamic, nodes, slots
+from orca.cluster.spark import (
+    DYNAMIC,
+    active_session,
+    driver_host,
+    executors,
+    is_connect,
+    is_dynamic,
+    nodes,
+    running,
+    slots,
+)
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
 from orca.core.telemetry import Hub
@@ -32,7 +42,7 @@ from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
 _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
-_NOTICED_WITHIN = 45.0  # seconds in which Spark gives a silent executor up (cluster.spark.QUICK_TO_NOTICE)
+_NOTICED_WITHIN = 210.0  # seconds in which Spark gives a silent executor up (cluster.spark.OUTLIVES_PAUSES)
 _RESULT = "rank int, part int, payload binary"
 _MARK = "orca rank {rank} on {host}"
 
@@ -65,7 +75,8 @@ class SparkEngine:
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         """Run a job on all ranks together; results in rank order."""
         self._check_slots()
-        with dispatch(job, shards, self.workers, driver_host(self.session), settings) as (envelope, hub):
+        host = driver_host(self.session)
+        with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
             native = shards.home == self.name
             frame = shards.native if native else self._deal(shards.portable(), self.workers)
             try:
@@ -89,6 +100,13 @@ class SparkEngine:
         frame = self._deal([_Numbered(number, piece) for number, piece in enumerate(pieces)], len(pieces))
         rows = frame.mapInArrow(MapTask(work), _RESULT).collect()
         return _assemble(rows, len(pieces))
+
+    def _room(self) -> str:
+        """Return in words how many slots are free; a Connect server does not tell."""
+        if is_connect(self.session):
+            return "a rank that cannot reach this program trains without reporting to it"
+        width = slots(self.session) or 0
+        return f"Spark shows {max(0, width - running(self.session))} of {width} slots free"
 
     def _check_slots(self) -> None:
         """Refuse at once what Spark would wait for or fail at: all ranks must run at the same time."""

@@ -49,6 +49,7 @@ class KerasEstimator(Estimator):
         sync_batch_norm: bool = True,
         seed: int = 0,
         stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
         threads_per_worker: int | None = None,
     ) -> KerasEstimator:
         """Make an Estimator of a Keras model, version 3 (on TensorFlow) or 2 (tf_keras).
@@ -69,6 +70,8 @@ class KerasEstimator(Estimator):
                 each worker use its own rows and averages the running statistics.
             seed: Seed of initial weights, order and dropout.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
+                while what for.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
 
@@ -100,7 +103,11 @@ class KerasEstimator(Estimator):
             model_dir=model_dir,
             seed=natural("seed", seed),
             settings=Settings(
-                stall_timeout, bool(verbose), threads_per_worker or threads_asked_for(), log_to_driver=log_to_driver
+                stall_timeout,
+                bool(verbose),
+                threads_per_worker or threads_asked_for(),
+                log_to_driver=log_to_driver,
+                start_timeout=start_timeout,
             ),
         )
 

@@ -39,10 +39,13 @@ from orca.core.arrow import stretches, to_arrow, to_numpy, widened
 from orca.core.columns import check_columns, not_numbers, output_names, single, squeeze
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.learner import OutputSpec
+from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Shards
 from orca.core.tree import flatten
 from orca.errors import DataError
 from orca.sources.export import Export
+
+hush_pyspark()
 
 _PARTS = ("train", "valid")
 _DENSE = 1  # the type of a dense ML vector, in what it is made of
