@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from contract import pairs
-from contract.pairs import REFUSED, Case, Outcome, PairsJob
+from contract.pairs import REFUSED, REFUSED_APART, Case, Outcome, PairsJob
 from contract.test_parity import assert_close
 from frameworks.torch.alone import AloneEngine, shards_fully
 from orca.core.engine import Settings
+from orca.errors import WorkerFailed
 from orca.registry import engine_class
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a run waits for all of it
@@ -34,7 +35,7 @@ def outcomes() -> Callable[[int], dict[str, list[Outcome]]]:
 
 def test_the_table_holds_every_pair() -> None:
     held = {pair for case in pairs.table() for pair in case.pairs()}
-    assert held == {pair for pair in pairs.pairs() if pair not in REFUSED}
+    assert held == {pair for pair in pairs.pairs() if pair not in REFUSED | REFUSED_APART}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -53,6 +54,13 @@ def test_pairs_of_options_equal_one_process_on_any_number_of_ranks(name: str, ra
 def test_pairs_that_do_not_go_together_are_refused_in_words(pair: pairs.Pair) -> None:
     (outcome,) = AloneEngine().run(PairsJob((Case(pair),)), pairs.shards(1), Settings())[0]
     assert REFUSED[pair] in outcome.failure
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pair", REFUSED_APART, ids=lambda pair: "-".join(choice for _, choice in pair))
+def test_pairs_that_workers_cannot_add_up_are_refused_in_words(pair: pairs.Pair) -> None:
+    with pytest.raises(WorkerFailed, match=REFUSED_APART[pair]):
+        engine_class("local").on_cluster(2).run(PairsJob((Case(pair),)), pairs.shards(2), Settings(60.0, False))
 
 
 def check(case: Case, ranks: list[Outcome]) -> None:

@@ -8,6 +8,7 @@ taken in the first steps, then ever more seldom, and in every step with labels t
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -135,7 +136,7 @@ class Criterion:
         """
         self.steps += 1
         weighed = batch.weights is not None
-        due = self.asks and not weighed and (self.steps <= _LOOKS or not self.steps & (self.steps - 1))
+        due = self.asks and not weighed and self._looks(self.steps)
         if due or batch.masses is not None or (weighed and self.reading != SUM):
             refuted = self.refuted(piece, *pair, due) if piece.rows else set()
             mass = self.mass(batch, pair[1], TARGETS) if piece.rows else 0.0
@@ -146,6 +147,38 @@ class Criterion:
             if self.reading != SUM and (weighed or (self.reading == TARGETS and batch.masses is not None)):
                 return mass or 1.0
         return 1.0 if self.reading == SUM else batch.step_rows
+
+    # A loss that the user's own code computes.
+
+    def is_even(self, batch: Batch) -> bool:
+        """Say whether each row of a batch counts the same in a mean."""
+        if self.reading == SUM or batch.masses is None:
+            return self.reading != SUM
+        return bool((batch.masses == math.prod(flatten(batch.y)[0][0].shape[1:])).all())
+
+    def check_own(self, batch: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor) -> None:
+        """Check that the loss which the user's code computed is this one, where rows do not count the same.
+
+        Raises:
+            ArgumentError: It is another one: nobody knows what that is a mean over.
+        """
+        if self.is_even(batch) or not self._looks(self.steps + 1):
+            return
+        try:
+            (value,) = self._values([*outputs, *targets], batch.rows, (slice(None),))
+            same = _follows(loss.detach(), [scalar(value)], [1.0], summed=True)
+        except Exception:  # the user left other things there
+            same = False
+        if not same:
+            raise ArgumentError(
+                f"the main callback's forward pass computes another loss than {self.loss}, whose rows do not count the "
+                "same: nobody knows how to add it up over workers. Pass loss_reduction to from_torch: 'mean' or 'sum' "
+                "over rows, or a function (target) that returns what each row counts in the mean."
+            )
+
+    @staticmethod
+    def _looks(step: int) -> bool:
+        return step <= _LOOKS or not step & (step - 1)
 
     # Asking.
 
@@ -233,7 +266,8 @@ class Criterion:
 
     def _counts_classes(self, targets: list[Any]) -> bool:
         """Say whether this is torch's own mean over class numbers; over probabilities it is one over rows."""
-        return isinstance(self.count, Classes) and not self.asks and not targets[0].is_floating_point()
+        known = isinstance(self.count, Classes) and not self.asks and isinstance(targets[0], torch.Tensor)
+        return known and not targets[0].is_floating_point()
 
 
 class Tally:

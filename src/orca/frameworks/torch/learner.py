@@ -280,7 +280,8 @@ class TorchLearner:
         if self.hands_on or self._own_forward:
             if plan.weighted:
                 raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
-            self.counting = Criterion(None, self.options.reduction)  # a mean over rows unless the user says otherwise
+            known = self.criterion is not None and not self.measure.asks and self.options.reduction is None
+            self.counting = self.measure if known else Criterion(None, self.options.reduction)
         if len(self.nets) > 1 and not self.hands_on:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
@@ -542,7 +543,10 @@ class TorchLearner:
             self.runner.batch = self.place.loaded(piece)
             self.hooks.on_main("on_train_forward", self.runner)
             runner = self.runner
-            return flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
+            outputs, targets, loss = flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
+            if piece.rows and self.counting:
+                self.counting.check_own(piece, outputs, targets, loss)
+            return outputs, targets, loss
         if not piece.rows:
             piece = replace(piece, x=twice(piece.x), y=twice(piece.y), weights=None)
         outputs, targets = self._pair(self._forward(self.agree.module, piece.x), piece)
@@ -577,7 +581,17 @@ class TorchLearner:
         return Part(scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
 
     def open_step(self, batch: Batch) -> None:
-        """Weigh this rank's rows in the step to come."""
+        """Weigh this rank's rows in the step to come.
+
+        Raises:
+            ArgumentError: The loss counts rows differently, and the user's own backward pass cannot be told.
+        """
+        if batch.rows and self.world.size > 1 and self.counting and not self.counting.is_even(batch):
+            raise ArgumentError(
+                f"the rows of {self.criterion} do not count the same (a sum, class weights or ignored labels), but your "
+                "own backward pass is averaged over workers by their rows. Use a loss that is a mean over rows, leave "
+                "loss out of from_torch and weigh the rows yourself, or leave the backward pass to Orca."
+            )
         self._open(batch)
         for statistics in self.statistics:
             statistics.counts = bool(batch.rows)
@@ -807,7 +821,8 @@ class TorchLearner:
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(device)
         apart = self.world.size > 1 or self.options.accumulate > 1
-        self.measure = self.counting = Criterion(self.criterion, self.options.reduction, apart)
+        self.measure: Criterion = Criterion(self.criterion, self.options.reduction, apart)
+        self.counting: Criterion = self.measure
         self.sample: Any = None
         self.hooks, self.operator, self.hands_on = Hooks(()), None, False
         self.average = None

@@ -129,6 +129,7 @@ class Options:
             (self.precision == "fp16", "precision='fp16'"),
             (self.ema is not None, "ema"),
             (sync == "fully sharded", "shard_model"),
+            (self.reduction not in (None, "mean"), "loss_reduction"),
             # Its backward pass adds up gradients of ranks, which are weighed only afterwards.
             (self.sync_batchnorm, "sync_batchnorm"),
         ):
