@@ -162,7 +162,8 @@ class Criterion:
         Raises:
             ArgumentError: It is another one: nobody knows what that is a mean over.
         """
-        if self.is_even(batch) or not self._looks(self.steps + 1):
+        counts_nothing = not self.times(batch, targets)[1]  # then it is 0 / 0
+        if self.is_even(batch) or counts_nothing or not self._looks(self.steps + 1):
             return
         try:
             (value,) = self._values([*outputs, *targets], batch.rows, (slice(None),))

@@ -281,7 +281,8 @@ class TorchLearner:
             if plan.weighted:
                 raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
             known = self.criterion is not None and not self.measure.asks and self.options.reduction is None
-            self.counting = self.measure if known else Criterion(None, self.options.reduction)
+            if not known:
+                self.counting = Criterion(None, self.options.reduction)
         if len(self.nets) > 1 and not self.hands_on:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
@@ -588,7 +589,7 @@ class TorchLearner:
         """
         if batch.rows and self.world.size > 1 and self.counting and not self.counting.is_even(batch):
             raise ArgumentError(
-                f"the rows of {self.criterion} do not count the same (a sum, class weights or ignored labels), but your "
+                f"the rows of {self.criterion} do not count the same (a sum, class weights, ignored labels), but your "
                 "own backward pass is averaged over workers by their rows. Use a loss that is a mean over rows, leave "
                 "loss out of from_torch and weigh the rows yourself, or leave the backward pass to Orca."
             )
@@ -822,7 +823,7 @@ class TorchLearner:
             self.criterion.to(device)
         apart = self.world.size > 1 or self.options.accumulate > 1
         self.measure: Criterion = Criterion(self.criterion, self.options.reduction, apart)
-        self.counting: Criterion = self.measure
+        self.counting = self.measure
         self.sample: Any = None
         self.hooks, self.operator, self.hands_on = Hooks(()), None, False
         self.average = None
