@@ -637,8 +637,7 @@ class TorchLearner:
     def forward(self, runner: Runner) -> None:
         """Compute output and loss of the runner's batch."""
         *features, target = runner.batch
-        module = self.modules[0] if torch.is_grad_enabled() else self.judge
-        runner.output = call(module, features)
+        runner.output = call(runner.model, features)
         outputs, targets = self.measure.pair(runner.output, target)
         runner.target = single(targets)
         runner.loss = self.measure(outputs, targets)
