@@ -43,10 +43,9 @@ class Runner:
 
     @property
     def models(self) -> list[nn.Module]:
-        """Return the models as they are trained, wrapped for all ranks; without gradients, the averaged one first."""
-        models = list(self._learner.modules)
-        averaged = self._learner.average is not None and not torch.is_grad_enabled()
-        return [self._learner.judge, *models[1:]] if averaged else models
+        """Return the models as they are trained, wrapped for all ranks; without gradients, those that answer."""
+        learner = self._learner
+        return list(learner.modules) if torch.is_grad_enabled() else [learner.judge, *learner.nets[1:]]
 
     @property
     def model(self) -> nn.Module:
