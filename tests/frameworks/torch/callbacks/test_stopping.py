@@ -102,7 +102,7 @@ def test_resumed_fit_remembers_what_was_best(tmp_path: Path, step: int, options:
         assert difference(est.get_state_dict()[part][0], best.get_state_dict()[part][0]) == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
 def test_resumed_fit_of_two_ranks_remembers_what_was_best(tmp_path: Path, options: dict[str, Any]) -> None:
     best = estimator(2, **options)
