@@ -339,12 +339,13 @@ class TorchLearner:
         if hasattr(self, "agrees"):
             self._follow()
         told = self.world.all_gather(self._describe())
-        kept = copied if self.world.rank == 0 and not self.spread else dict
+        own = copied if self.world.rank == 0 else dict
+        kept = dict if self.spread else own
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if hasattr(self, "agrees"):
             payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
-            payload["schedulers"] = [kept(scheduler_state(scheduler)) for scheduler in self.schedulers]
+            payload["schedulers"] = [own(scheduler_state(scheduler)) for scheduler in self.schedulers]
             if self.average is not None:
                 payload["averages"] = [kept(self.average.module.state_dict())]
             if self.scaler.is_enabled():
@@ -352,7 +353,7 @@ class TorchLearner:
         elif not self.spread:
             payload["models"] = [kept(net.state_dict()) for net in self.nets]
         if self.operator is not None:
-            payload["operator"] = kept(self.operator.state_dict())
+            payload["operator"] = own(self.operator.state_dict())
         given, output = next((specs for specs in told if specs), (None, None))
         return State(payload=payload, output=output, input=given)
 
