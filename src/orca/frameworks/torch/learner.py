@@ -327,9 +327,9 @@ class TorchLearner:
             self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
 
     def callback_states(self) -> dict[str, Any]:
-        """Return what callbacks hold; rank 0 copies the tensors, which a callback may change later."""
+        """Return what callbacks hold; rank 0 copies it, as a callback may change it later."""
         states = self.hooks.states()
-        return states if self.spread or self.world.rank else dict(copied(states))
+        return states if self.world.rank else dict(copied(states, tensors=not self.spread))
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
