@@ -209,7 +209,7 @@ def test_a_state_dict_has_the_documented_parts() -> None:
     assert made.get_state_dict()["epoch"] == 0
     made.fit((X, Y), epochs=2)
     state = made.get_state_dict()
-    assert set(state) == {"epoch", "models", "optimizers", "schedulers"}
+    assert set(state) == {"epoch", "steps", "models", "optimizers", "schedulers"}
     assert state["epoch"] == 2
     assert state["optimizers"][0]["param_groups"][0]["betas"] == (0.8, 0.9)
     assert float(state["optimizers"][0]["state"][0]["step"]) == 2

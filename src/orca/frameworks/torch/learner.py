@@ -333,9 +333,9 @@ class TorchLearner:
             self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
 
     def callback_states(self) -> dict[str, Any]:
-        """Return what callbacks hold; rank 0 copies the tensors, which a callback may change later."""
+        """Return what callbacks hold; rank 0 copies it, as a callback may change it later."""
         states = self.hooks.states()
-        return states if self.spread or self.world.rank else dict(copied(states))
+        return states if self.world.rank else dict(copied(states, tensors=not self.spread))
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
@@ -345,12 +345,13 @@ class TorchLearner:
         if hasattr(self, "agrees"):
             self._follow()
         told = self.world.all_gather(self._describe())
-        kept = copied if self.world.rank == 0 and not self.spread else dict
+        own = copied if self.world.rank == 0 else dict
+        kept = dict if self.spread else own
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if hasattr(self, "agrees"):
             payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
-            payload["schedulers"] = [kept(scheduler_state(scheduler)) for scheduler in self.schedulers]
+            payload["schedulers"] = [own(scheduler_state(scheduler)) for scheduler in self.schedulers]
             if self.average is not None:
                 payload["averages"] = [kept(self.average.module.state_dict())]
             if self.scaler.is_enabled():
@@ -358,7 +359,7 @@ class TorchLearner:
         elif not self.spread:
             payload["models"] = [kept(net.state_dict()) for net in self.nets]
         if self.operator is not None:
-            payload["operator"] = kept(self.operator.state_dict())
+            payload["operator"] = own(self.operator.state_dict())
         given, output = next((specs for specs in told if specs), (None, None))
         return State(payload=payload, output=output, input=given)
 

@@ -149,10 +149,10 @@ def at_home(leaf: Any) -> Any:
     return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def copied(state: Any) -> Any:
-    """Return a copy of a state dict that nobody else holds, with its tensors in this machine's memory."""
-    tensors = [leaf for leaf in flatten(state)[0] if isinstance(leaf, torch.Tensor)]
-    copies: dict[int, Any] = {id(tensor): tensor.detach().cpu().clone() for tensor in tensors}
+def copied(state: Any, tensors: bool = True) -> Any:
+    """Return a copy of a state dict that nobody else holds, with its tensors in this machine's memory, or as they are."""
+    leaves = [leaf for leaf in flatten(state)[0] if isinstance(leaf, torch.Tensor)]
+    copies: dict[int, Any] = {id(leaf): leaf.detach().cpu().clone() if tensors else leaf for leaf in leaves}
     whole: dict[str, Any] = copy.deepcopy(dict(state), copies)
     return whole
 
