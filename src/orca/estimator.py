@@ -122,7 +122,8 @@ class Estimator:
             model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
             optimizer: A `torch.optim.Optimizer` of that module, or a creator `(model, config)`.
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
-            metrics: One metric or several: Orca metrics, or functions `(output, target)` of all rows.
+            metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
+                functions `(output, target)` of all rows.
             backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
             config: What all creators get.
             workers_per_node: Workers (ranks) on each node of the cluster.

@@ -130,8 +130,13 @@ def _copied(metric: Any) -> Any:
     own = copy.deepcopy(metric)
     own.reset()
     for part in _metrics_in(own):
-        part.sync_on_compute, part.compute_on_cpu = False, True
+        part.distributed_available_fn, part.compute_on_cpu = _alone, True
     return own
+
+
+def _alone() -> bool:
+    """Say that there are no other processes: their states come to us in our own way."""
+    return False
 
 
 def _metrics_in(metric: Any) -> list[Any]:

@@ -160,3 +160,12 @@ def test_a_loss_scaler_cannot_follow_an_optimizer_that_asks_several_times() -> N
     made = Alone.from_torch(model=net, optimizer=lambda model, config: torch.optim.LBFGS(model.parameters()), **given)
     with pytest.raises(ArgumentError, match=message):
         made.fit((X.astype(np.float32), Y.astype(np.float32)))
+
+
+def test_several_optimizers_of_one_model_are_refused_where_nobody_steps_them() -> None:
+    def both(model: Any, config: Any) -> list[torch.optim.Optimizer]:
+        return [some(model, config), torch.optim.SGD(model.other.parameters(), lr=0.1)]
+
+    made = Alone.from_torch(model=lambda config: Beside(), optimizer=both, loss=nn.MSELoss(), backend="local")
+    with pytest.raises(ArgumentError, match="2 optimizers need to be told when each of them steps. Pass one optimizer"):
+        fit(made)

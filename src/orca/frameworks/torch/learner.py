@@ -288,6 +288,11 @@ class TorchLearner:
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
                 "or a MainCallback with its own forward and backward pass."
             )
+        if len(self.steppers) > 1 and not self.hands_on:
+            raise ArgumentError(
+                f"{len(self.steppers)} optimizers need to be told when each of them steps. Pass one optimizer with "
+                "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass."
+            )
         self.statistics = [Statistics(net, always=self.options.sync_batchnorm) for net in self.nets]
         options: dict[str, Any] = {"unused": self.options.unused, "hands_on": self.hands_on}
         if self.spread:
