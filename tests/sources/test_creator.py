@@ -278,7 +278,7 @@ def test_validation_data_may_be_of_another_kind(train: str) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize(("made", "word"), [(None, "NoneType"), (torch.ones(3), "Tensor"), ([1], "list")])
+@pytest.mark.parametrize(("made", "word"), [(None, "NoneType"), (torch.tensor(3), "Tensor"), ([object()], "list")])
 def test_a_creator_that_returns_something_else_is_named(made: Any, word: str, whole: bool) -> None:
     def train_loader_creator(config: dict[str, Any], batch_size: int) -> Any:
         return made
