@@ -186,11 +186,11 @@ class Impatience:
     def _watch(self) -> None:
         while not self._done.wait(0.2):
             if self.hub.failed.is_set():
-                if not self._done.wait(_SPARK_ENDS_WITHIN):
-                    self.was_needed = True
-                    with suppress(Exception):  # the job may just have ended
-                        self._cancel(self._tag)
-                return
+                break
+        while not self._done.wait(_SPARK_ENDS_WITHIN):  # again: between two of its jobs there is none to cancel
+            self.was_needed = True
+            with suppress(Exception):  # the job may just have ended
+                self._cancel(self._tag)
 
 
 @dataclass(frozen=True)
