@@ -36,8 +36,10 @@ from orca.testing import ThreadEngine
 def doubles() -> Iterator[None]:
     """Let Keras compute in doubles, where a mistake cannot hide behind rounding."""
     compute_in("float64")
-    yield
-    compute_in("float32")
+    try:
+        yield
+    finally:
+        compute_in("float32")
 
 
 def compute_in(kind: str) -> None:

@@ -477,8 +477,9 @@ def _moments_of(layer: Any, agreement: Agreement) -> Callable[..., Any]:
         shape = [1] * len(inputs.shape)
         shape[channel] = -1
         centre = tf.cast(tf.convert_to_tensor(layer.moving_mean), inputs.dtype)
-        mean, variance, _ = _over_ranks(inputs, axes, tf.reshape(centre, shape), mask, agreement)
-        return mean + centre, variance
+        spare = 0.0 if mask is None else sys.modules["keras"].config.epsilon()  # as Keras divides what a mask leaves
+        away, variance, _ = _over_ranks(inputs, axes, tf.reshape(centre, shape), mask, agreement, centre, spare)
+        return away + centre, variance
 
     return moments
 
@@ -490,7 +491,8 @@ def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
     remember = layer._assign_moving_average
 
     def moments(inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
-        mean, variance, counted[0] = _over_ranks(inputs, reduction_axes, tf.zeros((), inputs.dtype), mask, agreement)
+        zero = tf.zeros((), inputs.dtype)
+        mean, variance, counted[0] = _over_ranks(inputs, reduction_axes, zero, mask, agreement, zero, 0.0)
         if keep_dims:
             shape = [1 if axis in reduction_axes else -1 for axis in range(len(inputs.shape))]
             mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
@@ -506,12 +508,15 @@ def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
         layer._assign_moving_average = remember_corrected
 
 
-def _over_ranks(inputs: Any, axes: Any, centre: Any, mask: Any, agreement: Agreement) -> tuple[Any, Any, Any]:
+def _over_ranks(
+    inputs: Any, axes: Any, around: Any, mask: Any, agreement: Agreement, centre: Any, spare: float
+) -> tuple[Any, Any, Any]:
     """Return the mean distance from the centre and the variance of each channel over all ranks, and what it counted.
 
-    Around the layer's running mean, as a sum of squares around zero loses digits where the mean is large.
+    Around the layer's running mean, as a sum of squares around zero loses digits where the mean is large: `centre`, or
+    `around` in the shape of the inputs. `spare` is added to the count where sums are divided by it.
     """
-    away = inputs - centre
+    away = inputs - around
     if mask is None:
         count = tf.cast(tf.size(inputs), inputs.dtype)
     else:
@@ -522,7 +527,7 @@ def _over_ranks(inputs: Any, axes: Any, centre: Any, mask: Any, agreement: Agree
     channels = tf.size(sums)
     mine = tf.concat([sums, squares, [count / tf.cast(channels, inputs.dtype)]], axis=0)
     total = agreement.add_up(mine * agreement.active(inputs.dtype))
-    mean, square = total[:channels] / total[-1], total[channels:-1] / total[-1]
-    mean.set_shape(sums.shape)
-    square.set_shape(sums.shape)
-    return mean, square - tf.square(mean), total[-1]
+    sums, squares, count = tf.ensure_shape(total[:channels], sums.shape), total[channels:-1], total[-1]
+    mean = (sums - spare * centre) / (count + spare)
+    variance = (squares - 2 * mean * sums + count * tf.square(mean)) / (count + spare)
+    return mean, tf.ensure_shape(variance, sums.shape), count
