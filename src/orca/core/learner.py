@@ -141,6 +141,8 @@ _SUMS = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass", "steps")
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
     return isinstance(value, bool | int | float | str) or value is None
 
 
