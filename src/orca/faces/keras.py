@@ -216,7 +216,7 @@ class KerasEstimator(Estimator):
         job = FitJob(learner, plan, (), state)
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
         self._state = next(state for _, state in results if state is not None)
-        self._state.payload.pop("progress", None)  # the next fit is a new one
+        self._state.payload.pop("callbacks", None)  # the next fit is a new one
         self._remember(results[0][0], ())
         if self.model_dir is not None:
             self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._state.epoch}")
@@ -260,9 +260,7 @@ class KerasEstimator(Estimator):
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
         source = source_of(data, spec)
         learner = replace(self.learner, features=spec.columns.features)
-        job = EvaluateJob(
-            learner, source.batch_size, (), self._state, self.seed, limit, weighted=spec.weighted
-        )
+        job = EvaluateJob(learner, source.batch_size, (), self._state, self.seed, limit, weighted=spec.weighted)
         engine = self.engine
         settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
         results = engine.run(job, source.shards(engine.workers), settings)
@@ -400,7 +398,7 @@ class KerasEstimator(Estimator):
         """Go on from what save_checkpoint wrote."""
         self._state = self.learner.load_checkpoint(checkpoint)
         self._state.position = None  # a new fit begins here; resume=True goes on with an interrupted one
-        self._state.payload.pop("progress", None)
+        self._state.payload.pop("callbacks", None)
         return self
 
     restore = load_checkpoint

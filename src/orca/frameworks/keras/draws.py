@@ -66,7 +66,7 @@ def _legacy_generators(model: Any) -> list[tuple[int | None, Any]]:
     """Do the same for tf_keras, whose layers draw from operations without a state unless they are told otherwise."""
     made = []
     for layer in model._flatten_layers():
-        generator = getattr(layer, "_random_generator", None)
+        generator: Any = getattr(layer, "_random_generator", None)
         if hasattr(generator, "_maybe_init"):
             given = generator._seed
             generator._rng_type, generator._built = generator.RNG_STATEFUL, False

@@ -39,9 +39,9 @@ from orca.frameworks.keras.travel import (
 H5_SUFFIXES = (".h5", ".hdf5")
 _FORMAT = 1
 _STATE, _ARRAYS, _SLOTS = files.MARKER, "weights.safetensors", "optimizer.safetensors"
-_PROGRESS = "progress.safetensors"  # of a fit in its midst
+_CALLBACKS = "callbacks.safetensors"
 _SAVED, _INSIDE = "saved_model.pb", "model.keras"
-_OURS = {_STATE, _ARRAYS, _SLOTS, _PROGRESS}
+_OURS = {_STATE, _ARRAYS, _SLOTS, _CALLBACKS}
 _SAVED_MODEL = {_SAVED, _INSIDE, _SLOTS, "keras_metadata.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
 
 
@@ -183,8 +183,8 @@ def save_checkpoint(state: State, path: str) -> None:
         for i, arrays in enumerate(state.payload.get("optimizers") or [])
         for k, array in enumerate(arrays)
     }
-    plain, pieces = state.payload.get("progress") or (None, [])
-    progress = {str(number): array for number, array in enumerate(pieces)}
+    callbacks = state.payload.get("callbacks") or {"plain": None, "arrays": []}
+    pieces = {str(number): array for number, array in enumerate(callbacks["arrays"])}
     about = {
         "format": _FORMAT,
         "framework": "keras",
@@ -192,16 +192,16 @@ def save_checkpoint(state: State, path: str) -> None:
         "steps": state.steps,
         "models": [len(arrays) for arrays in state.payload["models"]],
         "optimizers": [len(arrays) for arrays in state.payload.get("optimizers") or []],
-        "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots), _foreign_dtypes(progress)],
-        "progress": plain,
+        "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots), _foreign_dtypes(pieces)],
+        "callbacks": callbacks["plain"],
         "input": _described(state.input),
         "output": _described(state.output),
         "position": state.position,
     }
     files.refuse_foreign(path, _OURS, "what is to be saved", "a path")
     contents = {_ARRAYS: _array_bytes(weights), _SLOTS: _array_bytes(slots)}
-    if plain is not None:
-        contents[_PROGRESS] = _array_bytes(progress)
+    if pieces:
+        contents[_CALLBACKS] = _array_bytes(pieces)
     contents[_STATE] = json.dumps(about).encode()
     files.write(path, contents, _OURS)
 
@@ -227,8 +227,7 @@ def load_checkpoint(path: str) -> State:
         about = json.loads(fs.cat_file(f"{place}/{_STATE}"))
         if about.get("framework") != "keras":
             raise ArgumentError(f"{path} is no checkpoint of a Keras model. Load it with the Estimator that saved it.")
-        plain = about.get("progress")
-        names = (_ARRAYS, _SLOTS) if plain is None else (_ARRAYS, _SLOTS, _PROGRESS)
+        names = [name for name in (_ARRAYS, _SLOTS, _CALLBACKS) if name != _CALLBACKS or fs.exists(f"{place}/{name}")]
         arrays = [load_arrays(fs.cat_file(f"{place}/{name}")) for name in names]
         for found, dtypes in zip(arrays, about["dtypes"], strict=False):
             found.update({name: found[name].view(getattr(ml_dtypes, dtype)) for name, dtype in dtypes.items()})
@@ -238,8 +237,12 @@ def load_checkpoint(path: str) -> State:
         )
         output, taken = (_read_spec(about.get(name)) for name in ("output", "input"))
         payload: dict[str, Any] = {"models": models, "optimizers": optimizers, "schedulers": []}
-        if plain is not None:
-            payload["progress"] = plain, [arrays[2][str(number)] for number in range(len(arrays[2]))]
+        if about.get("callbacks") is not None:
+            pieces = arrays[2] if len(arrays) > 2 else {}
+            payload["callbacks"] = {
+                "plain": about["callbacks"],
+                "arrays": [pieces[str(number)] for number in range(len(pieces))],
+            }
         return State(about["epoch"], about["steps"], payload, output, taken, about.get("position"))
     except ArgumentError:
         raise

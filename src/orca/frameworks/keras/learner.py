@@ -212,12 +212,14 @@ class KerasLearner:
         self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
         self.begun = self.warned = self.open = False
         self.epoch = -1
+        self.so_far: dict[str, Any] = {}  # logs of the epoch
         self.own: list[np.ndarray] = []  # this rank's metrics, while the variables hold those of all ranks
         self.earlier: list[list[np.ndarray]] = []  # metrics of an interrupted epoch, until there are variables for them
         self.interrupted: dict[str, Any] | None = None
         if self.given is not None and self.given.position is not None:
             self.number += len(self.given.position["lines"])
-            self.interrupted = decode(*self.given.payload.get("progress") or ({"dict": []}, []))
+            kept = self.given.payload.get("callbacks")
+            self.interrupted = decode(kept["plain"], kept["arrays"]) if kept else {}
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
@@ -249,11 +251,11 @@ class KerasLearner:
         if losses.steps:
             self.rows += losses.rows
             self.own = [variable.numpy() for variable in self._metric_variables()]
-            self.logs = self._merge_metrics()
-            self.logs.pop("loss", None)  # ours is exact for losses with masks and sums too
+            self.so_far = self._merge_metrics()
+            self.so_far.pop("loss", None)  # ours is exact for losses with masks and sums too
         elif self.epoch != epoch:  # resumed after what turns out to be the last step of a stream
             self._open_epoch(self._example(), epoch, first_step)
-        losses.logs = dict(self.logs)
+        losses.logs = dict(self.so_far)
         return losses
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
@@ -316,10 +318,25 @@ class KerasLearner:
                 state = _state_of(self.model, with_optimizer=self.training)
         else:
             state = replace(self.given or State(), position=None)
-        if self.begun:
-            state.payload["progress"] = self._progress()
+        if callbacks := self.callback_states():
+            state.payload["callbacks"] = callbacks
         state.input, state.output = next((specs for specs in told if specs), (state.input, state.output))
         return state
+
+    def callback_states(self) -> dict[str, Any]:
+        """Return what a resumed fit needs besides weights and optimizer: memory of callbacks, ranks in mid-epoch."""
+        if not self.begun:
+            return {}
+        mine = {
+            "metrics": self.own,
+            "rows": self.rows,
+            "norms": [variable.numpy() for variable in self._norms()],
+            "stops": self.agreement.wants_stop,
+        }
+        ranks = self.world.all_gather(mine) if self.open else []
+        memory = self.memory.kept() if self.world.rank == 0 else {}
+        plain, arrays = encode({"callbacks": memory, "ranks": ranks, "logs": self.so_far})
+        return {"plain": plain, "arrays": arrays}
 
     def leave(self) -> None:
         """Drop the model."""
@@ -401,7 +418,7 @@ class KerasLearner:
         self.agreement.wants_stop = self.agreement.stop = False
         self.model.reset_metrics()
         self.epoch, self.open, self.rows = epoch, True, 0
-        self.logs: dict[str, Any] = {}
+        self.so_far = {}
         if not first_step:
             self._restore()
         self.callbacks.on_epoch_begin(self.number)
@@ -416,29 +433,16 @@ class KerasLearner:
                 variable.assign(mean)
         self.open = False
 
-    def _progress(self) -> Any:
-        """Return what is needed to resume besides weights and optimizer: memory of callbacks, and ranks in mid-epoch."""
-        mine = {
-            "metrics": self.own,
-            "rows": self.rows,
-            "norms": [variable.numpy() for variable in self._norms()],
-            "stops": self.agreement.wants_stop,
-        }
-        ranks = self.world.all_gather(mine) if self.open else []
-        memory = self.memory.kept() if self.world.rank == 0 else {}
-        return encode({"callbacks": memory, "ranks": ranks, "logs": self.logs})
-
     def _restore(self) -> None:
         """Undo what callbacks did at the beginning of a resumed fit, and give them back what they remembered."""
-        if self.interrupted is None or self.given is None:
+        interrupted, self.interrupted = self.interrupted, None
+        if interrupted is None or self.given is None:
             return
         set_weights(self.model, self.given.payload["models"][0])
         if self.given.payload.get("optimizers"):
             set_optimizer_state(self.model, self.given.payload["optimizers"][0])
-        self.memory.restore(self.interrupted.get("callbacks", {}))
-        self.interrupted, resumed = None, self.interrupted
-        self.logs = resumed.get("logs", {})
-        self.ranks = resumed.get("ranks", [])
+        self.memory.restore(interrupted.get("callbacks", {}))
+        self.so_far, self.ranks = interrupted.get("logs", {}), interrupted.get("ranks", [])
 
     def _restore_ranks(self) -> None:
         """Take over what this rank, or the ranks in whose place it is now, had counted of the interrupted epoch."""
@@ -454,6 +458,12 @@ class KerasLearner:
         """Add the metrics of an interrupted epoch to those of its first step here, which made their variables."""
         variables = self._metric_variables()
         for values in self.earlier:
+            if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
+                raise ArgumentError(
+                    "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with other "
+                    "metrics then, so those of this epoch cannot be added up. Compile it with the same metrics, or "
+                    "begin a new fit from its checkpoint with load_orca_checkpoint."
+                )
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(variable.numpy() + value)
         self.earlier = []
