@@ -45,12 +45,25 @@ def creator(config: dict[str, Any]) -> Any:
     model = family.Sequential([family.Input((4,)), *middle, layers.Dense(1, "sigmoid")])
     model.layers[-1].set_weights([np.full((4, 1), 0.3, np.float32), np.zeros(1, np.float32)])
     model.compile(
-        family.optimizers.SGD(0.05, momentum=0.9),
+        config.get("optimizer", sgd)(family),
         loss="binary_crossentropy",
         metrics=["accuracy"],
         weighted_metrics=["mae"] if config.get("weighted") else None,
+        run_eagerly=config.get("eager", False),
     )
     return model
+
+
+def sgd(family: Any, **options: Any) -> Any:
+    return family.optimizers.SGD(0.05, momentum=0.9, **options)
+
+
+OPTIMIZERS = {
+    "accumulating": lambda family: family.optimizers.Adam(0.05, gradient_accumulation_steps=2),
+    "averaging": lambda family: sgd(family, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3),
+    "scaled": lambda family: family.optimizers.LossScaleOptimizer(sgd(family), initial_scale=8, dynamic_growth_steps=3),
+    "scheduled": lambda family: family.optimizers.Adam(family.optimizers.schedules.ExponentialDecay(0.1, 3, 0.7)),
+}
 
 
 def pipeline(config: dict[str, Any], batch_size: int) -> Any:
@@ -205,6 +218,7 @@ def test_callbacks_remember_over_a_resume(tmp_path: Path) -> None:
     assert lines[0] == lines[1] == ["epoch", "0", "1", "2", "3", "4"]
 
 
+@pytest.mark.full
 def test_lost_worker_is_made_up_for_in_mid_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mark = tmp_path / "mark"
     mark.touch()
@@ -253,3 +267,25 @@ def test_checkpoints_of_triggers_are_loaded_by_version_and_need_a_place(tmp_path
 def test_end_trigger_stops_in_mid_epoch() -> None:
     made, stats = unbroken(1, end_trigger=MaxIteration(11))
     assert len(stats["loss"]) == 2 and made._state.steps == 11
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_state_of_an_optimizer_resumes(tmp_path: Path, optimizer: str) -> None:
+    options = {"config": {"optimizer": OPTIMIZERS[optimizer]}}
+    resumed = interrupted(tmp_path, 13, 2, options, checkpoint_trigger=SeveralIteration(5))
+    check_alike(resumed, unbroken(2, options))
+
+
+@pytest.mark.full
+def test_eager_model_with_class_weights_resumes(tmp_path: Path) -> None:
+    arguments = {"options": {"config": {"eager": True}}, "class_weight": {0: 0.5, 1: 2.0}}
+    resumed = interrupted(tmp_path, 13, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
+    check_alike(resumed, unbroken(2, **arguments))
+
+
+def test_other_metrics_in_mid_epoch_are_refused(tmp_path: Path) -> None:
+    options = {"model_dir": str(tmp_path / "models")}
+    unbroken(1, options, end_trigger=MaxIteration(6), checkpoint_trigger=SeveralIteration(5))
+    with pytest.raises(WorkerFailed, match="the model was compiled with other metrics then"):
+        unbroken(1, {**options, "config": {"weighted": True}}, resume=True)

@@ -21,11 +21,14 @@ def drawing(family: Any) -> Any:
     return family.Model(inputs, [layer(inputs) for layer in given])
 
 
-def graph_of(model: Any, draws: Draws) -> Any:
+def drawn_by(model: Any, width: int, rank: int = 0) -> Any:
+    """Return a function of (epoch, step) that runs the model's graph."""
+    draws = Draws(model, 3, rank)
+
     @tf.function
     def run() -> Any:
         draws.enter()
-        return model(tf.zeros((1, 50)), training=True)
+        return model(tf.zeros((1, width)), training=True)
 
     def at(epoch: int, step: int) -> np.ndarray:
         draws.set_step(epoch, step)
@@ -36,7 +39,7 @@ def graph_of(model: Any, draws: Draws) -> Any:
 
 @pytest.mark.parametrize("family", [keras, tf_keras])
 def test_each_step_draws_from_seed_epoch_rank_and_step(family: Any) -> None:
-    first, again, other = (graph_of(m, Draws(m, 3, rank)) for m, rank in ((drawing(family), r) for r in (0, 0, 1)))
+    first, again, other = (drawn_by(drawing(family), 50, rank) for rank in (0, 0, 1))
     numbers = [first(1, 0), first(1, 1), first(2, 0), other(1, 0)]
     for left in range(4):
         for right in range(left):
@@ -50,16 +53,5 @@ def test_each_step_draws_from_seed_epoch_rank_and_step(family: Any) -> None:
 def test_random_numbers_without_a_generator_are_those_of_the_step_too() -> None:
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Lambda(lambda x: x + keras.random.normal((4,)))(inputs))
-    at = graph_of_rows(model)
+    at = drawn_by(model, 4)
     assert np.array_equal(at(1, 4), at(1, 4)) and not np.array_equal(at(1, 4), at(1, 5))
-
-
-def graph_of_rows(model: Any) -> Any:
-    draws = Draws(model, 0, 0)
-    run = tf.function(lambda: (draws.enter(), model(tf.zeros((1, 4))))[1])
-
-    def at(epoch: int, step: int) -> np.ndarray:
-        draws.set_step(epoch, step)
-        return np.asarray(run())
-
-    return at

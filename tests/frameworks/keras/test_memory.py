@@ -68,8 +68,7 @@ def test_logger_goes_on_without_the_lines_of_epochs_that_are_trained_again(tmp_p
     logger = keras.callbacks.CSVLogger(str(path))
     continue_logs([logger, keras.callbacks.TerminateOnNaN()], 2)
     began(logger).on_epoch_end(2, {"loss": 1.5})
-    assert path.read_text().split() == [*lines[:3], "2,1.5,NA"][:3] + path.read_text().split()[3:]
-    assert path.read_text().split()[3].startswith("2,1.5")
+    assert path.read_text().split() == [*lines[:3], "2,1.5,NA"]
 
 
 @pytest.mark.parametrize("memory", [{"a": 1}, {"a": [np.ones(2, "float32")]}])
