@@ -37,6 +37,10 @@ Y = (X.sum(axis=1, keepdims=True) > 0).astype(np.float32)
 WEIGHTS = DRAW.uniform(0.2, 2.0, ROWS).astype(np.float32)
 
 
+def full(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 def creator(config: dict[str, Any]) -> Any:
     """Return a model that draws, normalizes, and has metrics that are sums over an epoch."""
     family = tf_keras if config.get("legacy") else keras
@@ -73,7 +77,7 @@ def pipeline(config: dict[str, Any], batch_size: int) -> Any:
 
 
 class Failing:
-    """Fail on the last rank after so many steps in all, as long as the mark is there; count them in an attribute."""
+    """Fail on the last rank after so many steps in all, as long as the mark is there; after 0, when an epoch ends."""
 
     def __init__(self, step: int, mark: str, kill: bool = False) -> None:
         super().__init__()
@@ -87,6 +91,10 @@ class Failing:
             if self.kill:
                 os.remove(self.mark)
                 os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("no more")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self.step and os.path.exists(self.mark):
             raise RuntimeError("no more")
 
 
@@ -139,7 +147,7 @@ def check_alike(one: Any, other: Any) -> None:
     assert (left._state.epoch, left._state.steps) == (right._state.epoch, right._state.steps)
 
 
-@pytest.mark.parametrize(("ranks", "legacy"), [(1, True), (2, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("ranks", "legacy"), [full(1, False), (1, True), full(2, False), (3, False), full(3, True)])
 def test_interrupted_program_goes_on_in_mid_epoch(tmp_path: Path, ranks: int, legacy: bool) -> None:
     options = {"config": {"legacy": legacy}}
     resumed = interrupted(tmp_path, 13, ranks, options, checkpoint_trigger=SeveralIteration(5))
@@ -147,14 +155,14 @@ def test_interrupted_program_goes_on_in_mid_epoch(tmp_path: Path, ranks: int, le
     check_alike(resumed, unbroken(ranks, options))
 
 
-@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("unknown", [False, full(True)])
 def test_pipeline_that_shuffles_anew_in_each_pass_goes_on_in_the_order_it_had(tmp_path: Path, unknown: bool) -> None:
     options = {"config": {"unknown": unknown}}
     resumed = interrupted(tmp_path, 21, 1, options, data=pipeline, checkpoint_trigger=SeveralIteration(5))
     check_alike(resumed, unbroken(1, options, data=pipeline))
 
 
-@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("unknown", [full(False), True])
 def test_steps_per_epoch_go_on_where_the_data_was(tmp_path: Path, unknown: bool) -> None:
     arguments = {"options": {"config": {"unknown": unknown}}, "data": pipeline, "steps_per_epoch": 5, "epochs": 4}
     resumed = interrupted(tmp_path, 13, 1, checkpoint_trigger=SeveralIteration(3), **arguments)
@@ -163,7 +171,7 @@ def test_steps_per_epoch_go_on_where_the_data_was(tmp_path: Path, unknown: bool)
 
 def test_stream_that_was_kept_after_its_last_step_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
     arguments = {"options": {"config": {"unknown": True}}, "data": pipeline, "validation_data": pipeline}
-    resumed = interrupted(tmp_path, STEPS + 2, 2, checkpoint_trigger=SeveralIteration(STEPS), **arguments)
+    resumed = interrupted(tmp_path, 0, 2, checkpoint_trigger=SeveralIteration(STEPS), **arguments)
     check_alike(resumed, unbroken(2, **arguments))
 
 
@@ -171,6 +179,16 @@ def test_each_worker_goes_on_with_its_own_batch_normalization(tmp_path: Path) ->
     options = {"sync_batch_norm": False}
     resumed = interrupted(tmp_path, 13, 2, options, checkpoint_trigger=SeveralIteration(5))
     check_alike(resumed, unbroken(2, options))
+
+
+@pytest.mark.full
+def test_fewer_workers_take_over_what_all_had_counted(tmp_path: Path) -> None:
+    options = {"sync_batch_norm": False, "model_dir": str(tmp_path)}
+    unbroken(3, options, end_trigger=MaxIteration(13), checkpoint_trigger=SeveralIteration(5))
+    _, stats = unbroken(2, options, resume=True)
+    assert len(stats["loss"]) == 3 and stats["num_samples"] == ROWS
+    correct = np.array(stats["accuracy"]) * ROWS
+    assert correct == pytest.approx(correct.round(), abs=1e-3)  # of 43 rows in every epoch, the interrupted one too
 
 
 def test_weighted_rows_and_a_number_of_steps_resume(tmp_path: Path) -> None:

@@ -418,7 +418,7 @@ class KerasLearner:
         self.agreement.wants_stop = self.agreement.stop = False
         self.model.reset_metrics()
         self.epoch, self.open, self.rows = epoch, True, 0
-        self.so_far = {}
+        self.so_far, self.earlier = {}, []
         if not first_step:
             self._restore()
         self.callbacks.on_epoch_begin(self.number)
