@@ -273,8 +273,6 @@ class Estimator:
         source = source_of(data, spec)
         valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
         mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
-        if checkpoint_trigger is None and (resume or (max_failures and self.model_dir)):
-            checkpoint_trigger = EveryEpoch()
         plan = FitPlan(
             epochs=epochs,
             batch_size=source.batch_size,
@@ -289,7 +287,7 @@ class Estimator:
             info=dict(info or {}),
         )
         metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
-        state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume)
+        state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
         job = FitJob(self.learner, plan, metrics, state and state.to_send())
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures)
         self._state = next(state for _, state in results if state is not None)
@@ -302,9 +300,11 @@ class Estimator:
         return [list(lines) for lines in zip(*(history.mine for history in histories), strict=True)]
 
     def _checkpointed(
-        self, plan: FitPlan, trigger: Any, keep: int | None, resume: bool
+        self, plan: FitPlan, trigger: Any, keep: int | None, resume: bool, max_failures: int
     ) -> tuple[State | None, FitPlan]:
         """Return the state to begin with, and the plan with its checkpoints."""
+        if trigger is None and (resume or (max_failures and self.model_dir)):
+            trigger = EveryEpoch()
         stores = self.learner.spread and bool(self.model_dir)
         if trigger is None and not stores:
             return self._state, plan

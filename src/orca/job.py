@@ -54,6 +54,8 @@ class FitJob:
         _check_ends(train, plan.steps_per_epoch or plan.max_steps, "steps_per_epoch")
         _check_ends(valid, plan.validation_steps, "validation_steps")
         since = _since(self.state, plan, train)
+        if isinstance(train, StreamFeed):
+            train.first_epoch = since.first_epoch
         learner.join(world, self.state, plan.seed, training=True)
         try:
             with _keeper(learner, plan, world) as keeper:

@@ -227,6 +227,9 @@ class NumberStream:
             mine = np.arange(100 * self.passes + rank, 100 * self.passes + size, ranks)
             yield Batch(mine, None, len(mine), size)
 
+    def skip(self, passes: int) -> None:
+        self.passes += passes
+
     def close(self) -> None:
         pass
 
@@ -242,6 +245,17 @@ def test_a_stream_flows_anew_in_every_epoch() -> None:
     one, two = on_ranks(job, NumberStream([3, 2]), NumberStream([3, 2]))  # type: ignore[arg-type]
     assert one == [[([100, 102], 3), ([100], 2)], [([200, 202], 3), ([200], 2)]]
     assert two == [[([101], 3), ([101], 2)], [([201], 3), ([201], 2)]]
+
+
+def test_a_stream_leaves_out_the_passes_of_the_run_that_is_resumed() -> None:
+    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+        feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
+        assert isinstance(feed, StreamFeed)
+        feed.first_epoch = 4  # trained before this fit, whose third epoch is resumed
+        return [[batch.x.tolist() for batch in feed.epoch(*place)] for place in ((7, 1), (8, 0))]
+
+    (epochs,) = on_ranks(job, NumberStream([1, 1]))  # type: ignore[arg-type]
+    assert epochs == [[[300]], [[400], [400]]]
 
 
 def test_a_stream_is_read_on_to_the_step_it_is_wanted_from() -> None:

@@ -264,6 +264,25 @@ def test_class_weight_weighs_rows_as_keras_does() -> None:
     assert stats["loss"][0] != pytest.approx(fitted()[1]["loss"][0], rel=0.01)
 
 
+def test_sample_weight_weighs_rows_as_keras_does() -> None:
+    weights = RNG.uniform(0.2, 3.0, len(X)).astype(np.float32)
+    frame = pd.DataFrame({"x": list(X), "y": Y, "w": weights})
+    model = classifier({})
+    history = model.fit(X, Y, BATCH, sample_weight=weights, shuffle=False, verbose=0, epochs=2).history
+    columns = {"feature_cols": ["x"], "label_cols": ["y"], "sample_weight": "w"}
+    data = lambda config, batch_size: tf.data.Dataset.from_tensor_slices((X, Y, weights)).batch(batch_size)  # noqa: E731
+    est = estimator()
+    stats = est.fit(data, epochs=2, batch_size=BATCH, sample_weight=True)
+    assert_same_history(stats, history)
+    assert_same_weights(est.get_model(), model)
+    loss = model.evaluate(X, Y, BATCH, sample_weight=weights, verbose=0)[0]
+    for given, options in (((X, Y, weights), {"sample_weight": True}), (frame, columns)):
+        assert est.evaluate(given, BATCH, **options)["validation_loss"] == pytest.approx(loss, rel=1e-4)
+    assert estimator().fit(frame, 1, BATCH, **columns)["num_samples"] == 50
+    with pytest.raises(OrcaError, match="the rows must come with weights"):
+        est.fit(batched, batch_size=BATCH, sample_weight=True)
+
+
 def test_sample_weights_of_a_dataset_count() -> None:
     weights = np.linspace(0, 2, 50).astype(np.float32)
 
@@ -753,7 +772,7 @@ def test_wrong_arguments_of_fit_are_refused_before_a_worker_starts(options: dict
 
 def test_evaluate_and_predict_say_what_they_do_not_take() -> None:
     est = estimator()
-    with pytest.raises(NotYet, match="sample_weight"):
+    with pytest.raises(ArgumentError, match="sample_weight must be the name of a column, or True"):
         est.evaluate((X, Y), sample_weight=np.ones(50))
     with pytest.raises(NotYet, match="callbacks"):
         est.evaluate((X, Y), callbacks=[keras.callbacks.Callback()])

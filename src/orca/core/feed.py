@@ -165,10 +165,12 @@ class StreamFeed:
     """
 
     layout: tuple[int, ...] = ()
+    first_epoch = 0  # epochs trained before this fit: its first pass belongs to the epoch after them
 
     def __init__(self, stream: Stream | Draws, world: World, *, seed: int = 0, weighted: bool = False) -> None:
         self.stream, self.world, self.seed, self.weighted = stream, world, seed, weighted
         self.steps = stream.steps
+        self.passes = 0
         self.endless = bool(getattr(stream, "endless", False))
         told = world.all_gather((self.steps, self.endless))
         if len(set(told)) > 1:
@@ -191,7 +193,7 @@ class StreamFeed:
         """Yield this rank's part of every step of one more pass, from first_step on.
 
         What draws its own steps draws them from (seed, epoch) and reads none of those before first_step. A stream
-        decides on its order itself, whatever the epoch, and can only be read on until first_step is reached.
+        decides on its order itself, by the passes before this one, and can only be read on until first_step is reached.
 
         Raises:
             DataError: The pass is empty, which it then is on all ranks, or weights are missing.
@@ -213,6 +215,10 @@ class StreamFeed:
         if hasattr(self.stream, "draw"):
             generator = np.random.default_rng([self.seed, epoch, 0])
             return cast(Draws, self.stream).draw(generator, rank, ranks, first_step)
+        missed = max(0, epoch - self.first_epoch - 1 - self.passes)  # those of the run that this one resumes
+        if missed:
+            self.stream.skip(missed)
+        self.passes += missed + 1
         return islice(self.stream.batches(rank, ranks), first_step, None)
 
 

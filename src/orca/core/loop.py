@@ -226,10 +226,10 @@ def _is_over(history: History, plan: FitPlan) -> bool:
 def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterator[Batch]:
     """Yield one pass after the other, from where the interrupted fit was."""
     done = sum(line["batch_count"] for line in since.lines) + since.losses.steps if plan.steps_per_epoch else 0
-    passes, rest = divmod(done, train.steps) if train.steps else (0, done)
+    passes, rest = divmod(done, train.steps) if train.steps else (0, 0)
     first = since.first_epoch + 1 + passes
-    yield from train.epoch(first, rest)
-    yield from chain.from_iterable(map(train.epoch, count(first + 1)))
+    unseen = chain(train.epoch(first, rest), chain.from_iterable(map(train.epoch, count(first + 1))))
+    yield from unseen if train.steps else islice(unseen, done, None)  # in how many passes, only reading them tells
 
 
 def _keep(

@@ -115,6 +115,9 @@ class Stream(Protocol):
     def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
         """Yield this rank's part of every step of one more pass over the data."""
 
+    def skip(self, passes: int) -> None:
+        """Leave out so many passes, which an interrupted run has read."""
+
     def close(self) -> None:
         """Free what the stream holds."""
 

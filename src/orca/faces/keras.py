@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan, State
+from orca.core.triggers import trigger_of
 from orca.errors import ArgumentError, NotYet
 from orca.estimator import Estimator, natural, positive, same_kind, threads_asked_for
 from orca.job import EvaluateJob, FitJob
@@ -65,7 +67,7 @@ class KerasEstimator(Estimator):
                 given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
-            model_dir: Where a checkpoint is kept after every fit.
+            model_dir: Where a checkpoint is kept after every fit, and those of checkpoint_trigger.
             sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
                 each worker use its own rows and averages the running statistics.
             seed: Seed of initial weights, order and dropout.
@@ -132,6 +134,12 @@ class KerasEstimator(Estimator):
         on_nan: str = "raise",
         profile: bool = False,
         max_failures: int = 0,
+        resume: bool = False,
+        checkpoint_trigger: Any = None,
+        keep_checkpoints: int | None = None,
+        max_steps: int | None = None,
+        end_trigger: Any = None,
+        sample_weight: str | bool | None = None,
     ) -> dict[str, Any]:
         """Train, going on from the weights and the optimizer of the last fit (or load).
 
@@ -155,7 +163,15 @@ class KerasEstimator(Estimator):
             shuffle: Whether each epoch reads in a new order; a tf.data.Dataset decides for itself.
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             profile: Whether to add a `profile` with where time went, a list of one dict an epoch.
-            max_failures: How many times to begin this fit again by itself when a worker is lost or stuck.
+            max_failures: How many times to go on by itself when a worker is lost or stuck: from the last checkpoint
+                under model_dir (one is kept every epoch unless checkpoint_trigger says otherwise), or from the start.
+            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+                its next unseen batch, until its epochs are complete. Callbacks get back what they remembered.
+            checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
+            keep_checkpoints: How many of the newest checkpoints stay; all unless given.
+            max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
+            end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
+            sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
 
         Returns:
             The history as Keras returns it (`loss`, `accuracy`, ...: a list of one value an epoch; `val_...` too) and
@@ -170,13 +186,18 @@ class KerasEstimator(Estimator):
         natural("initial_epoch", initial_epoch)
         if initial_epoch >= epochs:
             raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
-        for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
+        for name, value in (
+            ("steps_per_epoch", steps_per_epoch),
+            ("validation_steps", validation_steps),
+            ("max_steps", max_steps),
+            ("keep_checkpoints", keep_checkpoints),
+        ):
             if value is not None:
                 positive(name, value)
         if on_nan not in ("raise", "warn", "ignore"):
             raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
         self.learner.check_trainable()
-        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols)
+        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
         source = source_of(data, spec)
         valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
         given = _callbacks(callbacks)
@@ -187,17 +208,22 @@ class KerasEstimator(Estimator):
             seed=self.seed,
             on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in given) else on_nan,
             profile=profile,
+            max_steps=max_steps,
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             validation_freq=_frequency(validation_freq),
             initial_epoch=initial_epoch,
             callbacks=given,
+            weighted=spec.weighted,
+            end_trigger=None if end_trigger is None else trigger_of(end_trigger),
         )
+        state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
         learner = replace(self.learner, features=spec.columns.features, class_weight=_class_weight(class_weight))
         settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
-        job = FitJob(learner, plan, (), self._state)
+        job = FitJob(learner, plan, (), state)
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
         self._state = next(state for _, state in results if state is not None)
+        self._state.payload.pop("callbacks", None)  # the next fit is a new one
         self._remember(results[0][0], ())
         if self.model_dir is not None:
             self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._state.epoch}")
@@ -209,7 +235,7 @@ class KerasEstimator(Estimator):
         batch_size: int = 32,
         num_steps: int | None = None,
         verbose: int = 1,
-        sample_weight: Any = None,
+        sample_weight: str | bool | None = None,
         callbacks: Any = None,
         data_config: dict[str, Any] | None = None,
         feature_cols: Sequence[str] | str | None = None,
@@ -223,7 +249,7 @@ class KerasEstimator(Estimator):
             batch_size: Rows of one step over all workers.
             num_steps: Stop after this many steps; None sees every row.
             verbose: 0 for no progress bar.
-            sample_weight: Not yet; a creator's tf.data.Dataset may give (x, y, sample_weight).
+            sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
             callbacks: Not yet.
             data_config: What data creators get in place of `config`.
             feature_cols: Columns that become the model's inputs.
@@ -233,17 +259,15 @@ class KerasEstimator(Estimator):
         Returns:
             A dict with num_samples, and the loss and each metric under `validation_` and its name.
         """
-        if sample_weight is not None:
-            raise NotYet("evaluate: sample_weight is not built yet; let a data creator return (x, y, sample_weight).")
         if callbacks:
             raise NotYet("evaluate: callbacks are not built yet; leave them out.")
         limit = steps if num_steps is None else num_steps
         if limit is not None:
             positive("num_steps", limit)
-        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols)
+        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
         source = source_of(data, spec)
         learner = replace(self.learner, features=spec.columns.features)
-        job = EvaluateJob(learner, source.batch_size, (), self._state, self.seed, limit)
+        job = EvaluateJob(learner, source.batch_size, (), self._state, self.seed, limit, weighted=spec.weighted)
         engine = self.engine
         settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
         results = engine.run(job, source.shards(engine.workers), settings)
@@ -380,16 +404,36 @@ class KerasEstimator(Estimator):
     def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
         """Go on from what save_checkpoint wrote."""
         self._state = self.learner.load_checkpoint(checkpoint)
+        self._state.position = None  # a new fit begins here; resume=True goes on with an interrupted one
+        self._state.payload.pop("callbacks", None)
         return self
 
     restore = load_checkpoint
 
     def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> KerasEstimator:
-        """Load a checkpoint that a fit left in model_dir: the newest, or the one after `version` epochs."""
-        found = f"{path.rstrip('/')}/checkpoint-{version}" if version is not None else self.latest_checkpoint(path)
-        if found is None:
-            raise ArgumentError(f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained.")
-        return self.load_checkpoint(found)
+        """Load a checkpoint that a fit left.
+
+        Args:
+            path: The model_dir, or the folder of one fit in it.
+            version: Epochs trained, for a checkpoint of the end of a fit; or steps, for one that a trigger kept. The
+                newest unless given.
+            prefix: What the names of a trigger's checkpoints begin with, where there are several.
+
+        Raises:
+            ArgumentError: There is no such checkpoint.
+        """
+        ended = f"{path.rstrip('/')}/checkpoint-{version}"
+        if version is None and prefix is None:
+            newest = self.latest_checkpoint(path)
+            if newest is None:
+                raise ArgumentError(
+                    f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained."
+                )
+            return self.load_checkpoint(newest)
+        if prefix is None and self.learner.is_checkpoint(ended):
+            return self.load_checkpoint(ended)
+        folder = path if versions(path, prefix) else newest_run(path, prefix) or path
+        return self.load_checkpoint(path_of(folder, version, prefix))
 
     @classmethod
     def latest_checkpoint(cls, checkpoint_dir: str) -> str | None:
@@ -405,8 +449,9 @@ class KerasEstimator(Estimator):
         labels: Any,
         outputs: Any = None,
         labelled: bool = True,
+        weight: str | bool | None = None,
     ) -> Any:
-        spec = self._spec(batch_size, features, labels, outputs, labelled)
+        spec = self._spec(batch_size, features, labels, outputs, labelled, weight)
         config = spec.config if data_config is None else dict(data_config)
         return replace(spec, config=config, whole=True, seed=self.seed)
 

@@ -87,6 +87,11 @@ class DatasetStream:
                 x, y, weights = parts_of(element)
                 yield Batch(x, y, stop - start, rows, 0, weights)  # the first rank has rows whenever any has
 
+    def skip(self, passes: int) -> None:
+        """Leave out so many passes: the pipeline shuffles for the next one as if they had been read."""
+        for _ in range(passes):
+            iter(self.dataset)
+
     def close(self) -> None:
         """Hold nothing."""
 

@@ -24,6 +24,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from orca.core import files
+from orca.core.checkpoints import path_of, versions
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
 from orca.frameworks.keras.travel import (
@@ -38,8 +39,9 @@ from orca.frameworks.keras.travel import (
 H5_SUFFIXES = (".h5", ".hdf5")
 _FORMAT = 1
 _STATE, _ARRAYS, _SLOTS = files.MARKER, "weights.safetensors", "optimizer.safetensors"
+_CALLBACKS = "callbacks.safetensors"
 _SAVED, _INSIDE = "saved_model.pb", "model.keras"
-_OURS = {_STATE, _ARRAYS, _SLOTS}
+_OURS = {_STATE, _ARRAYS, _SLOTS, _CALLBACKS}
 _SAVED_MODEL = {_SAVED, _INSIDE, _SLOTS, "keras_metadata.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
 
 
@@ -181,6 +183,8 @@ def save_checkpoint(state: State, path: str) -> None:
         for i, arrays in enumerate(state.payload.get("optimizers") or [])
         for k, array in enumerate(arrays)
     }
+    callbacks = state.payload.get("callbacks") or {"plain": None, "arrays": []}
+    pieces = {str(number): array for number, array in enumerate(callbacks["arrays"])}
     about = {
         "format": _FORMAT,
         "framework": "keras",
@@ -188,13 +192,17 @@ def save_checkpoint(state: State, path: str) -> None:
         "steps": state.steps,
         "models": [len(arrays) for arrays in state.payload["models"]],
         "optimizers": [len(arrays) for arrays in state.payload.get("optimizers") or []],
-        "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots)],
+        "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots), _foreign_dtypes(pieces)],
+        "callbacks": callbacks["plain"],
         "input": _described(state.input),
         "output": _described(state.output),
         "position": state.position,
     }
     files.refuse_foreign(path, _OURS, "what is to be saved", "a path")
-    contents = {_ARRAYS: _array_bytes(weights), _SLOTS: _array_bytes(slots), _STATE: json.dumps(about).encode()}
+    contents = {_ARRAYS: _array_bytes(weights), _SLOTS: _array_bytes(slots)}
+    if pieces:
+        contents[_CALLBACKS] = _array_bytes(pieces)
+    contents[_STATE] = json.dumps(about).encode()
     files.write(path, contents, _OURS)
 
 
@@ -219,15 +227,22 @@ def load_checkpoint(path: str) -> State:
         about = json.loads(fs.cat_file(f"{place}/{_STATE}"))
         if about.get("framework") != "keras":
             raise ArgumentError(f"{path} is no checkpoint of a Keras model. Load it with the Estimator that saved it.")
-        arrays = [load_arrays(fs.cat_file(f"{place}/{name}")) for name in (_ARRAYS, _SLOTS)]
-        for found, dtypes in zip(arrays, about["dtypes"], strict=True):
+        names = [name for name in (_ARRAYS, _SLOTS, _CALLBACKS) if name != _CALLBACKS or fs.exists(f"{place}/{name}")]
+        arrays = [load_arrays(fs.cat_file(f"{place}/{name}")) for name in names]
+        for found, dtypes in zip(arrays, about["dtypes"], strict=False):
             found.update({name: found[name].view(getattr(ml_dtypes, dtype)) for name, dtype in dtypes.items()})
         models, optimizers = (
             [[found[f"{i}/{k}"] for k in range(count)] for i, count in enumerate(about[key])]
-            for found, key in zip(arrays, ("models", "optimizers"), strict=True)
+            for found, key in zip(arrays, ("models", "optimizers"), strict=False)
         )
         output, taken = (_read_spec(about.get(name)) for name in ("output", "input"))
-        payload = {"models": models, "optimizers": optimizers, "schedulers": []}
+        payload: dict[str, Any] = {"models": models, "optimizers": optimizers, "schedulers": []}
+        if about.get("callbacks") is not None:
+            pieces = arrays[2] if len(arrays) > 2 else {}
+            payload["callbacks"] = {
+                "plain": about["callbacks"],
+                "arrays": [pieces[str(number)] for number in range(len(pieces))],
+            }
         return State(about["epoch"], about["steps"], payload, output, taken, about.get("position"))
     except ArgumentError:
         raise
@@ -240,8 +255,8 @@ def load_checkpoint(path: str) -> State:
 def latest_checkpoint(folder: str) -> str | None:
     """Return the newest thing in a folder that holds a model's weights; None when there is none.
 
-    That is a checkpoint of save_checkpoint, a `.keras` or `.h5` file, a SavedModel, or the prefix of a TensorFlow
-    checkpoint.
+    That is a checkpoint of save_checkpoint, the last one of a fit that kept some, a `.keras` or `.h5` file, a
+    SavedModel, or the prefix of a TensorFlow checkpoint.
     """
     fs, place = files.filesystem(folder)
     if not fs.isdir(place):
@@ -252,9 +267,13 @@ def latest_checkpoint(folder: str) -> str | None:
         if files.is_leftover(name):
             continue  # of a save that did not end
         if entry["type"] == "directory":
+            inside = f"{folder.rstrip('/')}/{name}"
             mark = next((mark for mark in (_STATE, _SAVED) if fs.exists(f"{entry['name']}/{mark}")), None)
             if mark:
                 found.append((_age(fs, f"{entry['name']}/{mark}"), _in_order(name), name))
+            elif versions(inside):
+                last = path_of(inside).rsplit("/", 1)[-1]
+                found.append((_age(fs, f"{entry['name']}/{last}/{_STATE}"), _in_order(name), f"{name}/{last}"))
         elif name.endswith((".keras", *H5_SUFFIXES)):
             found.append((_age(fs, entry["name"]), _in_order(name), name))
         elif name.endswith(".index"):

@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from orca.core.tree import flatten, map_tree, same_form, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.keras.agree import Agreement, watch
+from orca.frameworks.keras.draws import Draws
 from orca.frameworks.keras.files import (
     is_checkpoint,
     latest_checkpoint,
@@ -40,6 +41,7 @@ from orca.frameworks.keras.files import (
     save_model,
     save_weights,
 )
+from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode
 from orca.frameworks.keras.travel import (
     PackedModel,
     family_of,
@@ -91,7 +93,7 @@ class KerasLearner:
     environment: dict[str, str] = field(default_factory=dict)
     sync: str = "replicated"
     spread = False
-    pauses = False  # an epoch of Keras has metrics and callbacks of its own
+    pauses = True
 
     @classmethod
     def of(
@@ -146,10 +148,15 @@ class KerasLearner:
     load_model = staticmethod(load_model)
     save_weights = staticmethod(save_weights)
     load_weights = staticmethod(load_weights)
-    save_checkpoint = staticmethod(save_checkpoint)
+    save_checkpoint = save_state = staticmethod(save_checkpoint)
     load_checkpoint = staticmethod(load_checkpoint)
     latest_checkpoint = staticmethod(latest_checkpoint)
     is_checkpoint = staticmethod(is_checkpoint)
+
+    @staticmethod
+    def load_state(path: str, weights_only: bool = True) -> tuple[State, None]:
+        """Read a checkpoint; it holds no module, and no code."""
+        return load_checkpoint(path), None
 
     def build(self, state: State, sample: Any = None) -> Any:
         """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""
@@ -188,8 +195,9 @@ class KerasLearner:
 
             self.world = HorovodWorld(world)
         self.given: State | None = state
-        self.ready = False
+        self.ready = self.begun = self.open = False
         self.sample: Any = None
+        self.specs: tuple[OutputSpec, OutputSpec] | None = None
         self.steps: dict[str, Any] = {}
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
@@ -201,21 +209,33 @@ class KerasLearner:
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
         self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
-        self.begun = self.warned = False
+        self.begun = self.warned = self.open = False
         self.has_loss = True
         self.logs: dict[str, Any] = {}
+        self.epoch = -1
+        self.so_far: dict[str, Any] = {}  # logs of the epoch
+        self.own: list[np.ndarray] = []  # this rank's metrics, while the variables hold those of all ranks
+        self.earlier: list[list[np.ndarray]] = []  # metrics of an interrupted epoch, until there are variables for them
+        self.interrupted: dict[str, Any] | None = None
+        if self.given is not None and self.given.position is not None:
+            self.number += len(self.given.position["lines"])
+            kept = self.given.payload.get("callbacks")
+            self.interrupted = decode(kept["plain"], kept["arrays"]) if kept else {}
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        """Train one epoch."""
+        """Train one epoch, or the part of it that follows its first steps."""
         losses, last = Losses(), _LastLogs()
         pulse.at(DATA)
-        for batch in batches:
+        for step, batch in enumerate(batches, first_step):
             if not losses.steps:
-                self._open_epoch(batch, epoch)
+                self._open_epoch(batch.x, epoch, first_step)
             pulse.at(FORWARD)
-            self.callbacks.on_train_batch_begin(losses.steps)
+            self.callbacks.on_train_batch_begin(step)
+            self.draws.set_step(epoch, step)
             with self.agreement.writing(batch.rows, batch.step_rows):
                 logs, _ = self._step("train", batch)
+            if self.earlier:
+                logs = self._with_earlier(logs)
             last.hear(logs, batch)
             loss = self._step_loss(logs)
             losses.loss_sum += loss * batch.rows
@@ -223,25 +243,32 @@ class KerasLearner:
             losses.steps += 1
             losses.last_mass, losses.last_loss_sum = batch.rows, loss * batch.rows
             losses.trace.append((loss * batch.rows, batch.rows))
-            self._check_finite(loss, losses.steps, epoch, plan)
-            self.callbacks.on_train_batch_end(losses.steps - 1, logs)
+            self._check_finite(loss, step + 1, epoch, plan)
+            self.callbacks.on_train_batch_end(step, logs)
             self.agreement.wants_stop = bool(self.model.stop_training)
-            pulse.step(epoch, losses.steps, pulse.steps, loss, pulse.rows + batch.step_rows)
+            pulse.step(epoch, step + 1, pulse.steps, loss, pulse.rows + batch.step_rows)
             pulse.at(DATA)
             if self.agreement.stop:
+                losses.stopped = True
                 break
         losses.mass = losses.rows
-        self._merge_local_norms(losses.rows)
-        losses.logs = self._merge_metrics(last)
+        if losses.steps:
+            self.rows += losses.rows
+            self.own = [variable.numpy() for variable in self._metric_variables()]
+            self.so_far = self._merge_metrics(last)
+        elif self.epoch != epoch:  # resumed after what turns out to be the last step of a stream
+            self._open_epoch(self._example(), epoch, first_step)
+        losses.logs = dict(self.so_far)
         return losses
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Evaluate the loss and the model's own metrics, exactly over all ranks."""
+        self._close_epoch()
         losses, last = Losses(), _LastLogs()
         pulse.at(DATA)
         for batch in batches:
             if not losses.steps:
-                self._prepare(batch)
+                self._prepare(batch.x)
                 self.model.reset_metrics()
                 self.callbacks.on_test_begin()
             pulse.at(EVALUATE)
@@ -264,6 +291,7 @@ class KerasLearner:
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Tell the callbacks what the epoch gave; say whether one of them asks to stop."""
+        self._close_epoch()
         logs = {name.removeprefix("train_"): line[name] for name in line if name.startswith("train_")}
         logs |= {name: line[name] for name in line if name.startswith("val_") and name != "val_num_samples"}
         if not self.has_loss:  # a train_step of the user's own that names other losses
@@ -279,6 +307,8 @@ class KerasLearner:
 
     def finish(self) -> None:
         """Tell the callbacks that the fit is over."""
+        if not self.begun:
+            return  # there was nothing left to train
         finalize = getattr(self.model.optimizer, "finalize_variable_values", None)
         if finalize is not None:  # an optimizer that averages weights leaves the average behind
             finalize(self.model.trainable_variables)
@@ -287,20 +317,37 @@ class KerasLearner:
     def state(self) -> State:
         """Return weights and optimizer state; what rows and answers look like from whoever saw a row."""
         told = self.world.all_gather(self._describe())
-        state = _state_of(self.model, with_optimizer=self.training) if self.ready else self.given or State()
+        if self.ready:
+            with self._merged_norms():
+                state = _state_of(self.model, with_optimizer=self.training)
+        else:
+            state = replace(self.given or State(), position=None)
+        if callbacks := self.callback_states():
+            state.payload["callbacks"] = callbacks
         state.input, state.output = next((specs for specs in told if specs), (state.input, state.output))
         return state
 
     def callback_states(self) -> dict[str, Any]:
-        """Return nothing: callbacks begin anew."""
-        return {}
+        """Return what a resumed fit needs besides weights and optimizer: memory of callbacks, ranks in mid-epoch."""
+        if not self.begun:
+            return {}
+        mine = {
+            "metrics": self.own,
+            "rows": self.rows,
+            "norms": [variable.numpy() for variable in self._norms()],
+            "stops": self.agreement.wants_stop,
+        }
+        ranks = self.world.all_gather(mine) if self.open else []
+        memory = self.memory.kept() if self.world.rank == 0 else {}
+        plain, arrays = encode({"callbacks": memory, "ranks": ranks, "logs": self.so_far})
+        return {"plain": plain, "arrays": arrays}
 
     def leave(self) -> None:
         """Drop the model."""
         close = getattr(self.__dict__.get("world"), "close", None)
         if close is not None:
             close()
-        for name in ("model", "agreement", "callbacks", "steps"):
+        for name in ("model", "agreement", "callbacks", "memory", "draws", "steps"):
             self.__dict__.pop(name, None)
 
     def restore(self, state: State) -> None:
@@ -352,11 +399,11 @@ class KerasLearner:
             model.compile(**arguments)
         return model
 
-    def _prepare(self, batch: Batch) -> None:
+    def _prepare(self, features: Any) -> None:
         """Make the model whole: variables, the same weights on every rank, the way of the gradients."""
         if self.ready:
             return
-        self.sample = map_tree(_first, self._tensors(self._named(batch.x)))
+        self.sample = map_tree(_first, self._tensors(self._named(features)))
         state = self.given or State()
         _seat(self.model, state, self.sample)
         if not state.payload.get("models"):
@@ -364,20 +411,79 @@ class KerasLearner:
         if self.training:
             if state.payload.get("optimizers"):
                 set_optimizer_state(self.model, state.payload["optimizers"][0])
-            _part_seeds(self.model, self.world.rank)
+            self.draws = Draws(self.model, self.seed, self.world.rank)
         self.agreement = Agreement(self.model, self.world, self.sync_batch_norm)
         self.agreement.ask_layers(self.sample)
         self.ready = True
 
-    def _open_epoch(self, batch: Batch, epoch: int) -> None:
-        self._prepare(batch)
+    def _open_epoch(self, features: Any, epoch: int, first_step: int) -> None:
+        """Begin an epoch: a new one, the rest of one that was paused, or of one that an earlier run had begun."""
+        if self.epoch == epoch:
+            for variable, value in zip(self._metric_variables(), self.own, strict=True):
+                variable.assign(value)
+            return
+        self._prepare(features)
         if not self.begun:
             self._begin_callbacks()
             self.begun = True
         tf.random.set_seed(int(np.random.SeedSequence([self.seed, epoch, self.world.rank]).generate_state(1)[0]))
         self.agreement.wants_stop = self.agreement.stop = False
         self.model.reset_metrics()
+        self.epoch, self.open, self.rows = epoch, True, 0
+        self.so_far, self.earlier = {}, []
+        if not first_step:
+            self._restore()
         self.callbacks.on_epoch_begin(self.number)
+        if first_step:  # callbacks had begun this epoch before the state was kept
+            self._restore()
+            self._restore_ranks()
+
+    def _close_epoch(self) -> None:
+        """End the training of an epoch, before it is validated."""
+        if self.open:
+            for variable, mean in self._norm_means():
+                variable.assign(mean)
+        self.open = False
+
+    def _restore(self) -> None:
+        """Undo what callbacks did at the beginning of a resumed fit, and give them back what they remembered."""
+        interrupted, self.interrupted = self.interrupted, None
+        if interrupted is None or self.given is None:
+            return
+        set_weights(self.model, self.given.payload["models"][0])
+        if self.given.payload.get("optimizers"):
+            set_optimizer_state(self.model, self.given.payload["optimizers"][0])
+        self.memory.restore(interrupted.get("callbacks", {}))
+        self.so_far, self.ranks = interrupted.get("logs", {}), interrupted.get("ranks", [])
+
+    def _restore_ranks(self) -> None:
+        """Take over what this rank, or the ranks in whose place it is now, had counted of the interrupted epoch."""
+        mine = self.ranks[self.world.rank :: self.world.size]
+        self.earlier = [rank["metrics"] for rank in mine]
+        self.rows = sum(rank["rows"] for rank in mine)
+        if len(self.ranks) == self.world.size:
+            for variable, value in zip(self._norms(), mine[0]["norms"], strict=True):
+                variable.assign(value)
+            self.model.stop_training = self.agreement.wants_stop = mine[0]["stops"]
+
+    def _with_earlier(self, logs: Any) -> Any:
+        """Add the metrics of an interrupted epoch to those of its first step here, which made their variables."""
+        variables = self._metric_variables()
+        for values in self.earlier:
+            if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
+                raise ArgumentError(
+                    "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with other "
+                    "metrics then, so those of this epoch cannot be added up. Compile it with the same metrics, or "
+                    "begin a new fit from its checkpoint with load_orca_checkpoint."
+                )
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(variable.numpy() + value)
+        self.earlier = []
+        return {**logs, **{k: v for k, v in self.model.get_metrics_result().items() if k in logs}}
+
+    def _example(self) -> Any:
+        assert self.given is not None and self.given.input is not None
+        return self.given.input.example()
 
     def _begin_callbacks(self) -> None:
         module = library(family_of(self.model)).callbacks
@@ -388,9 +494,15 @@ class KerasLearner:
         self.callbacks = module.CallbackList(mine, add_history=True, add_progbar=False, model=self.model, **params)
         self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
         self.model.stop_training = False
+        if self.interrupted is not None:
+            continue_logs(mine, self.number)
+        number = self.number
         self.callbacks.on_train_begin()
+        self.memory = Memory(self.callbacks.callbacks)
         if any(_is_a(each, "BackupAndRestore") for each in self.plan.callbacks):
             self._follow_restored()
+        if self.interrupted is not None:
+            self.number = number
 
     def _follow_restored(self) -> None:
         """Take over what a callback restored on rank 0: weights, optimizer, the number of the epoch."""
@@ -409,7 +521,7 @@ class KerasLearner:
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
         flat, structure = flatten(tree)
         if kind not in self.steps:
-            own = self.model.train_step if kind == "train" else self.model.test_step
+            own = self._train_step if kind == "train" else self.model.test_step
             self.steps[kind] = _Graphs(self.model, partial(self._run, own))
         counts = (tf.constant(float(number), tf.float64) for number in (batch.rows, batch.step_rows))
         self.agreement.loss = None
@@ -421,6 +533,10 @@ class KerasLearner:
             if self.agreement.error is not None:
                 raise self.agreement.error from None
             raise
+
+    def _train_step(self, data: Any) -> Any:
+        self.draws.enter()
+        return self.model.train_step(data)
 
     def _run(self, own: Callable[..., Any], structure: Any, rows: Any, step_rows: Any, *leaves: Any) -> tuple[Any, Any]:
         parts = unflatten(structure, list(leaves))
@@ -493,19 +609,35 @@ class KerasLearner:
             logger.warning(text)
         self.warned = True
 
-    def _merge_local_norms(self, rows: int) -> None:
-        """Average the running statistics of batch normalization that saw its own rank's rows alone."""
-        variables = [v for layer in self.agreement.local_norms for v in (layer.moving_mean, layer.moving_variance)]
-        for variable in variables:
+    def _norms(self) -> list[Any]:
+        """Return the running statistics of batch normalization that saw its own rank's rows alone."""
+        return [v for layer in self.agreement.local_norms for v in (layer.moving_mean, layer.moving_variance)]
+
+    def _norm_means(self) -> list[tuple[Any, np.ndarray]]:
+        """Return these statistics with their means over the ranks, by the rows of the epoch."""
+        means = []
+        for variable in self._norms():
             mine = variable.numpy()
-            total, count = self.world.all_reduce([mine * rows, np.array([rows], mine.dtype)], "sum")
-            variable.assign(total / count[0])
+            total, count = self.world.all_reduce([mine * self.rows, np.array([self.rows], mine.dtype)], "sum")
+            means.append((variable, total / count[0]))
+        return means
+
+    @contextmanager
+    def _merged_norms(self) -> Iterator[None]:
+        """Show the model as if its epoch ended here."""
+        means = self._norm_means() if self.open else []
+        before = [variable.numpy() for variable, _ in means]
+        for variable, mean in means:
+            variable.assign(mean)
+        yield
+        for (variable, _), value in zip(means, before, strict=True):
+            variable.assign(value)
 
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
-        if self.sample is None:
-            return None
-        output = self.model.predict_step(_packed(self.sample))
-        return OutputSpec.of(map_tree(_to_numpy, self.sample)), OutputSpec.of(map_tree(_to_numpy, output))
+        if self.specs is None and self.sample is not None:
+            output = self.model.predict_step(_packed(self.sample))
+            self.specs = OutputSpec.of(map_tree(_to_numpy, self.sample)), OutputSpec.of(map_tree(_to_numpy, output))
+        return self.specs
 
     def _named(self, x: Any, model: Any = None) -> Any:
         """Return features as the model's inputs name them, where these are a dict."""
@@ -760,14 +892,6 @@ def _forget_names() -> None:
     for name in ("keras", "tf_keras"):
         if name in sys.modules:
             sys.modules[name].backend.clear_session()
-
-
-def _part_seeds(model: Any, rank: int) -> None:
-    """Let layers that draw (dropout) draw differently on each rank: their rows differ too."""
-    for layer in model._flatten_layers():
-        state = getattr(getattr(layer, "seed_generator", None), "state", None)
-        if state is not None:
-            state.assign(np.asarray(state) + np.asarray([rank, 0], np.asarray(state).dtype))
 
 
 def _set_threads(config: dict[str, Any]) -> None:

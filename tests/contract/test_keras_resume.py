@@ -1,0 +1,309 @@
+"""Keras resume: a Keras fit that is interrupted, in the middle of an epoch too, ends as if it had not been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+import keras
+import tensorflow as tf
+import tf_keras
+
+from orca import Estimator
+from orca.core.checkpoints import newest_run, versions
+from orca.errors import ArgumentError, WorkerFailed
+from orca.faces.keras import KerasEstimator
+from orca.testing import ThreadEngine
+from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
+
+# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
+with suppress(RuntimeError):
+    tf.config.threading.set_inter_op_parallelism_threads(8)
+tf.constant(0)
+
+pytestmark = pytest.mark.timeout(240)
+ROWS, BATCH, STEPS = 43, 6, 8  # the last step has one row
+DRAW = np.random.default_rng(5)
+X = DRAW.normal(size=(ROWS, 4)).astype(np.float32)
+Y = (X.sum(axis=1, keepdims=True) > 0).astype(np.float32)
+WEIGHTS = DRAW.uniform(0.2, 2.0, ROWS).astype(np.float32)
+
+
+def full(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def creator(config: dict[str, Any]) -> Any:
+    """Return a model that draws, normalizes, and has metrics that are sums over an epoch."""
+    family = tf_keras if config.get("legacy") else keras
+    layers = family.layers
+    middle = [layers.BatchNormalization(momentum=0.8), layers.Dropout(0.4)]
+    model = family.Sequential([family.Input((4,)), *middle, layers.Dense(1, "sigmoid")])
+    model.layers[-1].set_weights([np.full((4, 1), 0.3, np.float32), np.zeros(1, np.float32)])
+    model.compile(
+        config.get("optimizer", sgd)(family),
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=["mae"] if config.get("weighted") else None,
+        run_eagerly=config.get("eager", False),
+    )
+    return model
+
+
+def sgd(family: Any, **options: Any) -> Any:
+    return family.optimizers.SGD(0.05, momentum=0.9, **options)
+
+
+OPTIMIZERS = {
+    "accumulating": lambda family: family.optimizers.Adam(0.05, gradient_accumulation_steps=2),
+    "averaging": lambda family: sgd(family, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3),
+    "scaled": lambda family: family.optimizers.LossScaleOptimizer(sgd(family), initial_scale=8, dynamic_growth_steps=3),
+    "scheduled": lambda family: family.optimizers.Adam(family.optimizers.schedules.ExponentialDecay(0.1, 3, 0.7)),
+}
+
+
+def pipeline(config: dict[str, Any], batch_size: int) -> Any:
+    """Shuffle in another way in each pass; of unknown length where it is asked for."""
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(ROWS).batch(batch_size)
+    return dataset.filter(lambda x, y: True) if config.get("unknown") else dataset
+
+
+class Failing:
+    """Fail on the last rank after so many steps in all, as long as the mark is there; after 0, when an epoch ends."""
+
+    def __init__(self, step: int, mark: str, kill: bool = False) -> None:
+        super().__init__()
+        self.step, self.mark, self.kill, self.seen = step, mark, kill, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+        last = self.params["rank"] == self.params["size"] - 1
+        if last and self.seen == self.step and os.path.exists(self.mark):
+            time.sleep(0.3)  # the checkpoint before it is written in the background
+            if self.kill:
+                os.remove(self.mark)
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("no more")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if not self.step and os.path.exists(self.mark):
+            raise RuntimeError("no more")
+
+
+class Trouble(Failing, keras.callbacks.Callback):
+    pass
+
+
+class LegacyTrouble(Failing, tf_keras.callbacks.Callback):
+    pass
+
+
+def estimator(ranks: int = 2, **options: Any) -> KerasEstimator:
+    """Return an Estimator on so many threads."""
+    made = type("InThreads", (KerasEstimator,), {"engine": property(lambda self: ThreadEngine(ranks))})
+    return made.of(**{"model_creator": creator, "seed": 3, **options})
+
+
+def interrupted(folder: Path, step: int, ranks: int = 2, options: Any = None, **arguments: Any) -> Any:
+    """Run a program that fails after a step, and then the same program again; return (Estimator, statistics)."""
+    mark = folder / "mark"
+    mark.touch()
+    arguments = {"data": (X, Y), "epochs": 3, "batch_size": BATCH, "resume": True, **arguments}
+    callbacks = arguments.pop("callbacks", list)
+    options = {"model_dir": str(folder / "models"), **(options or {})}
+    legacy = options.get("config", {}).get("legacy")
+    first = estimator(ranks, **options)
+    with pytest.raises(WorkerFailed, match="no more"):
+        first.fit(callbacks=[*callbacks(), (LegacyTrouble if legacy else Trouble)(step, str(mark))], **arguments)
+    mark.unlink()
+    again = estimator(ranks, **options)
+    return again, again.fit(callbacks=callbacks(), **arguments)
+
+
+def unbroken(ranks: int = 2, options: Any = None, **arguments: Any) -> Any:
+    arguments = {"data": (X, Y), "epochs": 3, "batch_size": BATCH, **arguments}
+    callbacks = arguments.pop("callbacks", list)
+    made = estimator(ranks, **(options or {}))
+    return made, made.fit(callbacks=callbacks(), **arguments)
+
+
+def check_alike(one: Any, other: Any) -> None:
+    """Check that weights, the optimizer's variables and all numbers of the history are equal."""
+    (left, stats), (right, expected) = one, other
+    assert stats.keys() == expected.keys()
+    for name, value in expected.items():
+        assert stats[name] == pytest.approx(value, rel=1e-6), name
+    for name in ("models", "optimizers"):
+        for mine, theirs in zip(left._state.payload[name][0], right._state.payload[name][0], strict=True):
+            np.testing.assert_allclose(mine, theirs, 1e-6, 1e-7)
+    assert (left._state.epoch, left._state.steps) == (right._state.epoch, right._state.steps)
+
+
+@pytest.mark.parametrize(("ranks", "legacy"), [full(1, False), (1, True), full(2, False), (3, False), full(3, True)])
+def test_interrupted_program_goes_on_in_mid_epoch(tmp_path: Path, ranks: int, legacy: bool) -> None:
+    options = {"config": {"legacy": legacy}}
+    resumed = interrupted(tmp_path, 13, ranks, options, checkpoint_trigger=SeveralIteration(5))
+    assert versions(newest_run(str(tmp_path / "models")) or "") == [5, 10, 15, 20]
+    check_alike(resumed, unbroken(ranks, options))
+
+
+@pytest.mark.parametrize("unknown", [False, full(True)])
+def test_pipeline_that_shuffles_anew_in_each_pass_goes_on_in_the_order_it_had(tmp_path: Path, unknown: bool) -> None:
+    options = {"config": {"unknown": unknown}}
+    resumed = interrupted(tmp_path, 21, 1, options, data=pipeline, checkpoint_trigger=SeveralIteration(5))
+    check_alike(resumed, unbroken(1, options, data=pipeline))
+
+
+@pytest.mark.parametrize("unknown", [full(False), True])
+def test_steps_per_epoch_go_on_where_the_data_was(tmp_path: Path, unknown: bool) -> None:
+    arguments = {"options": {"config": {"unknown": unknown}}, "data": pipeline, "steps_per_epoch": 5, "epochs": 4}
+    resumed = interrupted(tmp_path, 13, 1, checkpoint_trigger=SeveralIteration(3), **arguments)
+    check_alike(resumed, unbroken(1, **arguments))
+
+
+def test_stream_that_was_kept_after_its_last_step_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
+    arguments = {"options": {"config": {"unknown": True}}, "data": pipeline, "validation_data": pipeline}
+    resumed = interrupted(tmp_path, 0, 2, checkpoint_trigger=SeveralIteration(STEPS), **arguments)
+    check_alike(resumed, unbroken(2, **arguments))
+
+
+def test_each_worker_goes_on_with_its_own_batch_normalization(tmp_path: Path) -> None:
+    options = {"sync_batch_norm": False}
+    resumed = interrupted(tmp_path, 13, 2, options, checkpoint_trigger=SeveralIteration(5))
+    check_alike(resumed, unbroken(2, options))
+
+
+@pytest.mark.full
+def test_fewer_workers_take_over_what_all_had_counted(tmp_path: Path) -> None:
+    options = {"sync_batch_norm": False, "model_dir": str(tmp_path)}
+    unbroken(3, options, end_trigger=MaxIteration(13), checkpoint_trigger=SeveralIteration(5))
+    _, stats = unbroken(2, options, resume=True)
+    assert len(stats["loss"]) == 3 and stats["num_samples"] == ROWS
+    correct = np.array(stats["accuracy"]) * ROWS
+    assert correct == pytest.approx(correct.round(), abs=1e-3)  # of 43 rows in every epoch, the interrupted one too
+
+
+def test_weighted_rows_and_a_number_of_steps_resume(tmp_path: Path) -> None:
+    arguments = {
+        "options": {"config": {"weighted": True}},
+        "data": (X, Y, WEIGHTS),
+        "validation_data": (X, Y, WEIGHTS),
+        "sample_weight": True,
+        "max_steps": 19,
+    }
+    resumed = interrupted(tmp_path, 13, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
+    check_alike(resumed, unbroken(2, **arguments))
+    assert resumed[0]._state.steps == 19
+
+
+def remembering(folder: Path) -> list[Any]:
+    """Return callbacks that remember: nothing is ever better by so much as the first epoch."""
+    return [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=2, min_delta=10.0),
+        keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=4, restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.keras"), "val_loss", save_best_only=True, mode="max"),
+        keras.callbacks.CSVLogger(str(folder / "lines.csv")),
+    ]
+
+
+def test_callbacks_remember_over_a_resume(tmp_path: Path) -> None:
+    folders = [tmp_path / "resumed", tmp_path / "unbroken"]
+    for folder in folders:
+        folder.mkdir()
+    arguments: dict[str, Any] = {"validation_data": (X, Y), "epochs": 9}
+    resumed = interrupted(
+        folders[0],
+        3 * STEPS + 6,
+        checkpoint_trigger=SeveralIteration(3 * STEPS - 3),  # in the middle of the third epoch
+        callbacks=lambda: remembering(folders[0]),
+        **arguments,
+    )
+    expected = unbroken(callbacks=lambda: remembering(folders[1]), **arguments)
+    check_alike(resumed, expected)
+    assert len(expected[1]["loss"]) == 5  # the first and four that are no better
+    left, right = ([*folder.glob("*.keras")] for folder in folders)
+    assert {path.name for path in left} == {path.name for path in right}
+    lines = [[line.split(",")[0] for line in (folder / "lines.csv").read_text().splitlines()] for folder in folders]
+    assert lines[0] == lines[1] == ["epoch", "0", "1", "2", "3", "4"]
+
+
+@pytest.mark.full
+def test_lost_worker_is_made_up_for_in_mid_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    options = {"model_creator": creator, "seed": 3, "backend": "local", "workers_per_node": 2}
+    made = Estimator.from_keras(model_dir=str(tmp_path / "models"), **options)
+    stats = made.fit(
+        (X, Y),
+        epochs=3,
+        batch_size=BATCH,
+        checkpoint_trigger=SeveralIteration(5),
+        callbacks=[Trouble(13, str(mark), kill=True)],
+        max_failures=1,
+    )
+    assert not mark.exists()
+    assert "Failure 1 of the 1 that max_failures allows: going on after step 10." in caplog.text
+    check_alike((made, stats), unbroken())
+
+
+def test_finished_fit_has_nothing_left_to_train_and_more_epochs_go_on(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    first = unbroken(1, {"model_dir": folder}, resume=True, epochs=2)
+    assert versions(newest_run(folder) or "") == [STEPS, 2 * STEPS]
+    check_alike(unbroken(1, {"model_dir": folder}, resume=True, epochs=2), first)
+    check_alike(unbroken(1, {"model_dir": folder}, resume=True), unbroken(1))
+
+
+def test_checkpoints_of_triggers_are_loaded_by_version_and_need_a_place(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    made, _ = unbroken(1, {"model_dir": folder}, checkpoint_trigger=SeveralIteration(5), keep_checkpoints=2)
+    run = newest_run(folder)
+    assert run is not None and versions(run) == [15, 20]
+    assert estimator().latest_checkpoint(folder) == f"{folder}/checkpoint-3"  # what the end of a fit leaves is newer
+    assert estimator().load_orca_checkpoint(folder, 3)._state.steps == 3 * STEPS
+    back = estimator(1).load_orca_checkpoint(folder, version=20)
+    assert (back._state.steps, back._state.epoch, back._state.position) == (20, 2, None)
+    assert len(back.fit((X, Y), 1, BATCH)["loss"]) == 1  # a fit of its own
+    assert estimator().latest_checkpoint(run) is not None
+    with pytest.raises(ArgumentError, match=r"there is no checkpoint 7 in .*; there are orca.15, orca.20"):
+        made.load_orca_checkpoint(folder, version=7)
+    with pytest.raises(ArgumentError, match="checkpoints need a place to go to. Pass model_dir= to the Estimator"):
+        estimator().fit((X, Y), checkpoint_trigger=EveryEpoch())
+    with pytest.raises(ArgumentError, match="max_steps must be a positive whole number; got 0"):
+        estimator().fit((X, Y), max_steps=0)
+
+
+def test_end_trigger_stops_in_mid_epoch() -> None:
+    made, stats = unbroken(1, end_trigger=MaxIteration(11))
+    assert len(stats["loss"]) == 2 and made._state.steps == 11
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_state_of_an_optimizer_resumes(tmp_path: Path, optimizer: str) -> None:
+    options = {"config": {"optimizer": OPTIMIZERS[optimizer]}}
+    resumed = interrupted(tmp_path, 13, 2, options, checkpoint_trigger=SeveralIteration(5))
+    check_alike(resumed, unbroken(2, options))
+
+
+@pytest.mark.full
+def test_eager_model_with_class_weights_resumes(tmp_path: Path) -> None:
+    arguments = {"options": {"config": {"eager": True}}, "class_weight": {0: 0.5, 1: 2.0}}
+    resumed = interrupted(tmp_path, 13, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
+    check_alike(resumed, unbroken(2, **arguments))
+
+
+def test_other_metrics_in_mid_epoch_are_refused(tmp_path: Path) -> None:
+    options = {"model_dir": str(tmp_path / "models")}
+    unbroken(1, options, end_trigger=MaxIteration(6), checkpoint_trigger=SeveralIteration(5))
+    with pytest.raises(WorkerFailed, match="the model was compiled with other metrics then"):
+        unbroken(1, {**options, "config": {"weighted": True}}, resume=True)
