@@ -136,7 +136,7 @@ def at_home(leaf: Any) -> Any:
 
 
 def copied(state: Any, tensors: bool = True) -> Any:
-    """Return a copy of a state dict that nobody else holds, with its tensors in this machine's memory, or as they are."""
+    """Return a copy of a state dict that nobody else holds; its tensors too, in this machine's memory."""
     leaves = [leaf for leaf in flatten(state)[0] if isinstance(leaf, torch.Tensor)]
     copies: dict[int, Any] = {id(leaf): leaf.detach().cpu().clone() if tensors else leaf for leaf in leaves}
     whole: dict[str, Any] = copy.deepcopy(dict(state), copies)
