@@ -71,7 +71,7 @@ def test_doctor_of_local_processes_ends_with_status_0_and_speaks_json(tmp_path: 
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_doctor_of_a_spark_with_bad_settings_names_each_with_its_fix() -> None:
     said = run_orca(
         *("doctor", "--cluster_mode", "local", "--cores", "2", "--workers_per_node", "2"),
@@ -85,7 +85,7 @@ def test_doctor_of_a_spark_with_bad_settings_names_each_with_its_fix() -> None:
     assert "\x1b" not in said.stdout and "hunter2" not in said.stdout + said.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_dynamic_allocation_is_an_error_with_the_one_setting() -> None:
     conf = ["spark.dynamicAllocation.enabled=true", "spark.dynamicAllocation.shuffleTracking.enabled=true"]
     said = run_orca(

@@ -11,7 +11,7 @@ from programs import program_of, run_program
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page", ["callbacks", "checkpoints", "doctor", "inference", "logging", "migrating", "operator", "training"]

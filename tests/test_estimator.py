@@ -749,7 +749,7 @@ class Dies(Callback):
 
 
 @needs_full_shards
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_sharded_model_goes_on_from_its_stored_state_when_a_worker_dies(tmp_path: Path) -> None:
     data = TensorDataset(torch.from_numpy(X.astype(np.float64)), torch.from_numpy(Y))
@@ -775,7 +775,7 @@ def test_a_state_that_only_workers_see_is_named_with_its_place(tmp_path: Path) -
 
 
 @needs_full_shards
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_no_worker_holds_a_sharded_model_as_a_whole(tmp_path: Path) -> None:

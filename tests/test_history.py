@@ -298,7 +298,7 @@ def test_missing_matplotlib_is_named_with_its_extra_and_the_table_is_shown_witho
 # The page of the documentation
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_programs_of_the_documentation_run() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")

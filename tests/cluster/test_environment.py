@@ -191,7 +191,7 @@ def unpacked(made: Made, cache: Path, tmp_path_factory: pytest.TempPathFactory) 
     return unpack(made.pack(cache)[0], tmp_path_factory.mktemp("elsewhere") / "a place")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_works_elsewhere_with_the_original_and_its_base_hidden(made: Made, unpacked: Path, tmp_path: Path) -> None:
     if made.base == "/usr":
         pytest.skip("this Python is the system's, which every node has")
@@ -207,7 +207,7 @@ def test_works_elsewhere_with_the_original_and_its_base_hidden(made: Made, unpac
     }
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_venv_of_the_systems_python_needs_that_python_and_nothing_else(tmp_path: Path) -> None:
     system = f"/usr/bin/{VERSION}"
     if not os.path.exists(system) or subprocess.run([system, "-c", "import venv"], capture_output=True).returncode:
@@ -301,7 +301,7 @@ def digest_of(made: Made) -> str:
     return made.run(code).stdout.strip()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_programs_at_once_pack_it_once(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
@@ -403,7 +403,7 @@ def test_says_that_conda_environments_need_conda_pack(conda: Path, tmp_path: Pat
     assert "pip install 'orca-dl[yarn]'" in said.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_conda_environment_works_elsewhere(conda: Path, made: Made, tmp_path: Path) -> None:
     pytest.importorskip("conda_pack")
     copied = copy_installed("conda-pack", conda / "lib" / VERSION / "site-packages")
@@ -496,7 +496,7 @@ def test_a_compiled_module_beside_the_program_is_told(made: Made, program: Path,
     assert "fast.so" not in zipfile.ZipFile(json.loads(said.stdout)[0]).namelist()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_hadoop_unpacks_the_archive(made: Made, cache: Path, spark: Any, tmp_path: Path) -> None:
     """What a NodeManager calls, in the JVM of Spark."""
     path = made.pack(cache)[0]

@@ -156,7 +156,7 @@ def test_says_in_words_what_spark_says_of_a_python_that_is_another() -> None:
     assert _failure("something else", []) is None
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_finds_the_one_executor_that_differs(tmp_path: Path, run_program: Callable[..., Any]) -> None:
     path = [*site.getsitepackages(), str(SOURCES)]
     same, other = environment(tmp_path / "same", path), environment(tmp_path / "other", path, cloudpickle="0.1")

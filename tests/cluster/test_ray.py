@@ -69,7 +69,7 @@ another.wait()
     run_program(PRELUDE + code, env=QUIET)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_running_ray_is_joined_by_address_and_left_running() -> None:
     code = """
 import json, secrets, subprocess

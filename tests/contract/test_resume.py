@@ -163,7 +163,7 @@ def test_interrupted_program_goes_on_where_it_was(tmp_path: Path, seed: int | No
     check_alike(done.fit(data(), EPOCHS, BATCH, **arguments), done, unbroken(seed=first.seed))  # nothing was left
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_program_goes_on_where_it_was(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

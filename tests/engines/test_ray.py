@@ -165,7 +165,7 @@ def test_ranks_of_a_node_see_its_gpus_in_their_order() -> None:
     assert [_devices(rank, ranks, cards) for rank in ranks] == [("1", "0"), ("1", "0"), ("0",)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_seats_are_spread_over_nodes_and_ranks_of_a_node_are_neighbours(run_program: Callable[..., Any]) -> None:
     said = run_program("""
         import ray

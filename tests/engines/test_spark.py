@@ -106,6 +106,7 @@ def check(session, workers_per_node):
 """
 
 
+@pytest.mark.full
 def test_session_of_the_user_on_a_local_cluster() -> None:
     code = """
 ensure_java()
@@ -118,6 +119,7 @@ session.stop()
     assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
 
 
+@pytest.mark.full
 def test_standalone_master_with_two_workers() -> None:
     code = """
 init_orca_context(cluster_mode="standalone", num_nodes=2, cores=1, memory="1g")
@@ -127,6 +129,7 @@ stop_orca_context()
     assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
 
 
+@pytest.mark.full
 def test_spark_connect() -> None:
     pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
     import pyspark

@@ -874,7 +874,7 @@ def test_dataframe_trains_validates_evaluates_and_is_answered_lazily(spark: Any)
         est.fit(df)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_text_columns_train_and_are_answered(spark: Any) -> None:
     rows = [(float(n % 3), ("cat", "dog")[n % 2], ["wild", ("tame", "old")[n % 2]], n % 2) for n in range(40)]
     df = spark.createDataFrame(rows, "size float, kind string, tags array<string>, y int")
@@ -888,7 +888,7 @@ def test_text_columns_train_and_are_answered(spark: Any) -> None:
         est.fit(df, feature_cols=["size", "kind"], label_cols=["y"])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_sentences_and_xshards_train(spark: Any) -> None:
     from orca.xshards import XShards
 
@@ -909,7 +909,7 @@ def test_sentences_and_xshards_train(spark: Any) -> None:
     np.testing.assert_allclose(answers, est.get_model().predict(X, verbose=0), atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ray_dataset_trains_and_is_answered(ray_context: Any) -> None:
     ray = pytest.importorskip("ray")
     data = ray.data.from_items([{"number": n, "x": X[n], "y": int(Y[n])} for n in range(50)])

@@ -299,7 +299,7 @@ def test_ray_dataset_gets_columns(ray_context: Any, tmp_path: Path) -> None:
 # The page of the documentation
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_programs_of_the_documentation_run() -> None:
     pytest.importorskip("torch")
     page = Path(__file__).resolve().parents[2] / "docs" / "openvino.md"

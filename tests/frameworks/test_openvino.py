@@ -399,7 +399,7 @@ def test_names_of_inputs_are_kept_and_dicts_meet_them_by_name(tmp_path: Path) ->
         convert(Odd(), row, str(tmp_path / "no.xml"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_keras_models_answer_alike(tmp_path: Path, library: str) -> None:
     pytest.importorskip("tensorflow")

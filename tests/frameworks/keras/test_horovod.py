@@ -111,7 +111,7 @@ def witness(config: dict[str, Any]) -> Any:
 
 
 @built
-@pytest.mark.slow
+@pytest.mark.full
 def test_on_ray(ray_context: Any) -> None:
     est = Estimator.from_keras(model_creator=witness, backend="horovod", workers_per_node=2)
     assert est.engine.name == "ray"

@@ -357,13 +357,13 @@ def assert_estimator_learns(engine: str) -> None:
 
 
 @built
-@pytest.mark.slow
+@pytest.mark.full
 def test_on_ray(ray_context: Any) -> None:
     assert_estimator_learns("ray")
 
 
 @built
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_on_spark_where_no_ray_is_up(run_program: Callable[..., Any]) -> None:
     code = """
@@ -379,7 +379,7 @@ def test_on_spark_where_no_ray_is_up(run_program: Callable[..., Any]) -> None:
 
 
 @built
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_programs_of_the_documentation_run(run_program: Callable[..., Any]) -> None:
     pytest.importorskip("ray")

@@ -61,7 +61,7 @@ def test_best_file_has_the_weights_of_the_best_epoch(tmp_path: Path) -> None:
     assert difference(weights(loaded), weights(best)) == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_fit_that_failed_goes_on_from_its_newest_file_as_if_unbroken(tmp_path: Path, ranks: int) -> None:
     unbroken = estimator(ranks)
