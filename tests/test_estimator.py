@@ -325,7 +325,7 @@ def test_a_model_is_packed_again_only_where_it_changed() -> None:
     made.predict(X)  # the first pickling of a class that travels by value leaves a note in it
     first = made.predict(X)
     packed = made._answering[1].work  # type: ignore[index]
-    assert (made.predict(X, batch_size=3) == first).all()
+    np.testing.assert_allclose(made.predict(X, batch_size=3), first, rtol=1e-6)
     assert made._answering[1].work is packed  # type: ignore[index]
     model.scale = 2.0
     np.testing.assert_allclose(made.predict(X), first * 2, rtol=1e-6)

@@ -52,7 +52,7 @@ def test_pandas_finds_its_source() -> None:
     assert type(source_of(pd.DataFrame({"a": [1.0], "y": [2.0]}), spec)).__name__ == "PandasSource"
 
 
-@pytest.mark.parametrize("data", [object(), 3, "text", (), [np.float64(1)]])
+@pytest.mark.parametrize("data", [object(), 3, "text", ()])
 def test_data_of_an_unknown_kind_is_named(data: object) -> None:
     with pytest.raises(
         ArgumentError, match=rf"data of type builtins.{type(data).__name__} is not supported. Pass numpy"
