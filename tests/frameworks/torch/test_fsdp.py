@@ -200,7 +200,7 @@ def many_things(world: World) -> dict[str, Any]:
     with sync.no_sync():
         sync.backward(F.mse_loss(sync.module(parts[0][0]), parts[0][1]), 2 * 1 / 6)
     sync.backward(F.mse_loss(sync.module(parts[1][0]), parts[1][1]), 2 * len(parts[1][0]) / 6)
-    grads = [param.grad for param in sync.params]
+    grads = [param.grad for param in net.parameters()]
     seen["grads"] = [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in grads]
     net.eval()
     with torch.no_grad():
