@@ -104,6 +104,18 @@ def test_ignored_labels_tell_targets_from_rows_whenever_they_come() -> None:
     assert whole == 6
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_number_that_torch_would_ignore_counts_where_the_loss_counts_it(rows: int) -> None:
+    mean = first_reading(lambda output, target: (output[:, 0] - target).square().mean(), np.full(rows, -100))
+    assert mean.readings == [ROWS]
+
+
+def test_labels_of_half_precision_are_counted() -> None:
+    batch = Batch(None, torch.tensor([1.0, 2.0], dtype=torch.bfloat16), 2, 2)
+    assert Criterion(lambda output, target: output.mean()).counted(batch).masses is None
+    assert Criterion(nn.CrossEntropyLoss()).counted(batch).masses.tolist() == [1.0, 1.0]
+
+
 WRONG = [
     lambda output, target: F.cross_entropy(output, target, weight=WEIGHTS),
     lambda output, target: output.std(),

@@ -164,6 +164,17 @@ class ThawsAlone(Callback):
         runner.given_models[0][0].requires_grad_(runner.rank == 0)
 
 
+class Toggles(Steps):
+    """An operator that leaves a layer frozen at the end of a step, and thaws it at the beginning of the next."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        layer = getattr(self.model, "module", self.model)[0]
+        layer.requires_grad_(True)
+        numbers = super().train_batch(batch, batch_info)
+        layer.requires_grad_(False)
+        return numbers
+
+
 class AddsGroup(Callback):
     def before_train_epoch(self, runner: Any) -> None:
         if runner.epochs == 2:
@@ -348,6 +359,10 @@ REFUSED = {
         r"a callback changed what is trained .requires_grad, or the optimizer's groups. on 1 of 2 workers. Do it on",
     ),
     "frozen on one rank after a step": (Fit(callbacks=(ThawsAlone(True),)), "on 1 of 2 workers. Do it on every worker"),
+    "thawed within a step": (
+        Fit(options=Options(operator=Toggles)),
+        "weights are trained that were frozen .requires_grad=False. when the step began",
+    ),
     "an embedding with a norm": (
         Fit(Bounded, x=IDS[:, None]),
         "Embedding 'table' has max_norm=0.5: its forward pass writes into the weights of the rows it looks up",

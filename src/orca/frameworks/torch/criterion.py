@@ -22,7 +22,7 @@ from orca.core.source import Batch
 from orca.core.tree import cut_rows, flatten
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.targets import Classes, align_all, classes_of, settings_of, takes_classes
-from orca.frameworks.torch.tensors import at_home
+from orca.frameworks.torch.tensors import at_home, full
 
 TARGETS, ROWS, SUM = "targets", "rows", "sum"  # what a loss may be: a mean over one of two, or a sum
 _ALL = (TARGETS, ROWS, SUM)
@@ -91,7 +91,7 @@ class Criterion:
         """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet."""
         if batch.y is None or self.count is None:
             return batch
-        leaves = [np.asarray(at_home(leaf)) for leaf in flatten(batch.y)[0]]
+        leaves = [np.asarray(full(at_home(leaf))) for leaf in flatten(batch.y)[0]]
         if self.asks and leaves[0].dtype.kind != "i":
             return batch
         if not batch.rows:
@@ -301,6 +301,8 @@ def scalar(loss: torch.Tensor) -> torch.Tensor:
 
 def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], summed: bool) -> bool:
     """Say whether a loss is the sum of its parts, each by what it counts, or that sum divided by all counts."""
+    if not any(counts):
+        return not float(total)  # a mean over nothing, with a value: something was counted
     told = [float(part) * count for part, count in zip(parts, counts, strict=True) if count]
     mine = float(total) * (1.0 if summed else sum(counts))
     return abs(mine - sum(told)) <= _SLACK.get(total.dtype, 2e-2) * (sum(map(abs, told)) + abs(mine))

@@ -42,7 +42,7 @@ from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
 from orca.frameworks.torch.runner import Runner
 from orca.frameworks.torch.steps import Steps, draws, kept_draws, set_deterministic
-from orca.frameworks.torch.sync import Sync, sync_of
+from orca.frameworks.torch.sync import Sync, held, sync_of
 from orca.frameworks.torch.tensors import (
     Place,
     answering_device,
@@ -306,6 +306,8 @@ class TorchLearner:
         self.operator = self._operator(self.given)
         self.weights = [param for net in self.nets for param in net.parameters()]
         self.trained = self._trained()
+        apart = self.hands_on and self.world.size > 1
+        self.guards = [one.register_step_pre_hook(self._check_agreed) for one in self.steppers if apart]
         self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
         if self.hooks:
             self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
@@ -376,12 +378,14 @@ class TorchLearner:
             agree.close()
         for statistics in self.__dict__.get("statistics", ()):
             statistics.release()
+        for guard in self.__dict__.get("guards", ()):
+            guard.remove()
         before: bool | None = self.__dict__.get("_were_deterministic")
         if before is not None:
             set_deterministic(before)
         self.__dict__.pop("_put_draws_back", lambda: None)()
         parts = ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler")
-        for name in (*parts, "statistics", "weights", "writes"):
+        for name in (*parts, "statistics", "weights", "writes", "guards"):
             self.__dict__.pop(name, None)
 
     # Training.
@@ -457,6 +461,20 @@ class TorchLearner:
             raise ArgumentError(
                 f"a callback changed what is trained (requires_grad, or the optimizer's groups) on {ranks} of "
                 f"{self.world.size} workers. Do it on every worker, whatever runner.rank is."
+            )
+
+    def _check_agreed(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
+        """Check that replicas agreed on the gradients that the user's own code steps with.
+
+        Raises:
+            ArgumentError: A weight had no gradient when the step began, so that nobody averaged the one it has now.
+        """
+        frozen = {id(weight) for weight, trained in zip(self.weights, self.trained[0], strict=True) if not trained}
+        if any(id(weight) in frozen and weight.requires_grad and weight.grad is not None for weight in held(optimizer)):
+            raise ArgumentError(
+                "weights are trained that were frozen (requires_grad=False) when the step began: their gradients are "
+                "not averaged over workers. Freeze and unfreeze within a step if need be, but leave requires_grad as "
+                "it was at its end."
             )
 
     def _follow(self) -> None:
