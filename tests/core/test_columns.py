@@ -83,6 +83,18 @@ def test_missing_cells_are_named(cell: object, missing: object) -> None:
         column_array(column, "v")
 
 
+def test_masked_cells_are_missing_values() -> None:
+    cells = [np.ma.masked_array([1.0, 2.0], [False, True]), np.ma.masked_array([3.0, 4.0], False)]
+    with pytest.raises(DataError, match=r"^column 'v' has missing values"):
+        column_array(pd.Series(cells), "v")
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy < 2 has no type for texts of any length")
+def test_texts_of_numpys_own_type_are_read() -> None:
+    texts = np.array(["a", "b"], dtype=np.dtypes.StringDType())
+    assert column_array(texts, "v").tolist() == ["a", "b"]
+
+
 def test_ragged_cells_are_named() -> None:
     with pytest.raises(DataError, match=r"the cells of column 'v' differ in shape: .* Pad or cut them first"):
         column_array(pd.Series([[1, 2], [3]]), "v")

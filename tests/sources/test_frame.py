@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyspark.ml.linalg import DenseVector, Matrices, MatrixUDT, SparseVector, Vectors, VectorUDT
+from pyspark.mllib import linalg as mllib
 from pyspark.sql import types as T
 from torch import nn
 
@@ -451,6 +452,14 @@ def test_vectors_pass_as_they_were(spark: Any) -> None:
     assert [r.x for r in rows] == given and [type(r.x) for r in rows] == [type(x) for x in given]
     assert all((r.m, r.v, r.prediction) == (matrix, seen, 2.0) and type(r.v) is SparseVector for r in rows)
     assert answer.schema["x"].metadata == about
+
+
+def test_vectors_of_mllib_pass_as_they_were(spark: Any) -> None:
+    given = [mllib.Vectors.sparse(3, {1: 0.5}), mllib.Vectors.dense([1.0, 2.0])]
+    frame = spark.createDataFrame([(x, 1.0) for x in given], ["v", "x"])
+    task = Task(lambda x: x, OutputSpec((("float64", ()),)))
+    rows = source_of(frame, spec(["x"], (), labelled=False)).answer(task, None).collect()
+    assert [r.v for r in rows] == given
 
 
 def test_columns_of_one_name_pass_by_their_places(spark: Any) -> None:

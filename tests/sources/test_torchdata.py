@@ -666,6 +666,22 @@ def test_numbers_of_any_type_are_trained_and_answered_alike() -> None:
         np.testing.assert_allclose(estimator.predict(data), wanted, rtol=1e-6)
 
 
+def test_a_list_of_lists_is_features_and_labels() -> None:
+    rows = torch.arange(9.0)[:, None]
+    plain, listed = linear(), linear()
+    for estimator, collate_fn in ((plain, lists), (listed, lambda items: list(lists(items)))):
+        data = DataLoader(TensorDataset(rows, rows), 4, shuffle=True, collate_fn=collate_fn)
+        estimator.fit(data, batch_size=4)
+        assert estimator.predict(data).shape == (9, 1)
+    np.testing.assert_array_equal(listed.predict(data), plain.predict(data))
+
+
+def test_rows_without_a_label_are_answered() -> None:
+    rows = torch.arange(9.0)[:, None]
+    without = DataLoader(rows, 4, collate_fn=lambda items: (torch.stack(items), None))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(linear().predict(without), linear().predict(rows))
+
+
 def test_sparse_tensors_are_refused_where_they_are_read() -> None:
     rows = torch.eye(4).to_sparse()
     data = DataLoader([(row, 0.0) for row in torch.eye(4).unbind()], 2, collate_fn=lambda items: (rows, rows))  # type: ignore[arg-type]

@@ -160,7 +160,7 @@ def _readable(dtype: np.dtype) -> np.dtype:
         return np.dtype(np.float32)
     if dtype.char in "gG":
         return np.dtype(np.float64 if dtype.kind == "f" else np.complex128)
-    return dtype.newbyteorder("=")
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def _stacked(array: np.ndarray, what: str) -> np.ndarray:
@@ -174,8 +174,9 @@ def _stacked(array: np.ndarray, what: str) -> np.ndarray:
         return array
     if not len(flat):
         return np.zeros((0, 0))
+    cells = [array_of(cell, what) for cell in flat]
     try:
-        return np.stack([array_of(cell, what) for cell in flat]).reshape(*array.shape, *np.shape(flat[0]))
+        return np.stack(cells).reshape(*array.shape, *cells[0].shape)
     except ValueError as error:
         raise DataError(f"the cells of {what} differ in shape: {error}. Pad or cut them first.") from error
 

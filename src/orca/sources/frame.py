@@ -338,13 +338,14 @@ def _restored(place: str, field: StructField) -> Any:
     Only Spark's JSON reader makes values of user-defined types of their parts; a function makes dense vectors faster.
     """
     from pyspark.ml.functions import array_to_vector
+    from pyspark.ml.linalg import VectorUDT
 
     column = F.col(place)
     if isinstance(field.dataType, UserDefinedType):
         whole = F.to_json(F.struct(column.alias("value")))
         read = F.from_json(whole, StructType([StructField("value", field.dataType)]))["value"]
         parts, read = column, F.when(column.isNotNull(), read)
-        if _is_vector(field.dataType):
+        if isinstance(field.dataType, VectorUDT):  # of spark.ml: those of mllib are another type
             read = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(read)
         column = read
     return column.alias(field.name, metadata=field.metadata) if field.metadata else column.alias(field.name)

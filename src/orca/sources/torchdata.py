@@ -99,11 +99,11 @@ class Reading:
 
     def split(self, batch: Any) -> tuple[Any, Any]:
         """Return (x, y) of a batch, y tied to weights where there are some."""
-        return split_batch(arrays_of(batch, _BATCH, _read), self.columns, self.weighted)
+        return split_batch(arrays_of(_several(batch), _BATCH, _read), self.columns, self.weighted)
 
     def inputs(self, batch: Any, task: Callable[[Any], Any]) -> Any:
         """Return what a model answers for, of a batch that may come with labels and weights."""
-        batch = arrays_of(batch, _BATCH)
+        batch = arrays_of(_without_none(_several(batch)), _BATCH)
         return inputs_of(tuple(batch), task) if isinstance(batch, tuple | list) else self.split(batch)[0]
 
 
@@ -385,6 +385,18 @@ def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str
             "Let its __len__ return what an epoch has."
         )
     return drawn
+
+
+def _several(batch: Any) -> Any:
+    """Return a batch that is a list as a tuple: it is several things, also where they are lists of numbers."""
+    return tuple(batch) if isinstance(batch, list) else batch
+
+
+def _without_none(batch: Any) -> Any:
+    """Return a batch without a None in the place of its labels or weights."""
+    while isinstance(batch, tuple) and batch and batch[-1] is None:
+        batch = batch[:-1]
+    return batch
 
 
 def _read(leaf: Any, what: str) -> Any:
