@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that share a Spark, a Ray or a TensorFlow in one process where pytest-xdist runs several."""
     for item in items:
