@@ -184,6 +184,7 @@ def test_an_interrupted_command_ends_its_application(tmp_path: Path) -> None:
     assert application["state"] == "KILLED"
 
 
+@pytest.mark.full
 @pytest.mark.yarn
 def test_environment_goes_to_nodes_that_do_not_have_it() -> None:
     made = small_environment()
