@@ -307,3 +307,38 @@ def test_other_metrics_in_mid_epoch_are_refused(tmp_path: Path) -> None:
     unbroken(1, options, end_trigger=MaxIteration(6), checkpoint_trigger=SeveralIteration(5))
     with pytest.raises(WorkerFailed, match="the model was compiled with other metrics then"):
         unbroken(1, {**options, "config": {"weighted": True}}, resume=True)
+
+
+class Reporting(keras.Model):  # type: ignore[misc]
+    """A model whose train_step leaves the metrics of compile alone."""
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def reporting(config: dict[str, Any]) -> Any:
+    inputs = keras.Input((4,))
+    model = Reporting(inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs))
+    model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_a_train_step_may_leave_metrics_alone() -> None:
+    _, stats = unbroken(options={"model_creator": reporting}, epochs=1)
+    assert np.isfinite(stats["loss"]).all() and "accuracy" not in stats
+
+
+def repeated(config: dict[str, Any], batch_size: int) -> Any:
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(ROWS).repeat(2).batch(batch_size)
+
+
+def test_a_pipeline_that_shuffles_several_times_in_a_pass_goes_on_in_its_order(tmp_path: Path) -> None:
+    arguments = {"data": repeated, "epochs": 2}
+    one, _ = unbroken(**arguments)
+    other, _ = interrupted(tmp_path, 2 * STEPS + 5, checkpoint_trigger=SeveralIteration(2), **arguments)
+    for mine, theirs in zip(one.get_model().get_weights(), other.get_model().get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)

@@ -479,7 +479,7 @@ class KerasLearner:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(variable.numpy() + value)
         self.earlier = []
-        return {**logs, **{k: v for k, v in self.model.get_metrics_result().items() if k in logs}}
+        return {**logs, **{k: v for k, v in self._metrics_result().items() if k in logs}}
 
     def _example(self) -> Any:
         assert self.given is not None and self.given.input is not None
@@ -569,12 +569,19 @@ class KerasLearner:
         found = [variable for metric in self.model.metrics for variable in metric.variables]
         return list({id(variable): variable for variable in found}.values())
 
+    def _metrics_result(self) -> dict[str, Any]:
+        """Return what the metrics say: nothing where a train_step of the user's own left those of compile alone."""
+        idle = getattr(self.model, "_compile_metrics", None)
+        if idle is None or idle.built:
+            return dict(self.model.get_metrics_result())
+        return {metric.name: metric.result() for metric in self.model.metrics if metric is not idle}
+
     def _merge_metrics(self, last: _LastLogs) -> dict[str, Any]:
         """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
 
         Where a step returned other logs than the metrics, Keras shows those of the last step.
         """
-        mine = {name: np.asarray(value).tolist() for name, value in self.model.get_metrics_result().items()}
+        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result().items()}
         variables = self._metric_variables()
         if variables:
             values = [variable.numpy() for variable in variables]
@@ -583,7 +590,7 @@ class KerasLearner:
             ends = np.cumsum([np.size(value) for value in values])[:-1]
             for variable, value, part in zip(variables, values, np.split(total, ends), strict=True):
                 variable.assign(part.reshape(value.shape).astype(value.dtype))
-        merged = {name: np.asarray(value).tolist() for name, value in self.model.get_metrics_result().items()}
+        merged = {name: np.asarray(value).tolist() for name, value in self._metrics_result().items()}
         tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
         if not tracks or not self.agreement.reduces:  # ours is the loss then
             merged.pop("loss", None)
