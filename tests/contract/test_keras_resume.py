@@ -263,6 +263,16 @@ def test_finished_fit_has_nothing_left_to_train_and_more_epochs_go_on(tmp_path: 
     check_alike(unbroken(1, {"model_dir": folder}, resume=True), unbroken(1))
 
 
+def test_fit_that_a_callback_stopped_is_over(tmp_path: Path) -> None:
+    def stopping() -> list[Any]:
+        return [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=1, restore_best_weights=True)]
+
+    arguments: dict[str, Any] = {"options": {"model_dir": str(tmp_path)}, "callbacks": stopping, "epochs": 9}
+    first = unbroken(1, resume=True, **arguments)
+    assert len(first[1]["loss"]) == 2
+    check_alike(unbroken(1, resume=True, **arguments), first)  # with the weights that the callback restored
+
+
 def test_checkpoints_of_triggers_are_loaded_by_version_and_need_a_place(tmp_path: Path) -> None:
     folder = str(tmp_path)
     made, _ = unbroken(1, {"model_dir": folder}, checkpoint_trigger=SeveralIteration(5), keep_checkpoints=2)

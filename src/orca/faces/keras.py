@@ -223,7 +223,6 @@ class KerasEstimator(Estimator):
         job = FitJob(learner, plan, (), state)
         results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
         self._state = next(state for _, state in results if state is not None)
-        self._state.payload.pop("callbacks", None)  # the next fit is a new one
         self._remember(results[0][0], ())
         if self.model_dir is not None:
             self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._state.epoch}")
@@ -403,9 +402,7 @@ class KerasEstimator(Estimator):
 
     def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
         """Go on from what save_checkpoint wrote."""
-        self._state = self.learner.load_checkpoint(checkpoint)
-        self._state.position = None  # a new fit begins here; resume=True goes on with an interrupted one
-        self._state.payload.pop("callbacks", None)
+        self._state = self.learner.load_checkpoint(checkpoint).settled()  # a new fit begins here
         return self
 
     restore = load_checkpoint

@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -321,9 +321,7 @@ class KerasLearner:
             with self._merged_norms():
                 state = _state_of(self.model, with_optimizer=self.training)
         else:
-            state = replace(self.given or State(), position=None)
-        if callbacks := self.callback_states():
-            state.payload["callbacks"] = callbacks
+            state = (self.given or State()).settled()
         state.input, state.output = next((specs for specs in told if specs), (state.input, state.output))
         return state
 
