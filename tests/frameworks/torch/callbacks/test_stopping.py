@@ -124,6 +124,15 @@ def test_best_weights_are_those_that_a_complete_fit_keeps(tmp_path: Path, option
     assert losses == [best.evaluate((X, Y), batch_size=6)["val_loss"]] * 2
 
 
+def test_fit_resumed_for_more_epochs_has_the_best_weights_of_those_before(tmp_path: Path) -> None:
+    best = estimator()
+    fit(best, epochs=2)
+    for epochs in (3, 4):
+        est = estimator(model_dir=str(tmp_path))
+        fit(est, NUMBERS, STOPPING, epochs=epochs, resume=True)
+    assert difference(weights(est), weights(best)) == 0.0
+
+
 def test_number_that_is_not_there_is_told_with_those_that_are() -> None:
     words = r"EarlyStopping watches 'val_loss', but the epoch gave .*train_loss\. Pass validation_data to fit"
     with pytest.raises(CallbackFailed, match=words):

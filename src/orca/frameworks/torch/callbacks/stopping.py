@@ -70,6 +70,9 @@ class EarlyStopping(Callback):
         """Put the best weights back, where a later epoch changed them."""
         if self._best is not None and self._best_epoch != runner.epochs:
             runner.put_back_weights(self._best)
+
+    def release(self) -> None:
+        """Let go of the weights; a fit that is resumed for more epochs has them from the last checkpoint."""
         self._best = None
 
     def state_dict(self) -> dict[str, Any]:
