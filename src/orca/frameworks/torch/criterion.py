@@ -140,9 +140,9 @@ class Criterion:
         if due or batch.masses is not None or (weighed and self.reading != SUM):
             refuted = self.refuted(piece, *pair, due) if piece.rows else set()
             mass = self.mass(batch, pair[1], TARGETS) if piece.rows else 0.0
-            told = torch.tensor([mass, *(float(reading in refuted) for reading in _ALL)], dtype=torch.float64)
-            dist.all_reduce(told)
-            mass, *flags = told.tolist()
+            sums = torch.tensor([mass, *(float(reading in refuted) for reading in _ALL)], dtype=torch.float64)
+            dist.all_reduce(sums)
+            mass, *flags = sums.tolist()
             self._rule_out({reading for reading, flag in zip(_ALL, flags, strict=True) if flag})
             if self.reading != SUM and (weighed or (self.reading == TARGETS and batch.masses is not None)):
                 return mass or 1.0
@@ -303,9 +303,9 @@ def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float]
     """Say whether a loss is the sum of its parts, each by what it counts, or that sum divided by all counts."""
     if not any(counts):
         return not float(total)  # a mean over nothing, with a value: something was counted
-    told = [float(part) * count for part, count in zip(parts, counts, strict=True) if count]
+    shares = [float(part) * count for part, count in zip(parts, counts, strict=True) if count]
     mine = float(total) * (1.0 if summed else sum(counts))
-    return abs(mine - sum(told)) <= _SLACK.get(total.dtype, 2e-2) * (sum(map(abs, told)) + abs(mine))
+    return abs(mine - sum(shares)) <= _SLACK.get(total.dtype, 2e-2) * (sum(map(abs, shares)) + abs(mine))
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:
