@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orca.cluster.hadoop import knock, name_nodes, resource_managers, settings_of
+from orca.cluster.hadoop import Hadoop, knock, name_nodes, resource_managers, settings_of
 from orca.errors import ArgumentError, OrcaError
 
 
@@ -47,3 +49,26 @@ def test_the_first_service_that_answers_is_taken() -> None:
         assert knock("service", addresses, "") == "127.0.0.1"
         with pytest.raises(OrcaError, match=rf"no service answers at {addresses[0]} \(.*refused.*\). Start it."):
             knock("service", addresses[:1], "Start it.")
+
+
+def test_a_file_is_shared_once_in_a_folder_of_the_user(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hadoop = Hadoop(spark.sparkContext._gateway)
+    (tmp_path / "file").write_text("content")
+    place = hadoop.share(tmp_path / "file", "file-1", f"file://{tmp_path}")
+    shared = Path(place.removeprefix("file:"))
+    assert shared.read_text() == "content" and shared.parent.name == f".orca-{shared.owner()}"
+    assert "[orca] uploading file-1, 7 B, to file:" in capsys.readouterr().err
+    assert hadoop.share(tmp_path / "file", "file-1", f"file://{tmp_path}") == place
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder away")
+def test_what_lies_in_the_folder_of_another_user_is_not_run(spark: Any, tmp_path: Path) -> None:
+    hadoop = Hadoop(spark.sparkContext._gateway)
+    (tmp_path / "file").write_text("content")
+    shared = Path(hadoop.share(tmp_path / "file", "file-1", f"file://{tmp_path}").removeprefix("file:"))
+    os.chown(shared.parent, 12345, -1)
+    with pytest.raises(OrcaError, match="belongs to .* and not to .*: what lies there would run in this user's name"):
+        hadoop.share(tmp_path / "file", "file-1", f"file://{tmp_path}")
