@@ -95,7 +95,7 @@ class Pulse:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Be the pulse that the functions of this module mark, in this thread."""
+        """Let the functions of this module mark this pulse, in this thread."""
         token = _current.set(self)
         try:
             yield

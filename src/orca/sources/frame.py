@@ -178,10 +178,10 @@ class FrameSource:
             raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
         cells = [f"c{self.have.index(name)}" for name in self.columns.features]
         first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
-        found = first.mapInArrow(DescribeTask(task, self.columns.features), "output binary").collect()
-        if not found:
+        answers = first.mapInArrow(DescribeTask(task, self.columns.features), "output binary").collect()
+        if not answers:
             raise DataError("predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.")
-        output: OutputSpec = pickle.loads(bytes(found[0].output))
+        output: OutputSpec = pickle.loads(bytes(answers[0].output))
         return output
 
 

@@ -85,16 +85,16 @@ def load_state(path: str, weights_only: bool = True, mapped: bool = False) -> tu
         return _load_folder(fs, place, path, mapped), None
     if path.endswith(".safetensors"):
         return State(payload={"models": [_tensors(fs, place, path)], "optimizers": [], "schedulers": []}), None
-    found = _torch_load(fs.cat_file(place), path, weights_only)
-    if isinstance(found, nn.Module):
-        return State(payload={"models": [found.state_dict()], "optimizers": [], "schedulers": []}), found
-    if isinstance(found, dict) and "models" in found:
-        payload = {"optimizers": [], "schedulers": []} | _restored(found)
+    content = _torch_load(fs.cat_file(place), path, weights_only)
+    if isinstance(content, nn.Module):
+        return State(payload={"models": [content.state_dict()], "optimizers": [], "schedulers": []}), content
+    if isinstance(content, dict) and "models" in content:
+        payload = {"optimizers": [], "schedulers": []} | _restored(content)
         epoch, steps, position = (payload.pop(name, None) for name in ("epoch", "steps", "position"))
         return State(int(epoch or 0), int(steps or 0), payload, position=position), None
-    if isinstance(found, dict):
-        return State(payload={"models": [found], "optimizers": [], "schedulers": []}), None
-    raise ArgumentError(f"{path} holds a {type(found).__name__}, not a model's weights. Was it written by save()?")
+    if isinstance(content, dict):
+        return State(payload={"models": [content], "optimizers": [], "schedulers": []}), None
+    raise ArgumentError(f"{path} holds a {type(content).__name__}, not a model's weights. Was it written by save()?")
 
 
 def _folder(state: State) -> dict[str, Any]:

@@ -708,16 +708,16 @@ class TorchLearner:
         with self._autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
-                found = flatten(output)[0], flatten(target)[0], loss
+                judged = flatten(output)[0], flatten(target)[0], loss
             elif self.hooks.main_has("on_iter_forward", "on_val_forward"):
                 self.hooks.on_main("on_val_forward", runner)
-                found = flatten(runner.output)[0], flatten(runner.target)[0], runner.loss
+                judged = flatten(runner.output)[0], flatten(runner.target)[0], runner.loss
             else:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
-                found = outputs, targets, None
+                judged = outputs, targets, None
                 if self.criterion is not None:
-                    found = outputs, targets, self.measure(outputs, targets, batch)
-        outputs, targets, loss = found
+                    judged = outputs, targets, self.measure(outputs, targets, batch)
+        outputs, targets, loss = judged
         if self.hooks:
             runner.output, runner.target, runner.loss = single(outputs), single(targets), loss
             self._hook("after_val_iter")

@@ -30,7 +30,7 @@ class Callback:
         """Be called before a fit, an evaluation or a prediction."""
 
     def after_train(self, runner: Any) -> None:
-        """Be called after the last epoch of a fit, before any callback's after_run: change the final weights here."""
+        """Act after the last epoch of a fit, before any callback's after_run: change the final weights here."""
 
     def after_run(self, runner: Any) -> None:
         """Be called after it."""
