@@ -305,12 +305,15 @@ def test_slots_told_by_the_name_of_the_master(master: str | None, count: int | N
 @slow
 def test_what_is_private_stays_off_command_lines_and_pages_and_notes_of_others_off_the_screen() -> None:
     code = """
-import os, psutil, torch
+import contextlib, os, psutil, torch
 from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
 
 private = {"spark.executorEnv.WORD": "hunter2", "spark.hadoop.fs.x.account.key.y": "hunter3", "spark.odd": "hunter4"}
 context = init_orca_context("local", cores=1, conf={**private, "spark.two": " a\\\\b c"})
-lines = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+lines = []
+for each in psutil.Process().children(recursive=True):
+    with contextlib.suppress(psutil.Error):  # one that has ended meanwhile
+        lines.append(" ".join(each.cmdline()))
 assert any("java" in line for line in lines) and not any("hunter" in line for line in lines), lines
 conf = context.getConf()
 assert {name: conf.get(name) for name in private} == private and conf.get("spark.two") == " a\\\\b c"
