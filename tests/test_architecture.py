@@ -22,10 +22,10 @@ MAY_IMPORT = {
     "core": {"errors"},
     "engines": {"core", "errors", "cluster"},  # cluster: to ask about the one that is up
     "sources": {"core", "errors"},
-    "frameworks": {"core", "errors"},
+    "frameworks": {"core", "errors", "storage"},
+    "storage": {"core", "errors"},
     "registry": {"core", "errors"},
-    "job": {"core", "errors"},
-    "estimator": {"core", "errors", "job", "registry", "cluster", "history", "summary", "callbacks", "doctor"},
+    "job": {"core", "errors", "storage"},
     "data": {"core", "errors"},
     "cluster": {"core", "errors"},
     "doctor": {"core", "errors", "cluster", "engines", "registry"},
@@ -38,9 +38,8 @@ MAY_IMPORT = {
     "triggers": {"core"},
     "callbacks": {"frameworks.torch"},
     "operator": {"frameworks.torch"},
-    "faces": {"core", "errors", "job", "registry", "cluster", "estimator", "sources"},
 }
-TOP = {"classic", "faces", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
+TOP = {"classic", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
 
 HEAVY = {"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino"}
 UNWANTED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
@@ -116,7 +115,7 @@ def test_nobody_imports_what_sits_on_top() -> None:
 def test_core_has_no_framework_of_its_own() -> None:
     """Collectives come from torch.distributed, loaded where they are used; nothing else of the heavy ones."""
     for file in FILES:
-        if part_of(name_of(file)) in ("core", "errors", "job", "registry", "estimator", ""):
+        if part_of(name_of(file)) in ("core", "errors", "job", "registry", ""):
             assert not {module[0] for module in imports(file, at_the_top(file))} & HEAVY, relative(file)
             assert not {module[0] for module in imports(file)} & (HEAVY - {"torch"}), relative(file)
 
@@ -137,7 +136,7 @@ def test_importing_orca_loads_no_framework(run_program: Callable[..., Any]) -> N
     said = run_program(
         f"""
         import sys
-        import orca, orca.estimator, orca.job, orca.registry, orca.testing, orca.engines.local
+        import orca, orca.estimators, orca.job, orca.registry, orca.testing, orca.engines.local
         assert orca.Estimator and dir(orca)
         print(sorted({HEAVY!r} & set(sys.modules)))
         """
@@ -190,7 +189,7 @@ def test_names_say_what_is_inside() -> None:
 
 
 EXAMPLES = [".".join(name_of(file)) for file in FILES if re.search(r"^\s+>>> ", file.read_text(), re.MULTILINE)]
-NEEDS = {"orca.estimator": "torch", "orca.faces.keras": "tensorflow", "orca.sources.ray": "ray"}
+NEEDS = {"orca.estimators.estimator": "torch", "orca.estimators.keras": "tensorflow", "orca.sources.ray": "ray"}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from orca.doctor.finding import ERROR, OK, WARN, said, without_secrets
 from orca.doctor.outlook import Explanation, weight_of
 from orca.doctor.survey import Gpus, Report, _knock_at_all, catching_proxies, packed, unpacked, written
 from orca.errors import ArgumentError
-from orca.estimator import Estimator
+from orca.estimators import Estimator
 
 GB = 1 << 30
 

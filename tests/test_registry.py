@@ -9,7 +9,7 @@ import pytest
 from orca import registry
 from orca.core.source import DataSpec
 from orca.errors import ArgumentError, MissingDependency
-from orca.registry import BACKENDS, Backend, backend_of, engine_class, learner_class, source_of
+from orca.registry import BACKENDS, Backend, backend_of, engine_class, estimator_class, source_of
 
 
 def test_backend_words_select_engine_and_sync() -> None:
@@ -74,6 +74,6 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(
 def test_a_package_that_is_no_extra_of_ours_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugin_without_else.py").write_text("import a_module_of_nobody\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(registry.LEARNERS, "torch", ("plugin_without_else", "Learner"))
+    monkeypatch.setitem(registry.ESTIMATORS, "torch", ("plugin_without_else", "Estimator"))
     with pytest.raises(ModuleNotFoundError, match="a_module_of_nobody"):
-        learner_class("torch")
+        estimator_class("torch")

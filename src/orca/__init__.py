@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _NAMES = {
-    "Estimator": "orca.estimator",
+    "Estimator": "orca.estimators",
     "OrcaContext": "orca.cluster.context",
     "init_orca_context": "orca.cluster.context",
     "stop_orca_context": "orca.cluster.context",

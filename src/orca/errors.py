@@ -19,6 +19,10 @@ class TooFewSlots(ArgumentError):
     """Say that the cluster cannot run all workers at the same time."""
 
 
+class NotSupported(ArgumentError, AttributeError):
+    """Say that this kind of Estimator lacks a verb that others have, and what to do instead."""
+
+
 class NotYet(ArgumentError, NotImplementedError):
     """Say that something is promised but not built yet, and what does the same today."""
 

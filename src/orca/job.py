@@ -136,8 +136,7 @@ class PredictJob:
 
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs, as far as it can tell."""
-        takes = getattr(self._predictor(), "takes", None)
-        return takes is None or bool(takes(x))
+        return self._predictor().takes(x)
 
     def _predictor(self) -> Predictor:
         """Return the restored model, which is then the one that answered last."""
@@ -246,12 +245,15 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
 
 
 @contextmanager
-def _keeper(learner: Any, plan: FitPlan, world: World) -> Iterator[Keeper | None]:
+def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[Keeper | None]:
     """Give rank 0 the keeper of the checkpoints that the plan asks for."""
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
         return
-    with Keeper(plan.checkpoint_folder, learner.save_state, keep=plan.checkpoint_keep) as keeper:
+    from orca.storage.states import save_state  # loads torch, as every rank does anyway
+
+    save = partial(save_state, framework=learner.framework)
+    with Keeper(plan.checkpoint_folder, save, keep=plan.checkpoint_keep) as keeper:
         yield keeper
 
 

@@ -36,16 +36,10 @@ ENGINES = {
     "ray": ("orca.engines.ray", "RayEngine"),
 }
 
-LEARNERS = {
-    "torch": ("orca.frameworks.torch.learner", "TorchLearner"),
-    "keras": ("orca.frameworks.keras.learner", "KerasLearner"),
-    "openvino": ("orca.frameworks.openvino", "OpenvinoPredictor"),
-}
-
-# Estimators of frameworks whose verbs take arguments of their own.
-FACES = {
-    "keras": ("orca.faces.keras", "KerasEstimator"),
-    "openvino": ("orca.faces.openvino", "OpenvinoEstimator"),
+ESTIMATORS = {
+    "torch": ("orca.estimators.torch", "TorchEstimator"),
+    "keras": ("orca.estimators.keras", "KerasEstimator"),
+    "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
 }
 
 # Asked in this order; each looks at sys.modules before it imports anything.
@@ -89,14 +83,9 @@ def engine_class(name: str) -> Any:
     return _load(*ENGINES[name], need=f"the {name} engine")
 
 
-def learner_class(name: str) -> Any:
-    """Import a framework's learner."""
-    return _load(*LEARNERS[name], need=f"a {name} model")
-
-
-def face_class(name: str) -> Any:
+def estimator_class(framework: str) -> Any:
     """Import a framework's Estimator."""
-    return _load(*FACES[name], need=f"a {name} model")
+    return _load(*ESTIMATORS[framework], need=f"a {framework} model")
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:

@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 
 from orca.core.engine import Job, Settings, dumps, scratch, seal
-from orca.core.learner import FitPlan, Losses, NoCallbacks, OutputSpec, State
+from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch, Shards
@@ -158,7 +158,7 @@ class ThreadWorld:
 
 
 @dataclass
-class LinearLearner(NoCallbacks):
+class LinearLearner(Learner):
     """Learn y = x @ weight + bias by gradient descent on the squared error, in float64.
 
     Args:
@@ -170,8 +170,8 @@ class LinearLearner(NoCallbacks):
     features: int
     rate: float = 0.1
     momentum: float = 0.0
+    framework = "linear"
     pauses = True
-    spread = False
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Draw the weights from the seed, or take over those of a state."""
@@ -183,6 +183,10 @@ class LinearLearner(NoCallbacks):
         weight = np.random.default_rng(seed).normal(size=self.features + 1)
         payload = {"models": [{"weight": weight}], "optimizers": [{"velocity": np.zeros_like(weight)}]}
         return State(payload=payload | {"schedulers": []})
+
+    def build(self, state: State) -> np.ndarray:
+        """Return the weights, the bias last."""
+        return np.array(state.payload["models"][0]["weight"])
 
     def restore(self, state: State) -> None:
         """Take over weights, and velocity where there is one."""

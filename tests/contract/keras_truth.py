@@ -24,7 +24,7 @@ from orca.core.feed import Feed
 from orca.core.learner import FitPlan
 from orca.core.pulse import Pulse
 from orca.core.world import World
-from orca.faces.keras import KerasEstimator
+from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
 from orca.testing import ThreadEngine

@@ -35,6 +35,7 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import PRECISIONS
 from orca.job import FitJob
 from orca.sources.arrays import OpenBlocks
+from orca.storage.states import load_state
 
 SEED, BATCH, EPOCHS = 5, 5, 2
 COUNTS = {1: (18,), 2: (2, 16), 3: (2, 9, 7)}  # rows by rank
@@ -301,7 +302,7 @@ def _train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outc
         history, state = fit(None)
         if case["keeps"] == "resume":  # in the midst of the first epoch, or behind it for an epoch without a pause
             version = 4 if case["hands"] == "operator" else 3
-            history, state = fit(TorchLearner.load_state(path_of(folder, version))[0])
+            history, state = fit(load_state(path_of(folder, version), "torch"))
     except ArgumentError as error:
         if world.size > 1:
             raise

@@ -264,15 +264,15 @@ def test_settings_reach_the_engine() -> None:
 
 def slow_storage() -> None:
     """Let a worker's checkpoints take longer than its driver's patience."""
-    from orca.frameworks.torch.learner import TorchLearner
+    from orca.storage import states
 
-    write = TorchLearner.save_state
+    write = states.save_state
 
-    def write_slowly(state: Any, path: str) -> None:
+    def write_slowly(state: Any, path: str, framework: str) -> None:
         time.sleep(5)
-        write(state, path)
+        write(state, path, framework)
 
-    TorchLearner.save_state = staticmethod(write_slowly)  # type: ignore[assignment]
+    states.save_state = write_slowly
 
 
 def slow_rows(config: Any, batch_size: int) -> Any:

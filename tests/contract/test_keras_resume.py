@@ -20,7 +20,7 @@ import tf_keras
 from orca import Estimator
 from orca.core.checkpoints import newest_run, versions
 from orca.errors import ArgumentError, WorkerFailed
-from orca.faces.keras import KerasEstimator
+from orca.estimators.keras import KerasEstimator
 from orca.testing import ThreadEngine
 from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
 

@@ -288,7 +288,7 @@ def test_every_listed_version_loads_wherever_the_process_was_killed(
         import fsspec, torch
         from orca.core.checkpoints import Keeper, path_of, versions
         from orca.core.learner import State
-        from orca.frameworks.torch.files import load_state, save_state
+        from orca.frameworks.torch.files import load_file, save_file
 
         torch.set_num_threads(1)  # threads do not survive a fork
         folder, drafts, total = sys.argv[1], 0, 0
@@ -305,7 +305,7 @@ def test_every_listed_version_loads_wherever_the_process_was_killed(
 
         def train():
             steps = max(versions(folder), default=0)
-            with Keeper(folder, save_state, keep=3) as keeper:
+            with Keeper(folder, save_file, keep=3) as keeper:
                 while True:
                     steps += 1
                     payload = {"models": [{"w": torch.full((50_000,), float(steps))}], "optimizers": []}
@@ -325,12 +325,12 @@ def test_every_listed_version_loads_wherever_the_process_was_killed(
             found = versions(folder)
             assert found and found[-1] > before, (before, found)
             for version in found:
-                state, _ = load_state(path_of(folder, version))
+                state, _ = load_file(path_of(folder, version))
                 assert state.steps == version and state.position == {"step": version}
                 assert torch.equal(state.payload["models"][0]["w"], torch.full((50_000,), float(version)))
             drafts += any(".draft-" in name for name in os.listdir(folder))
             total += len(found)
-        with Keeper(folder, save_state, keep=3) as keeper:
+        with Keeper(folder, save_file, keep=3) as keeper:
             keeper.keep(State(steps=10**6, payload={"models": [{}]}))
         left = os.listdir(folder)
         assert len(left) == 3 and all(name.split(".")[1].isdigit() for name in left), left

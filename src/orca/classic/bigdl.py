@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import orca.estimator
+import orca.estimators
 
 
-class Estimator(orca.estimator.Estimator):
-    """Be the Estimator whose predictions lose their dimensions of size 1 but the first."""
+class Estimator(orca.estimators.Estimator):
+    """The Estimator whose predictions lose their dimensions of size 1 but the first."""
 
-    squeezes = True
+    defaults = {"torch": {"squeeze": True}}  # noqa: RUF012

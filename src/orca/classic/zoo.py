@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import orca.estimator
+import orca.estimators
 
 
-class Estimator(orca.estimator.Estimator):
-    """Be the Estimator whose default backend is "bigdl"."""
+class Estimator(orca.estimators.Estimator):
+    """The Estimator whose default backend is "bigdl"."""
 
-    default_backend = "bigdl"
+    defaults = {"torch": {"backend": "bigdl"}}  # noqa: RUF012

@@ -1,10 +1,11 @@
-"""Learner: what a framework must know. Owns the protocols Predictor and Learner, the plan and the state of a fit."""
+"""Learner: what a framework must know, on the driver and on a rank. Owns Learner, and the plan and state of a fit."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -212,47 +213,110 @@ class State:
         return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()
 
 
-class Predictor(Protocol):
-    """Be a model that can answer."""
+class Predictor(ABC):
+    """A model that answers.
 
+    It is made on the driver, travels to the workers by pickle, and is given its weights there by `restore`.
+
+    Attributes:
+        numbers: Whether the framework has tensors of numbers alone, so that texts and dates are refused on the driver.
+        gpu: The GPU to answer on, where the cluster gave this process one.
+    """
+
+    numbers: ClassVar[bool] = False
+    gpu: str | None = None
+
+    @abstractmethod
     def restore(self, state: State) -> None:
         """Build the model and give it these weights."""
 
+    @abstractmethod
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows as a tree of numpy arrays."""
 
+    def takes(self, x: Any) -> bool:
+        """Say whether these may be the model's inputs, as far as it can tell: a dataset's items may end in a label."""
+        return True
 
-class Learner(Predictor, Protocol):
-    """Be a model that can learn. Constructors remember; `join` builds.
 
-    `pauses` says whether an epoch may be trained in several calls of `train`: then it can be kept, and gone on with,
-    in its midst. `spread` says that no rank holds the whole model, so that its state may be too large to travel.
+class Learner(Predictor):
+    """A model that learns.
+
+    On the driver: the constructor remembers what the user gave, the checks refuse what cannot work, and states are made
+    and turned into the user's own kind of model. Then the learner travels to every rank.
+
+    On a rank, in this order: `join` builds model and optimizer; `begin` opens a fit; `train`, `evaluate` and
+    `end_epoch` take turns, called by the loop in `core/loop.py`, which also decides on checkpoints and asks for `state`
+    and `callback_states`; `finish` closes the fit; `leave` lets go of everything. All ranks make the same calls.
+
+    A State's payload holds arrays (tensors of torch or numpy) and plain values in dicts, lists and tuples, under names
+    of the framework's own; `storage/states.py` writes it to disk.
+
+    Attributes:
+        framework: The name that saved states carry.
+        pauses: Whether an epoch may be trained in several calls of `train`, so that a checkpoint can be kept mid-epoch.
+        spread: Whether no rank holds the whole model, so that its state may be too large to travel.
     """
 
-    pauses: bool
-    spread: bool
+    framework: ClassVar[str]
+    pauses: bool = False
+    spread: bool = False
 
+    # On the driver.
+
+    def check_trainable(self) -> None:
+        """Check that all is there that training needs.
+
+        Raises:
+            ArgumentError: Something is missing.
+        """
+
+    def check_callbacks(self, callbacks: Sequence[Any]) -> None:
+        """Check callbacks before anything travels.
+
+        Raises:
+            ArgumentError: They are of another kind than the framework's, or do not go with the options.
+        """
+        if callbacks:
+            raise ArgumentError(f"{type(self).__name__} calls no callbacks; got {len(callbacks)}. Leave them out.")
+
+    @abstractmethod
+    def initial_state(self, seed: int) -> State:
+        """Return the weights that training would begin with."""
+
+    @abstractmethod
+    def build(self, state: State) -> Any:
+        """Return the user's kind of model with the weights of a state."""
+
+    # On a rank.
+
+    @abstractmethod
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model and optimizer on this rank, the same on every rank, and agree with the others."""
 
     def call_back(self, callbacks: Sequence[Any]) -> None:
         """Take the callbacks of an evaluation; those of a fit are in its plan."""
+        self.check_callbacks(callbacks)
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
 
+    @abstractmethod
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train an epoch, or the part of it that follows its first steps: the framework's only batch loop."""
 
+    @abstractmethod
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
         """Feed outputs and targets to the metrics; return the loss."""
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Hear what an epoch gave over all ranks, validation included; say whether to stop here."""
+        return False
 
     def finish(self) -> None:
         """End a fit: its epochs are done."""
 
+    @abstractmethod
     def state(self) -> State:
         """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
 
@@ -261,33 +325,8 @@ class Learner(Predictor, Protocol):
 
         `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
         """
+        return {}
 
+    @abstractmethod
     def leave(self) -> None:
         """Drop everything that holds on to the process group."""
-
-
-class NoCallbacks:
-    """Be the part of a learner that has no callbacks to call."""
-
-    def call_back(self, callbacks: Sequence[Any]) -> None:
-        """Refuse callbacks.
-
-        Raises:
-            ArgumentError: There are some.
-        """
-        if callbacks:
-            raise ArgumentError(f"{type(self).__name__} calls no callbacks here; got {len(callbacks)}. Leave them out.")
-
-    def begin(self, plan: FitPlan, steps: int | None) -> None:
-        """Begin a fit."""
-
-    def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Never stop early."""
-        return False
-
-    def finish(self) -> None:
-        """End a fit."""
-
-    def callback_states(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}

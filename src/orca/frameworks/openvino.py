@@ -23,7 +23,7 @@ import numpy as np
 
 from orca.core.engine import cores, scratch
 from orca.core.files import filesystem, is_local, replacing
-from orca.core.learner import OutputSpec, State
+from orca.core.learner import OutputSpec, Predictor, State
 from orca.core.tree import flatten, map_tree, unflatten
 from orca.errors import ArgumentError, DataError
 
@@ -334,8 +334,8 @@ def check_config(config: Mapping[Any, Any] | None) -> dict[str, Any]:
     return named
 
 
-class OpenvinoPredictor:
-    """Answer with an OpenVINO model.
+class OpenvinoPredictor(Predictor):
+    """An OpenVINO model that answers.
 
     Args:
         signature: What the model takes and gives.
@@ -359,11 +359,6 @@ class OpenvinoPredictor:
         graph, model = read_graph(path, batch)
         signature = Signature.of(model)
         return cls(signature), State(payload={"models": [graph]}, output=signature.output())
-
-    @staticmethod
-    def convert(model: Any, sample: Any, path: str) -> str:
-        """Write a torch module or a Keras model as an OpenVINO model: see `convert`."""
-        return convert(model, sample, path)
 
     def with_options(self, batch_size: int, config: Mapping[Any, Any] | None, nested: bool) -> OpenvinoPredictor:
         """Return a predictor of the same model that answers with these options."""

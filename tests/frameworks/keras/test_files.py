@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from orca.core.learner import OutputSpec, State  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
 from orca.frameworks.keras.files import (  # noqa: E402
     latest_checkpoint,
-    load_checkpoint,
     load_model,
     load_weights,
-    save_checkpoint,
     save_model,
     save_weights,
 )
 from orca.frameworks.keras.travel import optimizer_state  # noqa: E402
+from orca.storage.states import load_state, save_state  # noqa: E402
 
 FAMILIES = pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: str(family.__name__))
 X = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
@@ -158,7 +156,7 @@ def test_a_failed_save_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    for save in (lambda path: save_model(trained(keras), path), lambda path: save_checkpoint(some_state(), path)):
+    for save in (lambda path: save_model(trained(keras), path), lambda path: save_state(some_state(), path, "keras")):
         with pytest.raises(ArgumentError, match="holds other things.*'thesis.txt' for example.*path of its own"):
             save(str(tmp_path))
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
@@ -287,10 +285,10 @@ def some_state(epoch: int = 3) -> State:
 @pytest.mark.parametrize("place", ["", "memory://states"])
 def test_a_checkpoint_comes_back_exactly(tmp_path: Path, memory: Any, place: str) -> None:
     path = f"{place or tmp_path}/deep/epoch-3"
-    save_checkpoint(some_state(1), path)
+    save_state(some_state(1), path, "keras")
     state = some_state()
-    save_checkpoint(state, path)
-    loaded = load_checkpoint(path)
+    save_state(state, path, "keras")
+    loaded = load_state(path, "keras")
     assert (loaded.epoch, loaded.steps, loaded.output, loaded.position) == (3, 17, state.output, state.position)
     assert loaded.payload["schedulers"] == []
     for key in ("models", "optimizers"):
@@ -302,40 +300,6 @@ def test_a_checkpoint_comes_back_exactly(tmp_path: Path, memory: Any, place: str
         assert os.listdir(tmp_path / "deep") == ["epoch-3"]
 
 
-def test_half_precision_and_an_optimizer_that_is_not_there_are_kept(tmp_path: Path) -> None:
-    arrays = [np.ones(3, "float16"), np.array(tf.constant([1.5, 2.0], tf.bfloat16)), np.zeros((0, 2), "int8")]
-    save_checkpoint(State(payload={"models": [arrays, []], "optimizers": []}), str(tmp_path / "state"))
-    loaded = load_checkpoint(str(tmp_path / "state"))
-    assert [array.dtype for array in loaded.payload["models"][0]] == [array.dtype for array in arrays]
-    assert loaded.payload["models"][1] == [] == loaded.payload["optimizers"]
-    assert loaded.output is None
-
-
-def test_a_broken_checkpoint_says_what_is_wrong(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    with pytest.raises(ArgumentError, match="there is no checkpoint at"):
-        load_checkpoint(str(path))
-    path.mkdir()
-    with pytest.raises(ArgumentError, match="is no checkpoint: there is no state.json in it"):
-        load_checkpoint(str(path))
-    path.rmdir()
-    save_checkpoint(some_state(), str(path))
-    about, weights = (path / "state.json").read_text(), (path / "weights.safetensors").read_bytes()
-    (path / "weights.safetensors").write_bytes(weights[:40])
-    with pytest.raises(ArgumentError, match="the checkpoint .*state is not complete: SafetensorError.*Save it again"):
-        load_checkpoint(str(path))
-    (path / "weights.safetensors").write_bytes(weights)
-    (path / "state.json").write_text(json.dumps({**json.loads(about), "models": [99]}))
-    with pytest.raises(ArgumentError, match="is not complete: KeyError"):
-        load_checkpoint(str(path))
-    (path / "state.json").write_text(about[:20])
-    with pytest.raises(ArgumentError, match="is not complete: JSONDecodeError"):
-        load_checkpoint(str(path))
-    (path / "state.json").write_text(json.dumps({"format": 1}))
-    with pytest.raises(ArgumentError, match="is no checkpoint of a Keras model"):
-        load_checkpoint(str(path))
-
-
 def test_the_latest_checkpoint_is_the_newest_of_any_kind(tmp_path: Path) -> None:
     assert latest_checkpoint(str(tmp_path / "nothing")) is None
     assert latest_checkpoint(str(tmp_path)) is None
@@ -344,13 +308,13 @@ def test_the_latest_checkpoint_is_the_newest_of_any_kind(tmp_path: Path) -> None
     assert latest_checkpoint(str(tmp_path)) is None
     new, old, state = trained(keras), trained(tf_keras), some_state()
     saves = {
-        "epoch-9": lambda path: save_checkpoint(state, path),
+        "epoch-9": lambda path: save_state(state, path, "keras"),
         "epoch-10.keras": lambda path: save_model(new, path),
         "epoch-11": lambda path: save_model(new, path),
         "epoch-12.weights.h5": lambda path: save_weights(new, path),
         "epoch-13": lambda path: save_model(old, path),
         "epoch-14": lambda path: save_weights(old, path),
-        "epoch-2": lambda path: save_checkpoint(state, path),
+        "epoch-2": lambda path: save_state(state, path, "keras"),
     }
     for number, (name, save) in enumerate(saves.items()):
         save(str(tmp_path / name))
@@ -363,6 +327,6 @@ def test_the_latest_checkpoint_is_the_newest_of_any_kind(tmp_path: Path) -> None
 
 def test_checkpoints_of_the_same_time_are_ordered_by_number(tmp_path: Path) -> None:
     for name in ("step-9", "step-10"):
-        save_checkpoint(State(payload={"models": []}), str(tmp_path / name))
+        save_state(State(payload={"models": []}), str(tmp_path / name), "keras")
         os.utime(tmp_path / name / "state.json", (1e9, 1e9))
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "step-10")

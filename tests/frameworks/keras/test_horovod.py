@@ -18,7 +18,7 @@ from orca.core.learner import FitPlan
 from orca.core.tree import flatten
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, MissingDependency, WorkerFailed
-from orca.estimator import Estimator
+from orca.estimators import Estimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
 from orca.testing import shards_of

@@ -12,8 +12,8 @@ pytest.importorskip("tensorflow")
 import keras
 
 from orca.core.learner import State
-from orca.frameworks.keras.files import load_checkpoint, save_checkpoint
 from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode
+from orca.storage.states import load_state, save_state
 
 
 def began(callback: Any) -> Any:
@@ -75,7 +75,7 @@ def test_logger_goes_on_without_the_lines_of_epochs_that_are_trained_again(tmp_p
 def test_checkpoint_keeps_what_callbacks_remember(tmp_path: Path, memory: Any) -> None:
     plain, arrays = encode(memory)
     payload = {"models": [[np.ones(3)]], "optimizers": [], "callbacks": {"plain": plain, "arrays": arrays}}
-    save_checkpoint(State(payload=payload), str(tmp_path / "kept"))
-    callbacks = load_checkpoint(str(tmp_path / "kept")).payload["callbacks"]
+    save_state(State(payload=payload), str(tmp_path / "kept"), "keras")
+    callbacks = load_state(str(tmp_path / "kept"), "keras").payload["callbacks"]
     again = decode(callbacks["plain"], callbacks["arrays"])
     assert again.keys() == memory.keys() and np.array_equal(again["a"], memory["a"])

@@ -16,7 +16,6 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
@@ -24,7 +23,7 @@ from torch.optim.swa_utils import SWALR
 from orca.core.learner import OutputSpec, State
 from orca.errors import ArgumentError
 from orca.frameworks.torch.build import scheduler_state
-from orca.frameworks.torch.files import load_state, save_module, save_state
+from orca.frameworks.torch.files import load_file, save_file, save_module
 
 
 def trained(lr: float = 0.01) -> State:
@@ -125,8 +124,8 @@ def by_name(state: State) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("name", ["model", "model.pt", "model.ckpt", "deep/er/model", "deep/er/model.pth"])
 def test_weights_and_optimizer_come_back_exactly(tmp_path: Path, name: str) -> None:
     state = trained()
-    save_state(state, str(tmp_path / name))
-    loaded, module = load_state(str(tmp_path / name))
+    save_file(state, str(tmp_path / name))
+    loaded, module = load_file(str(tmp_path / name))
     assert module is None
     assert (loaded.epoch, loaded.steps) == (3, 17)
     assert same(by_name(loaded), by_name(state))
@@ -139,10 +138,10 @@ def test_weights_and_optimizer_come_back_exactly(tmp_path: Path, name: str) -> N
 
 def test_a_folder_holds_safetensors_and_json_alone(tmp_path: Path) -> None:
     state = trained()
-    save_state(state, str(tmp_path / "model"))
+    save_file(state, str(tmp_path / "model"))
     assert sorted(os.listdir(tmp_path / "model")) == ["optimizer.safetensors", "state.json", "weights.safetensors"]
     assert json.loads((tmp_path / "model" / "state.json").read_text())["epoch"] == 3
-    assert load_state(str(tmp_path / "model"))[0].output == state.output
+    assert load_file(str(tmp_path / "model"))[0].output == state.output
     assert os.listdir(tmp_path) == ["model"]  # no draft
 
 
@@ -152,15 +151,15 @@ def test_every_scheduler_goes_on_where_it_was_saved(tmp_path: Path, name: str, s
     sgd, unbroken = with_scheduler(scheduler)
     advance(sgd, unbroken, [3.0, 2.0, 2.0])
     payload = {"models": [{}], "optimizers": [sgd.state_dict()], "schedulers": [scheduler_state(unbroken)]}
-    save_state(State(payload=payload), str(tmp_path / name))
-    loaded, _ = load_state(str(tmp_path / name))
+    save_file(State(payload=payload), str(tmp_path / name))
+    loaded, _ = load_file(str(tmp_path / name))
     told, saved = loaded.payload["schedulers"][0], scheduler_state(unbroken)
     if scheduler == "MultiStepLR of numpy":  # numbers of numpy as keys come back as equal ones of Python
         told.pop("milestones"), saved.pop("milestones")
     assert same(told, saved)
     other, resumed = with_scheduler(scheduler)
     other.load_state_dict(loaded.payload["optimizers"][0])
-    resumed.load_state_dict(load_state(str(tmp_path / name))[0].payload["schedulers"][0])
+    resumed.load_state_dict(load_file(str(tmp_path / name))[0].payload["schedulers"][0])
     losses = [2.0, 2.0, 2.0, 1.0, 2.0, 2.0]
     rates = advance(other, resumed, losses)
     assert rates == advance(sgd, unbroken, losses)
@@ -205,10 +204,10 @@ def test_all_parts_of_a_state_come_back(tmp_path: Path, name: str) -> None:
     state.position = {"epoch": 2, "step": 5, "ranks": [{"seed": 1}, {"seed": 2}], "rate": 0.5, "kind": "rows"}
     before = copy.deepcopy(operator)
     path = "memory://orca-tests/parts" if name == "memory" else str(tmp_path / name)
-    save_state(state, path)
+    save_file(state, path)
     assert same(operator, before)
     try:
-        loaded, _ = load_state(path)
+        loaded, _ = load_file(path)
     finally:
         if name == "memory":
             fsspec.filesystem("memory").rm("/orca-tests", recursive=True)
@@ -222,7 +221,7 @@ def test_a_torch_file_can_be_read_without_orca(tmp_path: Path) -> None:
     scheduler = with_scheduler("MultiStepLR")[1]
     averages = [nn.BatchNorm1d(2).state_dict()]
     payload = {"models": [{}], "optimizers": [], "schedulers": [scheduler.state_dict()], "averages": averages}
-    save_state(State(epoch=2, steps=9, payload=payload), str(tmp_path / "model.pt"))
+    save_file(State(epoch=2, steps=9, payload=payload), str(tmp_path / "model.pt"))
     found = torch.load(tmp_path / "model.pt", weights_only=True)
     assert set(found) == {"epoch", "steps", "position", "models", "optimizers", "schedulers", "averages"}
     assert same(found["schedulers"][0]["milestones"], Counter({2: 1, 4: 2, 6: 1}))
@@ -232,40 +231,26 @@ def test_a_torch_file_can_be_read_without_orca(tmp_path: Path) -> None:
 def test_older_saves_are_loaded(tmp_path: Path) -> None:
     """As they were written before a state had a position and more parts."""
     torch.save({"epoch": 2, "models": [{"w": torch.ones(2)}]}, tmp_path / "old.pt")
-    loaded, _ = load_state(str(tmp_path / "old.pt"))
+    loaded, _ = load_file(str(tmp_path / "old.pt"))
     assert (loaded.epoch, loaded.steps, loaded.position) == (2, 0, None)
     assert same(loaded.payload, {"optimizers": [], "schedulers": [], "models": [{"w": torch.ones(2)}]})
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "weights.safetensors").write_bytes(save({"0/w": torch.ones(2)}))
-    (folder / "optimizer.safetensors").write_bytes(save({"t0": torch.zeros(2)}))
-    (folder / "state.json").write_text(
-        '{"format": 1, "epoch": 3, "steps": 17, "input": null, "output": [[["float32", [1]]], null], "models": 1, '
-        '"rest": {"map": [["optimizers", [{"map": [["state", {"map": [[0, {"tensor": "t0"}]]}], '
-        '["betas", {"tuple": [0.7, Infinity]}]]}]], ["schedulers", []]]}}'
-    )
-    loaded, _ = load_state(str(folder))
-    assert (loaded.epoch, loaded.steps, loaded.position) == (3, 17, None)
-    assert loaded.output == OutputSpec((("float32", (1,)),))
-    optimizer = {"state": {0: torch.zeros(2)}, "betas": (0.7, float("inf"))}
-    assert same(loaded.payload, {"models": [{"w": torch.ones(2)}], "optimizers": [optimizer], "schedulers": []})
 
 
 def test_a_value_of_a_newer_version_is_named(tmp_path: Path) -> None:
-    save_state(State(payload={"models": [{}], "operator": {1, 2}}), str(tmp_path / "model"))
+    save_file(State(payload={"models": [{}], "operator": {1, 2}}), str(tmp_path / "model"))
     about = tmp_path / "model" / "state.json"
     about.write_text(about.read_text().replace('"set"', '"bag"'))
-    with pytest.raises(ArgumentError, match="holds a value of the kind 'bag', which is not known here. Load it with"):
-        load_state(str(tmp_path / "model"))
+    with pytest.raises(ArgumentError, match="holds a value of the kind 'bag'. Load it with the orca that saved it"):
+        load_file(str(tmp_path / "model"))
 
 
 def test_a_safetensors_file_holds_the_weights_alone(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file as load_tensors
 
     state, path = trained(), str(tmp_path / "model.safetensors")
-    save_state(state, path)
-    assert same(dict(sorted(load_file(path).items())), by_name(state)[0])
-    loaded, _ = load_state(path)
+    save_file(state, path)
+    assert same(dict(sorted(load_tensors(path).items())), by_name(state)[0])
+    loaded, _ = load_file(path)
     assert same(by_name(loaded), by_name(state))
     assert loaded.payload["optimizers"] == []
 
@@ -273,18 +258,18 @@ def test_a_safetensors_file_holds_the_weights_alone(tmp_path: Path) -> None:
 def test_weights_in_any_memory_order_are_saved(tmp_path: Path) -> None:
     turned = torch.arange(6.0).reshape(2, 3).t()
     for name in ("folder", "file.safetensors", "file.pt"):
-        save_state(State(payload={"models": [{"w": turned}], "optimizers": []}), str(tmp_path / name))
-        assert torch.equal(load_state(str(tmp_path / name))[0].payload["models"][0]["w"], turned)
+        save_file(State(payload={"models": [{"w": turned}], "optimizers": []}), str(tmp_path / name))
+        assert torch.equal(load_file(str(tmp_path / name))[0].payload["models"][0]["w"], turned)
 
 
 def test_tied_weights_are_saved(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     net[1].weight = net[0].weight
     torch.save(net.state_dict(), tmp_path / "tied.pt")
-    state, _ = load_state(str(tmp_path / "tied.pt"))
+    state, _ = load_file(str(tmp_path / "tied.pt"))
     for name in ("folder", "file.safetensors", "file.pt"):
-        save_state(state, str(tmp_path / name))
-        (weights,) = load_state(str(tmp_path / name))[0].payload["models"]
+        save_file(state, str(tmp_path / name))
+        (weights,) = load_file(str(tmp_path / name))[0].payload["models"]
         assert torch.equal(weights["0.weight"], net[0].weight)
         assert torch.equal(weights["1.weight"], net[0].weight)
 
@@ -293,7 +278,7 @@ def test_a_state_dict_of_plain_torch_is_loaded(tmp_path: Path) -> None:
     net = nn.Linear(3, 2)
     for options in ({}, {"_use_new_zipfile_serialization": False}):
         torch.save(net.state_dict(), tmp_path / "plain.pt", **options)
-        loaded, module = load_state(str(tmp_path / "plain.pt"))
+        loaded, module = load_file(str(tmp_path / "plain.pt"))
         assert module is None
         assert same(by_name(loaded), [dict(sorted(net.state_dict().items()))])
         assert loaded.payload["optimizers"] == []
@@ -305,8 +290,8 @@ def test_an_entire_module_is_loaded_only_when_trusted(tmp_path: Path) -> None:
     with pytest.raises(
         ArgumentError, match=r"holds more than tensors.*If you trust it, call load\(path, weights_only=Fa"
     ):
-        load_state(path)
-    state, module = load_state(path, weights_only=False)
+        load_file(path)
+    state, module = load_file(path, weights_only=False)
     assert isinstance(module, nn.Linear)
     assert torch.equal(module.weight, net.weight)
     assert torch.equal(state.payload["models"][0]["weight"], net.weight)
@@ -317,7 +302,7 @@ def test_a_module_whose_class_is_gone_is_named(tmp_path: Path, monkeypatch: pyte
     save_module(nn.Linear(3, 2), path)
     monkeypatch.delattr(nn.modules.linear, "Linear")
     with pytest.raises(ArgumentError, match="entire.pt cannot be read as a torch file .*Linear"):
-        load_state(path, weights_only=False)
+        load_file(path, weights_only=False)
 
 
 class Malice:
@@ -343,16 +328,16 @@ def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
         for name in ("evil.pt", "evil", "evil.safetensors"):
             (tmp_path / name).write_bytes(content)
             with pytest.raises(ArgumentError, match="holds more than tensors|cannot be read"):
-                load_state(str(tmp_path / name))
+                load_file(str(tmp_path / name))
             assert not trace.exists(), (number, name)
     folder = tmp_path / "folder"
-    save_state(trained(), str(folder))
+    save_file(trained(), str(folder))
     for name in os.listdir(folder):
         broken = tmp_path / f"broken-{name}"
         shutil.copytree(folder, broken)
         (broken / name).write_bytes(contents[1])
         with pytest.raises(ArgumentError, match="is not complete|cannot be read"):
-            load_state(str(broken))
+            load_file(str(broken))
         assert not trace.exists(), name
     pickle.loads(contents[1])  # the trap is a real one: trusted, it springs
     assert trace.exists()
@@ -360,9 +345,9 @@ def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
 
 def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="there is no saved model at .*nowhere.pt. Check the path"):
-        load_state(str(tmp_path / "nowhere.pt"))
+        load_file(str(tmp_path / "nowhere.pt"))
     with pytest.raises(ArgumentError, match="holds no saved model: there is no state.json in it"):
-        load_state(str(tmp_path))
+        load_file(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -372,51 +357,51 @@ def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ArgumentError, match=f"{name} cannot be read as .*Is it complete"):
-        load_state(str(tmp_path / name))
+        load_file(str(tmp_path / name))
 
 
 def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
     for name in ("model.pt", "model.safetensors"):
-        save_state(trained(), str(tmp_path / name))
+        save_file(trained(), str(tmp_path / name))
         content = (tmp_path / name).read_bytes()
         for length in (20, len(content) // 2, len(content) - 20):
             (tmp_path / name).write_bytes(content[:length])
             with pytest.raises(ArgumentError, match=f"{name} cannot be read as .*Is it complete"):
-                load_state(str(tmp_path / name))
+                load_file(str(tmp_path / name))
 
 
 def test_a_file_without_weights_is_named(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ArgumentError, match=r"list.pt holds a list, not a model's weights. Was it written by save\(\)"):
-        load_state(str(tmp_path / "list.pt"))
+        load_file(str(tmp_path / "list.pt"))
 
 
 def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
     for name in ("weights.safetensors", "optimizer.safetensors"):
-        save_state(trained(), str(tmp_path / "model"))
+        save_file(trained(), str(tmp_path / "model"))
         (tmp_path / "model" / name).unlink()
         with pytest.raises(ArgumentError, match="the model in the folder .*model is not complete"):
-            load_state(str(tmp_path / "model"))
+            load_file(str(tmp_path / "model"))
 
 
 def test_what_a_folder_cannot_hold_is_named(tmp_path: Path) -> None:
     state = State(payload={"models": [{}], "optimizers": [{"when": object()}]})
     with pytest.raises(ArgumentError, match="a state with a object in it cannot be written as JSON. Save to .*.pt"):
-        save_state(state, str(tmp_path / "model"))
+        save_file(state, str(tmp_path / "model"))
     state = State(payload={"models": [{"w": torch.zeros(2, dtype=torch.complex128)}]})
     for name in ("model", "model.safetensors"):
         with pytest.raises(ArgumentError, match="a tensor of type torch.complex128 cannot be written as safetensors"):
-            save_state(state, str(tmp_path / name))
+            save_file(state, str(tmp_path / name))
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["model", "model.pt", "model.safetensors"])
 def test_a_new_save_replaces_the_old(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)
-    save_state(trained(), path)
+    save_file(trained(), path)
     newer = trained()
-    save_state(newer, path)
-    assert same(by_name(load_state(path)[0]), by_name(newer))
+    save_file(newer, path)
+    assert same(by_name(load_file(path)[0]), by_name(newer))
     assert os.listdir(tmp_path) == [name]
 
 
@@ -426,7 +411,7 @@ def test_a_save_that_fails_keeps_the_old(
     tmp_path: Path, name: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, old = str(tmp_path / name), trained()
-    save_state(old, path)
+    save_file(old, path)
     local = type(fsspec.filesystem("file"))
     write, replace, calls = local.pipe_file, os.replace, []
 
@@ -447,10 +432,10 @@ def test_a_save_that_fails_keeps_the_old(
     else:
         monkeypatch.setattr(os, "replace", refused)
     with pytest.raises(OSError, match="No space left"):
-        save_state(trained(), path)
+        save_file(trained(), path)
     monkeypatch.undo()
     assert calls
-    assert same(by_name(load_state(path)[0]), by_name(old))
+    assert same(by_name(load_file(path)[0]), by_name(old))
     assert os.listdir(tmp_path) == [name]
 
 
@@ -460,12 +445,12 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(
             ArgumentError, match="holds other things than a saved model, 'thesis.tex'.*a folder of its own"
         ):
-            save_state(trained(), f"{tmp_path}{name}")
+            save_file(trained(), f"{tmp_path}{name}")
     folder = tmp_path / "notes.pt"
     folder.mkdir()
     (folder / "note").write_text("x")
     with pytest.raises(ArgumentError, match="holds other things than a saved model, 'note'"):
-        save_state(trained(), str(folder))
+        save_file(trained(), str(folder))
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     assert sorted(os.listdir(tmp_path)) == ["notes.pt", "thesis.tex"]
 
@@ -473,18 +458,18 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
 def test_an_empty_folder_and_a_file_may_be_replaced(tmp_path: Path) -> None:
     for place in (tmp_path / "folder", tmp_path / "file"):
         place.mkdir() if place.name == "folder" else place.write_text("an old model")
-        save_state(trained(), str(place))
-        assert load_state(str(place))[0].epoch == 3
+        save_file(trained(), str(place))
+        assert load_file(str(place))[0].epoch == 3
 
 
 @pytest.mark.parametrize("name", ["model", "model.pt", "model.safetensors"])
 def test_any_filesystem_will_do(name: str) -> None:
     path, state = f"memory://orca-tests/{name}", trained()
     try:
-        save_state(trained(), path)
-        save_state(state, path)
-        assert same(by_name(load_state(path)[0]), by_name(state))
+        save_file(trained(), path)
+        save_file(state, path)
+        assert same(by_name(load_file(path)[0]), by_name(state))
         with pytest.raises(ArgumentError, match="there is no saved model at memory://orca-tests/other"):
-            load_state("memory://orca-tests/other")
+            load_file("memory://orca-tests/other")
     finally:
         fsspec.filesystem("memory").rm("/orca-tests", recursive=True)

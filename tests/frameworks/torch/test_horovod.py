@@ -17,7 +17,7 @@ from orca.core.engine import Settings
 from orca.core.horovod import require
 from orca.engines.local import LocalEngine
 from orca.errors import MissingDependency, WorkerFailed
-from orca.estimator import Estimator
+from orca.estimators import Estimator
 from orca.frameworks.torch.horovod import Horovod
 from orca.frameworks.torch.sync import Clipping, sync_of
 from orca.testing import shards_of

@@ -25,7 +25,7 @@ from safetensors.numpy import save as save_arrays
 
 from orca.core import files
 from orca.core.checkpoints import path_of, versions
-from orca.core.learner import OutputSpec, State
+from orca.core.learner import OutputSpec
 from orca.errors import ArgumentError
 from orca.frameworks.keras.travel import (
     family_of,
@@ -173,83 +173,6 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
         name = "model.keras" if kind == "keras" else ("old.h5" if _is_old_h5(file, path) else "new.weights.h5")
         with _named_for(file, name) as named, _naming(f"the weights in {path} do not fit the model {model.name!r}"):
             model.load_weights(named, **options)
-
-
-def save_checkpoint(state: State, path: str) -> None:
-    """Write a training state as a folder of safetensors and JSON, whole or not at all."""
-    weights = {f"{i}/{k}": array for i, arrays in enumerate(state.payload["models"]) for k, array in enumerate(arrays)}
-    slots = {
-        f"{i}/{k}": array
-        for i, arrays in enumerate(state.payload.get("optimizers") or [])
-        for k, array in enumerate(arrays)
-    }
-    callbacks = state.payload.get("callbacks") or {"plain": None, "arrays": []}
-    pieces = {str(number): array for number, array in enumerate(callbacks["arrays"])}
-    about = {
-        "format": _FORMAT,
-        "framework": "keras",
-        "epoch": state.epoch,
-        "steps": state.steps,
-        "models": [len(arrays) for arrays in state.payload["models"]],
-        "optimizers": [len(arrays) for arrays in state.payload.get("optimizers") or []],
-        "dtypes": [_foreign_dtypes(weights), _foreign_dtypes(slots), _foreign_dtypes(pieces)],
-        "callbacks": callbacks["plain"],
-        "input": _described(state.input),
-        "output": _described(state.output),
-        "position": state.position,
-    }
-    files.refuse_foreign(path, _OURS, "what is to be saved", "a path")
-    contents = {_ARRAYS: _array_bytes(weights), _SLOTS: _array_bytes(slots)}
-    if pieces:
-        contents[_CALLBACKS] = _array_bytes(pieces)
-    contents[_STATE] = json.dumps(about).encode()
-    files.write(path, contents, _OURS)
-
-
-def is_checkpoint(path: str) -> bool:
-    """Say whether a path holds what save_checkpoint writes."""
-    fs, place = files.filesystem(path)
-    return bool(fs.exists(f"{place}/{_STATE}"))
-
-
-def load_checkpoint(path: str) -> State:
-    """Read a training state that save_checkpoint wrote.
-
-    Raises:
-        ArgumentError: There is nothing, or nothing that save_checkpoint wrote, or it is not complete.
-    """
-    fs, place = files.filesystem(path)
-    if not fs.exists(place):
-        raise ArgumentError(f"there is no checkpoint at {path}. Check the path given to save_checkpoint().")
-    if not fs.exists(f"{place}/{_STATE}"):
-        raise ArgumentError(f"{path} is no checkpoint: there is no {_STATE} in it. Use load() for a saved model.")
-    try:
-        about = json.loads(fs.cat_file(f"{place}/{_STATE}"))
-        if about.get("framework") != "keras":
-            raise ArgumentError(f"{path} is no checkpoint of a Keras model. Load it with the Estimator that saved it.")
-        names = [name for name in (_ARRAYS, _SLOTS, _CALLBACKS) if name != _CALLBACKS or fs.exists(f"{place}/{name}")]
-        arrays = [load_arrays(fs.cat_file(f"{place}/{name}")) for name in names]
-        for found, dtypes in zip(arrays, about["dtypes"], strict=False):
-            found.update({name: found[name].view(getattr(ml_dtypes, dtype)) for name, dtype in dtypes.items()})
-        models, optimizers = (
-            [[found[f"{i}/{k}"] for k in range(count)] for i, count in enumerate(about[key])]
-            for found, key in zip(arrays, ("models", "optimizers"), strict=False)
-        )
-        output, taken = (_read_spec(about.get(name)) for name in ("output", "input"))
-        payload: dict[str, Any] = {"models": models, "optimizers": optimizers, "schedulers": []}
-        if about.get("callbacks") is not None:
-            pieces = arrays[2] if len(arrays) > 2 else {}
-            payload["callbacks"] = {
-                "plain": about["callbacks"],
-                "arrays": [pieces[str(number)] for number in range(len(pieces))],
-            }
-        return State(about["epoch"], about["steps"], payload, output, taken, about.get("position"))
-    except ArgumentError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError, SafetensorError) as error:
-        raise ArgumentError(
-            f"the checkpoint {path} is not complete: {type(error).__name__}: {error}. Save it again."
-        ) from error
 
 
 def latest_checkpoint(folder: str) -> str | None:

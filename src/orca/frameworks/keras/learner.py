@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from orca.core.horovod import require, unfit
-from orca.core.learner import FitPlan, Losses, OutputSpec, State
+from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
@@ -32,12 +32,9 @@ from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.keras.agree import Agreement, watch
 from orca.frameworks.keras.draws import Draws
 from orca.frameworks.keras.files import (
-    is_checkpoint,
     latest_checkpoint,
-    load_checkpoint,
     load_model,
     load_weights,
-    save_checkpoint,
     save_model,
     save_weights,
 )
@@ -68,7 +65,7 @@ _NOT_COMPILED = (
 
 
 @dataclass
-class KerasLearner:
+class KerasLearner(Learner):
     """Train a Keras model. The fields travel to a rank; everything else is built there.
 
     Attributes:
@@ -92,7 +89,7 @@ class KerasLearner:
     class_weight: dict[int, float] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     sync: str = "replicated"
-    spread = False
+    framework = "keras"
     pauses = True
 
     @classmethod
@@ -144,19 +141,20 @@ class KerasLearner:
         if self.packed is not None and self.packed.compiling is None and self.compile_args is None:
             raise ArgumentError(_NOT_COMPILED)
 
+    def check_callbacks(self, callbacks: Sequence[Any]) -> None:
+        """Check that these are callbacks of Keras."""
+        for each in callbacks:
+            if not hasattr(each, "on_epoch_end") or isinstance(each, type):
+                raise ArgumentError(
+                    f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as "
+                    "[EarlyStopping(patience=2)]."
+                )
+
     save_model = staticmethod(save_model)
     load_model = staticmethod(load_model)
     save_weights = staticmethod(save_weights)
     load_weights = staticmethod(load_weights)
-    save_checkpoint = save_state = staticmethod(save_checkpoint)
-    load_checkpoint = staticmethod(load_checkpoint)
     latest_checkpoint = staticmethod(latest_checkpoint)
-    is_checkpoint = staticmethod(is_checkpoint)
-
-    @staticmethod
-    def load_state(path: str, weights_only: bool = True) -> tuple[State, None]:
-        """Read a checkpoint; it holds no module, and no code."""
-        return load_checkpoint(path), None
 
     def build(self, state: State, sample: Any = None) -> Any:
         """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""

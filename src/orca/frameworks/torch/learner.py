@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from orca.core.horovod import require
-from orca.core.learner import FitPlan, Losses, OutputSpec, State
+from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
@@ -35,7 +35,6 @@ from orca.frameworks.torch.build import (
 )
 from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, Tally, scalar
-from orca.frameworks.torch.files import load_state, save_module, save_state
 from orca.frameworks.torch.hands import Handed
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
@@ -60,10 +59,11 @@ from orca.frameworks.torch.tensors import (
     twice,
 )
 from orca.frameworks.torch.writes import Writes
+from orca.storage.states import load_state
 
 
 @dataclass
-class TorchLearner:
+class TorchLearner(Learner):
     """Train a torch model. The fields travel to a rank; everything else is built there.
 
     Attributes:
@@ -85,8 +85,8 @@ class TorchLearner:
     hook: Callable[[], None] | None = None
     options: Options = field(default_factory=Options)
     callbacks: tuple[Any, ...] = ()
+    framework: ClassVar[str] = "torch"
     numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
-    gpu = None  # the number of the GPU to answer on, where a cluster gave this process one
 
     @classmethod
     def of(
@@ -144,12 +144,12 @@ class TorchLearner:
         return Options(clipping=clipping_of(clip_norm, clip_value), **options)
 
     @property
-    def spread(self) -> bool:
+    def spread(self) -> bool:  # type: ignore[override]
         """Say whether no rank holds the whole model: its state may be too large to travel."""
         return self.sync == "fully sharded"
 
     @property
-    def pauses(self) -> bool:
+    def pauses(self) -> bool:  # type: ignore[override]
         """Say whether an epoch may be trained in several parts: one that the user's operator trains is hers."""
         return not self._own_step
 
@@ -218,10 +218,6 @@ class TorchLearner:
         options = replace(self.options, precision=precision or self.options.precision)
         options.check(self.sync)
         return replace(self, callbacks=tuple(callbacks), options=options)
-
-    save_state = staticmethod(save_state)
-    save_model = staticmethod(save_module)
-    load_state = staticmethod(load_state)
 
     # On a rank: coming and going.
 
@@ -866,7 +862,7 @@ class TorchLearner:
         if state is None or state.stored is None:
             return state
         with waiting_for_storage(f"the state {state.stored} is being read"):
-            return replace(state, payload=load_state(state.stored, mapped=True)[0].payload)
+            return replace(state, payload=load_state(state.stored, self.framework, mapped=True).payload)
 
     def _begin_average(self, state: State | None) -> None:
         decay = get_ema_multi_avg_fn(self.options.ema or 0.999)

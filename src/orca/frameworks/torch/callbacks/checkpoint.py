@@ -154,9 +154,9 @@ class ModelCheckpoint(Callback):
             self._keeper.keep(state.for_answers() if self.save_weights_only else state, name)
 
     def _write(self, state: State, path: str) -> None:
-        from orca.frameworks.torch.files import save_state
+        from orca.frameworks.torch.files import save_file
 
-        save_state(state, path)
+        save_file(state, path)
         if self._outdated and not path.endswith(f"/{LAST}"):
             remove(f"{self.folder}/{LAST}")
         self._outdated = False

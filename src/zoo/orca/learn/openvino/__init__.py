@@ -1,5 +1,5 @@
 """The Estimator of OpenVINO models, as zoo.orca.learn.openvino names it."""
 
-from orca.estimator import Estimator
+from orca.estimators import Estimator
 
 __all__ = ["Estimator"]

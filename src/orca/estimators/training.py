@@ -1,4 +1,4 @@
-"""Estimator: what the user holds. Owns the public verbs and the checks of their arguments; the rest is elsewhere.
+"""TrainingEstimator: an Estimator whose model learns. Owns fit, evaluate, checkpoints and what a fit leaves behind.
 
 fit:  check the arguments  ->  source_of(data)  ->  engine.run(FitJob, shards)  ->  keep the state, return the history
 """
@@ -6,26 +6,26 @@ fit:  check the arguments  ->  source_of(data)  ->  engine.run(FitJob, shards)  
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
 
 from orca.core.checkpoints import new_run, newest_run, path_of, versions
 from orca.core.engine import Engine, Settings
-from orca.core.learner import STOPPED, FitPlan, OutputSpec, State
+from orca.core.learner import STOPPED, FitPlan, Learner, OutputSpec, State
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
-from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Shards, Source
+from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
 from orca.core.triggers import EveryEpoch, trigger_of
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
+from orca.estimators.estimator import Estimator, listed, natural, positive
 from orca.history import RunHistory
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
-from orca.registry import Backend, backend_of, engine_class, face_class, learner_class, source_of
+from orca.registry import Backend, estimator_class, source_of
 from orca.summary import Summaries
 
 if TYPE_CHECKING:
@@ -34,28 +34,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACK_WITHIN = 30.0  # seconds in which a cluster may replace a worker that was lost
-_PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
 
-class Estimator:
-    """Train, evaluate and serve a model on any engine. Make one with a `from_...` method.
+class TrainingEstimator(Estimator):
+    """A model that learns and answers on any engine, whatever its framework.
 
-    Example:
-        >>> import numpy as np, torch
-        >>> model = torch.nn.Linear(2, 1)
-        >>> est = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        ...                            loss=torch.nn.MSELoss(), backend="local")
-        >>> x = np.random.rand(64, 2).astype("float32")
-        >>> stats = est.fit((x, x.sum(axis=1)), epochs=2, batch_size=16)
-        >>> [line["num_samples"] for line in stats]
-        [64, 64]
-        >>> est.predict(x).shape
-        (64, 1)
+    Args:
+        learner: The model, as its framework trains it.
+        backend: Where the ranks run and how replicas agree; None for the cluster that is up.
+        metrics: Metrics of evaluations.
+        config: The dict that all creators get.
+        workers_per_node: Workers (ranks) on each node of the cluster.
+        model_dir: Where checkpoints go.
+        seed: Seed of initial weights, order and dropout.
+        settings: How ranks are watched.
     """
+
+    learner: Learner
 
     def __init__(
         self,
-        learner: Any,
+        learner: Learner,
         backend: Backend | None,
         *,
         metrics: Any = None,
@@ -65,140 +64,17 @@ class Estimator:
         seed: int = 0,
         settings: Settings | None = None,
     ) -> None:
-        self.learner, self.backend, self.settings = learner, backend, settings or Settings()
+        super().__init__(
+            learner, backend, config=config, workers_per_node=workers_per_node, seed=seed, settings=settings
+        )
         self.metrics = tuple(metrics_of(metrics))
-        self.config = dict(config or {})
-        self.workers_per_node = positive("workers_per_node", workers_per_node)
-        self.model_dir, self.seed = model_dir, seed
+        self.model_dir = model_dir
         self.history = RunHistory()
         self._summaries: Summaries | None = None
         self._state: State | None = None
         # The last job of predict, with the outline of its model, and the model itself, which must live as long.
         self._answering: tuple[bytes | None, PredictJob, Any] | None = None
         self._seen: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
-
-    default_backend = "spark"
-    squeezes = False  # whether answers lose their dimensions of size 1, as those of older releases did
-
-    @classmethod
-    def from_torch(
-        cls,
-        *,
-        model: Any = None,
-        optimizer: Any = None,
-        loss: Any = None,
-        metrics: Any = None,
-        backend: str | None = None,
-        config: dict[str, Any] | None = None,
-        workers_per_node: int = 1,
-        scheduler_creator: Callable[..., Any] | None = None,
-        training_operator_cls: type | None = None,
-        initialization_hook: Callable[[], None] | None = None,
-        scheduler_step_freq: str = "batch",
-        use_tqdm: bool = True,
-        model_dir: str | None = None,
-        sync_stats: bool = False,
-        log_level: int = logging.INFO,
-        log_to_driver: bool = True,
-        seed: int | None = None,
-        stall_timeout: float = 300.0,
-        start_timeout: float = 0.0,
-        threads_per_worker: int | None = None,
-        precision: str | None = None,
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        clip_value: float | tuple[float, float] | None = None,
-        compile: bool | dict[str, Any] = False,
-        ema: float | None = None,
-        deterministic: bool = False,
-        sync_batchnorm: bool = False,
-        shard_model: bool = False,
-        find_unused_parameters: bool = False,
-        loss_reduction: str | Callable[..., Any] | None = None,
-    ) -> Estimator:
-        """Make an Estimator of a PyTorch model.
-
-        Args:
-            model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
-            optimizer: A `torch.optim.Optimizer` of that module, or a creator `(model, config)`.
-            loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
-            metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
-                functions `(output, target)` of all rows.
-            backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
-            config: What all creators get.
-            workers_per_node: Workers (ranks) on each node of the cluster.
-            scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
-            training_operator_cls: A subclass of TrainingOperator: training in your own words.
-            initialization_hook: Called without arguments on each worker before anything else.
-            scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
-            use_tqdm: Whether to show a progress bar in a terminal.
-            model_dir: Where checkpoints go.
-            sync_stats: Accepted; statistics are always exact over all workers.
-            log_level: The level from which log records of workers appear on the driver.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
-            seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
-                while what for.
-            threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
-                else a node's cores shared among its workers.
-            precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
-            accumulate: Pieces into which each worker cuts its part of a step, to need less memory.
-            clip_norm: The norm to which the gradients of a step are clipped.
-            clip_value: The bounds into which each gradient is clipped: (low, high), or one number for both.
-            compile: Whether to compile the model with torch.compile; a dict holds its arguments.
-            ema: The decay of a moving average of the weights, with which to evaluate and predict.
-            deterministic: Whether torch may use deterministic algorithms alone.
-            sync_batchnorm: Whether batch normalization sees the rows of all workers.
-            shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2), for a model
-                that is larger than a worker; with model_dir on shared storage its state stays there.
-            find_unused_parameters: Whether some parameters may take no part in a step.
-            loss_reduction: What a loss of your own is: "mean" (over rows), "sum", or a function `(target)` that returns
-                what each row counts in its mean. Found out unless given.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind, or two do not go together.
-        """
-        chosen = backend_of(backend or cls.default_backend)
-        chosen = replace(chosen, sync="fully sharded") if shard_model else chosen
-        learner = learner_class("torch")
-        options = learner.options_of(
-            clip_norm=clip_norm,
-            clip_value=clip_value,
-            scheduler=scheduler_creator,
-            step_freq=scheduler_step_freq,
-            operator=training_operator_cls,
-            precision=precision,
-            accumulate=accumulate,
-            compiled=compile,
-            ema=ema,
-            deterministic=deterministic,
-            sync_batchnorm=sync_batchnorm,
-            unused=find_unused_parameters,
-            reduction=loss_reduction,
-            squeeze=cls.squeezes,
-        )
-        threads = threads_per_worker or threads_asked_for()
-        return cls(
-            learner.of(model, optimizer, loss, dict(config or {}), chosen.sync, initialization_hook, options),
-            chosen,
-            metrics=metrics,
-            config=config,
-            workers_per_node=workers_per_node,
-            model_dir=model_dir,
-            seed=learner.default_seed() if seed is None else natural("seed", seed),
-            settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
-        )
-
-    @classmethod
-    def from_keras(cls, **options: Any) -> Any:
-        """Make an Estimator of a Keras model: see `orca.faces.keras.KerasEstimator.of` for its arguments."""
-        return face_class("keras").of(**options)
-
-    @classmethod
-    def from_openvino(cls, **options: Any) -> Any:
-        """Make an Estimator of an OpenVINO model: see `orca.faces.openvino.OpenvinoEstimator.of` for its arguments."""
-        return face_class("openvino").of(**options)
 
     def fit(
         self,
@@ -259,45 +135,101 @@ class Estimator:
             ArgumentError: An argument or the data is wrong.
             WorkerFailed: A worker failed, was lost or stalled; says which and why.
         """
-        positive("epochs", epochs)
+        callbacks = listed(callbacks)
+        self.learner.check_callbacks(callbacks)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
+        histories = self._train(
+            data,
+            validation_data,
+            spec,
+            metrics=self._metrics(validation_methods),
+            checkpoint_trigger=checkpoint_trigger,
+            keep_checkpoints=keep_checkpoints,
+            resume=resume,
+            max_failures=max_failures,
+            epochs=positive("epochs", epochs),
+            shuffle=bool(mixed),
+            on_nan=on_nan,
+            profile=profile,
+            max_steps=max_steps,
+            callbacks=tuple(callbacks),
+            end_trigger=end_trigger,
+            info=dict(info or {}),
+        )
+        if reduce_results:
+            return list(histories[0].epochs)
+        return [list(lines) for lines in zip(*(history.mine for history in histories), strict=True)]
+
+    def _metrics(self, instead: Any) -> tuple[Metric, ...]:
+        return self.metrics if instead is None else tuple(metrics_of(instead))
+
+    def _train(
+        self,
+        data: Any,
+        validation_data: Any,
+        spec: DataSpec,
+        *,
+        learner: Learner | None = None,
+        settings: Settings | None = None,
+        metrics: tuple[Metric, ...] = (),
+        checkpoint_trigger: Any,
+        keep_checkpoints: int | None,
+        resume: bool,
+        max_failures: int,
+        on_nan: str,
+        max_steps: int | None,
+        end_trigger: Any,
+        **more: Any,
+    ) -> list[History]:
+        """Check what the verbs of all frameworks share, train, and keep the state.
+
+        Args:
+            data: The data.
+            validation_data: Data of the same kind, or None.
+            spec: How to read both.
+            learner: The learner, where this call needs another one than the Estimator's.
+            settings: Settings, where this call needs others.
+            metrics: Metrics of the validation.
+            checkpoint_trigger: When to keep a checkpoint.
+            keep_checkpoints: How many of them stay.
+            resume: Whether to resume the newest fit under model_dir.
+            max_failures: How many lost workers to survive.
+            on_nan: What to do with a loss that is not finite.
+            max_steps: Steps to train instead of epochs.
+            end_trigger: When to stop early.
+            more: The other fields of the FitPlan.
+
+        Returns:
+            The history of each rank.
+        """
         natural("max_failures", max_failures)
         for name, value in (("max_steps", max_steps), ("keep_checkpoints", keep_checkpoints)):
             if value is not None:
                 positive(name, value)
         if on_nan not in ("raise", "warn", "ignore"):
             raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
-        callbacks = listed(callbacks)
         self.learner.check_trainable()
-        self.learner.check_callbacks(callbacks)
-        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
         source = source_of(data, spec)
         valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
-        mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
         plan = FitPlan(
-            epochs=epochs,
             batch_size=source.batch_size,
-            shuffle=bool(mixed),
             seed=self.seed,
             on_nan=on_nan,
-            profile=profile,
             max_steps=max_steps,
-            callbacks=tuple(callbacks),
             weighted=spec.weighted,
             end_trigger=None if end_trigger is None else trigger_of(end_trigger),
-            info=dict(info or {}),
+            **more,
         )
-        metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
         state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
-        job = FitJob(self.learner, plan, metrics, state and state.to_send())
-        results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures)
+        job = FitJob(learner or self.learner, plan, metrics, state and state.to_send())
+        results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
         self._state = next(state for _, state in results if state is not None)
         if plan.stores:
             self._state = self._left_in(plan.checkpoint_folder, self._state.steps)
         histories = [history for history, _ in results]
         self._remember(histories[0], metrics)
-        if reduce_results:
-            return list(histories[0].epochs)
-        return [list(lines) for lines in zip(*(history.mine for history in histories), strict=True)]
+        return histories
 
     def _checkpointed(
         self, plan: FitPlan, trigger: Any, keep: int | None, resume: bool, max_failures: int
@@ -314,7 +246,7 @@ class Estimator:
         if folder is None:
             state, folder = self._state, new_run(self.model_dir)
         else:
-            state = self._read(path_of(folder))[0]
+            state = self._read(path_of(folder))
             logger.info("resuming the fit in %s after %d steps", folder, state.steps)
             if state.position is not None:
                 plan = replace(plan, seed=state.position["seed"])
@@ -331,20 +263,20 @@ class Estimator:
     def _left_in(self, folder: str, steps: int) -> State:
         """Return the state that a fit left under model_dir."""
         try:
-            return self._read(path_of(folder, steps))[0].settled()
+            return self._read(path_of(folder, steps)).settled()
         except ArgumentError as error:
             raise OrcaError(
                 f"the fit is done, but its state, which the first worker left in {folder}, cannot be read: {error} "
                 "With shard_model=True, model_dir must be on storage that the driver and all workers see."
             ) from error
 
-    def _read(self, path: str, weights_only: bool = True) -> tuple[State, Any]:
-        """Return what load_state reads; a state under model_dir that may be too large to travel tells its path."""
-        if not (self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")):
-            found: tuple[State, Any] = self.learner.load_state(path, weights_only)
-            return found
-        state, model = self.learner.load_state(path, weights_only, mapped=True)
-        return replace(state, stored=path), model
+    def _read(self, path: str) -> State:
+        """Return a saved state; one under model_dir that may be too large to travel tells its path."""
+        from orca.storage.states import load_state
+
+        stored = self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")
+        state = load_state(path, self.learner.framework, mapped=bool(stored))
+        return replace(state, stored=path) if stored else state
 
     def _run_through(
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
@@ -359,7 +291,7 @@ class Estimator:
                     raise
                 kept = versions(job.plan.checkpoint_folder) if job.plan.checkpoint_trigger else []
                 if kept:
-                    job = replace(job, state=self._read(path_of(job.plan.checkpoint_folder))[0].to_send())
+                    job = replace(job, state=self._read(path_of(job.plan.checkpoint_folder)).to_send())
                 logger.warning(
                     "%s\nFailure %d of the %d that max_failures allows: going on %s.",
                     *(error, failure, max_failures, f"after step {kept[-1]}" if kept else "from where this fit began"),
@@ -420,15 +352,32 @@ class Estimator:
             A dict with num_samples, val_loss and each metric under its name; a list of dicts, one a worker, with
             reduce_results=False.
         """
-        if num_steps is not None:
-            positive("num_steps", num_steps)
         callbacks = listed(callbacks)
         self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        statistics = self._evaluate(
+            data, spec, num_steps, self._metrics(validation_methods), profile=profile, callbacks=tuple(callbacks)
+        )
+        return statistics[0][0] if reduce_results else [own for _, own in statistics]
+
+    def _evaluate(
+        self,
+        data: Any,
+        spec: DataSpec,
+        num_steps: int | None,
+        metrics: tuple[Metric, ...] = (),
+        *,
+        learner: Learner | None = None,
+        settings: Settings | None = None,
+        profile: bool = False,
+        callbacks: tuple[Any, ...] = (),
+    ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Evaluate on every rank; return the statistics over all ranks, and its own, of each."""
+        if num_steps is not None:
+            positive("num_steps", num_steps)
         source = source_of(data, spec)
-        metrics = self.metrics if validation_methods is None else tuple(metrics_of(validation_methods))
         job = EvaluateJob(
-            self.learner,
+            learner or self.learner,
             source.batch_size,
             metrics,
             self._state and self._state.for_answers(),
@@ -436,12 +385,12 @@ class Estimator:
             num_steps,
             profile,
             spec.weighted,
-            tuple(callbacks),
+            callbacks,
         )
         engine = self.engine
-        results = engine.run(job, source.shards(engine.workers), self.settings)
+        results = engine.run(job, source.shards(engine.workers), settings or self.settings)
         self._learn_rows(*results[0][2])
-        return results[0][0] if reduce_results else [own for _, own, _ in results]
+        return [(reduced, own) for reduced, own, _ in results]
 
     def predict(
         self,
@@ -449,10 +398,6 @@ class Estimator:
         batch_size: int | None = None,
         feature_cols: Sequence[str] | str | None = None,
         output_cols: Sequence[str] | str | None = None,
-        profile: bool = False,
-        callbacks: Any = None,
-        *,
-        precision: str | None = None,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -461,21 +406,13 @@ class Estimator:
             batch_size: Rows the model sees at a time.
             feature_cols: Columns that become the model's arguments.
             output_cols: Names of the prediction columns; `prediction` unless given.
-            profile: Accepted.
-            callbacks: Callbacks (`orca.callbacks`): their hooks of predictions are called for each batch.
-            precision: "bf16" or "fp16" to compute in half precision; answers are in single precision.
 
         Returns:
             Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset
             with one more column an output, computed lazily.
         """
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
-        source = source_of(data, spec)
-        given = listed(callbacks)
-        learner = self.learner.for_answers(given, precision)
-        task = self._answers(learner, spec)
-        # What callbacks make of an answer is seen only when one is given.
-        return source.answer(replace(task, output=None) if given else task, self.engine)
+        return source_of(data, spec).answer(self._answers(self.learner, spec), self.engine)
 
     def explain(
         self,
@@ -535,43 +472,20 @@ class Estimator:
         epoch, steps = (int(payload.pop(key, 0)) for key in ("epoch", "steps"))
         self._state = State(epoch=epoch, steps=steps, payload=payload)
 
-    def save(self, path: str | None = None, entire: bool = False, **other_names: str) -> str:
-        """Save weights and optimizer state; returns the path.
+    def save(self, path: str | None = None, **other_names: str) -> str:
+        """Save weights and optimizer state as a folder of safetensors and JSON; returns the path, any of fsspec."""
+        from orca.storage.states import save_state
 
-        Args:
-            path: A folder (safetensors and JSON), or a file: `.pt`-style for a torch state dict, `.safetensors` for
-                weights alone. Any fsspec path.
-            entire: Whether to pickle the whole module instead; loading it needs weights_only=False.
-            other_names: The path under the names it had: model_path, checkpoint, filepath.
-        """
         place = self._path("save", path, other_names)
-        if entire:
-            self.learner.save_model(self.get_model(), place)
-        else:
-            self.learner.save_state(self._current(), place)
+        save_state(self._current(), place, self.learner.framework)
         return place
 
-    def load(
-        self, path: str | None = None, loss: Any = None, *, weights_only: bool = True, **other_names: str
-    ) -> Estimator:
-        """Load what save wrote, a torch state dict, or a pickled module where weights_only=False says so.
-
-        Args:
-            path: The path.
-            loss: A loss to use from now on.
-            weights_only: False lets a pickled file run its code: only for files you trust.
-            other_names: The path under the names it had: model_path, checkpoint, filepath.
-        """
-        state, model = self._read(self._path("load", path, other_names), weights_only)
-        self._state = state.settled()  # a new fit begins here; resume=True goes on with an interrupted one
-        if model is not None or loss is not None:
-            self.learner = self.learner.with_parts(model, loss)
+    def load(self, path: str | None = None, **other_names: str) -> Self:
+        """Load what save wrote."""
+        self._state = self._read(self._path("load", path, other_names)).settled()
         return self
 
-    save_checkpoint = save
-    load_checkpoint = load
-
-    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Estimator:
+    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Self:
         """Load a checkpoint that a fit kept.
 
         Args:
@@ -583,7 +497,7 @@ class Estimator:
             ArgumentError: There is no such checkpoint; lists those that there are.
         """
         folder = path if versions(path, prefix) else newest_run(path, prefix) or path
-        self._state = self._read(path_of(folder, version, prefix))[0].settled()
+        self._state = self._read(path_of(folder, version, prefix)).settled()
         return self
 
     @staticmethod
@@ -598,23 +512,6 @@ class Estimator:
         from orca.callbacks import ModelCheckpoint
 
         return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))
-
-    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
-        """Clip each gradient into [min, max] from now on."""
-        self._clip((min, max), None)
-
-    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
-        """Clip the gradients of a step to this norm from now on."""
-        self._clip(None, clip_norm)
-
-    def clear_gradient_clipping(self) -> None:
-        """Clip gradients no more."""
-        self._clip(None, None)
-
-    def _clip(self, bounds: tuple[float, float] | None, norm: float | None) -> None:
-        if not hasattr(self.learner, "with_clipping"):
-            raise ArgumentError("the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue.")
-        self.learner = self.learner.with_clipping(bounds, norm)
 
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
         """Write what each fit from now on gives for TensorBoard, under log_dir/app_name."""
@@ -646,28 +543,8 @@ class Estimator:
         if sample is None and state.input is None:
             raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
         row = sample if sample is not None or state.input is None else state.input.example()
-        written: str = learner_class("openvino").convert(self.get_model(), row, path)
+        written: str = estimator_class("openvino").convert(self.get_model(), row, path)
         return written
-
-    def shutdown(self, force: bool = False) -> None:
-        """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""
-
-    @property
-    def engine(self) -> Engine:
-        """Return the engine of the backend on the cluster that is up now; without a backend, of that cluster."""
-        engine: Engine = engine_class(self._engine_name()).on_cluster(self.workers_per_node)
-        return engine
-
-    def _engine_name(self) -> str:
-        from orca.cluster.context import OrcaContext
-
-        if self.backend is None:
-            up = OrcaContext.cluster()
-            return up.runtime if up else "local"
-        ray = sys.modules.get("ray")
-        if self.backend.otherwise and (ray is None or not ray.is_initialized()):
-            return self.backend.otherwise
-        return self.backend.engine
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""
@@ -683,16 +560,6 @@ class Estimator:
             self._learn_rows(*self._seen)
         return self._state
 
-    @staticmethod
-    def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:
-        """Return the path given by position or under one of the names that releases gave it."""
-        given = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
-        if len(given) != 1 or other_names:
-            raise ArgumentError(
-                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {given} and {other_names}."
-            )
-        return str(given[0])
-
     def _answers(self, learner: Any, spec: DataSpec) -> PredictJob:
         """Return the job that answers for blocks of rows: that of the last call where the model is as it was."""
         state, size = self._current(), spec.batch_size or DEFAULT_BATCH
@@ -700,41 +567,6 @@ class Estimator:
         if self._answering is None or outline is None or self._answering[0] != outline:
             self._answering = outline, PredictJob.of(learner, state, size), (learner, state)
         return replace(self._answering[1], batch_size=size, output=state.output)
-
-    def _spec(
-        self,
-        batch_size: int | None,
-        features: Sequence[str] | str | None,
-        labels: Sequence[str] | str | None,
-        outputs: Sequence[str] | str | None = None,
-        labelled: bool = True,
-        weight: str | bool | None = None,
-    ) -> DataSpec:
-        from orca.cluster.context import OrcaContext
-
-        if batch_size is not None:
-            batch_size = positive("batch_size", batch_size)
-        if weight is not None and not isinstance(weight, str | bool):
-            raise ArgumentError(
-                f"sample_weight must be the name of a column, or True for data (x, y, weights); got "
-                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
-            )
-        named = weight if isinstance(weight, str) else None
-        columns = Columns(
-            _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), named
-        )
-        serialize = bool(OrcaContext.serialize_data_creator)
-        config = dict(self.config)
-        return DataSpec(
-            columns,
-            labelled,
-            batch_size,
-            config,
-            serialize,
-            seed=self.seed,
-            weighted=bool(weight),
-            numbers=getattr(self.learner, "numbers", False),
-        )
 
 
 def same_kind(source: Source, valid: Source) -> Source:
@@ -749,38 +581,3 @@ def same_kind(source: Source, valid: Source) -> Source:
             f"and {type(valid).__name__.removesuffix('Source')}. Pass both in the same form."
         )
     return valid
-
-
-def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:
-    names = () if columns is None else tuple(columns) if isinstance(columns, list | tuple) else (columns,)
-    wrong = [name for name in names if not isinstance(name, str | int | tuple)]  # pandas has numbers and tuples, too
-    if wrong:
-        raise ArgumentError(
-            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
-        )
-    return names  # type: ignore[return-value]
-
-
-def listed(things: Any) -> list[Any]:
-    """Return what may be nothing, one thing or several as a list."""
-    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]
-
-
-def threads_asked_for() -> int:
-    """Return the threads that OMP_NUM_THREADS asks for on the driver, 0 where it does not."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() else 0
-
-
-def natural(name: str, value: Any) -> int:
-    """Return a number that must be 0, 1, 2, ..."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"{name} must be a whole number, 0 or more; got {value!r}.")
-    return value
-
-
-def positive(name: str, value: Any) -> int:
-    """Return a number that must be 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ArgumentError(f"{name} must be a positive whole number; got {value!r}.")
-    return int(value)

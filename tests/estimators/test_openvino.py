@@ -14,7 +14,7 @@ from openvino import opset13 as op  # noqa: E402
 
 from orca import Estimator  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
-from orca.faces.openvino import OpenvinoEstimator  # noqa: E402
+from orca.estimators.openvino import OpenvinoEstimator  # noqa: E402
 from orca.xshards import XShards  # noqa: E402
 from programs import program_of, run_program  # noqa: E402
 

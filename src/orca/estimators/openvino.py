@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from orca.cluster.context import OrcaContext
 from orca.core.engine import Engine
+from orca.core.learner import State
 from orca.core.source import Source
 from orca.errors import ArgumentError, DataError
-from orca.estimator import Estimator, natural
+from orca.estimators.estimator import Estimator, natural
+from orca.frameworks.openvino import OpenvinoPredictor, convert
 from orca.job import PredictJob
-from orca.registry import backend_of, engine_class, learner_class, source_of
+from orca.registry import backend_of, engine_class, source_of
 from orca.sources.arrays import ArraySource, PandasSource
 
 DEFAULT_BATCH = 4
@@ -23,8 +25,32 @@ _PARTS = {"x", "y", "weights"}  # of data that is no dict of inputs
 _WHOLE_BLOCKS = sys.maxsize  # the predictor cuts batches by itself, to have several of them under way
 
 
+_TRAIN = "Train with Estimator.from_torch or Estimator.from_keras, and serve what that trained"
+_COPY = "Copy the .xml and the .bin file that it was read from"
+_LOAD = "Call load(model_path) to answer with another model"
+_INSTEAD = {
+    "fit": _TRAIN,
+    "evaluate": "Compare what predict returns with the labels, or evaluate the original model",
+    "explain": "Explain the Estimator that trained the model",
+    "get_model": "Read the model file with openvino.Core().read_model(model_path)",
+    "get_state_dict": "Take it from the Estimator that trained the model",
+    "load_state_dict": _LOAD,
+    "save": _COPY,
+    "save_checkpoint": _COPY,
+    "to_openvino": _COPY,
+    "load_orca_checkpoint": _LOAD,
+    "latest_checkpoint": _LOAD,
+    "set_tensorboard": _TRAIN,
+    "get_train_summary": _TRAIN,
+    "get_validation_summary": _TRAIN,
+    "clear_gradient_clipping": _TRAIN,
+    "set_constant_gradient_clipping": _TRAIN,
+    "set_l2_norm_gradient_clipping": _TRAIN,
+}
+
+
 class OpenvinoEstimator(Estimator):
-    """Answer with an OpenVINO model on Spark, on Ray or in this process. Make one with `Estimator.from_openvino`.
+    """An OpenVINO model that answers on Spark, on Ray or in this process. Made by `Estimator.from_openvino`.
 
     Args:
         learner: The predictor of the model.
@@ -32,7 +58,11 @@ class OpenvinoEstimator(Estimator):
         backend: A backend's name, or None for the cluster that is up when it is needed.
     """
 
-    def __init__(self, learner: Any, state: Any, backend: str | None = None) -> None:
+    learner: OpenvinoPredictor
+    convert = staticmethod(convert)
+    refused: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
+
+    def __init__(self, learner: OpenvinoPredictor, state: State, backend: str | None = None) -> None:
         super().__init__(learner, None if backend is None else backend_of(backend))
         self._state = state
 
@@ -54,14 +84,14 @@ class OpenvinoEstimator(Estimator):
             backend_of(backend)
         return cls(*_read(model_path, batch_size), backend)
 
-    def load(self, model_path: str, batch_size: int = 0) -> OpenvinoEstimator:  # type: ignore[override]
+    def load(self, model_path: str, batch_size: int = 0) -> OpenvinoEstimator:
         """Answer with the model of another file from now on; see `of` for the arguments."""
         self.learner, self._state = _read(model_path, batch_size)
         return self
 
-    load_checkpoint = load  # type: ignore[assignment]
+    load_checkpoint = load
 
-    def predict(  # type: ignore[override]
+    def predict(
         self,
         data: Any,
         feature_cols: Sequence[str] | str | None = None,
@@ -102,7 +132,6 @@ class OpenvinoEstimator(Estimator):
             data = {"x": data}
         source = source_of(data, spec)
         _check_here(predictor, source)
-        assert self._state is not None
         return source.answer(PredictJob.of(predictor, self._state, _WHOLE_BLOCKS), self.engine)
 
     @property
@@ -112,84 +141,9 @@ class OpenvinoEstimator(Estimator):
         engine: Engine = engine_class(name).on_cluster(_cores_of_a_node(name))
         return engine
 
-    def fit(self, *args: Any, **options: Any) -> Any:
-        """Refuse: an OpenVINO model only answers."""
-        raise _refusal("fit", _TRAIN)
 
-    def evaluate(self, *args: Any, **options: Any) -> Any:
-        """Refuse: an OpenVINO model has no loss and no metrics."""
-        raise _refusal("evaluate", "Compare what predict returns with the labels, or evaluate the original model")
-
-    def explain(self, *args: Any, **options: Any) -> Any:
-        """Refuse: explain says what fit would do."""
-        raise _refusal("explain", "Explain the Estimator that trained the model")
-
-    def get_model(self) -> Any:
-        """Refuse: the model lives compiled, in the workers."""
-        raise _refusal("get_model", "Read the model file with openvino.Core().read_model(model_path)")
-
-    def get_state_dict(self) -> Any:
-        """Refuse: an OpenVINO model has no state to go on from."""
-        raise _refusal("get_state_dict", "Take it from the Estimator that trained the model")
-
-    def load_state_dict(self, *args: Any, **options: Any) -> Any:
-        """Refuse: an OpenVINO model is loaded whole."""
-        raise _refusal("load_state_dict", "Call load(model_path) to answer with another model")
-
-    def save(self, *args: Any, **options: Any) -> Any:
-        """Refuse: the model is in its files already."""
-        raise _refusal("save", "Copy the .xml and the .bin file that it was read from")
-
-    save_checkpoint = save
-
-    def to_openvino(self, *args: Any, **options: Any) -> Any:
-        """Refuse: the model is in its files already."""
-        raise _refusal("to_openvino", "Copy the .xml and the .bin file that it was read from")
-
-    def load_orca_checkpoint(self, *args: Any, **options: Any) -> Any:
-        """Refuse: an OpenVINO model leaves no checkpoints."""
-        raise _refusal("load_orca_checkpoint", "Call load(model_path) to answer with another model")
-
-    @staticmethod
-    def latest_checkpoint(*args: Any, **options: Any) -> Any:
-        """Say that there is none."""
-        raise _refusal("latest_checkpoint", "Call load(model_path) to answer with another model")
-
-    def set_tensorboard(self, *args: Any, **options: Any) -> Any:
-        """Refuse: nothing is trained."""
-        raise _refusal("set_tensorboard", _TRAIN)
-
-    def get_train_summary(self, *args: Any, **options: Any) -> Any:
-        """Refuse: nothing is trained."""
-        raise _refusal("get_train_summary", _TRAIN)
-
-    def get_validation_summary(self, *args: Any, **options: Any) -> Any:
-        """Refuse: nothing is trained."""
-        raise _refusal("get_validation_summary", _TRAIN)
-
-    def clear_gradient_clipping(self, *args: Any, **options: Any) -> Any:
-        """Refuse: nothing is trained."""
-        raise _refusal("clear_gradient_clipping", _TRAIN)
-
-    def set_constant_gradient_clipping(self, *args: Any, **options: Any) -> Any:
-        """Refuse: nothing is trained."""
-        raise _refusal("set_constant_gradient_clipping", _TRAIN)
-
-    def set_l2_norm_gradient_clipping(self, *args: Any, **options: Any) -> Any:
-        """Refuse: nothing is trained."""
-        raise _refusal("set_l2_norm_gradient_clipping", _TRAIN)
-
-
-_TRAIN = "Train with Estimator.from_torch or Estimator.from_keras, and serve what that trained"
-
-
-def _refusal(verb: str, instead: str) -> ArgumentError:
-    return ArgumentError(f"{verb} is not supported: an OpenVINO model only answers (predict). {instead}.")
-
-
-def _read(model_path: str, batch_size: int) -> tuple[Any, Any]:
-    predictor, state = learner_class("openvino").of(str(model_path), natural("batch_size", batch_size))
-    return predictor, state
+def _read(model_path: str, batch_size: int) -> tuple[OpenvinoPredictor, State]:
+    return OpenvinoPredictor.of(str(model_path), natural("batch_size", batch_size))
 
 
 def _columns(feature_cols: Sequence[str] | str | None, input_cols: Sequence[str] | str | None) -> Any:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.engine import Settings
-from orca.core.learner import FitPlan, State
-from orca.core.triggers import trigger_of
+from orca.core.learner import State
 from orca.errors import ArgumentError, NotYet
-from orca.estimator import Estimator, natural, positive, same_kind, threads_asked_for
-from orca.job import EvaluateJob, FitJob
-from orca.registry import backend_of, learner_class, source_of
+from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.training import TrainingEstimator
+from orca.frameworks.keras.learner import KerasLearner
+from orca.registry import backend_of, source_of
+from orca.storage.states import is_state, save_state
+
+_CLIPS = "the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue"
 
 
-class KerasEstimator(Estimator):
-    """Train, evaluate and serve a Keras model on any engine. Made by `Estimator.from_keras`.
+class KerasEstimator(TrainingEstimator):
+    """A Keras model that learns and answers on any engine. Made by `Estimator.from_keras`.
 
     Example:
+        >>> from orca import Estimator
         >>> import keras, numpy as np
         >>> def model_creator(config):
         ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -33,6 +37,11 @@ class KerasEstimator(Estimator):
         >>> est.predict(x).shape
         (64, 1)
     """
+
+    learner: KerasLearner
+    refused: ClassVar = dict.fromkeys(
+        ("set_constant_gradient_clipping", "set_l2_norm_gradient_clipping", "clear_gradient_clipping"), _CLIPS
+    )
 
     @classmethod
     def of(
@@ -90,7 +99,7 @@ class KerasEstimator(Estimator):
             raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
         chosen = backend_of(backend) if backend else None
-        learner = learner_class("keras").of(
+        learner = KerasLearner.of(
             model_creator if keras_model is None else keras_model,
             compile_args_creator,
             options,
@@ -182,30 +191,27 @@ class KerasEstimator(Estimator):
             WorkerFailed: A worker failed, was lost or stalled; says which and why.
         """
         positive("epochs", epochs)
-        natural("max_failures", max_failures)
         natural("initial_epoch", initial_epoch)
         if initial_epoch >= epochs:
             raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
-        for name, value in (
-            ("steps_per_epoch", steps_per_epoch),
-            ("validation_steps", validation_steps),
-            ("max_steps", max_steps),
-            ("keep_checkpoints", keep_checkpoints),
-        ):
+        for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
             if value is not None:
                 positive(name, value)
-        if on_nan not in ("raise", "warn", "ignore"):
-            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
-        self.learner.check_trainable()
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
-        source = source_of(data, spec)
-        valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
-        given = _callbacks(callbacks)
-        plan = FitPlan(
+        given = tuple(listed(callbacks))
+        self.learner.check_callbacks(given)
+        histories = self._train(
+            data,
+            validation_data,
+            spec,
+            learner=replace(self.learner, features=spec.columns.features, class_weight=_class_weight(class_weight)),
+            settings=self._settings(verbose),
+            checkpoint_trigger=checkpoint_trigger,
+            keep_checkpoints=keep_checkpoints,
+            resume=resume,
+            max_failures=max_failures,
             epochs=epochs - initial_epoch,
-            batch_size=source.batch_size,
             shuffle=shuffle,
-            seed=self.seed,
             on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in given) else on_nan,
             profile=profile,
             max_steps=max_steps,
@@ -214,19 +220,14 @@ class KerasEstimator(Estimator):
             validation_freq=_frequency(validation_freq),
             initial_epoch=initial_epoch,
             callbacks=given,
-            weighted=spec.weighted,
-            end_trigger=None if end_trigger is None else trigger_of(end_trigger),
+            end_trigger=end_trigger,
         )
-        state, plan = self._checkpointed(plan, checkpoint_trigger, keep_checkpoints, resume, max_failures)
-        learner = replace(self.learner, features=spec.columns.features, class_weight=_class_weight(class_weight))
-        settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
-        job = FitJob(learner, plan, (), state)
-        results = self._run_through(job, lambda ranks: source.shards(ranks, valid), max_failures, settings)
-        self._state = next(state for _, state in results if state is not None)
-        self._remember(results[0][0], ())
         if self.model_dir is not None:
-            self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._state.epoch}")
-        return _statistics(results[0][0].epochs)
+            self.save_checkpoint(f"{self.model_dir.rstrip('/')}/checkpoint-{self._current().epoch}")
+        return _statistics(histories[0].epochs)
+
+    def _settings(self, verbose: int) -> Settings:
+        return replace(self.settings, progress=self.settings.progress and verbose == 1)
 
     def evaluate(  # type: ignore[override]
         self,
@@ -260,19 +261,15 @@ class KerasEstimator(Estimator):
         """
         if callbacks:
             raise NotYet("evaluate: callbacks are not built yet; leave them out.")
-        limit = steps if num_steps is None else num_steps
-        if limit is not None:
-            positive("num_steps", limit)
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
-        source = source_of(data, spec)
-        learner = replace(self.learner, features=spec.columns.features)
-        job = EvaluateJob(learner, source.batch_size, (), self._state, self.seed, limit, weighted=spec.weighted)
-        engine = self.engine
-        settings = replace(self.settings, progress=self.settings.progress and verbose == 1)
-        results = engine.run(job, source.shards(engine.workers), settings)
-        reduced = results[0][0]
-        self._learn_rows(*results[0][2])
-        return {_validation_name(name): value for name, value in reduced.items()}
+        ((statistics, _), *_) = self._evaluate(
+            data,
+            spec,
+            steps if num_steps is None else num_steps,
+            learner=replace(self.learner, features=spec.columns.features),
+            settings=self._settings(verbose),
+        )
+        return {_validation_name(name): value for name, value in statistics.items()}
 
     def predict(  # type: ignore[override]
         self,
@@ -372,7 +369,7 @@ class KerasEstimator(Estimator):
             other_names: The path under the names it had: checkpoint, model_path, path.
         """
         place = self._path("load", filepath, other_names)
-        if self.learner.is_checkpoint(place):
+        if is_state(place):
             return self.load_checkpoint(place)
         model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
         self.learner = self.learner.of(model, None, self.config, self.learner.sync_batch_norm, self.learner.sync)
@@ -397,12 +394,12 @@ class KerasEstimator(Estimator):
 
     def save_checkpoint(self, checkpoint: str) -> str:  # type: ignore[override]
         """Save weights, optimizer state and the number of epochs trained, to go on from; returns the path."""
-        self.learner.save_checkpoint(self._current(), checkpoint)
+        save_state(self._current(), checkpoint, self.learner.framework)
         return checkpoint
 
     def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
         """Go on from what save_checkpoint wrote."""
-        self._state = self.learner.load_checkpoint(checkpoint).settled()  # a new fit begins here
+        self._state = self._read(checkpoint).settled()  # a new fit begins here
         return self
 
     restore = load_checkpoint
@@ -427,7 +424,7 @@ class KerasEstimator(Estimator):
                     f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained."
                 )
             return self.load_checkpoint(newest)
-        if prefix is None and self.learner.is_checkpoint(ended):
+        if prefix is None and is_state(ended):
             return self.load_checkpoint(ended)
         folder = path if versions(path, prefix) else newest_run(path, prefix) or path
         return self.load_checkpoint(path_of(folder, version, prefix))
@@ -435,8 +432,7 @@ class KerasEstimator(Estimator):
     @classmethod
     def latest_checkpoint(cls, checkpoint_dir: str) -> str | None:
         """Return the newest checkpoint in a folder, None where there is none."""
-        found: str | None = learner_class("keras").latest_checkpoint(checkpoint_dir)
-        return found
+        return KerasLearner.latest_checkpoint(checkpoint_dir)
 
     def _keras_spec(
         self,
@@ -451,16 +447,6 @@ class KerasEstimator(Estimator):
         spec = self._spec(batch_size, features, labels, outputs, labelled, weight)
         config = spec.config if data_config is None else dict(data_config)
         return replace(spec, config=config, whole=True, seed=self.seed)
-
-
-def _callbacks(callbacks: Any) -> tuple[Any, ...]:
-    given = () if callbacks is None else tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
-    for each in given:
-        if not hasattr(each, "on_epoch_end") or isinstance(each, type):
-            raise ArgumentError(
-                f"callbacks must be Keras callbacks; got {each!r}. Pass instances such as [EarlyStopping(patience=2)]."
-            )
-    return given
 
 
 def _class_weight(weights: Any) -> dict[int, float] | None:

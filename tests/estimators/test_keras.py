@@ -22,7 +22,7 @@ import tf_keras
 
 from orca import Estimator
 from orca.errors import ArgumentError, LossNotFinite, MissingDependency, NotYet, OrcaError, WorkerFailed
-from orca.faces.keras import KerasEstimator
+from orca.estimators.keras import KerasEstimator
 from orca.testing import ThreadEngine
 
 # Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.

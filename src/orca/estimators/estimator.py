@@ -1,0 +1,178 @@
+"""Estimator: what the user holds. Owns the door to every framework, the engine, and answering for rows.
+
+predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob)  ->  the answer in the data's kind
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from numbers import Integral
+from typing import Any, ClassVar
+
+from orca.core.engine import Engine, Settings
+from orca.core.learner import Predictor
+from orca.core.source import Columns, DataSpec
+from orca.errors import ArgumentError, NotSupported
+from orca.registry import Backend, engine_class, estimator_class
+
+_PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
+
+
+class Door:
+    """A `from_...` method of Estimator: the method `of` of a framework's Estimator, loaded when it is asked for."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+
+    def __get__(self, instance: Any, owner: type[Estimator]) -> Callable[..., Any]:
+        make: Callable[..., Any] = estimator_class(self.framework).of
+        defaults = owner.defaults.get(self.framework)
+        return partial(make, **defaults) if defaults else make
+
+
+class Estimator:
+    """A model that answers, and mostly also learns, on any engine. Make one with a `from_...` method.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> est = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...                            loss=torch.nn.MSELoss(), backend="local")
+        >>> x = np.random.rand(64, 2).astype("float32")
+        >>> stats = est.fit((x, x.sum(axis=1)), epochs=2, batch_size=16)
+        >>> [line["num_samples"] for line in stats]
+        [64, 64]
+        >>> est.predict(x).shape
+        (64, 1)
+    """
+
+    from_torch = Door("torch")
+    from_keras = Door("keras")
+    from_openvino = Door("openvino")
+
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # framework -> arguments, where they differ from ours
+    refused: ClassVar[Mapping[str, str]] = {}  # a verb of other Estimators -> why this one has none, and what to do
+
+    def __init__(
+        self,
+        learner: Predictor,
+        backend: Backend | None,
+        *,
+        config: dict[str, Any] | None = None,
+        workers_per_node: int = 1,
+        seed: int = 0,
+        settings: Settings | None = None,
+    ) -> None:
+        self.learner: Any = learner
+        self.backend, self.settings = backend, settings or Settings()
+        self.config = dict(config or {})
+        self.workers_per_node = positive("workers_per_node", workers_per_node)
+        self.seed = seed
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.refused:
+            raise NotSupported(f"{name} is not supported: {self.refused[name]}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def shutdown(self, force: bool = False) -> None:
+        """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine of the backend on the cluster that is up now; without a backend, of that cluster."""
+        engine: Engine = engine_class(self._engine_name()).on_cluster(self.workers_per_node)
+        return engine
+
+    def _engine_name(self) -> str:
+        from orca.cluster.context import OrcaContext
+
+        if self.backend is None:
+            up = OrcaContext.cluster()
+            return up.runtime if up else "local"
+        ray = sys.modules.get("ray")
+        if self.backend.otherwise and (ray is None or not ray.is_initialized()):
+            return self.backend.otherwise
+        return self.backend.engine
+
+    @staticmethod
+    def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:
+        """Return the path given by position or under one of the names that releases gave it."""
+        given = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
+        if len(given) != 1 or other_names:
+            raise ArgumentError(
+                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {given} and {other_names}."
+            )
+        return str(given[0])
+
+    def _spec(
+        self,
+        batch_size: int | None,
+        features: Sequence[str] | str | None,
+        labels: Sequence[str] | str | None,
+        outputs: Sequence[str] | str | None = None,
+        labelled: bool = True,
+        weight: str | bool | None = None,
+    ) -> DataSpec:
+        from orca.cluster.context import OrcaContext
+
+        if batch_size is not None:
+            batch_size = positive("batch_size", batch_size)
+        if weight is not None and not isinstance(weight, str | bool):
+            raise ArgumentError(
+                f"sample_weight must be the name of a column, or True for data (x, y, weights); got "
+                f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
+            )
+        named = weight if isinstance(weight, str) else None
+        columns = Columns(
+            _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), named
+        )
+        serialize = bool(OrcaContext.serialize_data_creator)
+        config = dict(self.config)
+        return DataSpec(
+            columns,
+            labelled,
+            batch_size,
+            config,
+            serialize,
+            seed=self.seed,
+            weighted=bool(weight),
+            numbers=self.learner.numbers,
+        )
+
+
+def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = () if columns is None else tuple(columns) if isinstance(columns, list | tuple) else (columns,)
+    wrong = [name for name in names if not isinstance(name, str | int | tuple)]  # pandas has numbers and tuples, too
+    if wrong:
+        raise ArgumentError(
+            f"{argument} must be names of columns; got {type(wrong[0]).__name__} {wrong[0]!r}. Pass its name, as 'x'."
+        )
+    return names  # type: ignore[return-value]
+
+
+def listed(things: Any) -> list[Any]:
+    """Return what may be nothing, one thing or several as a list."""
+    return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]
+
+
+def threads_asked_for() -> int:
+    """Return the threads that OMP_NUM_THREADS asks for on the driver, 0 where it does not."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() else 0
+
+
+def natural(name: str, value: Any) -> int:
+    """Return a number that must be 0, 1, 2, ..."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ArgumentError(f"{name} must be a whole number, 0 or more; got {value!r}.")
+    return value
+
+
+def positive(name: str, value: Any) -> int:
+    """Return a number that must be 1, 2, 3, ..."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ArgumentError(f"{name} must be a positive whole number; got {value!r}.")
+    return int(value)

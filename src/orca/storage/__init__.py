@@ -1,0 +1,1 @@
+"""Storage: what is kept in files, here and on other machines, whole or not at all."""

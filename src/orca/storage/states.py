@@ -1,0 +1,259 @@
+"""States: the one format of a training state on disk, for all frameworks: a folder of safetensors and JSON.
+
+The arrays of a state (torch tensors or numpy arrays) lie in safetensors files, named by their place in the payload:
+`weights.safetensors` has those of the models, `optimizer.safetensors` all others. `state.json` has everything else, and
+is written last. Loading runs no code from a file.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_bytes
+from safetensors.torch import load_file, save_file
+
+from orca.core.files import MARKER, filesystem, here, write
+from orca.core.learner import OutputSpec, State
+from orca.errors import ArgumentError
+
+WEIGHTS, OTHERS = "weights.safetensors", "optimizer.safetensors"
+FILES = {WEIGHTS, OTHERS, MARKER}
+_FORMAT = 2
+_NUMBERS = (bool, int, float, complex, str, bytes)
+_FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda of: np.dtype(of[0]).type(of[1]),
+    "array": lambda of: of[1].numpy().view(_dtype(of[0])),
+    "counter": Counter,
+    "ordered": OrderedDict,
+    "defaultdict": lambda of: defaultdict(_FACTORIES[of[0]], of[1]),
+    "deque": lambda of: deque(*of),
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": b64decode,
+    "complex": lambda of: complex(*of),
+}
+
+
+def save_state(state: State, path: str, framework: str) -> None:
+    """Write a state as a folder, at any path that fsspec knows, whole or not at all.
+
+    Args:
+        state: The state.
+        path: Where to.
+        framework: The framework that can read it.
+
+    Raises:
+        ArgumentError: It holds something that cannot be written as arrays and JSON, or others' files are in the folder.
+    """
+    arrays: dict[str, dict[str, torch.Tensor]] = {WEIGHTS: {}, OTHERS: {}}
+    about = {
+        "format": _FORMAT,
+        "framework": framework,
+        "epoch": state.epoch,
+        "steps": state.steps,
+        "position": _pack(state.position, arrays[OTHERS], "position"),
+        "payload": {
+            name: _pack(value, arrays[WEIGHTS if name == "models" else OTHERS], "" if name == "models" else name)
+            for name, value in state.payload.items()
+        },
+    }
+    for name, spec in (("input", state.input), ("output", state.output)):
+        about[name] = spec and (spec.heads, _pack(spec.structure, arrays[OTHERS], name))
+    contents: dict[str, Any] = {name: tensor_file(tensors) for name, tensors in arrays.items()}
+    write(path, contents | {MARKER: json.dumps(about).encode()}, FILES)
+
+
+def is_state(path: str) -> bool:
+    """Say whether a path holds what save_state writes."""
+    fs, place = filesystem(path)
+    return bool(fs.exists(f"{place}/{MARKER}"))
+
+
+def load_state(path: str, framework: str, mapped: bool = False) -> State:
+    """Read a state that save_state wrote.
+
+    Args:
+        path: Where it is.
+        framework: The framework that reads it.
+        mapped: Whether to leave the arrays in their files, and read of them what is used. What lies on another machine
+            is copied to the disk of this one.
+
+    Raises:
+        ArgumentError: There is none, it is another framework's, or it is not complete.
+    """
+    fs, place = filesystem(path)
+    if not fs.exists(place):
+        raise ArgumentError(f"there is no saved model at {path}. Check the path given to save().")
+    if not fs.exists(f"{place}/{MARKER}"):
+        raise ArgumentError(f"the folder {path} holds no saved model: there is no {MARKER} in it.")
+    with _whole(path):
+        about = json.loads(fs.cat_file(f"{place}/{MARKER}"))
+        if about["format"] != _FORMAT:
+            raise ArgumentError(f"{path} was saved in format {about['format']}. Load it with the orca that saved it.")
+        if about["framework"] != framework:
+            raise ArgumentError(
+                f"{path} holds a model of {about['framework']}, not of {framework}. Load it with the Estimator that "
+                "saved it."
+            )
+        weights, others = (load_tensors(fs, f"{place}/{name}", path, mapped) for name in (WEIGHTS, OTHERS))
+        payload = {
+            name: _unpack(value, weights if name == "models" else others) for name, value in about["payload"].items()
+        }
+        specs: dict[str, Any] = {
+            name: OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in spec[0]), _unpack(spec[1], others))
+            for name in ("input", "output")
+            if (spec := about[name])
+        }
+        return State(about["epoch"], about["steps"], payload, position=_unpack(about["position"], others), **specs)
+
+
+def load_tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[str, torch.Tensor]:
+    """Read a file of safetensors.
+
+    Args:
+        fs: Its filesystem.
+        place: Where it lies there.
+        path: The path to name in errors.
+        mapped: Whether the tensors stay in the file.
+    """
+    try:
+        if not mapped:
+            return load_bytes(fs.cat_file(place))
+        with here(fs, place) as file:
+            tensors: dict[str, torch.Tensor] = load_file(file)  # mapped: the file may lose its name
+            return tensors
+    except SafetensorError as error:
+        raise ArgumentError(f"{path} cannot be read as safetensors: {error}. Is it complete?") from error
+
+
+def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None = None) -> Callable[[str], None]:
+    """Return a function that writes tensors to a file of this machine, without another copy of them in memory."""
+
+    def write_to(file: str) -> None:
+        try:
+            save_file(_contiguous(tensors), file, about)
+        except KeyError as error:
+            raise ArgumentError(
+                f"a tensor of type {error.args[0]} cannot be written as safetensors. Save to a path that ends in .pt."
+            ) from error
+
+    return write_to
+
+
+def parts_of(value: Any) -> tuple[str, Any] | None:
+    """Return the kind of a value and what to make it of again by MAKERS; None for those that go as they are, or not."""
+    match value:
+        case np.generic():
+            plain = value.item()
+            return ("numpy", [value.dtype.str, plain]) if type(plain) in _NUMBERS else None
+        case np.ndarray():
+            return _array_parts(value)
+        case Counter():
+            return "counter", dict(value)
+        case OrderedDict():
+            return "ordered", dict(value)
+        case defaultdict():
+            name = getattr(value.default_factory, "__name__", "")
+            return ("defaultdict", [name, dict(value)]) if _FACTORIES.get(name) is value.default_factory else None
+        case deque():
+            return "deque", [list(value), value.maxlen]
+        case set() | frozenset():
+            return type(value).__name__, list(value)
+        case bytes():
+            return "bytes", b64encode(value).decode()
+        case complex():
+            return "complex", [value.real, value.imag]
+    return None
+
+
+def _array_parts(array: np.ndarray) -> tuple[str, Any] | None:
+    """Return an array as its type and a tensor of its bits; None for texts, objects and dates."""
+    kind = array.dtype
+    if kind.kind in "OSUMm" or kind.names is not None:
+        return None
+    try:
+        bits = array if kind.kind in "bifc" or kind == np.uint8 else array.view(f"i{kind.itemsize}")
+        return "array", [kind.name, torch.from_numpy(bits.copy())]
+    except (TypeError, ValueError):  # torch lacks a few types, such as long doubles
+        return None
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # bfloat16 and the like; the framework whose arrays have them brings it
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """Say of what cannot be read that it is not complete."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
+        words = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"the model in the folder {path} is not complete: {words}. Save it again.") from error
+
+
+def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors as safetensors takes them: each in one piece, and none in the memory of another (tied weights)."""
+    seen: set[int] = set()
+    packed = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        packed[name] = tensor.contiguous().clone() if place in seen else tensor.contiguous()
+        seen.add(place)
+    return packed
+
+
+def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
+    """Return a JSON-able tree; tensors move to `tensors` under the name that stands in their place."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        while name in tensors:  # keys of a dict may hold what joins names
+            name += "+"
+        tensors[name] = value
+        return {"tensor": name}
+    inside = f"{name}/" if name else ""
+    if type(value) in (list, tuple):
+        packed = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
+        return packed if type(value) is list else {"tuple": packed}
+    if type(value) is dict:
+        return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
+    parts = parts_of(value)
+    if parts is not None:
+        return {parts[0]: _pack(parts[1], tensors, name)}
+    raise ArgumentError(
+        f"a state with a {type(value).__name__} in it cannot be written as JSON. Save to a path that ends in .pt."
+    )
+
+
+def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "map":
+        return {_unpack(k, tensors): _unpack(v, tensors) for k, v in content}
+    if kind == "tuple":
+        return tuple(_unpack(content, tensors))
+    if kind not in MAKERS:
+        raise ArgumentError(f"the saved model holds a value of the kind {kind!r}. Load it with the orca that saved it.")
+    return MAKERS[kind](_unpack(content, tensors))

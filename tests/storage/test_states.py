@@ -1,0 +1,120 @@
+"""The folder of a state: what comes back, and what is said where it is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, OrderedDict, defaultdict, deque
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from orca.core.learner import OutputSpec, State  # noqa: E402
+from orca.errors import ArgumentError  # noqa: E402
+from orca.storage.states import is_state, load_state, save_state  # noqa: E402
+
+
+def loaded(payload: Any, path: Path) -> Any:
+    save_state(State(payload=payload), str(path), "some")
+    return load_state(str(path), "some").payload
+
+
+def test_arrays_of_every_type_come_back(tmp_path: Path) -> None:
+    arrays = [
+        np.arange(6, dtype="float16").reshape(2, 3),
+        np.array(1.5),
+        np.array([1.5, 2.0], ml_dtypes.bfloat16),
+        np.array([1.5, 2.0], ml_dtypes.float8_e4m3fn),
+        np.array([1, 2**16 - 1], "uint16"),
+        np.array([2**64 - 1], "uint64"),
+        np.array([True, False]),
+        np.zeros((0, 2), "int8"),
+        np.arange(6.0)[::-2],
+    ]
+    payload = loaded({"models": [arrays, []], "optimizers": []}, tmp_path / "state")
+    assert payload["models"][1] == [] == payload["optimizers"]
+    for before, after in zip(arrays, payload["models"][0], strict=True):
+        assert (before.dtype, before.shape) == (after.dtype, after.shape)
+        assert before.tobytes() == after.tobytes()
+
+
+def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
+    weights = {"w": torch.ones(2, 3, dtype=torch.bfloat16), "0/w": torch.zeros(2)}
+    rest = {
+        "optimizers": [{"state": {0: torch.arange(3)}, "betas": (0.7, float("inf")), (1, "a"): None}],
+        "callbacks": {
+            "several": [Counter("aab"), deque([1], 3), {1, 2}, b"\x00", 1j, frozenset("a"), np.float32(0.1)],
+            "count": defaultdict(int, a=1),
+            "order": OrderedDict(b=1, a=2),
+        },
+    }
+    payload = loaded({"models": [weights], **rest}, tmp_path / "state")
+    assert payload["models"][0].keys() == weights.keys()
+    assert all(torch.equal(payload["models"][0][name], weight) for name, weight in weights.items())
+    assert torch.equal(payload["optimizers"][0]["state"].pop(0), rest["optimizers"][0]["state"].pop(0))  # type: ignore[index]
+    assert {name: value for name, value in payload.items() if name != "models"} == rest
+    assert list(payload["callbacks"]["order"]) == ["b", "a"] and type(payload["callbacks"]["several"][-1]) is np.float32
+
+
+def test_names_of_arrays_that_would_be_the_same_are_kept_apart(tmp_path: Path) -> None:
+    weights = [{"0/w": torch.ones(1), "0": {"w": torch.zeros(1)}}]
+    ((first, second),) = (each.values() for each in loaded({"models": weights}, tmp_path / "state")["models"])
+    assert (first.item(), second["w"].item()) == (1.0, 0.0)
+
+
+def test_the_rest_of_a_state_comes_back(tmp_path: Path) -> None:
+    output = OutputSpec((("float32", (1,)),), ("tuple", (), (None, None)))
+    state = State(3, 17, {"models": []}, output, OutputSpec((("int64", ()),)), {"step": 5, "rows": [1, 2]})
+    path = str(tmp_path / "state")
+    assert not is_state(path)
+    save_state(State(), path, "some")
+    save_state(state, path, "some")  # in place of the other
+    assert is_state(path) and load_state(path, "some") == state
+    assert sorted(os.listdir(path)) == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+
+
+def test_arrays_may_stay_in_their_files(tmp_path: Path) -> None:
+    path = str(tmp_path / "state")
+    save_state(State(payload={"models": [{"w": torch.arange(5.0)}]}), path, "some")
+    assert torch.equal(load_state(path, "some", mapped=True).payload["models"][0]["w"], torch.arange(5.0))
+
+
+def test_what_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    for value, name in ((object(), "object"), (np.array(["a"]), "ndarray"), (lambda: 0, "function")):
+        with pytest.raises(ArgumentError, match=f"a state with a {name} in it cannot be written as JSON"):
+            save_state(State(payload={"models": [], "operator": value}), str(tmp_path / "state"), "some")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_broken_state_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+
+    def refused(words: str) -> None:
+        with pytest.raises(ArgumentError, match=words):
+            load_state(str(path), "some")
+
+    refused("there is no saved model at .*state. Check the path")
+    path.mkdir()
+    refused("holds no saved model: there is no state.json in it")
+    path.rmdir()
+    save_state(State(payload={"models": [{"w": torch.ones(30)}], "operator": {1, 2}}), str(path), "some")
+    about, weights = (path / "state.json").read_text(), (path / "weights.safetensors").read_bytes()
+    (path / "weights.safetensors").write_bytes(weights[:40])
+    refused("cannot be read as safetensors: .*Is it complete")
+    (path / "weights.safetensors").unlink()
+    refused("is not complete: FileNotFoundError.*Save it again")
+    (path / "weights.safetensors").write_bytes(weights)
+    for changed, words in (
+        (about.replace('"0/w"', '"0/v"'), "is not complete: KeyError"),
+        (about[:20], "is not complete: JSONDecodeError"),
+        (json.dumps({"format": 1}), "was saved in format 1. Load it with the orca that saved it"),
+        (about.replace('"some"', '"other"'), "holds a model of other, not of some. Load it with the Estimator that"),
+        (about.replace('"set"', '"bag"'), "holds a value of the kind 'bag'. Load it with the orca that saved it"),
+    ):
+        (path / "state.json").write_text(changed)
+        refused(words)
