@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,13 +28,12 @@ import cloudpickle
 import numpy as np
 import psutil
 
+from orca.core.array_learner import ArrayLearner
 from orca.core.engine import Job, Settings, dumps, scratch, seal
-from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
-from orca.core.metrics import Meter
-from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
+from orca.core.learner import State
+from orca.core.pulse import Pulse
 from orca.core.source import Batch, Shards
 from orca.core.telemetry import Parted, from_parting, reason_of
-from orca.core.world import World
 from orca.errors import OrcaError, WorkerFailed
 from orca.sources.arrays import Block, OpenBlocks
 
@@ -158,8 +157,8 @@ class ThreadWorld:
 
 
 @dataclass
-class LinearLearner(Learner):
-    """Learn y = x @ weight + bias by gradient descent on the squared error, in float64.
+class LinearLearner(ArrayLearner):
+    """A learner of y = x @ weight + bias by gradient descent on the squared error, in float64.
 
     Args:
         features: Columns of x.
@@ -171,84 +170,51 @@ class LinearLearner(Learner):
     rate: float = 0.1
     momentum: float = 0.0
     framework = "linear"
-    pauses = True
 
-    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
-        """Draw the weights from the seed, or take over those of a state."""
-        self.world = world
-        self.restore(state or self.initial_state(seed))
-
-    def initial_state(self, seed: int) -> State:
-        """Return the state that training begins with."""
-        weight = np.random.default_rng(seed).normal(size=self.features + 1)
-        payload = {"models": [{"weight": weight}], "optimizers": [{"velocity": np.zeros_like(weight)}]}
-        return State(payload=payload | {"schedulers": []})
+    def make(self) -> None:
+        """Draw the weights, the bias last."""
+        self.weight = self.generator.normal(size=self.features + 1)
+        self.velocity = np.zeros_like(self.weight)
 
     def build(self, state: State) -> np.ndarray:
-        """Return the weights, the bias last."""
+        """Return the weights."""
         return np.array(state.payload["models"][0]["weight"])
 
-    def restore(self, state: State) -> None:
-        """Take over weights, and velocity where there is one."""
-        self.weight = np.array(state.payload["models"][0]["weight"])
-        self.velocity = np.zeros_like(self.weight)
-        for kept in state.payload.get("optimizers", []):
-            self.velocity = np.array(kept["velocity"])
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the weights."""
+        return {"weight": self.weight}
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        """Train one epoch: gradients are sums over true rows, divided by the rows of the step."""
-        losses = Losses()
-        pulse.at(DATA)
-        for batch in batches:
-            pulse.at(FORWARD)
-            inputs, error = self._errors(batch)
-            pulse.at(BACKWARD)
-            (total,) = self.world.all_reduce([2.0 * inputs.T @ error], "sum")
-            pulse.at(OPTIMIZER)
-            self.velocity = self.momentum * self.velocity + total / batch.step_rows
-            self.weight = self.weight - self.rate * self.velocity
-            _add(losses, error, batch.rows)
-            pulse.step(epoch, losses.steps, pulse.steps, losses.last_loss_sum / max(batch.rows, 1))
-            pulse.at(DATA)
-        return losses
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take over weights."""
+        self.weight = np.array(weights["weight"])
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
-        """Feed outputs and targets of true rows to the metrics; return the sum of losses."""
-        losses = Losses()
-        for batch in batches:
-            pulse.at(EVALUATE)
-            _, error = self._errors(batch)
-            for metric in metrics:
-                metric.update(self.predict(batch.x), np.asarray(batch.y), batch.rows)
-            _add(losses, error, batch.rows)
-        return losses
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the velocity."""
+        return {"velocity": self.velocity}
 
-    def predict(self, x: Any) -> np.ndarray:
+    def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Take over a velocity."""
+        self.velocity = np.array(state["velocity"])
+
+    def outputs(self, x: Any) -> np.ndarray:
         """Return one number a row."""
         return np.asarray(x, np.float64) @ self.weight[:-1] + self.weight[-1]
 
-    def state(self) -> State:
-        """Return weights and velocity."""
-        payload = {"models": [{"weight": self.weight}], "optimizers": [{"velocity": self.velocity}], "schedulers": []}
-        return State(payload=payload, output=OutputSpec((("float64", ()),)))
+    def loss(self, outputs: Any, batch: Batch) -> tuple[float, float]:
+        """Return the sum of squared errors, and the rows."""
+        error = outputs - np.asarray(batch.y, np.float64).reshape(-1)
+        return float(error @ error), batch.rows
 
-    def leave(self) -> None:
-        """Let go of the world."""
-        self.__dict__.pop("world", None)
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, float, dict[str, np.ndarray]]:
+        """Return loss, rows and the gradient of the sum."""
+        error = self.outputs(batch.x) - np.asarray(batch.y, np.float64).reshape(-1)
+        inputs = np.column_stack([batch.x, np.ones(batch.rows)])
+        return float(error @ error), batch.rows, {"weight": 2.0 * inputs.T @ error}
 
-    def _errors(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        x = np.asarray(batch.x, np.float64)[: batch.rows]
-        error = self.predict(x) - np.asarray(batch.y, np.float64).reshape(-1)[: batch.rows]
-        return np.column_stack([x, np.ones(len(x))]), error
-
-
-def _add(losses: Losses, error: np.ndarray, rows: int) -> None:
-    losses.last_loss_sum, losses.last_mass = float(error @ error), rows
-    losses.loss_sum += losses.last_loss_sum
-    losses.trace.append((losses.last_loss_sum, rows))
-    losses.mass += rows
-    losses.rows += rows
-    losses.steps += 1
+    def apply(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Take a step."""
+        self.velocity = self.momentum * self.velocity + gradients["weight"]
+        self.weight = self.weight - self.rate * self.velocity
 
 
 def shards_of(train: Sequence[tuple[Any, Any]], valid: Sequence[tuple[Any, Any]] | None = None) -> Shards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,9 @@ from orca.core.source import Batch
 from orca.core.tree import flatten, unflatten
 from orca.core.triggers import Trigger
 from orca.core.world import World
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, LossNotFinite
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,22 @@ class Losses:
             rates=self.rates + later.rates,
             stopped=later.stopped,
         )
+
+
+def report_loss(loss: float, where: str, on_nan: str) -> None:
+    """Raise, or warn, that a loss is not finite.
+
+    Raises:
+        LossNotFinite: `on_nan` is "raise".
+    """
+    text = (
+        f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
+        "clip gradients, or pass on_nan='warn' to go on."
+    )
+    if on_nan == "raise":
+        raise LossNotFinite(text)
+    if on_nan == "warn":
+        logger.warning(text)
 
 
 @dataclass(frozen=True)

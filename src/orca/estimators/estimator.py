@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
-from orca.core.learner import Predictor
+from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.errors import ArgumentError, NotSupported
-from orca.registry import Backend, engine_class, estimator_class
+from orca.registry import Backend, backend_of, engine_class, estimator_class
+
+if TYPE_CHECKING:
+    from orca.estimators.training import TrainingEstimator
 
 _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
@@ -71,6 +74,19 @@ class Estimator:
         self.config = dict(config or {})
         self.workers_per_node = positive("workers_per_node", workers_per_node)
         self.seed = seed
+
+    @staticmethod
+    def from_learner(learner: Learner, *, backend: str | None = None, **options: Any) -> TrainingEstimator:
+        """Make an Estimator of a framework that Orca does not know: of a learner of your own.
+
+        Args:
+            learner: The learner; `orca.core.array_learner.ArrayLearner` is the shortest way to one.
+            backend: "spark", "ray" or "local"; unless given, the cluster that is up.
+            options: The arguments of `orca.estimators.training.TrainingEstimator`: metrics, workers_per_node, ...
+        """
+        from orca.estimators.training import TrainingEstimator
+
+        return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refused:

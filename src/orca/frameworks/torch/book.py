@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from orca.core.learner import Losses
-from orca.errors import LossNotFinite
-
-logger = logging.getLogger(__name__)
+from orca.core.learner import Losses, report_loss
 
 _WINDOW = 64  # steps whose losses are looked at together: one look costs as much as a step of a tiny model
 
@@ -115,20 +111,5 @@ class LossBook:
         if not len(bad) or self.on_nan == "ignore":
             return
         step = self.first_step + len(self.losses.trace) + int(bad[0]) + 1
-        refuse(values[bad[0]], f"at step {step} of epoch {self.epoch}", self.on_nan)
+        report_loss(values[bad[0]], f"at step {step} of epoch {self.epoch}", self.on_nan)
         self.on_nan = "ignore"
-
-
-def refuse(loss: float, where: str, on_nan: str) -> None:
-    """Raise, or warn, that a loss is not finite.
-
-    Raises:
-        LossNotFinite: `on_nan` is "raise".
-    """
-    text = (
-        f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
-        "clip gradients, or pass on_nan='warn' to go on."
-    )
-    if on_nan == "raise":
-        raise LossNotFinite(text)
-    logger.warning(text)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from orca.core.horovod import require
-from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
+from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State, report_loss
 from orca.core.metrics import Meter
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
@@ -24,7 +24,7 @@ from orca.core.tree import flatten, map_tree, same_form
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.batchnorm import Statistics
-from orca.frameworks.torch.book import LossBook, Part, refuse, together
+from orca.frameworks.torch.book import LossBook, Part, together
 from orca.frameworks.torch.build import (
     build_loss,
     build_models,
@@ -636,7 +636,7 @@ class TorchLearner(Learner):
         mean = numbers.pop("train_loss", np.nan)
         last = numbers.pop("last_train_loss", mean)
         if handed.rows_seen and np.isinf(mean) | np.isnan(mean) and plan.on_nan != "ignore" and "train_loss" in told:
-            refuse(mean, f"in epoch {self.epoch}", plan.on_nan)
+            report_loss(mean, f"in epoch {self.epoch}", plan.on_nan)
         kept = {name.removeprefix("train_"): value for name, value in numbers.items() if not name.startswith("last_")}
         for name in ("num_samples", "batch_count", "epoch"):
             kept.pop(name, None)

@@ -1,0 +1,195 @@
+"""ArrayLearner: a learner of any framework that can tell its gradients as numpy arrays. Owns how its replicas agree.
+
+A framework says what it knows: its model, weights, the gradients of a batch, a step of its optimizer, outputs for rows.
+Everything that is distributed comes from here: gradients are added up over the ranks and divided by what the loss is a
+mean over, so that any number of ranks, on rows dealt out in any way, takes the step that one process takes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State, report_loss
+from orca.core.metrics import Meter
+from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
+from orca.core.source import Batch
+from orca.core.tree import cut_rows
+from orca.core.world import World
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class ArrayLearner(Learner):
+    """A learner whose weights and gradients are named numpy arrays.
+
+    A subclass is a dataclass of what the user gave, which travels to the ranks, with a `framework` name and the methods
+    below. Batches that it is given hold true rows only, at least one; `batch.weights` are the rows' weights, or None.
+    `self.generator` is the generator to draw from (initial weights, dropout): in training it is a new one in each step,
+    so that a resumed fit draws what the interrupted one would have drawn.
+    """
+
+    pauses = True
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make the model and its optimizer, weights drawn from `self.generator`."""
+
+    @abstractmethod
+    def weights(self) -> Arrays:
+        """Return all weights."""
+
+    @abstractmethod
+    def set_weights(self, weights: Arrays) -> None:
+        """Take over weights that `weights` returned."""
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return what the optimizer remembers: arrays and plain values."""
+        return {}
+
+    def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Take over what `optimizer_state` returned."""
+
+    @abstractmethod
+    def outputs(self, x: Any) -> Any:
+        """Return the outputs for rows, a tree of arrays, as in an evaluation."""
+
+    @abstractmethod
+    def loss(self, outputs: Any, batch: Batch) -> tuple[float, float]:
+        """Return the sum of the rows' losses, and what to divide it by for the mean: the rows, or their weights."""
+
+    @abstractmethod
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
+        """Return what `loss` returns for a batch of training, and the gradients of the sum.
+
+        A weight without a gradient (a frozen one) is left out, the same on every rank or not.
+        """
+
+    @abstractmethod
+    def apply(self, gradients: Arrays) -> None:
+        """Take a step of the optimizer: with the gradients of the mean over all ranks' rows."""
+
+    # What the loop calls.
+
+    def initial_state(self, seed: int) -> State:
+        """Return the weights that training would begin with."""
+        self._make(seed)
+        return self._state()
+
+    def restore(self, state: State) -> None:
+        """Make the model for answering."""
+        self._make(0)
+        self.set_weights(state.payload["models"][0])
+
+    def predict(self, x: Any) -> Any:
+        """Return the outputs for a block of rows."""
+        return self.outputs(x)
+
+    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
+        """Make the model: the seed, or the state, is the same on every rank."""
+        self.world, self.seed = world, seed
+        self.sample: Any = None
+        self._make(seed)
+        if state is not None:
+            self.set_weights(state.payload["models"][0])
+            for kept in state.payload.get("optimizers", ()):
+                self.set_optimizer_state(kept)
+
+    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+        """Train an epoch, or the part of it that follows its first steps."""
+        losses, on_nan = Losses(), plan.on_nan
+        pulse.at(DATA)
+        for step, batch in enumerate(batches, first_step):
+            pulse.at(FORWARD)
+            self.generator = np.random.default_rng((self.seed, epoch, self.world.rank, step))
+            total, mass, gradients = self.loss_and_gradients(self._seen(batch)) if batch.rows else (0.0, 0.0, {})
+            pulse.at(BACKWARD)
+            step_loss, mean = self._agree(total, mass, gradients)
+            pulse.at(OPTIMIZER)
+            if mean:
+                self.apply(mean)
+            _add(losses, total, mass, batch.rows)
+            if not np.isfinite(step_loss):
+                report_loss(step_loss, f"at step {step + 1} of epoch {epoch}", on_nan)
+                on_nan = "ignore"  # said once an epoch
+            pulse.step(epoch, step + 1, pulse.steps, step_loss, pulse.rows + batch.step_rows)
+            pulse.at(DATA)
+        return losses
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+        """Feed outputs and targets of this rank's rows to the metrics; return the loss."""
+        losses = Losses()
+        pulse.at(DATA)
+        for batch in batches:
+            pulse.at(EVALUATE)
+            total, mass = 0.0, 0.0
+            if batch.rows:
+                rows = self._seen(batch)
+                outputs = self.outputs(rows.x)
+                total, mass = self.loss(outputs, rows)
+                for metric in metrics:
+                    metric.update(outputs, rows.y)
+            _add(losses, total, mass, batch.rows)
+            pulse.at(DATA)
+        return losses
+
+    def state(self) -> State:
+        """Return weights and the optimizer's state; what rows and answers look like from a rank that saw some."""
+        specs = None
+        if self.sample is not None:
+            specs = OutputSpec.of(self.sample), OutputSpec.of(self.outputs(self.sample))
+        state = self._state()
+        state.input, state.output = next(filter(None, self.world.all_gather(specs)), (None, None))
+        return state
+
+    def leave(self) -> None:
+        """Let go of the world."""
+        self.__dict__.pop("world", None)
+
+    def _make(self, seed: int) -> None:
+        self.generator = np.random.default_rng(seed)
+        self.make()
+
+    def _state(self) -> State:
+        weights = {name: np.array(value) for name, value in self.weights().items()}
+        return State(payload={"models": [weights], "optimizers": [self.optimizer_state()], "schedulers": []})
+
+    def _seen(self, batch: Batch) -> Batch:
+        """Return the true rows of a batch."""
+        cut = slice(0, batch.rows)
+        x, y = cut_rows(batch.x, cut), None if batch.y is None else cut_rows(batch.y, cut)
+        if self.sample is None:
+            self.sample = cut_rows(x, slice(0, 1))
+        return replace(batch, x=x, y=y, weights=None if batch.weights is None else batch.weights[cut])
+
+    def _agree(self, total: float, mass: float, gradients: Arrays) -> tuple[float, Arrays]:
+        """Return the mean loss of a step, and the gradients of that mean, over the rows of all ranks.
+
+        A weight that no rank has a gradient for is left out, as it is in one process.
+        """
+        weights = self.weights()
+        used = [float(name in gradients) for name in weights]
+        total, mass, *used = self.world.all_reduce([np.array([total, mass, *used])], "sum")[0].tolist()
+        names = [name for name, ranks in zip(weights, used, strict=True) if ranks]
+        if not mass or not names:
+            return total / mass if mass else 0.0, {}
+        parts = [np.ravel(gradients.get(name, np.zeros_like(weights[name]))) for name in names]
+        flat = self.world.all_reduce([np.concatenate(parts)], "sum")[0] / mass
+        pieces = np.split(flat, np.cumsum([part.size for part in parts])[:-1])
+        return total / mass, {
+            name: piece.reshape(weights[name].shape).astype(weights[name].dtype, copy=False)
+            for name, piece in zip(names, pieces, strict=True)
+        }
+
+
+def _add(losses: Losses, total: float, mass: float, rows: int) -> None:
+    losses.loss_sum += total
+    losses.mass += mass
+    losses.rows += rows
+    losses.steps += 1
+    losses.last_loss_sum, losses.last_mass = total, mass
+    losses.trace.append((total, mass))
