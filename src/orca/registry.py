@@ -88,6 +88,11 @@ def estimator_class(framework: str) -> Any:
     return _load(*ESTIMATORS[framework], need=f"a {framework} model")
 
 
+def openvino_converter() -> Any:
+    """Import the function that writes a torch or Keras model as an OpenVINO model."""
+    return _load("orca.frameworks.openvino", "convert", need="an openvino model")
+
+
 def source_of(data: Any, spec: DataSpec) -> Source:
     """Wrap data in the source that recognises it: the only place that asks what kind the data is.
 

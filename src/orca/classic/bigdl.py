@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import orca.estimators
+from orca.classic import OlderEstimator
 
 
-class Estimator(orca.estimators.Estimator):
+class Estimator(orca.estimators.Estimator, metaclass=OlderEstimator):
     """The Estimator whose predictions lose their dimensions of size 1 but the first."""
 
     defaults = {"torch": {"squeeze": True}}  # noqa: RUF012

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import orca.estimators
+from orca.classic import OlderEstimator
 
 
-class Estimator(orca.estimators.Estimator):
+class Estimator(orca.estimators.Estimator, metaclass=OlderEstimator):
     """The Estimator whose default backend is "bigdl"."""
 
     defaults = {"torch": {"backend": "bigdl"}}  # noqa: RUF012

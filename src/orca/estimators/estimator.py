@@ -12,6 +12,7 @@ from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orca.core.checkpoints import newest_run, path_of
 from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
@@ -87,6 +88,19 @@ class Estimator:
         from orca.estimators.training import TrainingEstimator
 
         return TrainingEstimator(learner, None if backend is None else backend_of(backend), **options)
+
+    @staticmethod
+    def latest_checkpoint(checkpoint_dir: str) -> str | None:
+        """Return the path of the newest checkpoint in a folder: one that a fit kept, or one of ModelCheckpoint.
+
+        Raises:
+            ArgumentError: There is none.
+        """
+        if (found := newest_run(checkpoint_dir, None)) is not None:
+            return path_of(found, prefix=None)
+        from orca.callbacks import ModelCheckpoint
+
+        return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refused:

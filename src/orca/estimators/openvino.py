@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.cluster.context import OrcaContext
 from orca.core.engine import Engine
@@ -15,10 +15,12 @@ from orca.core.learner import State
 from orca.core.source import Source
 from orca.errors import ArgumentError, DataError
 from orca.estimators.estimator import Estimator, natural
-from orca.frameworks.openvino import OpenvinoPredictor, convert
 from orca.job import PredictJob
 from orca.registry import backend_of, engine_class, source_of
 from orca.sources.arrays import ArraySource, PandasSource
+
+if TYPE_CHECKING:  # the shims import this file, and must not load OpenVINO
+    from orca.frameworks.openvino import OpenvinoPredictor
 
 DEFAULT_BATCH = 4
 _PARTS = {"x", "y", "weights"}  # of data that is no dict of inputs
@@ -39,7 +41,6 @@ _INSTEAD = {
     "save_checkpoint": _COPY,
     "to_openvino": _COPY,
     "load_orca_checkpoint": _LOAD,
-    "latest_checkpoint": _LOAD,
     "set_tensorboard": _TRAIN,
     "get_train_summary": _TRAIN,
     "get_validation_summary": _TRAIN,
@@ -59,7 +60,6 @@ class OpenvinoEstimator(Estimator):
     """
 
     learner: OpenvinoPredictor
-    convert = staticmethod(convert)
     refused: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
 
     def __init__(self, learner: OpenvinoPredictor, state: State, backend: str | None = None) -> None:
@@ -143,6 +143,8 @@ class OpenvinoEstimator(Estimator):
 
 
 def _read(model_path: str, batch_size: int) -> tuple[OpenvinoPredictor, State]:
+    from orca.frameworks.openvino import OpenvinoPredictor
+
     return OpenvinoPredictor.of(str(model_path), natural("batch_size", batch_size))
 
 

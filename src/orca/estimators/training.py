@@ -25,7 +25,7 @@ from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerS
 from orca.estimators.estimator import Estimator, listed, natural, positive
 from orca.history import RunHistory
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
-from orca.registry import Backend, estimator_class, source_of
+from orca.registry import Backend, openvino_converter, source_of
 from orca.summary import Summaries
 
 if TYPE_CHECKING:
@@ -500,19 +500,6 @@ class TrainingEstimator(Estimator):
         self._state = self._read(path_of(folder, version, prefix)).settled()
         return self
 
-    @staticmethod
-    def latest_checkpoint(checkpoint_dir: str) -> str | None:
-        """Return the path of the newest checkpoint in a folder: one that a fit kept, or one of ModelCheckpoint.
-
-        Raises:
-            ArgumentError: There is none.
-        """
-        if (found := newest_run(checkpoint_dir, None)) is not None:
-            return path_of(found, prefix=None)
-        from orca.callbacks import ModelCheckpoint
-
-        return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))
-
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
         """Write what each fit from now on gives for TensorBoard, under log_dir/app_name."""
         self._summaries = Summaries(log_dir, app_name)
@@ -543,8 +530,7 @@ class TrainingEstimator(Estimator):
         if sample is None and state.input is None:
             raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
         row = sample if sample is not None or state.input is None else state.input.example()
-        written: str = estimator_class("openvino").convert(self.get_model(), row, path)
-        return written
+        return str(openvino_converter()(self.get_model(), row, path))
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""
