@@ -23,6 +23,7 @@ pytest.importorskip("requests")
 from orca.core import files
 from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.files import filesystem
+from orca.core.hdfs import Cluster
 from orca.core.webhdfs import HdfsFileSystem
 from orca.errors import ArgumentError, OrcaError
 
@@ -72,7 +73,7 @@ def serving(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[st
 
 
 def connect(*addresses: str) -> HdfsFileSystem:
-    return HdfsFileSystem(f"hdfs://test-{uuid.uuid4().hex}", addresses, "ann", False, "From the test.")
+    return HdfsFileSystem(Cluster(f"hdfs://test-{uuid.uuid4().hex}", addresses, "ann", False, "From the test."))
 
 
 @contextmanager
