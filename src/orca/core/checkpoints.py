@@ -15,7 +15,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
-from orca.core.files import MARKER, clear_leftovers, filesystem, remove
+from orca.core.files import MARKER, clear_leftovers, filesystem, name_of, remove
 from orca.core.learner import State
 from orca.core.pulse import waiting_for_storage
 from orca.errors import ArgumentError, OrcaError
@@ -215,7 +215,7 @@ class Keeper:
 
 def _runs(folder: str) -> list[str]:
     """Return the names of the folders in a folder."""
-    return [_name(entry) for entry in _listing(folder)[1] if entry["type"] == "directory"]
+    return [name_of(entry["name"]) for entry in _listing(folder)[1] if entry["type"] == "directory"]
 
 
 def _number(name: str) -> int:
@@ -240,7 +240,7 @@ def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, boo
     # Any prefix has no dots: rotated logs and TensorBoard's events have.
     pattern = re.compile(rf"({r'[^.]+' if prefix is None else re.escape(prefix)})\.{_NUMBER}")
     fs, listing = _listing(folder)
-    named = ((pattern.fullmatch(_name(entry)), entry) for entry in listing)
+    named = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)
     return [(match[1], int(match[2]), _complete(fs, entry)) for match, entry in named if match]
 
 
@@ -257,7 +257,3 @@ def _listing(folder: str) -> tuple[Any, list[dict[str, Any]]]:
 
 def _inside(folder: str, name: str) -> str:
     return f"{folder}{name}" if not folder or folder.endswith("/") else f"{folder}/{name}"
-
-
-def _name(entry: dict[str, Any]) -> str:
-    return str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]

@@ -120,7 +120,7 @@ def refuse_foreign(
     fs, place = _at(path)
     if not fs.isdir(place):
         return
-    foreign = sorted(set(map(_name_of, fs.ls(place, detail=False))) - set(known or ()))
+    foreign = sorted(set(map(name_of, fs.ls(place, detail=False))) - set(known or ()))
     if foreign or known is None:
         raise ArgumentError(
             f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
@@ -187,7 +187,7 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
         mine: Says by the name that was to be written whether no one else is writing it now.
     """
     fs, place = _at(folder)
-    for name in map(_name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
+    for name in map(name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
         left = _LEFTOVER.fullmatch(name)
         if left is None or not mine(left["name"]):
             continue
@@ -197,24 +197,24 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
             fs.rm(f"{place}/{name}", recursive=True)
 
 
-def protocols(fs: Any) -> set[str]:
-    """Return the names of a file system of fsspec."""
-    return set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+def name_of(place: str) -> str:
+    """Return the last part of a path."""
+    return place.rstrip("/").rsplit("/", 1)[-1]
 
 
 def is_local(fs: Any) -> bool:
     """Say whether a file system of fsspec is this machine's."""
-    return bool(protocols(fs) & {"file", "local"})
+    return bool(_protocols(fs) & {"file", "local"})
 
 
 def renames(fs: Any) -> bool:
     """Say whether a file system shows what is being written, and can rename it."""
-    return is_local(fs) or bool(protocols(fs) & _RENAMING)
+    return is_local(fs) or bool(_protocols(fs) & _RENAMING)
 
 
 def replaces(fs: Any) -> bool:
     """Say whether a file system puts a file in the place of another by renaming it, at once."""
-    return is_local(fs) or "hdfs" in protocols(fs)
+    return is_local(fs) or "hdfs" in _protocols(fs)
 
 
 def move(fs: Any, source: str, target: str) -> None:
@@ -283,5 +283,5 @@ def _at(path: str) -> tuple[Any, str]:
     return fs, place.rstrip("/") or place
 
 
-def _name_of(place: str) -> str:
-    return place.rstrip("/").rsplit("/", 1)[-1]
+def _protocols(fs: Any) -> set[str]:
+    return set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))

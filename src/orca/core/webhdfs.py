@@ -76,18 +76,19 @@ class HdfsFileSystem(WebHDFS):
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return the properties of a file or folder."""
-        place = self._strip_protocol(path)
-        return _described(self._call("GETFILESTATUS", path=place).json()["FileStatus"], place)
+        return dict(super().info(self._strip_protocol(path)))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """Return the entries of a folder, by name; of a file, the file."""
-        place = self._strip_protocol(path)
-        entries = [
-            _described(status, f"{place.rstrip('/')}/{status['pathSuffix']}" if status["pathSuffix"] else place)
-            for status in self._call("LISTSTATUS", path=place).json()["FileStatuses"]["FileStatus"]
-        ]
-        entries.sort(key=lambda entry: str(entry["name"]))
+        entries = super().ls(self._strip_protocol(path), detail=True)
+        for entry in entries:
+            entry["name"] = entry["name"].rstrip("/")  # fsspec lists a file as what is in it
         return entries if detail else [entry["name"] for entry in entries]
+
+    @staticmethod
+    def _process_info(info: dict[str, Any]) -> dict[str, Any]:
+        info["mtime"] = info["modificationTime"] / 1000
+        return dict(WebHDFS._process_info(info))
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Say whether there is something; a failure to ask is no answer."""
@@ -442,12 +443,6 @@ class _Upload(io.BufferedRandom):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.failed = kind is not None
         self.close()
-
-
-def _described(status: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a status of HDFS as fsspec writes it."""
-    about = {"name": place, "type": status["type"].lower(), "size": status["length"]}
-    return {**status, **about, "mtime": status["modificationTime"] / 1000}
 
 
 def _never_sent(error: BaseException) -> bool:

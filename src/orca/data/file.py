@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from orca.core.files import filesystem, is_leftover, is_local, move, protocols, remove, renames, replaces, replacing
+from orca.core.files import filesystem, is_leftover, is_local, move, name_of, remove, renames, replaces, replacing
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
 Path = str | os.PathLike[str]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _THREADS = 8
+_THREAD_SAFE = ("memory", ("hdfs",))  # protocols that threads may share, besides this machine and asynchronous ones
 logger = logging.getLogger(__name__)
 
 
@@ -119,7 +120,7 @@ def listdir(path: Path) -> list[str]:
     """
     fs, place = filesystem(path)
     _require("folder", fs, place, path)
-    return sorted(map(_name, fs.ls(place, detail=False)))
+    return sorted(map(name_of, fs.ls(place, detail=False)))
 
 
 def makedirs(path: Path) -> None:
@@ -284,11 +285,11 @@ def get_remote_files_with_prefix_to_local(remote_path_prefix: Path, local_dir: P
     folder = fs._parent(place)
     entries = fs.ls(folder, detail=True) if fs.isdir(folder) else []
     paths = [str(entry["name"]) for entry in entries if entry["type"] != "directory"]
-    sources = {_name(path): path for path in paths if path.startswith(place) and not is_leftover(_name(path))}
+    sources = {name_of(path): path for path in paths if path.startswith(place) and not is_leftover(name_of(path))}
     if not sources:
         raise ArgumentError(f"no file begins with {remote_path_prefix}. Check the path.")
     folder = _copy_files(fs, fs.get_file, sources, (), _local(local_dir), over_write)
-    return os.path.join(folder, _name(place))
+    return os.path.join(folder, name_of(place))
 
 
 # Functions that know this machine's files only
@@ -334,7 +335,7 @@ def _rerouted(function: _Function, position: int, saves: bool) -> _Function:
             return function(*given.args, **given.kwargs)
         options = {**given.arguments, **given.arguments.get("kwargs", {})}
         with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-            copy = given.arguments[name] = os.path.join(folder, _name(place))
+            copy = given.arguments[name] = os.path.join(folder, name_of(place))
             if not saves:
                 _fetch(fs, place, path, copy)
             result = function(*given.args, **given.kwargs)
@@ -367,7 +368,7 @@ def _copy_file(
     """Copy a file to a path, or into the folder that is there."""
     fs, place = filesystem(path)
     if fs.isdir(place):
-        place = f"{place.rstrip('/')}/{_name(source)}"
+        place = f"{place.rstrip('/')}/{name_of(source)}"
     _refuse(fs, place, path, over_write)
     fs.makedirs(fs._parent(place), exist_ok=True)
     with replacing(fs, place) as draft:
@@ -400,7 +401,8 @@ def _copy_files(
     try:
         for folder in folders:
             fs.makedirs(f"{draft}/{folder}".rstrip("/"), exist_ok=True)
-        with ThreadPoolExecutor(_THREADS if _parallel(remote) else 1, thread_name_prefix="orca-files") as threads:
+        parallel = remote.async_impl or is_local(remote) or remote.protocol in _THREAD_SAFE
+        with ThreadPoolExecutor(_THREADS if parallel else 1, thread_name_prefix="orca-files") as threads:
             list(threads.map(lambda name: copy(sources[name], f"{draft}/{name}"), sources))
         if draft != place and merged:
             _merge(fs, draft, place, folders[1:], sources)
@@ -419,11 +421,6 @@ def _merge(fs: Any, draft: str, place: str, folders: Collection[str], names: Col
         if not replaces(fs) and fs.exists(f"{place}/{name}"):
             fs.rm_file(f"{place}/{name}")
         move(fs, f"{draft}/{name}", f"{place}/{name}")
-
-
-def _parallel(fs: Any) -> bool:
-    """Say whether several threads may use a file system at once."""
-    return bool(fs.async_impl or is_local(fs) or {"hdfs", "memory"} & protocols(fs))
 
 
 # Checks
@@ -512,7 +509,3 @@ def _local(path: Path) -> str:
             raise ArgumentError(f"{text} is to be a path of this machine. The other argument is the remote one.")
         return text
     return str(filesystem(text)[1])
-
-
-def _name(place: str) -> str:
-    return place.rstrip("/").rsplit("/", 1)[-1]
