@@ -225,11 +225,13 @@ def test_a_failed_write_does_not_hide_the_error_of_the_training(folder: str, cap
     assert "orca.1 could not be written: OSError: No space left" in caplog.text
 
 
-def test_half_written_checkpoints_are_not_listed_and_drafts_are_cleaned(folder: str) -> None:
+def test_half_written_and_half_removed_checkpoints_are_not_listed_and_are_cleaned(folder: str) -> None:
     fs, place = fsspec.core.url_to_fs(folder)
     with Keeper(folder, write) as keeper:
         keeper.keep(state(3))
-    for name in ("orca.9/weights", "orca.8.draft-01234567/state.json", "other.8.draft-01234567/state.json"):
+    for name in (
+        "orca.9/weights", "orca.2/weights", "orca.8.draft-01234567/state.json", "other.8.draft-01234567/state.json",
+    ):  # fmt: skip
         fs.makedirs(os.path.dirname(f"{place}/{name}"), exist_ok=True)
         fs.pipe_file(f"{place}/{name}", b"")
     for name in ("orca.07", "orca.x", "orca.5.pt", "my.orca.4", "events.out.tfevents.1.host.0"):
@@ -237,8 +239,11 @@ def test_half_written_checkpoints_are_not_listed_and_drafts_are_cleaned(folder: 
     assert versions(folder) == versions(folder, None) == [3]
     assert path_of(folder, prefix=None) == f"{folder}/orca.3"
     with Keeper(folder, write) as keeper:
+        keeper.keep(state(1), name="last.ckpt")
+        assert "orca.2" in names(folder)  # where names are chosen, folders may be others'
         keeper.keep(state(9))
     assert versions(folder) == [3, 9]  # the half-written one was made again
+    assert "orca.2" not in names(folder)
     assert [name for name in names(folder) if ".draft-" in name] == ["other.8.draft-01234567"]  # another's, perhaps
 
 

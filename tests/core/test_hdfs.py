@@ -49,7 +49,6 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             mine = {key: value for key, value in settings.items() if key.startswith(("fs.", "hadoop.")) is core}
             entries = (f"<property><name>{key}</name><value>{value}</value></property>" for key, value in mine.items())
             (folder / file).write_text(f"<configuration>{''.join(entries)}</configuration>")
-        hdfs._read.cache_clear()  # two versions within the clock's tick
         monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
         return folder
 
@@ -121,7 +120,6 @@ def test_broken_settings_are_named_and_end_no_run_that_needs_none(
 ) -> None:
     file = configure(HA) / "hdfs-site.xml"
     file.write_text("<configuration><property>")
-    hdfs._read.cache_clear()
     with pytest.raises(ArgumentError, match="hdfs-site.xml cannot be read: .* Check HADOOP_CONF_DIR"):
         hdfs.locate("hdfs:///a")
     assert hdfs.environment() == {}

@@ -23,6 +23,7 @@ pytest.importorskip("requests")
 from orca.core import files
 from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.files import filesystem
+from orca.core.hdfs import Cluster
 from orca.core.webhdfs import HdfsFileSystem
 from orca.errors import ArgumentError, OrcaError
 
@@ -72,7 +73,7 @@ def serving(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[st
 
 
 def connect(*addresses: str) -> HdfsFileSystem:
-    return HdfsFileSystem(f"hdfs://test-{uuid.uuid4().hex}", addresses, "ann", False, "From the test.")
+    return HdfsFileSystem(Cluster(f"hdfs://test-{uuid.uuid4().hex}", addresses, "ann", False, "From the test."))
 
 
 @contextmanager
@@ -219,6 +220,14 @@ def test_a_rename_whose_answer_is_lost_is_not_done_twice() -> None:
     assert asked.count("RENAME") == 1
 
 
+def test_files_are_opened_to_read_write_or_append_outside_transactions() -> None:
+    fs = connect(closed())
+    with pytest.raises(ArgumentError, match="opened to read, write or append.*got 'r\\+b'"):
+        fs.open("/a", "r+b")
+    with fs.transaction, pytest.raises(ArgumentError, match="opened to read, write or append.*got a transaction"):
+        fs.open("/a", "wb")
+
+
 # On a real HDFS
 
 
@@ -281,8 +290,6 @@ def test_open_files_are_sent_when_they_are_closed_and_not_when_they_failed(home:
     assert fs.ls(root, detail=False) == [f"{root}/new", f"{root}/text"]
     with pytest.raises(FileExistsError), fs.open(f"{root}/new", "xb") as file:
         file.write(b"1")
-    with pytest.raises(ArgumentError, match="opened to read, write or append.*got 'r\\+b'"):
-        fs.open(f"{root}/new", "r+b")
 
 
 @pytest.mark.yarn

@@ -1,6 +1,7 @@
-"""Checkpoints: the versions of a training state in a folder. Owns their names, how many stay, and writing them aside.
+"""Checkpoints: the versions of a training state in a folder. Owns their names, how many stay, and background writing.
 
-A version is `<folder>/<prefix>.<steps>`: a file, or a folder with its marker (see core/files.py) in it.
+A version is `<folder>/<prefix>.<steps>`: a file, or a folder that is complete when its marker (see core/files.py) is in
+it, on every storage.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
-from orca.core.files import MARKER, clear_leftovers, filesystem, remove
+from orca.core.files import MARKER, clear_leftovers, filesystem, name_of, remove
 from orca.core.learner import State
 from orca.core.pulse import waiting_for_storage
 from orca.errors import ArgumentError, OrcaError
@@ -35,7 +36,7 @@ def versions(folder: str, prefix: str | None = PREFIX) -> list[int]:
     Raises:
         ArgumentError: The prefix is None, and there are several.
     """
-    return _found(folder, prefix)[1]
+    return _named(folder, prefix)[1]
 
 
 def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX) -> str:
@@ -49,12 +50,12 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     Raises:
         ArgumentError: There is no such folder or checkpoint, or the prefix is None and there are several.
     """
-    name, numbers = _found(folder, prefix)
+    name, numbers = _named(folder, prefix)
     if not numbers:
         fs, place = filesystem(folder)
         if not fs.exists(place):
             raise ArgumentError(f"there are no checkpoints: the folder {folder} does not exist. Check the path.")
-        others = sorted({found for found, _ in _entries(folder, r"[^.]+")})
+        others = sorted({other for other, _, complete in _entries(folder) if complete})
         hint = f" There are some with the prefix {', '.join(map(repr, others))}." if others else ""
         raise ArgumentError(
             f"the folder {folder} holds no complete checkpoint{f' {name}.<steps>' if name else ''}.{hint} "
@@ -74,7 +75,7 @@ def new_run(folder: str) -> str:
     The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
     make a folder, or a file, for just one of two that ask for it.
     """
-    number = 1 + max((_age(name)[0] for name in _runs(folder)), default=0)
+    number = 1 + max(map(_number, _runs(folder)), default=0)
     path = _inside(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
     fs, place = filesystem(path)
     with suppress(OSError):  # only the workers may be allowed to write there
@@ -88,15 +89,17 @@ def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
     """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without."""
     if versions(folder, prefix):
         return folder
-    runs = (_inside(folder, name) for name in sorted(_runs(folder), key=_age, reverse=True))
+    # Folders of older releases have no number: they come first, by the time in their name.
+    names = sorted(_runs(folder), key=lambda name: (_number(name), name), reverse=True)
+    runs = (_inside(folder, name) for name in names)
     return next((run for run in runs if versions(run, prefix)), None)
 
 
 class Keeper:
-    """Write states to a folder while training goes on: on rank 0, called from one thread.
+    """The writer of states to a folder, in the background while training goes on: on rank 0, called from one thread.
 
-    What a killed Keeper left half-written is never listed, and the next one removes it. A folder has one Keeper of a
-    prefix at a time.
+    A version that a killed Keeper left half-written or half-removed is never listed, and the next one removes it. A
+    folder has one Keeper of a prefix at a time.
 
     Args:
         folder: Any path that fsspec knows; it is made.
@@ -117,6 +120,7 @@ class Keeper:
             raise ArgumentError(f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.")
         self.folder, self.write, self.prefix, self.limit = folder, write, prefix, keep
         self._thread: Thread | None = None
+        self._clean = False
         self._failure: tuple[str, BaseException] | None = None
 
     def __enter__(self) -> Keeper:
@@ -179,7 +183,7 @@ class Keeper:
     def _run(self, state: State, name: str, version: int | None) -> None:
         path = _inside(self.folder, name)
         try:
-            self._clear(name)
+            self._clear(name, version)
             self.write(state, path)
         except BaseException as error:  # anything: it is for the caller's thread
             self._failure = (path, error)
@@ -187,9 +191,16 @@ class Keeper:
         if version is not None and self.limit is not None:
             self._forget(version)
 
-    def _clear(self, name: str) -> None:
+    def _clear(self, name: str, version: int | None) -> None:
+        """Remove the remains of killed writes and removals."""
         ours = re.compile(rf"{re.escape(self.prefix)}\.{_NUMBER}|{re.escape(name)}")
         clear_leftovers(self.folder, lambda left: ours.fullmatch(left) is not None)
+        if version is None or self._clean:  # in a folder for files of any name there may be others' folders
+            return
+        for prefix, number, complete in _entries(self.folder, self.prefix):
+            if not complete:
+                remove(_inside(self.folder, f"{prefix}.{number}"))
+        self._clean = True
 
     def _forget(self, newest: int) -> None:
         """Remove all but the newest versions. The one just written stays, even where an older run went further."""
@@ -204,37 +215,33 @@ class Keeper:
 
 def _runs(folder: str) -> list[str]:
     """Return the names of the folders in a folder."""
-    fs, place = filesystem(folder)
-    fs.invalidate_cache(place)  # others write to it
-    return [_name(e) for e in fs.ls(place, detail=True) if e["type"] == "directory"] if fs.isdir(place) else []
+    return [name_of(entry["name"]) for entry in _listing(folder)[1] if entry["type"] == "directory"]
 
 
-def _age(name: str) -> tuple[int, str]:
-    """Return what the folders of fits are ordered by: their number; those of older releases come first, by time."""
+def _number(name: str) -> int:
     match = _RUN.fullmatch(name)
-    return (int(match[1]) if match else 0), name
+    return int(match[1]) if match else 0
 
 
-def _found(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
+def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
     """Return the prefix and the numbers of complete checkpoints, in order."""
-    # Any prefix has no dots: rotated logs and TensorBoard's events have.
-    found = _entries(folder, r"[^.]+" if prefix is None else re.escape(prefix))
-    prefixes = sorted({name for name, _ in found})
+    entries = [(name, number) for name, number, complete in _entries(folder, prefix) if complete]
+    prefixes = sorted({name for name, _ in entries})
     if len(prefixes) > 1:
         raise ArgumentError(
             f"the folder {folder} holds checkpoints of several prefixes: {', '.join(map(repr, prefixes))}. "
             "Pass the prefix of those you mean."
         )
-    return (prefixes[0] if prefixes else prefix), sorted(number for _, number in found)
+    return (prefixes[0] if prefixes else prefix), sorted(number for _, number in entries)
 
 
-def _entries(folder: str, prefix: str) -> list[tuple[str, int]]:
-    fs, place = filesystem(folder)
-    fs.invalidate_cache(place)  # others write to it
-    if not fs.isdir(place):
-        return []
-    named = ((re.fullmatch(rf"({prefix})\.{_NUMBER}", _name(entry)), entry) for entry in fs.ls(place, detail=True))
-    return [(match[1], int(match[2])) for match, entry in named if match and _complete(fs, entry)]
+def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, bool]]:
+    """Return prefix, number and completeness of what has the name of a checkpoint."""
+    # Any prefix has no dots: rotated logs and TensorBoard's events have.
+    pattern = re.compile(rf"({r'[^.]+' if prefix is None else re.escape(prefix)})\.{_NUMBER}")
+    fs, listing = _listing(folder)
+    named = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)
+    return [(match[1], int(match[2]), _complete(fs, entry)) for match, entry in named if match]
 
 
 def _complete(fs: Any, entry: dict[str, Any]) -> bool:
@@ -242,9 +249,11 @@ def _complete(fs: Any, entry: dict[str, Any]) -> bool:
     return entry["type"] == "file" or bool(fs.isfile(place) or fs.exists(f"{place}/{MARKER}"))
 
 
+def _listing(folder: str) -> tuple[Any, list[dict[str, Any]]]:
+    fs, place = filesystem(folder)
+    fs.invalidate_cache(place)  # others write to it
+    return fs, fs.ls(place, detail=True) if fs.isdir(place) else []
+
+
 def _inside(folder: str, name: str) -> str:
     return f"{folder}{name}" if not folder or folder.endswith("/") else f"{folder}/{name}"
-
-
-def _name(entry: dict[str, Any]) -> str:
-    return str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]

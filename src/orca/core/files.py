@@ -1,10 +1,10 @@
-"""Files: what file system a path is on, and how results reach it, whole or not at all. Owns drafts and markers.
+"""Files: the file system of a path, and how results reach it, whole or not at all. Owns drafts and markers.
 
 Paths are any that fsspec knows; those of HDFS are opened by core/hdfs.py.
 
-Where a file system can rename, a draft is written beside the path and takes its place. An object store cannot rename a
-folder, but shows a file only when it is complete: there a folder counts from the moment its marker is in it, which is
-written last and removed first.
+A folder is complete when its marker is in it, which is written last and removed first. Where a file system shows a file
+while it is written, and can rename, a draft is written beside the path and takes its place. An object store cannot
+rename, but shows a file only when it is complete.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -26,6 +27,8 @@ MARKER = "state.json"
 # File systems that show a file while it is written, and can rename, besides this machine's own.
 _RENAMING = {"hdfs", "arrow_hdfs", "viewfs", "sftp", "ssh", "smb", "ftp"}
 _MOUNT = "/dbfs"
+# Bytes, a file of this machine, or a function that writes it to the path of a file of this machine.
+Content = bytes | Path | Callable[[str], None]
 _LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<kind>draft|old)-[0-9a-f]{8}")
 
 
@@ -67,36 +70,38 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
         ) from error
 
 
-def write(
-    path: str,
-    files: Mapping[str, bytes | Callable[[str], None]],
-    known: Collection[str] | None,
-    marker: str = MARKER,
-) -> None:
+def write(path: str, files: Mapping[str, Content], known: Collection[str] | None, marker: str = MARKER) -> None:
     """Write a folder of these files, or one file (a single entry named ""): whole or not at all.
 
     Args:
         path: Any path that fsspec knows; its folders are made.
-        files: Contents by name, or functions that write them to the path of a file of this machine.
+        files: Contents by name.
         known: What a folder may hold that is replaced; None replaces no folder.
-        marker: The file without which such a folder is nothing.
+        marker: The file without which such a folder is incomplete.
 
     Raises:
         ArgumentError: There is a folder that holds other things.
     """
     refuse_foreign(path, known)
-    writers = {name: _making(data) if callable(data) else _piping(data) for name, data in files.items()}
-    _fill(path, writers, marker)
+    fs, place = _at(path)
+    with replacing(fs, place) as target:
+        if fs.exists(target) and ("" not in files or fs.isdir(target)):  # on an object store: nothing old may stay
+            _remove(fs, target, marker)
+        try:
+            for name in sorted(files, key=lambda name: name == marker):
+                _store(fs, f"{target}/{name}" if name else target, files[name])
+        except BaseException:
+            if "" not in files:  # a file appears when it is complete, as before
+                with suppress(Exception):  # the first error is the one to tell
+                    _remove(fs, target, marker)
+            raise
 
 
 def put(source: str, path: str, known: Collection[str] | None, marker: str = MARKER) -> None:
     """Copy a file or folder of this machine to a path: whole or not at all. The arguments are those of `write`."""
-    refuse_foreign(path, known)
-    if os.path.isdir(source):
-        found = [os.path.join(at, name) for at, _, names in os.walk(source) for name in names]
-        _fill(path, {os.path.relpath(file, source): _putting(file) for file in sorted(found)}, marker)
-    else:
-        _fill(path, {"": _putting(source)}, marker)
+    root = Path(source)
+    inside = {str(file.relative_to(root)): file for file in sorted(root.rglob("*")) if file.is_file()}
+    write(path, inside if root.is_dir() else {"": root}, known, marker)
 
 
 def refuse_foreign(
@@ -115,7 +120,7 @@ def refuse_foreign(
     fs, place = _at(path)
     if not fs.isdir(place):
         return
-    foreign = sorted(set(map(_name_of, fs.ls(place, detail=False))) - set(known or ()))
+    foreign = sorted(set(map(name_of, fs.ls(place, detail=False))) - set(known or ()))
     if foreign or known is None:
         raise ArgumentError(
             f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
@@ -136,13 +141,14 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
     try:
         yield draft
         if is_local(fs):
-            _sync(draft)
+            for written in (Path(draft), *Path(draft).rglob("*")):
+                _sync(written)
         # A file of this machine, or of HDFS, is replaced at once. All else makes room first.
         if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not replaces(fs))):
             move(fs, place, old)
         move(fs, draft, place)
         if is_local(fs):
-            _sync_folder(os.path.dirname(place))
+            _sync(os.path.dirname(place))
     except BaseException:
         if fs.exists(old) and not fs.exists(place):
             move(fs, old, place)
@@ -159,20 +165,14 @@ def here(fs: Any, place: str) -> Iterator[str]:
     if is_local(fs):
         yield place
         return
-    with _scratch() as file:
-        fs.get_file(place, file)
-        yield file
+    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+        fs.get_file(place, f"{folder}/file")
+        yield f"{folder}/file"
 
 
 def remove(path: str, marker: str = MARKER) -> None:
     """Remove a file or folder so that it never looks complete while half of it is gone."""
-    fs, place = _at(path)
-    if renames(fs):
-        draft = f"{place}.draft-{uuid.uuid4().hex[:8]}"
-        move(fs, place, draft)
-        fs.rm(draft, recursive=True)
-    else:
-        _withdraw(fs, place, marker)
+    _remove(*_at(path), marker)
 
 
 def is_leftover(name: str) -> bool:
@@ -187,7 +187,7 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
         mine: Says by the name that was to be written whether no one else is writing it now.
     """
     fs, place = _at(folder)
-    for name in map(_name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
+    for name in map(name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
         left = _LEFTOVER.fullmatch(name)
         if left is None or not mine(left["name"]):
             continue
@@ -195,6 +195,11 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
             move(fs, f"{place}/{name}", f"{place}/{left['name']}")
         else:
             fs.rm(f"{place}/{name}", recursive=True)
+
+
+def name_of(place: str) -> str:
+    """Return the last part of a path."""
+    return place.rstrip("/").rsplit("/", 1)[-1]
 
 
 def is_local(fs: Any) -> bool:
@@ -240,88 +245,42 @@ def _databricks(path: str) -> tuple[Any, str]:
     return fsspec.filesystem("dbfs", instance=host.split("://")[-1].strip("/"), token=token), place
 
 
-def _fill(path: str, writers: Mapping[str, Callable[[Any, str], None]], marker: str) -> None:
-    fs, place = _at(path)
-    with replacing(fs, place) as target:
-        if fs.exists(target) and ("" not in writers or fs.isdir(target)):  # where none can be renamed: none may stay
-            _withdraw(fs, target, marker)
-        try:
-            for name in sorted(writers, key=lambda name: name == marker):
-                spot = f"{target}/{name}" if name else target
-                fs.makedirs(os.path.dirname(spot), exist_ok=True)
-                writers[name](fs, spot)
-        except BaseException:
-            if "" not in writers:  # a file is there when it is complete, as before
-                with suppress(Exception):  # the first error is the one to tell
-                    _withdraw(fs, target, marker)
-            raise
+def _store(fs: Any, spot: str, content: Content) -> None:
+    fs.makedirs(os.path.dirname(spot), exist_ok=True)
+    if isinstance(content, bytes):
+        fs.pipe_file(spot, content)
+    elif isinstance(content, Path):
+        fs.put_file(str(content), spot)
+    elif is_local(fs):
+        content(spot)
+    else:
+        with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+            content(f"{folder}/file")
+            fs.put_file(f"{folder}/file", spot)
 
 
-def _piping(data: bytes) -> Callable[[Any, str], None]:
-    return lambda fs, spot: fs.pipe_file(spot, data)
-
-
-def _making(make: Callable[[str], None]) -> Callable[[Any, str], None]:
-    def to_spot(fs: Any, spot: str) -> None:
-        if is_local(fs):
-            make(spot)
-            return
-        with _scratch() as file:
-            make(file)
-            fs.put_file(file, spot)
-
-    return to_spot
-
-
-@contextmanager
-def _scratch() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-        yield os.path.join(folder, "file")
-
-
-def _putting(source: str) -> Callable[[Any, str], None]:
-    return lambda fs, spot: fs.put_file(source, spot)
-
-
-def _withdraw(fs: Any, place: str, marker: str) -> None:
+def _remove(fs: Any, place: str, marker: str) -> None:
     if fs.exists(f"{place}/{marker}"):
         fs.rm_file(f"{place}/{marker}")
     if fs.exists(place):  # an object store's folder goes with its last file
         fs.rm(place, recursive=True)
 
 
-def _sync(place: str) -> None:
-    """Bring a file, or a folder's files, to the disk: a rename may get there before what it names."""
-    if os.path.isdir(place):
-        for at, _, names in os.walk(place):
-            for name in names:
-                _sync_file(os.path.join(at, name))
-            _sync_folder(at)
-    else:
-        _sync_file(place)
-
-
-def _sync_file(place: str) -> None:
-    with open(place, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(place: str) -> None:
-    with suppress(OSError):  # not every system opens folders
-        handle = os.open(place or ".", os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _sync(place: str | Path) -> None:
+    """Bring a file or a folder's list of files to the disk: a rename may get there before what it names."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not os.path.isdir(place):  # not every file system does it for folders
+            raise
+    finally:
+        os.close(handle)
 
 
 def _at(path: str) -> tuple[Any, str]:
     fs, place = filesystem(path)
     return fs, place.rstrip("/") or place
-
-
-def _name_of(place: str) -> str:
-    return place.rstrip("/").rsplit("/", 1)[-1]
 
 
 def _protocols(fs: Any) -> set[str]:

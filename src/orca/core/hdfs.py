@@ -1,13 +1,12 @@
-"""HDFS: where its NameNodes answer over HTTP, and as whom to ask. Owns what of Hadoop's settings is read and sent.
+"""HDFS: where its NameNodes answer over HTTP, and as whom to ask. Owns which settings of Hadoop are read and sent.
 
-Nothing here talks to anyone: core/webhdfs.py does. Workers need no settings of Hadoop's: the driver's addresses travel
+Nothing here opens a connection: core/webhdfs.py does. Workers need no settings of Hadoop: the driver's addresses travel
 to them in one environment variable, which holds names and addresses alone, never a token or a password.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import getpass
 import json
 import logging
@@ -33,23 +32,24 @@ _GUESSED = (
 )
 logger = logging.getLogger(__name__)
 # Ports of a NameNode that nobody configured: those of Hadoop 3, then of Hadoop 2.
-_HTTP_PORTS, _HTTPS_PORTS = (9870, 50070), (9871, 50470)
+_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 _TRAVELS = re.compile(
     r"fs\.defaultFS|fs\.default\.name|dfs\.nameservices|dfs\.ha\.namenodes\..+|dfs\.http\.policy"
     r"|dfs\.namenode\.(rpc|http|https)-address(\..+)?|hadoop\.security\.authentication"
 )
 _PATH = re.compile(r"(?P<scheme>hdfs|webhdfs|swebhdfs):(//(?P<service>[^/]*))?(?P<place>/.*)?", re.DOTALL)
+_ADDRESS = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(:(?P<port>\d+))?")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Be one HDFS: how it is named in paths, and how it is reached.
+    """One HDFS: its name in paths, and how it is reached.
 
     Attributes:
         root: How its paths begin: the scheme with a nameservice, or a NameNode's host and port.
         addresses: The web addresses of its NameNodes, one of which is the active one.
         user: The name to ask under; None with Kerberos, where the ticket says it.
-        kerberos: Whether it wants to see a Kerberos ticket.
+        kerberos: Whether it asks for a Kerberos ticket.
         origin: Where the addresses come from, as a sentence for messages.
     """
 
@@ -62,7 +62,7 @@ class Cluster:
 
 def owns(path: str) -> bool:
     """Say whether a path is one of HDFS."""
-    return path.split(":", 1)[0] in SCHEMES and _PATH.fullmatch(path) is not None
+    return _PATH.fullmatch(path) is not None
 
 
 def locate(path: str) -> tuple[Cluster, str]:
@@ -79,22 +79,21 @@ def locate(path: str) -> tuple[Cluster, str]:
     if parts is None:
         raise ArgumentError(f"{path!r} is no path of HDFS. Write it like hdfs://namenode:8020/folder/file.")
     settings = properties()
-    service = (parts["service"] or "").rsplit("@", 1)[-1]
-    place = "/" + (parts["place"] or "").strip("/")
+    scheme, service = parts["scheme"], (parts["service"] or "").rsplit("@", 1)[-1]
     kerberos = settings.get("hadoop.security.authentication", "simple").lower() == "kerberos"
-    user = None if kerberos else user_name()
-    if parts["scheme"] != "hdfs":
+    if scheme == "hdfs":
+        service = service or _default_service(settings, path)
+        addresses, origin = _addresses(settings, service), _FROM_SETTINGS
+        if not addresses:
+            addresses, origin = _guesses(settings, service, path), _GUESSED
+    else:
         if not service:
-            raise ArgumentError(f"{path!r} names no host. Write it like {parts['scheme']}://namenode:9870/folder/file.")
-        tls = parts["scheme"] == "swebhdfs"
-        port = "" if _port_of(service) else f":{(_HTTPS_PORTS if tls else _HTTP_PORTS)[0]}"
-        address = f"{'https' if tls else 'http'}://{service}{port}"
-        return Cluster(f"{parts['scheme']}://{service}", (address,), user, kerberos, _FROM_PATH), place
-    service = service or _default_service(settings, path)
-    addresses = _addresses(settings, service)
-    origin = _FROM_SETTINGS if addresses else _GUESSED
-    addresses = addresses or _guesses(settings, service, path)
-    return Cluster(f"hdfs://{service}", addresses, user, kerberos, origin), place
+            raise ArgumentError(f"{path!r} names no host. Write it like {scheme}://namenode:9870/folder/file.")
+        kind = "https" if scheme == "swebhdfs" else "http"
+        port = "" if _split(service)[1] else f":{_PORTS[kind][0]}"
+        addresses, origin = (f"{kind}://{service}{port}",), _FROM_PATH
+    cluster = Cluster(f"{scheme}://{service}", addresses, None if kerberos else user_name(), kerberos, origin)
+    return cluster, "/" + (parts["place"] or "").strip("/")
 
 
 def filesystem(path: str) -> tuple[Any, str]:
@@ -107,18 +106,17 @@ def filesystem(path: str) -> tuple[Any, str]:
     cluster, place = locate(path)
     try:
         from orca.core.webhdfs import HdfsFileSystem
-    except ImportError as error:
-        if error.name not in ("requests", "urllib3"):
-            raise
-        raise MissingDependency.of("requests", "hdfs", path) from error
-    if cluster.kerberos:
-        try:
+
+        if cluster.kerberos:
             import requests_kerberos  # noqa: F401
-        except ImportError as error:
-            raise MissingDependency.of(
-                "requests-kerberos", "kerberos", f"{path}: hadoop.security.authentication is kerberos, which"
-            ) from error
-    return HdfsFileSystem(cluster.root, cluster.addresses, cluster.user, cluster.kerberos, cluster.origin), place
+    except ImportError as error:
+        if error.name == "requests_kerberos":
+            need = f"{path}: hadoop.security.authentication is kerberos, which"
+            raise MissingDependency.of("requests-kerberos", "kerberos", need) from error
+        if error.name in ("requests", "urllib3"):
+            raise MissingDependency.of("requests", "hdfs", path) from error
+        raise
+    return HdfsFileSystem(cluster), place
 
 
 def user_name() -> str:
@@ -131,20 +129,22 @@ def user_name() -> str:
 
 def properties() -> dict[str, str]:
     """Return the settings of Hadoop that say where HDFS is: those of HADOOP_CONF_DIR, before those the driver sent."""
-    sent = {key: value for key, value in _sent().items() if key != _USER}
-    return {**sent, **_read(_conf_files())}
+    folder = os.environ.get("HADOOP_CONF_DIR")
+    files = [Path(folder) / name for name in ("core-site.xml", "hdfs-site.xml")] if folder else []
+    settings = {**_sent(), **read_settings(file for file in files if file.is_file())}
+    return {name: value for name, value in settings.items() if _TRAVELS.fullmatch(name)}
 
 
 def environment() -> dict[str, str]:
     """Return the environment variables by which other processes reach what this one reaches; {} without any HDFS."""
     try:
-        known = properties()
+        settings = properties()
     except ArgumentError as error:  # no reason to end a run that may need no HDFS
         logger.warning("%s", error)
         return {}
     # YARN hands variables on through a shell, which would take quotes away.
-    told = json.dumps({_USER: user_name(), **known}, sort_keys=True).encode()
-    return {VARIABLE: base64.urlsafe_b64encode(told).decode()} if known else {}
+    text = json.dumps({_USER: user_name(), **settings}, sort_keys=True).encode()
+    return {VARIABLE: base64.urlsafe_b64encode(text).decode()} if settings else {}
 
 
 def adopt(sent: Mapping[str, str]) -> None:
@@ -165,29 +165,13 @@ def _sent() -> dict[str, str]:
         ) from error
 
 
-def _conf_files() -> tuple[tuple[str, int], ...]:
-    """Return Hadoop's files of settings with the time of their last change."""
-    folder = os.environ.get("HADOOP_CONF_DIR")
-    if not folder:
-        return ()
-    paths = (Path(folder) / name for name in ("core-site.xml", "hdfs-site.xml"))
-    return tuple((str(path), path.stat().st_mtime_ns) for path in paths if path.is_file())
-
-
-@functools.lru_cache(maxsize=8)
-def _read(files: tuple[tuple[str, int], ...]) -> dict[str, str]:
-    """Return the settings that may travel."""
-    found = read_settings(Path(path) for path, _ in files)
-    return {name: value for name, value in found.items() if _TRAVELS.fullmatch(name)}
-
-
 def read_settings(files: Iterable[Path]) -> dict[str, str]:
     """Return the settings in files of Hadoop's, variables filled in; later files come first.
 
     Raises:
         ArgumentError: A file is not what Hadoop writes.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for path in files:
         try:
             entries = ElementTree.parse(path).getroot().iter("property")
@@ -195,95 +179,96 @@ def read_settings(files: Iterable[Path]) -> dict[str, str]:
             raise ArgumentError(f"Hadoop's settings {path} cannot be read: {error}. Check HADOOP_CONF_DIR.") from error
         for entry in entries:
             name, value = (entry.findtext(part) or "" for part in ("name", "value"))
-            found[name.strip()] = value.strip()
-    return {name: _filled(value, found) for name, value in found.items()}
+            settings[name.strip()] = value.strip()
+    return {name: _filled(value, settings) for name, value in settings.items()}
 
 
-def _filled(value: str, found: Mapping[str, str]) -> str:
+def _filled(value: str, settings: Mapping[str, str]) -> str:
     """Return a value with its ${names} of other settings and ${env.NAMES} put in."""
     for _ in range(20):  # as many levels as Hadoop follows
         variable = re.search(r"\$\{([^}$\s]+)\}", value)
         if variable is None:
             break
         name = variable[1]
-        known = os.environ.get(name[4:].split(":-")[0]) if name.startswith("env.") else found.get(name)
-        if known is None:
+        content = os.environ.get(name[4:].split(":-")[0]) if name.startswith("env.") else settings.get(name)
+        if content is None:
             break
-        value = value[: variable.start()] + known + value[variable.end() :]
+        value = value[: variable.start()] + content + value[variable.end() :]
     return value
 
 
+def _default(settings: Mapping[str, str]) -> str:
+    return settings.get("fs.defaultFS") or settings.get("fs.default.name") or ""
+
+
 def _default_service(settings: Mapping[str, str], path: str) -> str:
-    default = settings.get("fs.defaultFS") or settings.get("fs.default.name") or ""
+    default = _default(settings)
     parts = urlsplit(default)
     if parts.scheme == "hdfs" and parts.netloc:
         return parts.netloc
     got = f"fs.defaultFS is {default!r}" if default else "no fs.defaultFS is known here"
-    where = os.environ.get("HADOOP_CONF_DIR")
+    folder = os.environ.get("HADOOP_CONF_DIR")
     raise ArgumentError(
-        f"{path!r} names no NameNode, and {got} (HADOOP_CONF_DIR is {where!r}). Write the path with it, like "
+        f"{path!r} names no NameNode, and {got} (HADOOP_CONF_DIR is {folder!r}). Write the path with it, like "
         "hdfs://namenode:8020/folder/file, or let HADOOP_CONF_DIR name a folder whose core-site.xml sets it."
     )
 
 
 def _addresses(settings: Mapping[str, str], service: str) -> tuple[str, ...]:
     """Return the web addresses that the settings have for a nameservice or a NameNode."""
-    names = [name.strip() for name in settings.get("dfs.nameservices", "").split(",") if name.strip()]
-    nodes: list[str] = []  # endings of the names of settings, one for each NameNode: "", ".ns", ".ns.nn1"
-    for name in names:
-        members = [node.strip() for node in settings.get(f"dfs.ha.namenodes.{name}", "").split(",") if node.strip()]
-        endings = [f".{name}.{node}" for node in members] or [f".{name}"]
+    endings: list[str] = []  # of the names of settings, one for each NameNode: ".ns.nn1", ".ns", ""
+    for name in _listed(settings, "dfs.nameservices"):
+        own = [f".{name}.{node}" for node in _listed(settings, f"dfs.ha.namenodes.{name}")] or [f".{name}"]
         if service.lower() == name.lower():
-            return tuple(filter(None, (_address(settings, ending, "") for ending in endings)))
-        nodes += endings
-    default = urlsplit(settings.get("fs.defaultFS") or settings.get("fs.default.name") or "").netloc
-    host, matches = _host_of(service), []
-    for ending in [*nodes, ""]:
-        rpc = settings.get(f"dfs.namenode.rpc-address{ending}") or (default if not ending else "")
-        web = [settings.get(f"dfs.namenode.{kind}-address{ending}", "") for kind in ("http", "https")]
-        if host in {_host_of(one) for one in (rpc, *web) if one} and (not rpc or _same_port(rpc, service)):
-            matches.append(_address(settings, ending, host))
-    return tuple(dict.fromkeys(filter(None, matches)))[:1]
+            return tuple(filter(None, (_address(settings, ending, "") for ending in own)))
+        endings += own
+    host, port = _split(service)
+    for ending in [*endings, ""]:
+        rpc = settings.get(f"dfs.namenode.rpc-address{ending}") or (
+            "" if ending else urlsplit(_default(settings)).netloc
+        )
+        web = [settings.get(f"dfs.namenode.{kind}-address{ending}", "") for kind in _PORTS]
+        same_port = not rpc or (_split(rpc)[1] or "8020") == (port or "8020")  # the port where none is written
+        if same_port and host in {_split(address)[0] for address in (rpc, *web) if address}:
+            address = _address(settings, ending, host)
+            if address:
+                return (address,)
+    return ()
 
 
-def _address(settings: Mapping[str, str], ending: str, host: str) -> str | None:
+def _address(settings: Mapping[str, str], ending: str, default_host: str) -> str | None:
     """Return the web address of one NameNode; None where the settings have none for it."""
-    tls = settings.get("dfs.http.policy", "HTTP_ONLY").upper() == "HTTPS_ONLY"
-    kind = "https" if tls else "http"
-    given = settings.get(f"dfs.namenode.{kind}-address{ending}", "")
-    rpc = _host_of(settings.get(f"dfs.namenode.rpc-address{ending}", ""))
-    at = _host_of(given)
-    if at in ("", "0.0.0.0", "::", "[::]"):  # it listens everywhere, or at the default port
-        at = rpc if rpc not in ("", "0.0.0.0") else host
-    if not at or not (given or rpc):
+    kind = _kind(settings)
+    host, port = _split(settings.get(f"dfs.namenode.{kind}-address{ending}", ""))
+    rpc_host, _ = _split(settings.get(f"dfs.namenode.rpc-address{ending}", ""))
+    if not host and not port and not rpc_host:
         return None
-    return f"{kind}://{at}:{_port_of(given) or (_HTTPS_PORTS if tls else _HTTP_PORTS)[0]}"
+    if host in ("", "0.0.0.0", "::", "[::]"):  # it listens everywhere, or at the default port
+        host = rpc_host if rpc_host not in ("", "0.0.0.0") else default_host
+    return f"{kind}://{host}:{port or _PORTS[kind][0]}" if host else None
 
 
 def _guesses(settings: Mapping[str, str], service: str, path: str) -> tuple[str, ...]:
-    """Return where a NameNode is usually found that no settings tell of."""
-    if not _port_of(service) and service.lower() in settings.get("dfs.nameservices", "").lower().split(","):
+    """Return the usual addresses of a NameNode that no settings tell of."""
+    host, port = _split(service)
+    if not port and host in map(str.lower, _listed(settings, "dfs.nameservices")):
         raise ArgumentError(
             f"{path!r}: the settings in HADOOP_CONF_DIR have no dfs.namenode.http-address for the nameservice "
             f"{service!r}. Add one for each of its NameNodes to hdfs-site.xml."
         )
-    tls = settings.get("dfs.http.policy", "HTTP_ONLY").upper() == "HTTPS_ONLY"
-    return tuple(
-        f"{'https' if tls else 'http'}://{_host_of(service)}:{port}" for port in (_HTTPS_PORTS if tls else _HTTP_PORTS)
-    )
+    kind = _kind(settings)
+    return tuple(f"{kind}://{host}:{usual}" for usual in _PORTS[kind])
 
 
-def _host_of(address: str) -> str:
-    """Return the host of host:port, an IPv6 address in its brackets."""
-    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d+)?", address.strip())
-    return match[1].lower() if match else address.strip().lower()
+def _kind(settings: Mapping[str, str]) -> str:
+    return "https" if settings.get("dfs.http.policy", "").upper() == "HTTPS_ONLY" else "http"
 
 
-def _port_of(address: str) -> int | None:
-    match = re.fullmatch(r"(?:\[[^\]]*\]|[^:]*):(\d+)", address.strip())
-    return int(match[1]) if match else None
+def _listed(settings: Mapping[str, str], name: str) -> list[str]:
+    return [entry.strip() for entry in settings.get(name, "").split(",") if entry.strip()]
 
 
-def _same_port(rpc: str, service: str) -> bool:
-    """Say whether two addresses may be one NameNode; 8020 is the port where none is written."""
-    return (_port_of(rpc) or 8020) == (_port_of(service) or 8020)
+def _split(address: str) -> tuple[str, str | None]:
+    """Return the host, an IPv6 address in its brackets, and the port of host:port."""
+    match = _ADDRESS.fullmatch(address.strip())
+    return (match["host"].lower(), match["port"]) if match else (address.strip().lower(), None)

@@ -19,13 +19,13 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from orca.core.files import filesystem, is_leftover, is_local, move, remove, renames, replaces, replacing
+from orca.core.files import filesystem, is_leftover, is_local, move, name_of, remove, renames, replaces, replacing
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ __all__ = [
 
 Path = str | os.PathLike[str]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Write = Callable[[str], None]  # writes one file to the place it is given
 _THREADS = 8
+_THREAD_SAFE = ("memory", ("hdfs",))  # protocols that threads may share, besides this machine and asynchronous ones
 logger = logging.getLogger(__name__)
 
 
@@ -90,7 +90,7 @@ def write_text(path: Path, text: str) -> int:
         How many characters were written.
     """
     fs, place = filesystem(path)
-    _refuse_folder(fs, place, path)
+    _refuse(fs, place, path, over_write=True)
     fs.makedirs(fs._parent(place), exist_ok=True)
     with replacing(fs, place) as draft:
         fs.pipe_file(draft, text.encode("utf-8"))
@@ -119,8 +119,8 @@ def listdir(path: Path) -> list[str]:
         ArgumentError: There is no such folder.
     """
     fs, place = filesystem(path)
-    _require_folder(fs, place, path)
-    return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in fs.ls(place, detail=False))
+    _require("folder", fs, place, path)
+    return sorted(map(name_of, fs.ls(place, detail=False)))
 
 
 def makedirs(path: Path) -> None:
@@ -130,8 +130,7 @@ def makedirs(path: Path) -> None:
         ArgumentError: There is a file.
     """
     fs, place = filesystem(path)
-    if fs.isfile(place):
-        raise ArgumentError(f"{path} is to be a folder, but there is {_told(fs, place)}. Choose another path.")
+    _refuse_file(fs, place, path)
     fs.makedirs(place, exist_ok=True)
 
 
@@ -142,7 +141,7 @@ def rmdir(path: Path) -> None:
         ArgumentError: There is no such folder.
     """
     fs, place = filesystem(path)
-    _require_folder(fs, place, path)
+    _require("folder", fs, place, path)
     remove(os.fspath(path))
 
 
@@ -166,14 +165,7 @@ def put_local_file_to_remote(
     source, mode = _local(local_path), _mode(filemode)
     if not os.path.isfile(source):
         raise ArgumentError(f"there is no file {local_path} on this machine to copy. Check the path.")
-    fs, place = filesystem(remote_path)
-    if fs.isdir(place):
-        place = f"{place.rstrip('/')}/{os.path.basename(source)}"
-    _refuse(fs, place, remote_path, over_write)
-    fs.makedirs(fs._parent(place), exist_ok=True)
-    with replacing(fs, place) as draft:
-        fs.put_file(source, draft)
-        _set_mode(fs, draft, mode, remote_path)
+    _copy_file(filesystem(remote_path)[0].put_file, source, remote_path, over_write, mode)
 
 
 def put_local_dir_to_remote(local_dir: Path, remote_dir: Path) -> None:
@@ -199,14 +191,11 @@ def put_local_dir_tree_to_remote(local_dir: Path, remote_dir: Path, over_write: 
     source = _local(local_dir)
     if not os.path.isdir(source):
         raise ArgumentError(f"there is no folder {local_dir} on this machine to copy. Check the path.")
-    fs, place = filesystem(remote_dir)
-    found = {os.path.relpath(at, source): names for at, _, names in os.walk(source, followlinks=True)}
-    writers = {
-        os.path.normpath(os.path.join(at, name)): _putting(fs, os.path.join(source, at, name))
-        for at, names in found.items()
-        for name in names
-    }
-    _bring(writers, [at for at in found if at != "."], fs, place, remote_dir, over_write, _parallel(fs))
+    tree = {os.path.relpath(at, source): names for at, _, names in os.walk(source, followlinks=True)}
+    paths = [os.path.normpath(os.path.join(at, name)) for at, names in tree.items() for name in names]
+    sources = {path: os.path.join(source, path) for path in paths}
+    remote = filesystem(remote_dir)[0]
+    _copy_files(remote, remote.put_file, sources, set(tree) - {"."}, remote_dir, over_write)
 
 
 def put_local_files_with_prefix_to_remote(local_path_prefix: Path, remote_dir: Path, over_write: bool = False) -> None:
@@ -221,12 +210,12 @@ def put_local_files_with_prefix_to_remote(local_path_prefix: Path, remote_dir: P
         ArgumentError: There are no such files, or some at the target that may not be replaced.
     """
     prefix = _local(local_path_prefix)
-    found = [path for path in sorted(glob.glob(glob.escape(prefix) + "*")) if os.path.isfile(path)]
-    if not found:
+    paths = [path for path in glob.glob(glob.escape(prefix) + "*") if os.path.isfile(path)]
+    if not paths:
         raise ArgumentError(f"no file on this machine begins with {local_path_prefix}. Check the path.")
-    fs, place = filesystem(remote_dir)
-    writers = {os.path.basename(path): _putting(fs, path) for path in found}
-    _bring(writers, [], fs, place, remote_dir, over_write, _parallel(fs))
+    remote = filesystem(remote_dir)[0]
+    sources = {os.path.basename(path): path for path in paths}
+    _copy_files(remote, remote.put_file, sources, (), remote_dir, over_write)
 
 
 # To this machine
@@ -244,14 +233,8 @@ def get_remote_file_to_local(remote_path: Path, local_path: Path, over_write: bo
         ArgumentError: There is no such file, or one at the target that may not be replaced.
     """
     fs, place = filesystem(remote_path)
-    _require_file(fs, place, remote_path)
-    here, target = filesystem(_local(local_path))
-    if os.path.isdir(target):
-        target = os.path.join(target, os.path.basename(place))
-    _refuse(here, target, local_path, over_write)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with replacing(here, target) as draft:
-        fs.get_file(place, draft)
+    _require("file", fs, place, remote_path)
+    _copy_file(fs.get_file, place, _local(local_path), over_write)
 
 
 def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool = False) -> None:
@@ -266,18 +249,17 @@ def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool 
         ArgumentError: There is no such folder, or files at the target that may not be replaced.
     """
     fs, place = filesystem(remote_dir)
-    _require_folder(fs, place, remote_dir)
-    writers, folders, root = {}, [], place.rstrip("/")
+    _require("folder", fs, place, remote_dir)
+    sources, folders, root = {}, set(), place.rstrip("/")
     for name, info in fs.find(place, withdirs=True, detail=True).items():
         inside = str(name).rstrip("/").removeprefix(root).lstrip("/")
         if ".." in inside.split("/"):
             raise ArgumentError(f"{remote_dir} holds {inside!r}, which would leave the folder {local_dir}.")
-        if info["type"] == "directory":
-            folders += [inside] if inside else []
-        else:
-            writers[inside] = _getting(fs, str(name))
-    here, target = filesystem(_local(local_dir))
-    _bring(writers, folders, here, target, local_dir, over_write, _parallel(fs))
+        if info["type"] != "directory":
+            sources[inside] = str(name)
+        elif inside:
+            folders.add(inside)
+    _copy_files(fs, fs.get_file, sources, folders, _local(local_dir), over_write)
 
 
 def get_remote_dir_tree_to_local(remote_dir: Path, local_dir: Path, over_write: bool = False) -> None:
@@ -300,13 +282,14 @@ def get_remote_files_with_prefix_to_local(remote_path_prefix: Path, local_dir: P
         ArgumentError: There are no such files, or some at the target that may not be replaced.
     """
     fs, place = filesystem(remote_path_prefix)
-    found = _with_prefix(fs, place)
-    if not found:
+    folder = fs._parent(place)
+    entries = fs.ls(folder, detail=True) if fs.isdir(folder) else []
+    paths = [str(entry["name"]) for entry in entries if entry["type"] != "directory"]
+    sources = {name_of(path): path for path in paths if path.startswith(place) and not is_leftover(name_of(path))}
+    if not sources:
         raise ArgumentError(f"no file begins with {remote_path_prefix}. Check the path.")
-    here, target = filesystem(_local(local_dir))
-    writers = {_name(path): _getting(fs, path) for path in found}
-    _bring(writers, [], here, target, local_dir, over_write, _parallel(fs))
-    return os.path.join(target, _name(place))
+    folder = _copy_files(fs, fs.get_file, sources, (), _local(local_dir), over_write)
+    return os.path.join(folder, name_of(place))
 
 
 # Functions that know this machine's files only
@@ -318,20 +301,7 @@ def enable_multi_fs_save(save_func: _Function) -> _Function:
     It writes to a temporary folder, from where all it wrote is copied: a file, a folder, or several files whose names
     begin alike. Files that are there are replaced, unless the method has an `overwrite` that is false.
     """
-
-    def save(path: Path, call: Callable[[str], Any], arguments: Mapping[str, Any]) -> Any:
-        fs, place = filesystem(path)
-        if is_local(fs):
-            return call(_local(path))
-        replaced = all(arguments.get(word) is not False for word in ("overwrite", "over_write"))
-        with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-            result = call(os.path.join(folder, _name(place)))
-            if not os.listdir(folder):
-                raise OrcaError(f"{save_func.__name__} wrote nothing that could be copied to {path}.")
-            put_local_dir_tree_to_remote(folder, _above(path), over_write=replaced)
-        return result
-
-    return _rerouted(save_func, 1, save)
+    return _rerouted(save_func, 1, saves=True)
 
 
 def enable_multi_fs_load(load_func: _Function) -> _Function:
@@ -340,133 +310,117 @@ def enable_multi_fs_load(load_func: _Function) -> _Function:
     The file or folder, or else all files whose names begin so, are copied to a temporary folder for as long as the
     method runs.
     """
-    return _rerouted(load_func, 1, _load)
+    return _rerouted(load_func, 1, saves=False)
 
 
 def enable_multi_fs_load_static(load_func: _Function) -> _Function:
     """Do what enable_multi_fs_load does, for a function or static method, whose very first argument is the path."""
-    return _rerouted(load_func, 0, _load)
+    return _rerouted(load_func, 0, saves=False)
 
 
-def _load(path: Path, call: Callable[[str], Any], arguments: Mapping[str, Any]) -> Any:
-    fs, place = filesystem(path)
-    if is_local(fs):
-        return call(_local(path))
-    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-        copy = os.path.join(folder, _name(place))
-        if fs.isdir(place):
-            get_remote_dir_to_local(path, copy)
-        elif fs.isfile(place):
-            get_remote_file_to_local(path, copy)
-        else:
-            get_remote_files_with_prefix_to_local(path, folder)
-        return call(copy)
-
-
-def _rerouted(
-    function: _Function, position: int, run: Callable[[Path, Callable[[str], Any], Mapping[str, Any]], Any]
-) -> _Function:
-    """Return a function that hands the path among its arguments to `run`, with a way to call it with another."""
+def _rerouted(function: _Function, position: int, saves: bool) -> _Function:
+    """Return a function that calls this one with a path of this machine, from or to which files are copied."""
     signature = inspect.signature(function)
     name = list(signature.parameters)[position]
 
     @functools.wraps(function)
     def rerouted(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
-        if not isinstance(given.arguments.get(name), str | os.PathLike):
+        path = given.arguments.get(name)
+        if not isinstance(path, str | os.PathLike):
             return function(*args, **kwargs)
-
-        def call(path: str) -> Any:
-            given.arguments[name] = path
+        fs, place = filesystem(path)
+        if is_local(fs):
+            given.arguments[name] = _local(path)
             return function(*given.args, **given.kwargs)
-
-        named = {**given.arguments, **given.arguments.get("kwargs", {})}
-        return run(given.arguments[name], call, named)
+        options = {**given.arguments, **given.arguments.get("kwargs", {})}
+        with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+            copy = given.arguments[name] = os.path.join(folder, name_of(place))
+            if not saves:
+                _fetch(fs, place, path, copy)
+            result = function(*given.args, **given.kwargs)
+            if saves and not os.listdir(folder):
+                raise OrcaError(f"{function.__name__} wrote nothing that could be copied to {path}.")
+            if saves:
+                replaced = all(options.get(word) is not False for word in ("overwrite", "over_write"))
+                above = os.fspath(path).rstrip("/").rsplit("/", 1)[0] + "/"
+                put_local_dir_tree_to_remote(folder, above, over_write=replaced)
+            return result
 
     return rerouted  # type: ignore[return-value]
+
+
+def _fetch(fs: Any, place: str, path: Path, copy: str) -> None:
+    if fs.isdir(place):
+        get_remote_dir_to_local(path, copy)
+    elif fs.isfile(place):
+        get_remote_file_to_local(path, copy)
+    else:
+        get_remote_files_with_prefix_to_local(path, os.path.dirname(copy))
 
 
 # Copying
 
 
-def _bring(
-    writers: Mapping[str, _Write],
+def _copy_file(
+    copy: Callable[[str, str], None], source: str, path: Path, over_write: bool, mode: int | None = None
+) -> None:
+    """Copy a file to a path, or into the folder that is there."""
+    fs, place = filesystem(path)
+    if fs.isdir(place):
+        place = f"{place.rstrip('/')}/{name_of(source)}"
+    _refuse(fs, place, path, over_write)
+    fs.makedirs(fs._parent(place), exist_ok=True)
+    with replacing(fs, place) as draft:
+        copy(source, draft)
+        _set_mode(fs, draft, mode, path)
+
+
+def _copy_files(
+    remote: Any,
+    copy: Callable[[str, str], None],
+    sources: Mapping[str, str],
     folders: Collection[str],
-    fs: Any,
-    place: str,
     path: Path,
     over_write: bool,
-    parallel: bool,
-) -> None:
-    """Write files into a folder, by their paths in it; where they can be renamed, none before all are complete."""
+) -> str:
+    """Copy files into a folder; where they can be renamed, none appears before all are complete.
+
+    `copy` is put_file or get_file of `remote`, the side that is not this machine. `sources` are places by their paths
+    in the folder. The place of the folder is returned.
+    """
+    fs, place = filesystem(path)
     place = place.rstrip("/")
-    if fs.isfile(place):
-        raise ArgumentError(f"{path} is to be a folder, but there is {_told(fs, place)}. Choose another path.")
-    there = bool(fs.isdir(place))
-    if there:
-        _refuse_any(fs, place, path, writers, over_write)
-    if not renames(fs):
-        fs.makedirs(place, exist_ok=True)
-        _write_all(writers, folders, fs, place, parallel)
-        return
-    # Beside a new folder; in one that is there, as the one above it may be closed to us.
-    mark = uuid.uuid4().hex[:8]
-    draft = f"{place}/_orca.draft-{mark}" if there else f"{place}.draft-{mark}"
+    _refuse_file(fs, place, path)
+    merged = bool(fs.isdir(place))
+    if merged:
+        _refuse_any(fs, place, path, sources, over_write)
+    # The draft is beside a new folder, but in one that is there, as the one above it may be closed to us.
+    draft = f"{place}{'/_orca' if merged else ''}.draft-{uuid.uuid4().hex[:8]}" if renames(fs) else place
+    folders = sorted({"", *folders, *map(os.path.dirname, sources)})
     try:
-        fs.makedirs(draft, exist_ok=True)
-        _write_all(writers, folders, fs, draft, parallel)
-        if not there:
+        for folder in folders:
+            fs.makedirs(f"{draft}/{folder}".rstrip("/"), exist_ok=True)
+        parallel = remote.async_impl or is_local(remote) or remote.protocol in _THREAD_SAFE
+        with ThreadPoolExecutor(_THREADS if parallel else 1, thread_name_prefix="orca-files") as threads:
+            list(threads.map(lambda name: copy(sources[name], f"{draft}/{name}"), sources))
+        if draft != place and merged:
+            _merge(fs, draft, place, folders[1:], sources)
+        elif draft != place:
             move(fs, draft, place)
-            return
-        for folder in {*folders, *(os.path.dirname(name) for name in writers)} - {""}:
-            fs.makedirs(f"{place}/{folder}", exist_ok=True)
-        for name in writers:
-            if not replaces(fs) and fs.exists(f"{place}/{name}"):
-                fs.rm_file(f"{place}/{name}")
-            move(fs, f"{draft}/{name}", f"{place}/{name}")
     finally:
-        if fs.exists(draft):
+        if draft != place and fs.exists(draft):
             fs.rm(draft, recursive=True)
+    return place
 
 
-def _write_all(writers: Mapping[str, _Write], folders: Collection[str], fs: Any, target: str, parallel: bool) -> None:
-    for folder in sorted({*folders, *(os.path.dirname(name) for name in writers)} - {""}):
-        fs.makedirs(f"{target}/{folder}", exist_ok=True)
-    if not parallel or len(writers) < 2:
-        for name, write in writers.items():
-            write(f"{target}/{name}")
-        return
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="orca-files") as threads:
-        running = [threads.submit(write, f"{target}/{name}") for name, write in writers.items()]
-        try:
-            for one in running:
-                one.result()
-        except BaseException:
-            threads.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _parallel(fs: Any) -> bool:
-    """Say whether several threads may use a file system at once."""
-    return bool(fs.async_impl or is_local(fs) or {"hdfs", "memory"} & set(_listed(fs.protocol)))
-
-
-def _putting(fs: Any, source: str) -> _Write:
-    return lambda spot: fs.put_file(source, spot)
-
-
-def _getting(fs: Any, source: str) -> _Write:
-    return lambda spot: fs.get_file(source, spot)
-
-
-def _with_prefix(fs: Any, place: str) -> list[str]:
-    """Return the files of a folder whose paths begin so."""
-    folder = fs._parent(place)
-    if not fs.isdir(folder):
-        return []
-    entries = (entry for entry in fs.ls(folder, detail=True) if entry["type"] != "directory")
-    names = (str(entry["name"]) for entry in entries)
-    return sorted(name for name in names if name.startswith(place) and not is_leftover(_name(name)))
+def _merge(fs: Any, draft: str, place: str, folders: Collection[str], names: Collection[str]) -> None:
+    for folder in folders:
+        fs.makedirs(f"{place}/{folder}", exist_ok=True)
+    for name in names:
+        if not replaces(fs) and fs.exists(f"{place}/{name}"):
+            fs.rm_file(f"{place}/{name}")
+        move(fs, f"{draft}/{name}", f"{place}/{name}")
 
 
 # Checks
@@ -474,49 +428,43 @@ def _with_prefix(fs: Any, place: str) -> list[str]:
 
 def _content(path: Path) -> bytes:
     fs, place = filesystem(path)
-    _require_file(fs, place, path)
+    _require("file", fs, place, path)
     return bytes(fs.cat_file(place))
 
 
-def _require_file(fs: Any, place: str, path: Path) -> None:
-    if not fs.isfile(place):
-        got = _told(fs, place) if fs.exists(place) else "nothing"
-        raise ArgumentError(f"{path} is to be a file, but there is {got}. Check the path.")
+def _require(kind: str, fs: Any, place: str, path: Path) -> None:
+    if not (fs.isfile(place) if kind == "file" else fs.isdir(place)):
+        got = _described(fs, place) if fs.exists(place) else "nothing"
+        raise ArgumentError(f"{path} is to be a {kind}, but there is {got}. Check the path.")
 
 
-def _require_folder(fs: Any, place: str, path: Path) -> None:
-    if not fs.isdir(place):
-        got = _told(fs, place) if fs.exists(place) else "nothing"
-        raise ArgumentError(f"{path} is to be a folder, but there is {got}. Check the path.")
-
-
-def _refuse_folder(fs: Any, place: str, path: Path) -> None:
-    if fs.isdir(place):
-        raise ArgumentError(f"{path} is to be a file, but there is a folder. Choose another path.")
+def _refuse_file(fs: Any, place: str, path: Path) -> None:
+    if fs.isfile(place):
+        raise ArgumentError(f"{path} is to be a folder, but there is {_described(fs, place)}. Choose another path.")
 
 
 def _refuse(fs: Any, place: str, path: Path, over_write: bool) -> None:
     """Refuse to write a file where a folder is, or a file that may not be replaced."""
-    _refuse_folder(fs, place, path)
+    if fs.isdir(place):
+        raise ArgumentError(f"{path} is to be a file, but there is a folder. Choose another path.")
     if not over_write and fs.exists(place):
-        raise ArgumentError(f"at {path} there is {_told(fs, place)} already. Pass over_write=True to replace it.")
+        raise ArgumentError(f"at {path} there is {_described(fs, place)} already. Pass over_write=True to replace it.")
 
 
-def _refuse_any(fs: Any, place: str, path: Path, names: Iterable[str], over_write: bool) -> None:
+def _refuse_any(fs: Any, place: str, path: Path, names: Collection[str], over_write: bool) -> None:
     """Refuse to write files into a folder where folders of these names are, or files that may not be replaced."""
-    taken = {name: fs.isdir(f"{place}/{name}") for name in names if fs.exists(f"{place}/{name}")}
-    folders = [name for name, folder in taken.items() if folder]
-    if folders:
-        raise ArgumentError(f"{path}/{folders[0]} is to be a file, but there is a folder. Choose another path.")
+    taken = [name for name in names if fs.exists(f"{place}/{name}")]
+    for name in taken:
+        _refuse(fs, f"{place}/{name}", f"{path}/{name}", over_write=True)
     if taken and not over_write:
         first = min(taken)
         raise ArgumentError(
-            f"{len(taken)} of the files are in {path} already, {first!r} for example: {_told(fs, f'{place}/{first}')}. "
-            "Pass over_write=True to replace them."
+            f"{len(taken)} of the files are in {path} already, {first!r} for example: "
+            f"{_described(fs, f'{place}/{first}')}. Pass over_write=True to replace them."
         )
 
 
-def _told(fs: Any, place: str) -> str:
+def _described(fs: Any, place: str) -> str:
     """Return what is at a place, in words."""
     info = fs.info(place)
     if info["type"] == "directory":
@@ -561,16 +509,3 @@ def _local(path: Path) -> str:
             raise ArgumentError(f"{text} is to be a path of this machine. The other argument is the remote one.")
         return text
     return str(filesystem(text)[1])
-
-
-def _name(place: str) -> str:
-    return place.rstrip("/").rsplit("/", 1)[-1]
-
-
-def _above(path: Path) -> str:
-    """Return the folder a path is in."""
-    return os.fspath(path).rstrip("/").rsplit("/", 1)[0] + "/"
-
-
-def _listed(protocol: Any) -> list[str]:
-    return [protocol] if isinstance(protocol, str) else list(protocol)
