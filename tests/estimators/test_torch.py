@@ -26,6 +26,7 @@ from orca.callbacks import Callback
 from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.metrics import Accuracy
 from orca.errors import ArgumentError, DataError, MissingDependency, OrcaError, WorkerFailed
+from orca.estimators.torch import TorchEstimator
 from orca.triggers import SeveralIteration
 
 N = 10
@@ -47,8 +48,8 @@ def shift(output: Any, target: Any) -> float:
     return float(target.sum()) + len(output)
 
 
-class Alone(Estimator):
-    """Be an Estimator whose one rank runs in this process."""
+class Alone(TorchEstimator):
+    """An Estimator whose one rank runs in this process."""
 
     engine = AloneEngine()  # type: ignore[assignment]
 

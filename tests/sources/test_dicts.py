@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from frameworks.torch.alone import AloneEngine
 from orca import Estimator, XShards
+from orca.estimators.torch import TorchEstimator
 
 N = 14
 A = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
@@ -58,8 +59,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-class Alone(Estimator):
-    """Be an Estimator whose one rank runs in this process."""
+class Alone(TorchEstimator):
+    """An Estimator whose one rank runs in this process."""
 
     engine = AloneEngine()  # type: ignore[assignment]
 

@@ -37,6 +37,7 @@ from orca.core.pulse import Pulse
 from orca.core.source import Columns, DataSpec
 from orca.core.tree import flatten
 from orca.errors import ArgumentError, DataError, WorkerFailed
+from orca.estimators.torch import TorchEstimator
 from orca.registry import source_of
 from orca.sources.torchdata import LoaderSource, Reading, loader_rows, split_batch
 from orca.testing import ThreadEngine
@@ -581,8 +582,8 @@ def test_several_features_reach_the_model_together() -> None:
     assert len(answer) == 2
 
 
-class Alone(Estimator):
-    """Be an Estimator whose one rank runs in this process."""
+class Alone(TorchEstimator):
+    """An Estimator whose one rank runs in this process."""
 
     engine = AloneEngine()  # type: ignore[assignment]
 

@@ -32,7 +32,8 @@ class Door:
         self.framework = framework
 
     def __get__(self, instance: Any, owner: type[Estimator]) -> Callable[..., Any]:
-        make: Callable[..., Any] = estimator_class(self.framework).of
+        kind = estimator_class(self.framework)
+        make: Callable[..., Any] = (owner if issubclass(owner, kind) else kind).of
         defaults = owner.defaults.get(self.framework)
         return partial(make, **defaults) if defaults else make
 

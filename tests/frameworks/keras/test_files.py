@@ -157,7 +157,7 @@ def test_a_failed_save_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.
 def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for save in (lambda path: save_model(trained(keras), path), lambda path: save_state(some_state(), path, "keras")):
-        with pytest.raises(ArgumentError, match="holds other things.*'thesis.txt' for example.*path of its own"):
+        with pytest.raises(ArgumentError, match="holds other things.*'thesis.txt' for example.*of its own"):
             save(str(tmp_path))
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 

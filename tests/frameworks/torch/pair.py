@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from orca import Estimator
 from orca.core.engine import Job, Settings, scratch
 from orca.core.pulse import Pulse
 from orca.core.source import Items, Open, Shards
 from orca.core.world import World
 from orca.engines.local import LocalEngine
+from orca.estimators.torch import TorchEstimator
 from orca.testing import shards_of
 
 RANKS = 2
@@ -54,8 +54,8 @@ class Recorder:
         raise Recorded(Case(job, shards.open, shards.portable()))
 
 
-class Recording(Estimator):
-    """Be an Estimator that does not run its jobs."""
+class Recording(TorchEstimator):
+    """An Estimator that does not run its jobs."""
 
     engine = Recorder()  # type: ignore[assignment]
 

@@ -22,6 +22,7 @@ from orca.callbacks import Callback, MaxstepsCallback
 from orca.core.metrics import MSE
 from orca.core.plan import even_split
 from orca.errors import ArgumentError, LossNotFinite
+from orca.estimators.torch import TorchEstimator
 from orca.operator import TrainingOperator
 from orca.triggers import SeveralIteration
 
@@ -31,8 +32,8 @@ Y = X.sum(axis=1, keepdims=True) + 0.5
 DATA = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 
 
-class Alone(Estimator):
-    """Be an Estimator whose one rank runs in this process."""
+class Alone(TorchEstimator):
+    """An Estimator whose one rank runs in this process."""
 
     engine = AloneEngine()  # type: ignore[assignment]
 

@@ -18,6 +18,7 @@ from frameworks.torch.pair import Recording, on_two_ranks
 from orca import Estimator
 from orca.callbacks import MainCallback
 from orca.errors import ArgumentError, DataError, WorkerFailed
+from orca.estimators.torch import TorchEstimator
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options, clipping_of
 from orca.frameworks.torch.sync import Clipping
@@ -30,8 +31,8 @@ WEIGHTS = np.random.default_rng(1).random(ROWS) * 3
 WEIGHTS[5:8] = 0.0  # all that one rank of two has in the second step
 
 
-class Alone(Estimator):
-    """Be an Estimator whose one rank runs in this process."""
+class Alone(TorchEstimator):
+    """An Estimator whose one rank runs in this process."""
 
     engine = AloneEngine()  # type: ignore[assignment]
 

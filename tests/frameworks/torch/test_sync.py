@@ -16,6 +16,7 @@ from frameworks.torch.alone import AloneEngine, needs_full_shards
 from frameworks.torch.pair import Recording, on_two_ranks
 from orca import Estimator
 from orca.errors import ArgumentError
+from orca.estimators.torch import TorchEstimator
 
 ROWS, BATCH, EPOCHS = 17, 4, 3  # the last step has one row: a rank of two has none
 X = np.random.default_rng(0).normal(size=(ROWS, 3))
@@ -25,7 +26,7 @@ Y = X.sum(axis=1, keepdims=True) + 0.5
 DATA = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 
 
-class Alone(Estimator):
+class Alone(TorchEstimator):
     engine = AloneEngine()  # type: ignore[assignment]
 
 

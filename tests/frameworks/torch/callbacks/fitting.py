@@ -13,6 +13,7 @@ from frameworks.torch.alone import AloneEngine
 from orca import Estimator
 from orca.callbacks import Callback
 from orca.errors import CallbackFailed, WorkerFailed
+from orca.estimators.torch import TorchEstimator
 from orca.triggers import SeveralIteration
 
 X = np.random.default_rng(0).normal(size=(21, 3)).astype(np.float32)  # uneven: the last of 4 steps of 6 has 3 rows
@@ -20,8 +21,8 @@ Y = (X @ np.array([[1.0], [-2.0], [0.5]], np.float32)) + 0.3
 STEPS = 4
 
 
-class Alone(Estimator):
-    """Be an Estimator whose one rank runs in this process."""
+class Alone(TorchEstimator):
+    """An Estimator whose one rank runs in this process."""
 
     engine = AloneEngine()  # type: ignore[assignment]
 
