@@ -22,7 +22,7 @@ MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".
 PATHS = ["orca", "orca.common", "orca.data", "orca.data.file", "orca.data.shard", "orca.learn", "orca.learn.metrics"]
 PATHS += ["orca.learn.trigger"]
 PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
-PATHS += ["orca.learn.pytorch.training_operator"]
+PATHS += ["orca.learn.pytorch.training_operator", "orca.learn.pytorch.pytorch_metrics"]
 CALLBACKS = ["base", "maincallback", "maxsteps", "model_checkpoint", "tensorboard", "tqdm", "wandb"]
 
 
@@ -95,14 +95,25 @@ def test_training_operator_has_one_home() -> None:
 
 
 def test_shims_hold_every_metric() -> None:
-    metrics = importlib.import_module("orca.core.metrics")
-    concrete = {
-        name
-        for name in metrics.__all__
-        if inspect.isclass(getattr(metrics, name)) and issubclass(getattr(metrics, name), metrics.Metric)
-    }
-    shim = importlib.import_module("zoo.orca.learn.metrics")
-    assert set(shim.__all__) == concrete - {"SumMetric"}
+    home = importlib.import_module("orca.core.metrics")
+    names = {name for name in home.__all__ if inspect.isclass(getattr(home, name))} - {"MeanMetric"}
+    assert set(importlib.import_module("zoo.orca.learn.metrics").__all__) == names
+    callable_ones = importlib.import_module("zoo.orca.learn.pytorch.pytorch_metrics")
+    assert set(callable_ones.__all__) == names - {"AUC", "Metric"} | {"AUROC", "AccuracyMetric", "PytorchMetric"}
+
+
+@pytest.mark.parametrize("root", ["zoo", "bigdl"])
+def test_metrics_of_torch_models_are_called_with_tensors(root: str) -> None:
+    torch = pytest.importorskip("torch")
+    metrics = importlib.import_module(f"{root}.orca.learn.pytorch").pytorch_metrics
+    chances, truth = torch.tensor([0.3, 0.4, 0.2, 0.5]), torch.tensor([0, 1, 0, 0])
+    assert torch.isclose(metrics.AUROC()(chances, truth), torch.tensor(2 / 3))
+    accuracy = metrics.Accuracy()
+    assert isinstance(accuracy, metrics.AccuracyMetric) and isinstance(accuracy, metrics.PytorchMetric)
+    accuracy(chances, truth)
+    accuracy(torch.tensor([0.9]), torch.tensor([1]))
+    assert accuracy.compute() == torch.tensor(0.8)
+    assert metrics.CustomizedMetric(lambda output, target: output.sum())(chances, truth) == chances.sum()
 
 
 @pytest.mark.parametrize(

@@ -1,43 +1,10 @@
 """Metrics: the public names. `from orca.metrics import Accuracy`."""
 
-from orca.core.metrics import (
-    AUC,
-    MAE,
-    MSE,
-    Accuracy,
-    BinaryAccuracy,
-    BinaryCrossEntropy,
-    CategoricalAccuracy,
-    CategoricalCrossEntropy,
-    CustomizedMetric,
-    F1Score,
-    KLDivergence,
-    Metric,
-    Poisson,
-    Precision,
-    Recall,
-    SparseCategoricalAccuracy,
-    SparseCategoricalCrossEntropy,
-    Top5Accuracy,
-)
+# ruff: noqa: F405
+from orca.core.metrics import *  # noqa: F403
 
 __all__ = [
-    "AUC",
-    "MAE",
-    "MSE",
-    "Accuracy",
-    "BinaryAccuracy",
-    "BinaryCrossEntropy",
-    "CategoricalAccuracy",
-    "CategoricalCrossEntropy",
-    "CustomizedMetric",
-    "F1Score",
-    "KLDivergence",
-    "Metric",
-    "Poisson",
-    "Precision",
-    "Recall",
-    "SparseCategoricalAccuracy",
-    "SparseCategoricalCrossEntropy",
-    "Top5Accuracy",
-]
+    "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",
+    "CategoricalCrossEntropy", "CustomizedMetric", "F1Score", "KLDivergence", "Metric", "Poisson", "Precision",
+    "PrecisionRecallCurve", "Recall", "SparseCategoricalAccuracy", "SparseCategoricalCrossEntropy", "Top5Accuracy",
+]  # fmt: skip

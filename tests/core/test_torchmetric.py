@@ -70,8 +70,17 @@ def test_labels_come_in_any_shape_and_type() -> None:
         (metric,) = metrics_of(BinaryAccuracy())
         meter = metric.start()
         meter.update(CHANCES, target)
-        meter.update(np.zeros((3, 1), np.float32), np.zeros(3), rows=0)
+        meter.update(np.zeros((0, 1), np.float32), np.zeros(0))
         assert meter.result() == pytest.approx(float(((CHANCES[:, 0] > 0.5) == TRUTH).float().mean()))
+
+
+def test_a_call_counts_a_batch_and_gives_its_value() -> None:
+    (metric,) = metrics_of(torchmetrics.MeanSquaredError())
+    assert metric(CHANCES[:9], NUMBERS[:9]) == torchmetrics.MeanSquaredError()(CHANCES[:9], NUMBERS[:9])
+    metric.update(CHANCES[9:], NUMBERS[9:])
+    assert metric.compute().item() == pytest.approx(expected("sums"))
+    metric.reset()
+    assert math.isnan(metric.compute())
 
 
 def test_a_metric_that_saw_no_row_has_no_number_and_the_users_own_is_never_changed() -> None:

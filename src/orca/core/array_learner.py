@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State, report_loss
-from orca.core.metrics import Meter
+from orca.core.metrics import Metric
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
 from orca.core.tree import cut_rows
@@ -120,7 +120,7 @@ class ArrayLearner(Learner):
             pulse.at(DATA)
         return losses
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Feed outputs and targets of this rank's rows to the metrics; return the loss."""
         losses = Losses()
         pulse.at(DATA)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from orca.core.metrics import Meter
+from orca.core.metrics import Metric
 from orca.core.pulse import Pulse
 from orca.core.source import Batch
 from orca.core.tree import flatten, unflatten
@@ -325,7 +325,7 @@ class Learner(Predictor):
         """Train an epoch, or the part of it that follows its first steps: the framework's only batch loop."""
 
     @abstractmethod
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Feed outputs and targets to the metrics; return the loss."""
 
     def end_epoch(self, line: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from orca.core.checkpoints import Keeper
 from orca.core.feed import Feed, StreamFeed
 from orca.core.learner import COMPLETE, STOPPED, FitPlan, Learner, Losses, Position
-from orca.core.metrics import Metric, result_dict
+from orca.core.metrics import Metric
 from orca.core.pulse import CHECKPOINT, Pulse
 from orca.core.source import Batch
 from orca.core.trace import Trace
@@ -310,7 +310,7 @@ def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, li
         meter.merge(*(states[position] for _, states in told))
     rows, mass = (sum(getattr(losses, name) for losses, _ in told) for name in ("rows", "mass"))
     loss = sum(losses.loss_sum for losses, _ in told)
-    results = result_dict(meters)
+    results = {meter.name: meter.result() for meter in meters}
     if told[0][0].conducted:
         results = {name: value for name, value in results.items() if value == value}  # nan: nobody fed it
     return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | told[0][0].logs | results

@@ -1,54 +1,58 @@
 """Metrics: how good a model is, exact over ranks for any split of the rows. Owns what each metric counts, and merging.
 
-A Metric is what the user writes down, ``Accuracy()``; it only remembers. ``metric.start()`` gives a Meter, which
-counts: ``update`` per batch, ``state`` to send what it counted, ``merge`` to add what others counted, ``result``.
-A meter keeps sums (SumMeter) or, where a metric is no function of sums, the rows themselves (RowMeter): never means.
+A metric counts batches (``update``), tells the value over all of them (``compute``) and can be called, as those of
+torchmetrics: ``accuracy(output, target)`` counts a batch and returns the value of that batch. Ranks count with metrics
+of their own (``start``); what each counted (``state``) is put together (``merge``). A metric keeps sums or, where it is
+no function of sums, the rows themselves; never means.
 
-Outputs and targets are torch tensors or numpy arrays (other frameworks hand over numpy arrays). Sums stay on the
-tensors' device, and nothing waits for it, until ``state`` or ``result`` is asked for; rows that are kept go to this
-machine's memory at once. Of a model with several outputs
+Outputs and targets are torch tensors, or arrays, which become tensors here. Sums stay on the tensors' device, and
+``update`` never waits for it; rows that are kept go to this machine's memory at once. Of a model with several outputs
 a metric sees the first, and the first target; a CustomizedMetric gets everything.
-The result over no rows at all is nan.
+The value over no rows at all is nan.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from orca.core.tree import Structure, flatten, map_tree, unflatten
+from orca.core.columns import array_of
+from orca.core.tree import flatten, map_tree, unflatten
 from orca.errors import ArgumentError, DataError
 
 __all__ = [
-    "AUC", "MAE", "MSE", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",
-    "CategoricalCrossEntropy", "CustomizedMetric", "F1Score", "KLDivergence", "Meter", "Metric", "Poisson",
-    "Precision", "Recall", "RowMeter", "Rows", "SparseCategoricalAccuracy", "SparseCategoricalCrossEntropy",
-    "SumMeter", "SumMetric", "Sums", "Top5Accuracy", "metrics_of", "result_dict",
+    "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",
+    "CategoricalCrossEntropy", "CustomizedMetric", "F1Score", "KLDivergence", "MeanMetric", "Metric", "Poisson",
+    "Precision", "PrecisionRecallCurve", "Recall", "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossEntropy", "Top5Accuracy", "metrics_of",
 ]  # fmt: skip
 
-Array = Any  # a torch tensor or a numpy array
-Tree = Any  # an Array, or tuples, lists and dicts of them
+Tensor = Any  # a torch tensor; torch is loaded with the first batch
+Tree = Any  # tensors or arrays, or tuples, lists and dicts of them
 
 EPSILON = 1e-7  # Keras' own: probabilities are kept this far from 0 and 1 before a logarithm
 SLACK = 1e-6  # how far rounding may carry a probability out of [0, 1]
-TAKEN = ("loss", "num_samples", "profile", "val_loss")  # keys of the statistics that are not metrics
+RESERVED = ("loss", "num_samples", "profile", "val_loss")  # keys of the statistics that are not metrics
+BACKENDS = ("bigdl", "tf", "pytorch", "mxnet")
 
 
 def metrics_of(spec: object) -> list[Metric]:
-    """Return the metrics a user asked for, each with a name of its own.
+    """Return the metrics a user asked for, each with a name of its own and nothing counted.
 
     Args:
         spec: Nothing, a metric of ours or of torchmetrics, its plain name ("accuracy"), a function
             ``f(output, target)``, a list of these, or a dict name -> one of these.
-            A metric given by name has that name, as it is written. Given objects are never changed: a name from a dict
-            goes to a copy. Names that differ in case alone count as equal, as some statistics are lower-case; the
-            second becomes ``Accuracy_2``.
+            A metric given by name has that name, as it is written. Given objects are never changed: copies are
+            returned. Names that differ in case alone count as equal, as some statistics are lower-case; the second
+            becomes ``Accuracy_2``.
 
     Raises:
         ArgumentError: For anything else, and for a name that the statistics need themselves.
@@ -64,23 +68,19 @@ def metrics_of(spec: object) -> list[Metric]:
     if spec is None:
         return []
     if isinstance(spec, Mapping):
-        wanted = []
+        metrics = []
         for name, item in spec.items():
             members = _metrics_of(item)
-            wanted += [m.named(str(name) if len(members) == 1 else f"{name}_{m.name}") for m in members]
+            metrics += [m.named(str(name) if len(members) == 1 else f"{name}_{m.name}") for m in members]
     else:
-        wanted = [m for item in (spec if isinstance(spec, (list, tuple)) else [spec]) for m in _metrics_of(item)]
-    return _uniquely_named(wanted)
-
-
-def result_dict(meters: Iterable[Meter]) -> dict[str, float]:
-    """Return name -> result of every meter."""
-    return {meter.name: meter.result() for meter in meters}
+        metrics = [m for item in (spec if isinstance(spec, (list, tuple)) else [spec]) for m in _metrics_of(item)]
+    return _uniquely_named(metrics)
 
 
 def _metrics_of(item: object) -> list[Metric]:
     if isinstance(item, Metric):
-        return [item]
+        counter = item.get_metric("pytorch")
+        return [m.named(item.get_name()) for m in ([counter] if isinstance(counter, Metric) else _metrics_of(counter))]
     if isinstance(item, str):
         return [_by_name(item)]
     if "torchmetrics" in sys.modules:
@@ -114,97 +114,194 @@ def _no_metric(item: object) -> ArgumentError:
 
 
 def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
-    seen: set[str] = set()
+    names: set[str] = set()
     unique = []
     for metric in metrics:
         name, number = metric.name, 1
-        if name.lower() in TAKEN:
+        if name.lower() in RESERVED:
             raise ArgumentError(
                 f"A metric cannot be named {name!r}: the statistics hold something else under that key. "
                 f"Give it another name with a dict: metrics={{'my_{name}': ...}}."
             )
-        while name.lower() in seen:
+        while name.lower() in names:
             number += 1
             name = f"{metric.name}_{number}"
-        seen.add(name.lower())
+        names.add(name.lower())
         unique.append(metric if name == metric.name else metric.named(name))
     return unique
 
 
-class Meter(Protocol):
-    """Count one metric over batches of rows; the meters of all ranks merge into the result over all rows."""
+@dataclass(frozen=True)
+class Counts:
+    """What a metric counted over some rows: a tree of tensors that are sums, or hold the rows themselves."""
 
-    name: str
-
-    def update(self, output: Tree, target: Tree, rows: int | None = None) -> None:
-        """Count a batch; of a padded batch, only its first ``rows`` rows."""
-
-    def state(self) -> Any:
-        """Return what was counted: picklable, of numpy arrays and numbers alone."""
-
-    def merge(self, *states: Any) -> None:
-        """Add what other meters of the same metric counted, in the order given."""
-
-    def result(self) -> float:
-        """Return the metric over every row counted or merged; nan when there was none."""
+    rows: int
+    values: Tree
 
 
 class Metric:
-    """Be what a user writes down for a metric: it remembers its options and starts meters, and never changes."""
+    """A metric: a function of sums over the rows, or of all rows.
 
-    name: str = "Metric"
+    A new one has a ``tally`` and, unless it is a mean, a ``score``; with ``keeps_rows`` the tally's tensors are not
+    added up but put behind one another.
+
+    Example:
+        >>> class RootMeanSquareError(Metric):
+        ...     def tally(self, output, target):
+        ...         return ((output - target) ** 2).sum(), output.numel()
+        ...
+        ...     def score(self, total, count):
+        ...         return (total / count).sqrt()
+        >>> metric = RootMeanSquareError()
+        >>> metric(np.array([1.0, 2.0]), np.array([4.0, 2.0]))
+        tensor(2.1213)
+        >>> metric.update(np.array([3.0]), np.array([3.0]))
+        >>> metric.compute()
+        tensor(1.7321)
+        >>> metric.reset()
+        >>> metric.compute()
+        tensor(nan)
+    """
+
+    name = "Metric"
+    keeps_rows = False
+    _parts: Any = ()  # a list of Counts
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
             cls.name = cls.__name__
 
-    def start(self) -> Meter:
-        """Return a meter of this metric that has seen no rows."""
-        raise NotImplementedError(f"{type(self).__name__} has no start(). Derive from SumMetric, or return a Meter.")
+    def __call__(self, output: Tree, target: Tree) -> Any:
+        """Count a batch; return the value over this batch alone, as `compute` does."""
+        counts = self._count(output, target)
+        self._add(counts)
+        return map_tree(lambda value: _double(value).float(), self._value(counts))
+
+    def update(self, output: Tree, target: Tree) -> None:
+        """Count a batch."""
+        self._add(self._count(output, target))
+
+    def compute(self) -> Any:
+        """Return the value over every row counted or merged, as a tensor of float32.
+
+        It is nan when there was no row. Curves are tuples of tensors.
+        """
+        return map_tree(lambda value: _double(value).float(), self._value(self._total()))
+
+    def result(self) -> Any:
+        """Return the same in double precision, as a float; curves as tuples of lists."""
+        return map_tree(lambda value: _double(value).tolist(), self._value(self._total()))
+
+    def reset(self) -> None:
+        """Forget all that was counted."""
+        self._parts = ()
+
+    def start(self) -> Metric:
+        """Return a copy that has seen no rows."""
+        fresh = copy.copy(self)
+        fresh.reset()
+        return fresh
 
     def named(self, name: str) -> Metric:
-        """Return this metric under another name."""
-        renamed = copy.copy(self)
-        renamed.name = name
-        return renamed
+        """Return a copy under another name that has seen no rows."""
+        fresh = self.start()
+        fresh.name = name
+        return fresh
+
+    def state(self) -> Counts:
+        """Return what was counted, in this machine's memory: it can be pickled, and merged elsewhere."""
+        return _on_cpu(self._total())
+
+    def merge(self, *states: Counts) -> None:
+        """Add what other copies of this metric counted, in the order given."""
+        self._parts = [_on_cpu(part) for part in (*self._parts, *states) if part.rows]
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return what a batch adds: sums (tensors or numbers), or a value for each row where rows are kept.
+
+        Both tensors are on one device, with equal rows. Reading a value here would wait for the device.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no tally(output, target).")
+
+    def score(self, total: Any, count: Any) -> Any:
+        """Return the value, given the sums over all rows as float64 tensors (or all rows): here their mean."""
+        return total / count
+
+    # The methods of orca.learn.metrics. One kind of metric serves every backend.
 
     def get_name(self) -> str:
         """Return the name, as the statistics show it."""
         return self.name
 
-    def get_metric(self, backend: str = "bigdl") -> Meter:
-        """Return a new meter; one kind serves every backend."""
+    def get_metric(self, backend: str = "bigdl") -> Any:
+        """Return a copy that counts for a backend: "bigdl", "tf", "pytorch" or "mxnet"."""
+        if backend not in BACKENDS:
+            raise ArgumentError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}.")
+        return getattr(self, f"get_{backend}_metric")()
+
+    def get_pytorch_metric(self) -> Any:
+        """Return a copy that has seen no rows; a subclass may return a metric of torchmetrics."""
         return self.start()
 
-    @staticmethod
-    def convert_metrics_list(metrics: object, backend: str = "bigdl") -> list[Meter] | None:
-        """Return a new meter for each metric."""
-        return None if metrics is None else [metric.start() for metric in metrics_of(metrics)]
+    get_bigdl_metric = get_tf_metric = get_mxnet_metric = get_pytorch_metric
 
     @staticmethod
-    def convert_metrics_dict(metrics: object, backend: str = "bigdl") -> dict[str, Meter]:
-        """Return name -> a new meter for each metric."""
-        return {metric.name: metric.start() for metric in metrics_of(metrics)}
+    def convert_metrics_list(metrics: object, backend: str = "bigdl") -> list[Metric] | None:
+        """Return a copy of each metric that has seen no rows."""
+        return None if metrics is None else metrics_of(metrics)
+
+    @staticmethod
+    def convert_metrics_dict(metrics: object, backend: str = "bigdl") -> dict[str, Metric]:
+        """Return name -> a copy of each metric that has seen no rows."""
+        return {metric.name: metric for metric in metrics_of(metrics)}
+
+    def _read(self, output: Tree, target: Tree) -> tuple[Tree, Tree]:
+        """Return what a tally sees of a batch: the first output and target as tensors on the output's device."""
+        output, target = (_first(self.name, tree) for tree in (output, target))
+        return output, target.to(output.device)
+
+    def _count(self, output: Tree, target: Tree) -> Counts:
+        output, target = self._read(output, target)
+        rows = _rows_in(self.name, output, target)
+        values = self.tally(output, target) if rows else ()
+        return Counts(rows, map_tree(_copy, values) if self.keeps_rows else values)
+
+    def _add(self, counts: Counts) -> None:
+        if counts.rows:
+            self._parts = self._parts or []
+            self._parts.append(counts)
+            if not self.keeps_rows:
+                self._parts = [self._join(self._parts)]
+
+    def _total(self) -> Counts:
+        return self._join(self._parts) if self._parts else Counts(0, ())
+
+    def _join(self, parts: Sequence[Counts]) -> Counts:
+        leaves, (structure, *_) = zip(*(flatten(part.values) for part in parts), strict=True)
+        join = _concatenated if self.keeps_rows else functools.partial(functools.reduce, operator.add)
+        values = unflatten(structure, [join(values) for values in zip(*leaves, strict=True)])
+        return Counts(sum(part.rows for part in parts), values)
+
+    def _value(self, counts: Counts) -> Any:
+        if not counts.rows:
+            return math.nan
+        return self.score(*(counts.values if self.keeps_rows else map(_double, counts.values)))
 
 
-class SumMetric(Metric):
-    """Be a metric that is a function of sums over the rows. A new one needs a tally and, if no mean, a score."""
+class MeanMetric(Metric):
+    """A mean of one value for each row or element. A metric of this kind says which values, given a batch."""
 
-    def start(self) -> SumMeter:
-        """Return a meter of this metric that has seen no rows."""
-        return SumMeter(self.name, self.tally, self.score)
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return the sum of the values, and how many there are."""
+        values = self._values(output, target)
+        return values.sum(), values.numel()
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return a batch's sums: numbers or arrays of its own kind that may be added to those of other batches."""
-        raise NotImplementedError(f"{type(self).__name__} has no tally(output, target).")
-
-    def score(self, total: Any, count: Any) -> float:
-        """Return the result from the sums over all rows, given as float64 arrays: their mean."""
-        return float(total / count)
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} has no _values(output, target).")
 
 
-class Accuracy(SumMetric):
-    """Measure how often the predicted class is the right one.
+class Accuracy(MeanMetric):
+    """How often the predicted class is the right one.
 
     Outputs (n,) or (n, 1) are probabilities, and say 1 above 0.5 (integers say themselves). Of outputs (n, c) the
     largest class counts. Classes lie on axis 1, or on the last axis where only that fits the labels. Targets are
@@ -214,205 +311,235 @@ class Accuracy(SumMetric):
         zero_based_label: Whether the class numbers of (n, c) outputs start at 0; else they start at 1.
 
     Example:
-        >>> meter = Accuracy().start()
-        >>> meter.update(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
-        >>> meter.result()
-        0.5
+        >>> accuracy = Accuracy()
+        >>> accuracy(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))  # of this batch
+        tensor(0.5000)
+        >>> accuracy(np.array([[0.3, 0.7], [0.4, 0.6]]), np.array([1, 1]))
+        tensor(1.)
+        >>> accuracy.compute()  # of all
+        tensor(0.7500)
     """
 
     def __init__(self, zero_based_label: bool = True) -> None:
         self.zero_based_label = zero_based_label
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return right answers, and answers."""
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim == 1 or output.shape[1] == 1:
-            said = output > 0.5 if _is_float(output) else output
-            right = _double(said) == _double(_shaped(self.name, output, target))
-        elif output.shape == target.shape:
-            right = _argmax(output, -1) == _argmax(target, -1)
-        else:
-            axis, labels = _class_labels(self.name, output, target)
-            right = _double(_argmax(output, axis)) + (0 if self.zero_based_label else 1) == _double(labels)
-        return right.sum(), _size(right)
+            answer, truth = _shaped(self.name, output, target)
+            return (answer > 0.5 if output.is_floating_point() else answer) == truth
+        if output.shape == target.shape:
+            return _largest(output) == _largest(target)
+        scores, labels = _classes_last(self.name, output, target)
+        return _largest(scores) + (0 if self.zero_based_label else 1) == labels
 
 
-class SparseCategoricalAccuracy(SumMetric):
-    """Measure how often the largest class of (n, c) outputs is the right one; targets are class numbers from 0."""
+class SparseCategoricalAccuracy(MeanMetric):
+    """How often the largest class of (n, c) outputs is the right one; targets are class numbers from 0."""
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return right answers, and answers."""
-        axis, labels = _class_labels(self.name, output, target)
-        right = _double(_argmax(output, axis)) == _double(labels)
-        return right.sum(), _size(right)
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        scores, labels = _classes_last(self.name, output, target)
+        return _largest(scores) == labels
 
 
-class CategoricalAccuracy(SumMetric):
-    """Measure how often the largest class (last axis) of the outputs is the right one; targets are one-hot."""
+class CategoricalAccuracy(MeanMetric):
+    """How often the largest class (last axis) of the outputs is the right one; targets are one-hot."""
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return right answers, and answers."""
-        right = _argmax(output, -1) == _argmax(_one_hot(self.name, output, target), -1)
-        return right.sum(), _size(right)
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        scores, truth = _one_hot(self.name, output, target)
+        return _largest(scores) == _largest(truth)
 
 
-class BinaryAccuracy(SumMetric):
-    """Measure how often an output is on the right side of a threshold, over all elements; targets are 0 or 1."""
+class BinaryAccuracy(MeanMetric):
+    """How often an output is on the right side of a threshold, over all elements; targets are 0 or 1."""
 
     def __init__(self, threshold: float = 0.5) -> None:
         self.threshold = threshold
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return right answers, and answers."""
-        right = _double(_double(output) > self.threshold) == _double(_shaped(self.name, output, target))
-        return right.sum(), _size(right)
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        chance, truth = _shaped(self.name, output, target)
+        return (chance > self.threshold) == truth
 
 
-class Top5Accuracy(SumMetric):
-    """Measure how often the right class is among the five largest; targets are class numbers from 0, or one-hot.
+class Top5Accuracy(MeanMetric):
+    """How often the right class is among the five largest; targets are class numbers from 0, or one-hot.
 
     Of equal scores the lower class comes first, as in argmax.
     """
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return right answers, and answers."""
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim > 1 and output.shape == target.shape:
-            axis, labels = -1, _argmax(target, -1)
+            scores, labels = output, _largest(target)
         else:
-            axis, labels = _class_labels(self.name, output, target)
-        scores = _double(output)
-        known, label = _known_labels(labels, scores, axis)
-        own = _take(scores, label, axis)
-        ahead = (scores > own) | ((scores == own) & (_class_numbers(scores, axis) < label))
-        right = (ahead.sum(axis).reshape(label.shape) < 5) & known & (own == own)
-        return right.sum(), _size(right)
+            scores, labels = _classes_last(self.name, output, target)
+        known, label, own = _of_labels(scores, labels)
+        numbers = label.new_ones(scores.shape[-1]).cumsum(0) - 1
+        ahead = (scores > own) | ((scores == own) & (numbers < label))
+        return (ahead.sum(-1, keepdim=True) < 5) & known & (own == own)
 
 
-class MSE(SumMetric):
-    """Measure the mean square error over all elements."""
+class MSE(MeanMetric):
+    """The mean square error over all elements."""
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of squares, and elements."""
-        error = _double(output) - _double(_shaped(self.name, output, target))
-        return (error * error).sum(), _size(error)
-
-
-class MAE(SumMetric):
-    """Measure the mean absolute error over all elements."""
-
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of absolute errors, and elements."""
-        error = _double(output) - _double(_shaped(self.name, output, target))
-        return abs(error).sum(), _size(error)
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        output, target = _shaped(self.name, output, target)
+        return (output - target) ** 2
 
 
-class Poisson(SumMetric):
-    """Measure the mean of output - target * log(output) over all elements."""
+class MAE(MeanMetric):
+    """The mean absolute error over all elements."""
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of losses, and elements."""
-        rate, seen = _double(output), _double(_shaped(self.name, output, target))
-        return (rate - seen * _log(rate + EPSILON)).sum(), _size(rate)
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        output, target = _shaped(self.name, output, target)
+        return (output - target).abs()
 
 
-class _ProbabilityMetric(SumMetric):
-    """Be a mean over outputs that must be probabilities. What is wrong with them is counted, and told at the end."""
+class Poisson(MeanMetric):
+    """The mean of output - target * log(output) over all elements."""
 
-    def score(self, total: Any, count: Any, outside: Any = 0, unknown: Any = 0) -> float:
-        """Return the mean, or refuse outputs outside [0, 1] and labels that are no class."""
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        rate, count = _shaped(self.name, output, target)
+        return rate - count * (rate + EPSILON).log()
+
+
+class _ProbabilityMetric(MeanMetric):
+    """A mean over outputs that must be probabilities. Those that are not are counted, and refused in the end."""
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return the sum of the values, how many there are, and outputs outside [0, 1]."""
+        return *super().tally(output, target), _outside(output)
+
+    def score(self, total: Any, count: Any, outside: Any = 0) -> Any:
+        """Return the mean, or refuse outputs outside [0, 1]."""
         _refuse_outside(self.name, outside, "End the model with a sigmoid or softmax, or evaluate its loss instead.")
+        return total / count
+
+
+class BinaryCrossEntropy(_ProbabilityMetric):
+    """The cross entropy of probabilities against targets of 0 and 1, the mean over all elements."""
+
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        chance, truth = _shaped(self.name, output, target)
+        chance = chance.clip(EPSILON, 1 - EPSILON)
+        return -(truth * chance.log() + (1 - truth) * (1 - chance).log())
+
+
+class CategoricalCrossEntropy(_ProbabilityMetric):
+    """The cross entropy of class probabilities (last axis) against one-hot targets, the mean over rows."""
+
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        chance, truth = map(_double, _one_hot(self.name, output, target))
+        return -(truth * chance.clip(EPSILON, 1 - EPSILON).log()).sum(-1)
+
+
+class KLDivergence(_ProbabilityMetric):
+    """The Kullback-Leibler divergence of class probabilities (last axis) from the targets', the mean over rows."""
+
+    def _values(self, output: Tensor, target: Tensor) -> Tensor:
+        chance, truth = map(_double, _one_hot(self.name, output, target))
+        return (truth * (truth.clip(EPSILON, 1).log() - chance.clip(EPSILON, 1).log())).sum(-1)
+
+
+class SparseCategoricalCrossEntropy(_ProbabilityMetric):
+    """The cross entropy of (n, c) class probabilities against class numbers from 0, the mean over rows."""
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return the sum of losses, how many, outputs outside [0, 1], and labels that are no class."""
+        known, _, chance = _of_labels(*_classes_last(self.name, output, target))
+        losses = -chance.clip(EPSILON, 1 - EPSILON).log()
+        return losses.sum(), losses.numel(), _outside(output), (~known).sum()
+
+    def score(self, total: Any, count: Any, outside: Any = 0, unknown: Any = 0) -> Any:
+        """Return the mean, or refuse outputs outside [0, 1] and labels that are no class."""
         if unknown:
             raise DataError(
                 f"{self.name} needs class numbers from 0 to one less than the number of outputs; {int(unknown)} labels "
                 f"are not. Subtract 1 from labels that start at 1, and leave out rows without a class."
             )
-        return float(total / count)
+        return super().score(total, count, outside)
 
 
-class BinaryCrossEntropy(_ProbabilityMetric):
-    """Measure the cross entropy of probabilities against targets of 0 and 1, the mean over all elements."""
+class _PositivesMetric(Metric):
+    """True positives, divided by themselves and a weighted sum of false positives and false negatives; 0 for 0 / 0."""
 
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of losses, elements, and outputs outside [0, 1]."""
-        chance, truth = _double(output), _double(_shaped(self.name, output, target))
-        kept = chance.clip(EPSILON, 1 - EPSILON)
-        loss = -(truth * _log(kept) + (1 - truth) * _log(1 - kept))
-        return loss.sum(), _size(loss), _outside(chance)
+    weights = (0.0, 0.0)
 
-
-class CategoricalCrossEntropy(_ProbabilityMetric):
-    """Measure the cross entropy of class probabilities (last axis) against one-hot targets, the mean over rows."""
-
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of losses, how many, and outputs outside [0, 1]."""
-        chance, truth = _double(output), _double(_one_hot(self.name, output, target))
-        loss = -truth * _log(chance.clip(EPSILON, 1 - EPSILON))
-        return loss.sum(), _size(loss) / loss.shape[-1], _outside(chance)
-
-
-class SparseCategoricalCrossEntropy(_ProbabilityMetric):
-    """Measure the cross entropy of (n, c) class probabilities against class numbers from 0, the mean over rows."""
-
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of losses, how many, outputs outside [0, 1], and labels that are no class."""
-        axis, labels = _class_labels(self.name, output, target)
-        chance = _double(output)
-        known, label = _known_labels(labels, chance, axis)
-        loss = -_log(_take(chance, label, axis).clip(EPSILON, 1 - EPSILON))
-        return loss.sum(), _size(loss), _outside(chance), _size(known) - known.sum()
-
-
-class KLDivergence(_ProbabilityMetric):
-    """Measure the Kullback-Leibler divergence of class probabilities (last axis) from the targets', mean over rows."""
-
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
-        """Return the sum of divergences, how many, and outputs outside [0, 1]."""
-        chance, truth = _double(output), _double(_one_hot(self.name, output, target))
-        loss = truth * (_log(truth.clip(EPSILON, 1)) - _log(chance.clip(EPSILON, 1)))
-        return loss.sum(), _size(loss) / loss.shape[-1], _outside(chance)
-
-
-class _PositivesMetric(SumMetric):
-    """Be a metric of true positives, false positives and false negatives."""
-
-    def tally(self, output: Array, target: Array) -> tuple[Any, ...]:
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return true positives, false positives and false negatives."""
-        if _is_two_class(output, target):
-            said, target = output[:, 1] > output[:, 0], target.reshape(-1)
-        else:
-            said, target = _double(output) > 0.5, _shaped(self.name, output, target)
-        truth = _double(target) > 0.5
-        return (said & truth).sum(), (said & ~truth).sum(), (~said & truth).sum()
+        margin = 0.0 if _is_two_class(output, target) else 0.5
+        scores, truth = _scored(self.name, output, target)
+        positive = _double(scores) > margin
+        return (positive & truth).sum(), (positive & ~truth).sum(), (~positive & truth).sum()
+
+    def score(self, true: Any, false: Any, missed: Any = 0) -> Any:
+        """Return the ratio."""
+        return true / (true + self.weights[0] * false + self.weights[1] * missed).clip(1)
 
 
 class Precision(_PositivesMetric):
-    """Measure which part of the outputs that say 1 is right; 0 when none says 1.
+    """The share of the outputs saying 1 that are right; 0 when none says 1.
 
     Outputs say 1 above 0.5; (n, 2) outputs with n targets (probabilities or logits) where class 1 is the larger.
     """
 
-    def score(self, true: Any, false: Any, missed: Any = 0) -> float:
-        """Return true / said positives."""
-        return _part(true, true + false)
+    weights = (1.0, 0.0)
 
 
 class Recall(_PositivesMetric):
-    """Measure which part of the targets 1 is found; 0 when there is none. What says 1 is as in Precision."""
+    """The share of the targets 1 whose output says 1 too, as in Precision; 0 when no target is 1."""
 
-    def score(self, true: Any, false: Any, missed: Any = 0) -> float:
-        """Return true / actual positives."""
-        return _part(true, true + missed)
+    weights = (0.0, 1.0)
 
 
 class F1Score(_PositivesMetric):
-    """Measure the harmonic mean of precision and recall; 0 when there are no positives. See Precision."""
+    """The harmonic mean of precision and recall; 0 when there are no positives. See Precision."""
 
-    def score(self, true: Any, false: Any, missed: Any = 0) -> float:
-        """Return the harmonic mean of precision and recall."""
-        return _part(2 * true, 2 * true + false + missed)
+    weights = (0.5, 0.5)
 
 
-class AUC(Metric):
-    """Measure the area under the ROC curve, over all elements; nan when the targets are all 0 or all 1.
+class ROC(Metric):
+    """The ROC curve: rates of false and of true positives at each distinct score, and the score, which falls.
+
+    Outputs are any scores, targets 0 or 1, over all elements. Of outputs (n, 2) with n targets the score is the second
+    minus the first. Keeps every score. The first point lies above all scores.
+
+    Example:
+        >>> [points.tolist() for points in ROC()(np.array([0.25, 0.5, 0.0, 0.75]), np.array([0, 1, 1, 0]))]
+        [[0.0, 0.5, 0.5, 1.0, 1.0], [0.0, 0.0, 0.5, 0.5, 1.0], [inf, 0.75, 0.5, 0.25, 0.0]]
+    """
+
+    keeps_rows = True
+
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return scores, and which are those of positives."""
+        return _scored(self.name, output, target)
+
+    def score(self, scores: Any, truth: Any) -> Any:
+        """Return (false positive rates, true positive rates, thresholds)."""
+        false, true, thresholds = _curve(scores, truth)
+        return false / false[-1].clip(1), true / true[-1].clip(1), thresholds
+
+
+class PrecisionRecallCurve(ROC):
+    """Precision and recall at each distinct score, and the score, which rises. Outputs and targets are as in ROC.
+
+    Behind the last score, precision is 1 and recall 0.
+
+    Example:
+        >>> curve = PrecisionRecallCurve()(np.array([0.25, 0.5, 0.0, 0.75]), np.array([0, 1, 1, 0]))
+        >>> [points.tolist() for points in curve]
+        [[0.5, 0.3333333432674408, 0.5, 0.0, 1.0], [1.0, 0.5, 0.5, 0.0, 0.0], [0.0, 0.25, 0.5, 0.75]]
+    """
+
+    def score(self, scores: Any, truth: Any) -> Any:
+        """Return (precisions, recalls, thresholds)."""
+        false, true, thresholds = _curve(scores, truth)
+        precision, recall = true / (true + false), true / true[-1].clip(1)
+        precision[0] = 1
+        return precision.flip(0), recall.flip(0), thresholds[1:].flip(0)
+
+
+class AUC(ROC):
+    """The area under the ROC curve, over all elements; nan when the targets are all 0 or all 1.
 
     Outputs (n, 2) with n targets are two classes, of which 1 is the positive one.
 
@@ -421,10 +548,8 @@ class AUC(Metric):
             Keras does); outputs must be probabilities. None: the exact area, of any scores; keeps every score.
 
     Example:
-        >>> meter = AUC(threshold_num=None).start()
-        >>> meter.update(np.array([0.3, 0.4, 0.2, 0.5]), np.array([0, 1, 0, 0]))
-        >>> round(meter.result(), 4)
-        0.6667
+        >>> AUC(threshold_num=None)(np.array([0.3, 0.4, 0.2, 0.5]), np.array([0, 1, 0, 0]))
+        tensor(0.6667)
     """
 
     def __init__(self, threshold_num: int | None = 200) -> None:
@@ -433,70 +558,63 @@ class AUC(Metric):
                 f"AUC needs at least 2 thresholds; got threshold_num={threshold_num}. Pass 200, or None for the exact "
                 f"area."
             )
-        self.threshold_num = threshold_num
+        self.threshold_num, self.keeps_rows = threshold_num, threshold_num is None
 
-    def start(self) -> Meter:
-        """Return a meter of this metric that has seen no rows."""
+    def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
+        """Return what ROC does; with thresholds, the rows of each class in each bin, and outputs outside [0, 1]."""
         if self.threshold_num is None:
-            return RowMeter(self.name, self._scores, exact_auc)
-        return SumMeter(self.name, self._histograms, self._area)
+            return super().tally(output, target)
+        chance, truth = _shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)
+        bins = self.threshold_num
+        passed = -(-chance.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
+        place = (passed.clip(1).nan_to_num().long() + bins * (truth > 0.5)).reshape(-1)  # nan goes to bin 0
+        counts = place.new_zeros(2 * bins).index_add(0, place, place.new_ones(place.shape))  # bincount would wait
+        return counts, _outside(chance)
 
-    def _scores(self, output: Tree, target: Tree, rows: int | None) -> tuple[int, Tree, Tree]:
-        output, target = _pair(self.name, output, target, rows)
-        if _is_two_class(output, target):
-            score = _double(output[:, 1]) - _double(output[:, 0])  # right for logits too
-            return output.shape[0], score, target.reshape(-1)
-        return output.shape[0], output.reshape(-1), _shaped(self.name, output, target).reshape(-1)
-
-    def _histograms(self, output: Array, target: Array) -> tuple[Any, ...]:
-        if _is_two_class(output, target):
-            output, target = output[:, 1], target.reshape(-1)
-        score, truth = _double(output), _double(_shaped(self.name, output, target)) > 0.5
-        bins = self.threshold_num or 0
-        passed = -(-score.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
-        return _histogram(_whole(passed.clip(1)) + bins * _whole(truth), 2 * bins), _outside(score)
-
-    def _area(self, counts: Any, outside: Any) -> float:
-        _refuse_outside(
-            self.name,
-            outside,
-            "End the model with a sigmoid or softmax, or use AUC(threshold_num=None), which takes any scores.",
-        )
-        negatives, positives = counts.reshape(2, -1)
-        if negatives[0] or positives[0] or not negatives.any() or not positives.any():  # bin 0 holds nan alone
-            return math.nan
-        false, true = (np.cumsum(part[::-1]) for part in (negatives, positives))  # said 1 at falling thresholds
-        false, true = (np.concatenate(([0.0], part)) for part in (false, true))
-        return float((np.diff(false) * (true[1:] + true[:-1])).sum() / (2 * false[-1] * true[-1]))
+    def score(self, counts: Any, outside: Any) -> Any:
+        """Return the area, given what the tally returns."""
+        if self.threshold_num is None:
+            false, true, thresholds = _curve(counts, outside)
+            unordered = (thresholds != thresholds).any()
+        else:
+            advice = "End the model with a sigmoid or softmax, or use AUC(threshold_num=None), which takes any scores."
+            _refuse_outside(self.name, outside, advice)
+            counts = counts.reshape(2, -1)
+            unordered = counts[:, 0].any()  # bin 0 holds nan alone; else it is the point of no positives
+            false, true = counts.flip(1).roll(1, 1).cumsum(1)
+        area = (false.diff() * (true[1:] + true[:-1])).sum() / 2
+        return math.nan if unordered else area / (false[-1] * true[-1])  # without one of the classes 0 / 0: nan
 
 
-def exact_auc(scores: Array, targets: Array) -> float:
-    """Return the chance that a positive scores above a negative, ties counting half; nan without one of each."""
-    scores, truth = np.asarray(scores), np.asarray(targets) > 0.5
-    if truth.all() or not truth.any() or (scores != scores).any():
-        return math.nan
-    _, place = np.unique(scores, return_inverse=True)
-    positives, everyone = np.bincount(place, weights=truth), np.bincount(place)
-    negatives = everyone - positives
-    below = np.cumsum(negatives) - negatives
-    return float((positives * (below + negatives / 2)).sum() / (positives.sum() * negatives.sum()))
+def _curve(scores: Tensor, truth: Tensor) -> Tensor:
+    """Return false positives, true positives and the score at each distinct score, falling, after a point of none."""
+    import torch
+
+    scores, order = _double(scores).sort(descending=True)
+    ends = torch.cat([scores[1:] != scores[:-1], truth.new_ones(1)]).nonzero()[:, 0]  # the last of equal scores
+    true = truth[order].cumsum(0)[ends]
+    points = torch.stack([ends + 1 - true, true, scores[ends]])
+    return torch.cat([points.new_tensor([[0], [0], [math.inf]]), points], 1)
 
 
 class CustomizedMetric(Metric):
-    """Be a metric of the user's own: a function f(output, target) -> number, called once over all rows.
+    """A metric of the user's own: a function f(output, target) -> number, called once over all rows.
 
     The function need not be a mean: every rank's outputs and targets are kept, joined in rank order, and handed over
-    on the CPU as what the model gives, tensors (bfloat16 as float32) or numpy arrays; all of them when there are
-    several outputs. A target (n,) beside an output (n, 1), or the reverse, takes the output's shape.
+    on the CPU as what the model gives, tensors or numpy arrays; all of them when there are several outputs. A target
+    (n,) beside an output (n, 1), or the reverse, takes the output's shape.
 
     Example:
         >>> def largest_error(output, target):
         ...     return abs(output - target).max()
-        >>> meter = CustomizedMetric(largest_error).start()
-        >>> meter.update(np.array([1.0, 2.0]), np.array([1.5, 2.0]))
-        >>> meter.name, meter.result()
-        ('largest_error', 0.5)
+        >>> metric = CustomizedMetric(largest_error)
+        >>> metric(np.array([1.0, 2.0]), np.array([1.5, 2.0]))
+        tensor(0.5000)
+        >>> metric.name
+        'largest_error'
     """
+
+    keeps_rows = True
 
     def __init__(self, compute_function: Callable[[Any, Any], Any]) -> None:
         if not callable(compute_function):
@@ -505,163 +623,57 @@ class CustomizedMetric(Metric):
         inner = getattr(compute_function, "func", compute_function)  # of a functools.partial
         self.name = getattr(inner, "__name__", type(compute_function).__name__)
 
-    def start(self) -> RowMeter:
-        """Return a meter of this metric that has seen no rows."""
-        return RowMeter(self.name, self._everything, self._score)
+    def tally(self, output: Tree, target: Tree) -> tuple[Any, ...]:
+        """Return everything, targets in the shape of the outputs."""
+        return output, _beside(output, target)
 
-    def _everything(self, output: Tree, target: Tree, rows: int | None) -> tuple[int, Tree, Tree]:
-        output, target = (map_tree(lambda leaf: _cut(_array(self.name, leaf), rows), x) for x in (output, target))
-        return _rows_in(self.name, output, target, rows), output, _beside(output, target)
+    def score(self, output: Tree, target: Tree) -> float:
+        """Return what the function says."""
+        need = f"The metric function {self.name!r} must return one number"
+        return _one_number(self.compute_function(output, target), need, "Return for example its mean.")
 
-    def _score(self, output: Tree, target: Tree) -> float:
-        value = self.compute_function(output, target)
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ArgumentError(
-                f"The metric function {self.name!r} must return one number; got {type(value).__name__} of shape "
-                f"{tuple(getattr(value, 'shape', ()))}. Return for example its mean."
-            ) from error
+    def _read(self, output: Tree, target: Tree) -> tuple[Tree, Tree]:
+        output, target = (map_tree(functools.partial(_array, self.name), tree) for tree in (output, target))
+        return output, target
 
 
 # What may be asked for by its name.
 NAMED: tuple[type[Metric], ...] = (
-    AUC, MAE, MSE, Accuracy, BinaryAccuracy, BinaryCrossEntropy, CategoricalAccuracy, CategoricalCrossEntropy, F1Score,
-    KLDivergence, Poisson, Precision, Recall, SparseCategoricalAccuracy, SparseCategoricalCrossEntropy, Top5Accuracy,
+    AUC, MAE, MSE, ROC, Accuracy, BinaryAccuracy, BinaryCrossEntropy, CategoricalAccuracy, CategoricalCrossEntropy,
+    F1Score, KLDivergence, Poisson, Precision, PrecisionRecallCurve, Recall, SparseCategoricalAccuracy,
+    SparseCategoricalCrossEntropy, Top5Accuracy,
 )  # fmt: skip
 ALIASES: dict[str, type[Metric]] = {
     "acc": Accuracy, "f1": F1Score, "top5": Top5Accuracy, "meansquarederror": MSE, "meanabsoluteerror": MAE,
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Sums:
-    """What a SumMeter counted: over how many rows, and float64 arrays that add."""
-
-    rows: int
-    values: tuple[np.ndarray, ...]
-
-    def plus(self, other: Sums) -> Sums:
-        """Return both together."""
-        return Sums(self.rows + other.rows, _add(self.values, other.values))
-
-
-class SumMeter:
-    """Count sums.
-
-    Args:
-        name: The name of the metric.
-        tally: (output, target) of a batch -> its sums. Both are arrays of one kind on one device, with equal rows.
-        score: The sums over all rows -> the result.
-    """
-
-    def __init__(self, name: str, tally: Callable[..., tuple[Any, ...]], score: Callable[..., float]) -> None:
-        self.name = name
-        self._tally, self._score = tally, score
-        self._merged = Sums(0, ())
-        self._rows = 0
-        self._live: tuple[Any, ...] = ()  # the batches' sums, still on their device
-
-    def update(self, output: Tree, target: Tree, rows: int | None = None) -> None:
-        """Count a batch; of a padded batch, only its first ``rows`` rows."""
-        output, target = _pair(self.name, output, target, rows)
-        if output.shape[0]:
-            self._live = _add(self._live, self._tally(output, target))
-            self._rows += output.shape[0]
-
-    def state(self) -> Sums:
-        """Return what was counted."""
-        return self._merged.plus(Sums(self._rows, tuple(_numpy(value).astype(np.float64) for value in self._live)))
-
-    def merge(self, *states: Sums) -> None:
-        """Add what other meters of the same metric counted."""
-        for state in states:
-            self._merged = self._merged.plus(state)
-
-    def result(self) -> float:
-        """Return the metric over every row counted or merged; nan when there was none."""
-        total = self.state()
-        return float(self._score(*total.values)) if total.rows else math.nan
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a RowMeter keeps of some rows: the leaves and the structure of (output, target); were they tensors?"""
-
-    rows: int
-    tensors: bool
-    leaves: tuple[Array, ...]
-    structure: Structure
-
-
-class RowMeter:
-    """Keep rows, in the order they come.
-
-    Args:
-        name: The name of the metric.
-        keep: (output, target, rows) of a batch -> (how many rows, what to keep of its output, and of its target).
-        score: What was kept of all rows (output, target) -> the result.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        keep: Callable[[Tree, Tree, int | None], tuple[int, Tree, Tree]],
-        score: Callable[[Tree, Tree], float],
-    ) -> None:
-        self.name = name
-        self._keep, self._score = keep, score
-        self._parts: list[Rows] = []
-
-    def update(self, output: Tree, target: Tree, rows: int | None = None) -> None:
-        """Keep a batch; of a padded batch, only its first ``rows`` rows."""
-        count, *pair = self._keep(output, target, rows)
-        if count:
-            leaves, structure = flatten(tuple(pair))
-            self._parts.append(Rows(count, any(map(_is_tensor, leaves)), tuple(map(_copy, leaves)), structure))
-
-    def state(self) -> Rows:
-        """Return what was kept, as numpy arrays."""
-        if not self._parts:
-            return Rows(0, False, (), None)
-        first = self._parts[0]
-        leaves = zip(*(part.leaves for part in self._parts), strict=True)
-        return Rows(sum(part.rows for part in self._parts), first.tensors, tuple(map(_joined, leaves)), first.structure)
-
-    def merge(self, *states: Rows) -> None:
-        """Put the rows of other meters of the same metric behind those kept, in the order given."""
-        self._parts += [state for state in states if state.rows]
-
-    def result(self) -> float:
-        """Return the metric over every row kept or merged; nan when there was none."""
-        total = self.state()
-        if not total.rows:
-            return math.nan
-        leaves = map(_tensor, total.leaves) if total.tensors else iter(total.leaves)
-        return self._score(*unflatten(total.structure, leaves))
-
-
 # ---- how outputs and targets meet -------------------------------------------------------------------------------
 
 
-def _pair(name: str, output: Tree, target: Tree, rows: int | None) -> tuple[Array, Array]:
-    """Return the first output and target as arrays of one kind, on the output's device, cut to equal rows."""
-    output, target = _array(name, _first(name, output)), _array(name, _first(name, target))
-    if not _is_tensor(output):
-        target = _numpy(target)
-    else:
-        target = (target if _is_tensor(target) else _tensor(target.copy())).to(output.device)
-    output, target = _cut(output, rows), _cut(target, rows)
-    _rows_in(name, output, target, rows)
-    return output, target
+def _array(name: str, leaf: Any) -> Any:
+    """Return a tensor without its gradient, or a numpy array of numbers."""
+    if leaf is None or _is_tensor(leaf):
+        return leaf if leaf is None else leaf.detach()
+    array = array_of(leaf, f"the data of {name}")
+    if array.dtype.kind in "OUSMmc":
+        raise DataError(f"{name} needs numbers; got {array.dtype} ({type(leaf).__name__}). Encode labels as numbers.")
+    return array
 
 
-def _cut(leaf: Array, rows: int | None) -> Array:
-    return leaf[:rows] if rows is not None and leaf is not None and leaf.ndim else leaf
+def _first(name: str, tree: Tree) -> Tensor:
+    """Return the first leaf of a tree as a tensor."""
+    import torch
+
+    leaves, _ = flatten(tree)
+    if not leaves or leaves[0] is None:
+        raise DataError(f"{name} compares outputs with targets; got {tree!r} for one of them. Give labels to evaluate.")
+    array = _array(name, leaves[0])
+    return array if _is_tensor(array) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
-def _rows_in(name: str, output: Tree, target: Tree, rows: int | None) -> int:
-    """Return the number of rows, or refuse what does not agree on it."""
+def _rows_in(name: str, output: Tree, target: Tree) -> int:
+    """Return the number of rows, or refuse trees that do not agree on it."""
     shapes = [[tuple(leaf.shape) for leaf in flatten(tree)[0] if leaf is not None] for tree in (output, target)]
     counts = {shape[:1] for group in shapes for shape in group}
     if len(counts) != 1 or () in counts or not shapes[0]:
@@ -671,30 +683,10 @@ def _rows_in(name: str, output: Tree, target: Tree, rows: int | None) -> int:
             f"Let the model return an output for every row of its batch."
         )
     ((count,),) = counts
-    if rows is not None and count != rows:
-        raise DataError(f"{name} was told to count {rows} rows; got a batch of {count}. Pass rows=None to count all.")
     return int(count)
 
 
-def _first(name: str, tree: Tree) -> Array:
-    leaves, _ = flatten(tree)
-    if not leaves or leaves[0] is None:
-        raise DataError(f"{name} compares outputs with targets; got {tree!r} for one of them. Give labels to evaluate.")
-    return leaves[0]
-
-
-def _array(name: str, leaf: Any) -> Array:
-    if leaf is None:
-        return None
-    if _is_tensor(leaf):
-        return leaf.detach()
-    array = np.asarray(leaf)
-    if array.dtype.kind in "OUSMmc":
-        raise DataError(f"{name} needs numbers; got {array.dtype} ({type(leaf).__name__}). Encode labels as numbers.")
-    return array
-
-
-def _unfit(name: str, output: Array, target: Array, need: str) -> DataError:
+def _unfit(name: str, output: Tensor, target: Tensor, need: str) -> DataError:
     return DataError(f"{name} needs {need}; got output {tuple(output.shape)} and target {tuple(target.shape)}.")
 
 
@@ -703,43 +695,50 @@ def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:1], *(length for length in shape[1:] if length != 1))
 
 
-def _shaped(name: str, output: Array, target: Array) -> Array:
-    """Return the target in the output's shape: (n,) and (n, 1) are the same, nothing is ever broadcast."""
+def _shaped(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in double precision and the output's shape: (n,) and (n, 1) are the same, nothing is broadcast."""
     if _core(output.shape) != _core(target.shape):
         raise _unfit(name, output, target, "targets in the shape of the outputs")
-    return target.reshape(output.shape)
+    return _double(output), _double(target.reshape(output.shape))
 
 
-def _one_hot(name: str, output: Array, target: Array) -> Array:
+def _scored(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the score of each element, of (n, 2) outputs the second minus the first, and where the target is 1."""
+    if _is_two_class(output, target):
+        output = _double(output[:, 1]) - _double(output[:, 0])  # right for logits too
+    return output.reshape(-1), _shaped(name, output, target)[1].reshape(-1) > 0.5
+
+
+def _one_hot(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if output.ndim < 2 or output.shape != target.shape:
         need = "outputs (n, classes) and one-hot targets in the same shape"
         raise _unfit(name, output, target, f"{need} (the metrics named Sparse... take class numbers)")
-    return target
+    return output, target
 
 
-def _class_labels(name: str, output: Array, target: Array) -> tuple[int, Array]:
-    """Return the axis of the output that holds classes, and the labels in the output's shape without it."""
+def _classes_last(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the output with its classes on the last axis, and the labels in its shape without that axis."""
     shape = tuple(output.shape)
     for axis in (1, len(shape) - 1):  # torch's place for classes, then Keras'
         rest = shape[:axis] + shape[axis + 1 :]
         if len(shape) > 1 and _core(rest) == _core(target.shape):
-            return axis, target.reshape(rest)
+            return output.movedim(axis, -1), _double(target.reshape(rest))
     raise _unfit(name, output, target, "outputs (n, classes) and a class number per row (n,)")
 
 
-def _known_labels(labels: Array, scores: Array, axis: int) -> tuple[Array, Array]:
-    """Return which labels are classes, and all as whole numbers safe to index with; their class axis has length 1."""
-    shape = list(scores.shape)
-    classes, shape[axis] = shape[axis], 1
-    label = _double(labels).reshape(tuple(shape))
-    return (label >= 0) & (label < classes), _whole(label.clip(0, classes - 1))
+def _of_labels(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which labels are classes, their numbers (of a class in any case), and their scores: all (..., 1)."""
+    labels, classes = _double(labels).unsqueeze(-1), scores.shape[-1]
+    numbers = labels.clip(0, classes - 1).nan_to_num().long()
+    return (labels >= 0) & (labels < classes), numbers, _double(scores.gather(-1, numbers))
 
 
-def _is_two_class(output: Array, target: Array) -> bool:
+def _is_two_class(output: Tensor, target: Tensor) -> bool:
     return output.ndim == 2 and output.shape[1] == 2 and len(_core(target.shape)) == 1
 
 
-def _outside(chance: Array) -> Array:
+def _outside(chance: Tensor) -> Tensor:
+    chance = _double(chance)
     return ((chance < -SLACK) | (chance > 1 + SLACK)).sum()
 
 
@@ -747,16 +746,6 @@ def _refuse_outside(name: str, outside: Any, advice: str) -> None:
     # Asked at the end: to look at each batch would wait for the device each time.
     if outside:
         raise DataError(f"{name} needs probabilities as outputs; {int(outside)} lie outside [0, 1]. {advice}")
-
-
-def _part(some: Any, of: Any) -> float:
-    return float(some / of) if of else 0.0
-
-
-def _add(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not left or not right:
-        return left or right
-    return tuple(a + b for a, b in zip(left, right, strict=True))
 
 
 def _beside(output: Tree, target: Tree) -> Tree:
@@ -768,92 +757,43 @@ def _beside(output: Tree, target: Tree) -> Tree:
     return target.reshape(output.shape) if same else target
 
 
-def _copy(leaf: Array) -> Array:
-    """Return a copy in this machine's memory: the caller may fill the old with the next batch, and a GPU is small."""
-    if leaf is None:
-        return None
-    return leaf.to("cpu", copy=True) if _is_tensor(leaf) else leaf.copy()
+def _one_number(value: Any, need: str, advice: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = tuple(getattr(value, "shape", ()))
+        raise ArgumentError(f"{need}; got {type(value).__name__} of shape {shape}. {advice}") from error
 
 
-def _joined(parts: tuple[Array, ...]) -> Array:
-    return None if parts[0] is None else np.concatenate([_numpy(part) for part in parts])
-
-
-# ---- what torch and numpy call differently ----------------------------------------------------------------------
+# ---- tensors ----------------------------------------------------------------------------------------------------
 
 
 def _is_tensor(leaf: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(leaf, torch.Tensor)
+    return hasattr(leaf, "detach")
 
 
-def _is_float(array: Array) -> bool:
-    return bool(array.is_floating_point()) if _is_tensor(array) else array.dtype.kind not in "biu"
-
-
-def _size(array: Array) -> int:
-    return math.prod(array.shape)
-
-
-def _numpy(array: Any) -> np.ndarray:
-    if not _is_tensor(array):
-        return np.asarray(array)
-    array = array.detach().cpu()
-    try:
-        return np.asarray(array.numpy())
-    except TypeError:  # bfloat16: numpy has none
-        return np.asarray(array.float().numpy())
-
-
-def _tensor(array: Any) -> Array:
+def _double(value: Any) -> Tensor:
     import torch
 
-    return None if array is None else torch.from_numpy(array)
+    tensor = value if _is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()  # Apple's GPUs have no float64
 
 
-def _double(array: Array) -> Array:
-    if not _is_tensor(array):
-        return array.astype(np.float64, copy=False)
-    return (array.cpu() if array.device.type == "mps" else array).double()  # Apple's GPUs have no float64
+def _largest(scores: Tensor) -> Tensor:
+    """Return the number of the largest class, on the last axis."""
+    return (scores if scores.is_floating_point() else _double(scores)).argmax(-1)
 
 
-def _whole(array: Array) -> Array:
-    """Return whole numbers; nan becomes 0."""
-    if _is_tensor(array):
-        return array.nan_to_num().long()
-    return np.nan_to_num(array).astype(np.int64)
+def _copy(leaf: Any) -> Any:
+    """Return a copy in this machine's memory: the caller may fill the old with the next batch, and a GPU is small."""
+    return leaf.to("cpu", copy=True) if _is_tensor(leaf) else copy.copy(leaf)
 
 
-def _argmax(array: Array, axis: int) -> Array:
-    return (array if _is_float(array) else _double(array)).argmax(axis)
+def _concatenated(parts: tuple[Any, ...]) -> Any:
+    import torch
+
+    return None if parts[0] is None else torch.cat(parts) if _is_tensor(parts[0]) else np.concatenate(parts)
 
 
-def _log(array: Array) -> Array:
-    if _is_tensor(array):
-        return array.log()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(array)
-
-
-def _take(array: Array, index: Array, axis: int) -> Array:
-    return array.gather(axis, index) if _is_tensor(array) else np.take_along_axis(array, index, axis)
-
-
-def _class_numbers(scores: Array, axis: int) -> Array:
-    """Return 0, 1, 2... along the class axis."""
-    shape = [1] * scores.ndim
-    shape[axis] = scores.shape[axis]
-    numbers: Array = np.arange(scores.shape[axis])
-    if _is_tensor(scores):
-        import torch
-
-        numbers = torch.arange(scores.shape[axis], device=scores.device)
-    return numbers.reshape(tuple(shape))
-
-
-def _histogram(index: Array, bins: int) -> Array:
-    index = index.reshape(-1)
-    if _is_tensor(index):  # not bincount, which waits for the device
-        ones = index.new_ones(index.shape)
-        return index.new_zeros(bins).index_add(0, index, ones)
-    return np.bincount(index, minlength=bins)
+def _on_cpu(counts: Counts) -> Counts:
+    return Counts(counts.rows, map_tree(lambda leaf: leaf.cpu() if _is_tensor(leaf) else leaf, counts.values))

@@ -10,13 +10,10 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from orca.core.metrics import Array, Metric, Tree, _beside, _numpy, _pair, _tensor
-from orca.errors import ArgumentError
+from orca.core.metrics import Counts, Metric, Tree, _beside, _copy, _one_number, _rows_in
 
 
 def torch_metrics(item: object) -> list[Metric] | None:
@@ -33,96 +30,65 @@ class TorchMetric(Metric):
     """A metric of torchmetrics. Of several outputs and targets it sees the first, the target in the output's shape.
 
     Args:
-        metric: The metric; meters count with copies of it.
+        metric: The metric; a copy of it counts.
     """
 
     def __init__(self, metric: Any) -> None:
         self.metric, self.name = metric, type(metric).__name__
+        self.reset()
 
-    def start(self) -> TorchMeter:
-        """Return a meter of this metric that has seen no rows."""
-        return TorchMeter(self.name, self.metric)
+    def __call__(self, output: Tree, target: Tree) -> Any:
+        """Count a batch; return the value over this batch alone."""
+        return self._feed("forward", output, target)
 
+    def update(self, output: Tree, target: Tree) -> None:
+        """Count a batch."""
+        self._feed("update", output, target)
 
-@dataclass(frozen=True)
-class States:
-    """The states of a metric, and of those within it, over some rows: arrays and lists of arrays by name."""
+    def reset(self) -> None:
+        """Forget all that was counted."""
+        super().reset()
+        self.metric, self._rows = _copied(self.metric), 0
 
-    rows: int
-    values: tuple[dict[str, Any], ...]
-
-
-class TorchMeter:
-    """Count with a copy of a metric of torchmetrics.
-
-    Args:
-        name: The name of the metric.
-        metric: The metric.
-    """
-
-    def __init__(self, name: str, metric: Any) -> None:
-        self.name, self._metric, self._given = name, _copied(metric), metric
-        self._rows, self._merged = 0, list[States]()
-
-    def update(self, output: Tree, target: Tree, rows: int | None = None) -> None:
-        """Count a batch; of a padded batch, only its first ``rows`` rows."""
-        output, target = map(_as_tensor, _pair(self.name, output, target, rows))
-        if not len(output):
-            return
+    def _feed(self, verb: str, output: Tree, target: Tree) -> Any:
+        output, target = self._read(output, target)
+        rows = _rows_in(self.name, output, target)
         target = _beside(output, target)
-        if target.is_floating_point() and type(self._metric).__module__.startswith("torchmetrics.classification"):
+        if target.is_floating_point() and type(self.metric).__module__.startswith("torchmetrics.classification"):
             target = target.long()  # these take whole numbers alone, and labels may come as others
-        self._metric.to(output.device).update(output, target)
-        self._rows += len(output)
+        self._rows += rows
+        return getattr(self.metric.to(output.device), verb)(output, target) if rows else math.nan
 
-    def state(self) -> States:
-        """Return what was counted, with what was merged."""
-        parts = self._parts()
-        if len(parts) < 2:
-            return parts[0] if parts else States(0, ())
-        return States(sum(part.rows for part in parts), _states_of(self._together(parts)))
+    def _total(self) -> Counts:
+        states = tuple(
+            {name: _copied_state(getattr(part, name)) for name in part._reductions} for part in _metrics_in(self.metric)
+        )
+        parts = [part for part in (*self._parts, Counts(self._rows, states)) if part.rows]
+        return self._join(parts) if parts else Counts(0, ())
 
-    def merge(self, *states: States) -> None:
-        """Add what other meters of the same metric counted."""
-        self._merged += [state for state in states if state.rows]
+    def _join(self, parts: Sequence[Counts]) -> Counts:
+        values = tuple(
+            {
+                name: _together(rule, [part.values[place][name] for part in parts])
+                for name, rule in metric._reductions.items()
+            }
+            for place, metric in enumerate(_metrics_in(self.metric))
+        )
+        return Counts(sum(part.rows for part in parts), values)
 
-    def result(self) -> float:
-        """Return the metric over every row counted or merged; nan when there was none."""
-        parts = self._parts()
-        if not parts:
+    def _value(self, counts: Counts) -> float:
+        if not counts.rows:
             return math.nan
-        value = self._together(parts).compute()
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            shape = tuple(getattr(value, "shape", ()))
-            raise ArgumentError(
-                f"The metric {self.name!r} must give one number; got {type(value).__name__} of shape {shape}. Let it "
-                "average, for example with average='macro'."
-            ) from error
-
-    def _parts(self) -> list[States]:
-        mine = [States(self._rows, _states_of(self._metric))] if self._rows else []
-        return self._merged + mine
-
-    def _together(self, parts: list[States]) -> Any:
-        """Return a metric on the CPU that has seen all parts."""
-        import torch
-
-        whole = _copied(self._given).cpu()
-        for place, metric in enumerate(_metrics_in(whole)):
+        whole = _copied(self.metric).cpu()
+        for metric, states in zip(_metrics_in(whole), counts.values, strict=True):
             metric._update_count = 1  # else it says that it has seen nothing
-            for name, rule in metric._reductions.items():
-                values = [part.values[place][name] for part in parts]
-                if isinstance(values[0], list):
-                    value: Any = [_tensor(array) for arrays in values for array in arrays]
-                elif len(values) == 1:
-                    value = _tensor(values[0])
-                else:
-                    stacked = torch.stack([_tensor(array) for array in values])
-                    value = stacked if rule is None else rule(stacked)
-                setattr(metric, name, value)
-        return whole
+            for name, state in states.items():
+                setattr(metric, name, state)
+        return _one_number(
+            whole.compute(),
+            f"The metric {self.name!r} must give one number",
+            "Let it average, for example with average='macro'.",
+        )
 
 
 def _copied(metric: Any) -> Any:
@@ -144,14 +110,17 @@ def _metrics_in(metric: Any) -> list[Any]:
     return [part for part in metric.modules() if isinstance(part, sys.modules["torchmetrics"].Metric)]
 
 
-def _states_of(metric: Any) -> tuple[dict[str, Any], ...]:
-    """Return the states of a metric and of those within it, as arrays."""
-    return tuple({name: _plain(getattr(part, name)) for name in part._reductions} for part in _metrics_in(metric))
+def _copied_state(state: Any) -> Any:
+    return [_copy(item) for item in state] if isinstance(state, list) else _copy(state)
 
 
-def _plain(state: Any) -> Any:
-    return [np.array(_numpy(item)) for item in state] if isinstance(state, list) else np.array(_numpy(state))
+def _together(rule: Any, states: list[Any]) -> Any:
+    """Return the states of several parts as one."""
+    import torch
 
-
-def _as_tensor(array: Array) -> Any:
-    return _tensor(array.copy()) if isinstance(array, np.ndarray) else array
+    if isinstance(states[0], list):
+        return [item for items in states for item in items]
+    if len(states) == 1:
+        return states[0]
+    stacked = torch.stack(states)
+    return stacked if rule is None else rule(stacked)

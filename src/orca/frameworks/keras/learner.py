@@ -23,7 +23,7 @@ from tensorflow.python.eager import context
 
 from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
-from orca.core.metrics import Meter
+from orca.core.metrics import Metric
 from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree, same_form, unflatten
@@ -259,7 +259,7 @@ class KerasLearner(Learner):
         losses.logs = dict(self.so_far)
         return losses
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Evaluate the loss and the model's own metrics, exactly over all ranks."""
         self._close_epoch()
         losses, last = Losses(), _LastLogs()

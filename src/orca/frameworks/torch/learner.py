@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from orca.core.horovod import require
 from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State, report_loss
-from orca.core.metrics import Meter
+from orca.core.metrics import Metric
 from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree, same_form
@@ -664,7 +664,7 @@ class TorchLearner(Learner):
 
     # Evaluating and answering.
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Feed outputs and targets to the metrics; return the sum of losses."""
         for module in self.modules:
             module.eval()
@@ -719,7 +719,7 @@ class TorchLearner(Learner):
             self._hook("after_val_iter")
         return [full(o) for o in outputs], targets, None if loss is None else scalar(loss)
 
-    def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Meter], pulse: Pulse) -> Losses:
+    def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Let the user's operator evaluate; its numbers are means over rows."""
         assert self.operator is not None
         handed = Handed(self, batches, pulse, epoch=0)

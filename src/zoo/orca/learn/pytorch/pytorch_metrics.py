@@ -1,0 +1,11 @@
+"""Metrics one can call, as zoo.orca.learn.pytorch.pytorch_metrics names them."""
+
+# ruff: noqa: F405
+from orca.classic.metrics import *
+
+__all__ = [
+    "AUROC", "MAE", "MSE", "ROC", "Accuracy", "AccuracyMetric", "BinaryAccuracy", "BinaryCrossEntropy",
+    "CategoricalAccuracy", "CategoricalCrossEntropy", "CustomizedMetric", "F1Score", "KLDivergence", "Poisson",
+    "Precision", "PrecisionRecallCurve", "PytorchMetric", "Recall", "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossEntropy", "Top5Accuracy",
+]  # fmt: skip
