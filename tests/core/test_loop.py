@@ -15,9 +15,9 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan, Losses, Position, State
 from orca.core.loop import evaluate, run_epochs
-from orca.core.metrics import MAE, MSE, CustomizedMetric, Metric
+from orca.core.metrics import MAE, MSE, ROC, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
-from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration, trigger_of
+from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, trigger_of
 from orca.core.world import World
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
@@ -297,6 +297,15 @@ def test_end_trigger_stops_within_an_epoch() -> None:
     plan = FitPlan(epochs=9, batch_size=2, end_trigger=MaxIteration(4))
     (history, *_), *_ = ThreadEngine(2).run(KeptJob(plan), shards_of([shard(1, 2, 3), shard(5, 7)]), SETTINGS)
     assert [line["batch_count"] for line in history.epochs] == [3, 1]
+
+
+def test_curve_is_a_number_of_the_epoch_as_lists_and_never_its_score() -> None:
+    plan = FitPlan(epochs=9, batch_size=2, end_trigger=MaxScore(0.0))
+    valid = [(np.array([[1.0], [2.0]]), np.array([0.0, 1.0])), (np.zeros((0, 1)), np.zeros(0))]
+    job = LoopJob(plan, (ROC(), MAE()), LinearLearner(1, rate=0.0))
+    history, _ = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(5)], valid), SETTINGS)
+    (line,) = history.epochs  # its score, 0.5, is above 0
+    assert line["val_mae"] == 0.5 and line["val_roc"] == ([0.0, 1.0], [0.0, 1.0], [math.inf, 0.0])
 
 
 THREE_STEPS = [shard(1, 2, 3), shard(5, 7)]

@@ -219,7 +219,8 @@ class Metric:
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return what a batch adds: sums (tensors or numbers), or a value for each row where rows are kept.
 
-        Both tensors are on one device, with equal rows. Reading a value here would wait for the device.
+        Both tensors are on one device, with equal rows; a target (n,) beside an output (n, 1), or the reverse, has
+        the output's shape. Reading a value here would wait for the device.
         """
         raise NotImplementedError(f"{type(self).__name__} has no tally(output, target).")
 
@@ -263,7 +264,7 @@ class Metric:
     def _count(self, output: Tree, target: Tree) -> Counts:
         output, target = self._read(output, target)
         rows = _rows_in(self.name, output, target)
-        values = self.tally(output, target) if rows else ()
+        values = self.tally(output, _beside(output, target)) if rows else ()
         return Counts(rows, map_tree(_copy, values) if self.keeps_rows else values)
 
     def _add(self, counts: Counts) -> None:
@@ -624,8 +625,8 @@ class CustomizedMetric(Metric):
         self.name = getattr(inner, "__name__", type(compute_function).__name__)
 
     def tally(self, output: Tree, target: Tree) -> tuple[Any, ...]:
-        """Return everything, targets in the shape of the outputs."""
-        return output, _beside(output, target)
+        """Return everything."""
+        return output, target
 
     def score(self, output: Tree, target: Tree) -> float:
         """Return what the function says."""
