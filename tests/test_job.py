@@ -173,7 +173,7 @@ def test_evaluate_is_exact_over_ranks(ranks: int) -> None:
     error = np.column_stack([x, np.ones(42)]) @ state.payload["models"][0]["weight"] - y
     for reduced, own, output in told:
         assert reduced == told[0][0] and list(reduced) == list(own) == ["num_samples", "val_loss", "MAE"]
-        assert output == (None, OutputSpec((("float64", ()),)))
+        assert output == (OutputSpec((("float64", (3,)),)), OutputSpec((("float64", ()),)))
     assert told[0][0]["num_samples"] == 42 and [own["num_samples"] for _, own, _ in told] == list(counts)
     assert told[0][0]["val_loss"] == pytest.approx(np.mean(error**2), abs=1e-12)
     assert told[0][0]["MAE"] == pytest.approx(np.mean(abs(error)), rel=1e-6)

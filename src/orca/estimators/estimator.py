@@ -33,7 +33,8 @@ class Door:
 
     def __get__(self, instance: Any, owner: type[Estimator]) -> Callable[..., Any]:
         kind = estimator_class(self.framework)
-        make: Callable[..., Any] = (owner if issubclass(owner, kind) else kind).of
+        made: Any = owner if issubclass(owner, kind) else kind
+        make: Callable[..., Any] = made.of
         defaults = owner.defaults.get(self.framework)
         return partial(make, **defaults) if defaults else make
 
