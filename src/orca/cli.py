@@ -98,7 +98,7 @@ def _findings(arguments: argparse.Namespace) -> list[Finding]:
             fix = advice(problem) if isinstance(problem, OrcaError) else trace
             return [*findings, error("context", "the cluster did not start", said(problem), fix)]
     texts = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
-    findings += [warn("context", text, fix=text.split(". ")[-1]) for text in dict.fromkeys(texts)]
+    findings += [warn("context", text) for text in dict.fromkeys(texts)]
     diagnosis = examine(
         arguments.backend, arguments.workers_per_node, arguments.data, arguments.model_dir, arguments.limit
     )

@@ -61,7 +61,9 @@ class Case:
         """Return all settings of Spark, to know what must not be printed."""
         if self.session is None or is_connect(self.session):
             return {}
-        return dict(self.session.sparkContext.getConf().getAll())
+        with suppress(Exception):
+            return dict(self.session.sparkContext.getConf().getAll())
+        return {}
 
 
 @dataclass(frozen=True)
