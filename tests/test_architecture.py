@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "job": {"core", "errors", "storage"},
     "data": {"core", "errors"},
     "cluster": {"core", "errors"},
-    "doctor": {"core", "errors", "cluster", "engines", "registry"},
+    "doctor": {"core", "errors", "cluster", "registry"},
     "history": {"core", "errors", "report", "curves"},
     "summary": {"core", "errors"},
     "report": {"core", "errors"},

@@ -33,7 +33,7 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["docter"], "invalid choice: 'docter'"),
         (["doctor", "--cluster_mode", "lokal"], "invalid choice: 'lokal'"),
         (["doctor", "--backend", "sparc"], "invalid choice: 'sparc'"),
-        (["doctor", "--cores", "0"], "must be 1, 2, 3, ...; got '0'"),
+        (["doctor", "--cores", "0"], "must be 1, 2, 3, ... or '*'; got '0'"),
         (["doctor", "--num_nodes", "two"], "must be 1, 2, 3, ...; got 'two'"),
         (["doctor", "--memory", "2"], "must be a number with a unit k, m, g or t, as 2g; got '2'"),
         (["doctor", "--limit", "soon"], "must be a number of seconds, as 60; got 'soon'"),
@@ -59,7 +59,7 @@ def test_yarn_without_a_hadoop_configuration_is_told_before_anything_starts(monk
         monkeypatch.delenv(name, raising=False)
     said = run_orca("doctor", "--cluster_mode", "yarn-cluster")
     assert said.returncode == 1
-    assert "set: export HADOOP_CONF_DIR=" in said.stdout and "looked at as yarn-client" in said.stdout
+    assert "or set HADOOP_CONF_DIR to it." in said.stdout and "looked at as yarn-client" in said.stdout
     assert said.stdout.endswith("training would not start: 1 error\n")
 
 
@@ -109,7 +109,6 @@ def test_doctor_of_yarn_joins_two_executors_and_writes_to_hdfs() -> None:
     assert said.returncode == 0 and told["ok"] is True
     what = [finding["what"] for finding in told["findings"]]
     assert "2 rank(s) started and joined" in what and "driver and ranks share model_dir" in what
-    assert what.count("Hadoop's configuration is there") == 1
 
 
 def test_a_cluster_that_is_not_there_is_told() -> None:

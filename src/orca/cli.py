@@ -9,27 +9,25 @@ import argparse
 import os
 import platform
 import re
-import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orca
+from orca.cluster.context import init_orca_context, stop_orca_context
 from orca.cluster.kinds import KINDS
 from orca.doctor import Diagnosis, Finding, examine
-from orca.doctor.examination import SURVEY_WITHIN, TimeOver, limited
-from orca.doctor.finding import error, in_colour, ok, said, warn, without_secrets
+from orca.doctor.examination import SURVEY_WITHIN, limited
+from orca.doctor.finding import advice, error, ok, said, warn, without_secrets
 from orca.errors import ArgumentError, OrcaError
 from orca.registry import BACKENDS, backend_of
 
 GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
-START_WITHIN = 180  # seconds for a cluster to start; kinds of clusters give up long before, in words of their own
 STOP_WITHIN = 30.0
 
 # Where the driver would run elsewhere, the doctor looks at the same executors from here.
-_FROM_HERE = {"yarn-cluster": "yarn-client", "k8s-cluster": "k8s-client"}
+_FROM_HERE = {"yarn-cluster": "yarn-client"}
 
 # Options that init_orca_context gets as they are.
 _AS_GIVEN = ("conf", "master", "hadoop_conf", "queue", "python_location")
@@ -53,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _submit(given: list[str]) -> int:
-    """Run a program on a cluster; what is wrong is said in words, without a trace."""
+    """Run a program on a cluster; an error of ours is printed without a trace."""
     from orca.cluster.submit import main as submit
 
     try:
@@ -72,113 +70,60 @@ def version(arguments: argparse.Namespace) -> int:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Start the cluster, look at it, say what was found, and stop it."""
-    before = _before(arguments)
-    diagnosis = Diagnosis(tuple(before))
+    """Start the cluster, look at it, print the findings, and stop it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of libraries about each other
-        if diagnosis.ok:
-            diagnosis = _examined(arguments, before)
-    diagnosis = Diagnosis(without_secrets(diagnosis.findings, arguments.conf))
-    _say(diagnosis.json() if arguments.json else diagnosis.text(coloured=in_colour()))
+        diagnosis = Diagnosis(without_secrets(_findings(arguments), arguments.conf))
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    _say(diagnosis.json() if arguments.json else diagnosis.text(coloured))
     status = GOOD if diagnosis.ok else BAD
-    if limited(_stop, STOP_WITHIN, False) is not True:  # what hangs now would hang at the end of the process too
+    try:
+        limited(stop_orca_context, STOP_WITHIN)
+    except Exception:  # what hangs now would hang at the end of the process too
         os._exit(status)
     return status
 
 
-def _examined(arguments: argparse.Namespace, before: list[Finding]) -> Diagnosis:
+def _findings(arguments: argparse.Namespace) -> list[Finding]:
     """Return the findings about the cluster, or why it did not start."""
-    with warnings.catch_warnings(record=True) as told:
+    mode, findings = arguments.cluster_mode, []
+    if mode in _FROM_HERE:
+        findings.append(ok("context", f"{mode} is looked at as {_FROM_HERE[mode]}: the same workers, the driver here"))
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
-            with _at_most(START_WITHIN):
-                _start(arguments)
-        except (OrcaError, TimeOver) as problem:
-            return Diagnosis((*before, error("context", "the cluster did not start", said(problem), _last(problem))))
-        except Exception as problem:  # of Spark's or Ray's own
-            fix = "init_orca_context(...) in a program shows the whole trace"
-            return Diagnosis((*before, error("context", "the cluster did not start", said(problem), fix)))
-    ours = [str(item.message) for item in told if issubclass(item.category, UserWarning)]
-    context = [warn("context", text) for text in dict.fromkeys(ours)]
-    found = examine(
-        arguments.backend,
-        arguments.workers_per_node,
-        arguments.data,
-        arguments.model_dir,
-        arguments.limit or SURVEY_WITHIN,
+            _start(arguments)
+        except Exception as problem:
+            trace = "init_orca_context(...) in a program shows the whole trace"  # of an error of Spark's or Ray's own
+            fix = advice(problem) if isinstance(problem, OrcaError) else trace
+            return [*findings, error("context", "the cluster did not start", said(problem), fix)]
+    texts = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
+    findings += [warn("context", text) for text in dict.fromkeys(texts)]
+    diagnosis = examine(
+        arguments.backend, arguments.workers_per_node, arguments.data, arguments.model_dir, arguments.limit
     )
-    return Diagnosis(tuple(dict.fromkeys((*before, *context, *found.findings))))
-
-
-def _before(arguments: argparse.Namespace) -> list[Finding]:
-    """Return what can be told before a cluster starts."""
-    from orca.doctor.driver import hadoop_configuration
-
-    mode = arguments.cluster_mode or ""
-    found: list[Finding] = []
-    if mode in _FROM_HERE:
-        found.append(ok("context", f"{mode} is looked at as {_FROM_HERE[mode]}: the same workers, the driver here"))
-    if mode.startswith("yarn"):
-        folder = arguments.hadoop_conf or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
-        found += hadoop_configuration(folder)
-    return found
+    return [*findings, *diagnosis.findings]
 
 
 def _start(arguments: argparse.Namespace) -> None:
     """Start or join the cluster that the backend runs on."""
     engine = backend_of(arguments.backend).engine
-    if engine == "local":
-        return
-    from orca.cluster.context import init_orca_context
-
     if engine == "ray":
-        options = {"address": arguments.address} if arguments.address else {}
-        init_orca_context(runtime="ray", cores=arguments.cores, **options)
-        return
-    mode = arguments.cluster_mode
-    told: dict[str, Any] = {name: getattr(arguments, name) for name in _AS_GIVEN}
-    told["start_timeout"] = arguments.limit or SURVEY_WITHIN  # a program waits on; a doctor tells
-    if arguments.no_ship_environment:
-        told["ship_environment"] = False
-    init_orca_context(
-        cluster_mode=_FROM_HERE.get(mode, mode),
-        cores=arguments.cores,
-        memory=arguments.memory,
-        num_nodes=arguments.num_nodes,
-        **{name: value for name, value in told.items() if value not in (None, {})},
-    )
-
-
-def _stop() -> bool:
-    from orca.cluster.context import stop_orca_context
-
-    stop_orca_context()
-    return True
-
-
-@contextmanager
-def _at_most(seconds: int) -> Iterator[None]:
-    """Raise TimeOver in the midst of what takes longer; where there is no such signal, it may take longer."""
-    if not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
-    def ring(number: int, frame: Any) -> None:
-        raise TimeOver(f"it was not up within {seconds} s. Look at what the cluster's own pages and logs say.")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _last(problem: BaseException) -> str:
-    """Return the sentence of an error of ours that says what to do."""
-    return (str(problem).strip().splitlines() or [""])[0].split(". ")[-1]
+        address = {"address": arguments.address} if arguments.address else {}
+        init_orca_context(runtime="ray", cores=arguments.cores, **address)
+    elif engine == "spark":
+        mode = arguments.cluster_mode
+        options: dict[str, Any] = {name: getattr(arguments, name) for name in _AS_GIVEN}
+        if arguments.no_ship_environment:
+            options["ship_environment"] = False
+        init_orca_context(
+            cluster_mode=_FROM_HERE.get(mode, mode),
+            cores=arguments.cores,
+            memory=arguments.memory,
+            num_nodes=arguments.num_nodes,
+            start_timeout=arguments.limit,  # a program waits on; a doctor tells
+            **{name: value for name, value in options.items() if value not in (None, {})},
+        )
 
 
 def _say(text: str) -> None:
@@ -192,84 +137,67 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="orca", description="Distributed deep learning on Spark, Ray or processes.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    told = commands.add_parser("version", help="say which Orca this is")
-    told.set_defaults(command=version)
-    looked = commands.add_parser(
+    commands.add_parser("version", help="say which Orca this is").set_defaults(command=version)
+    examination = commands.add_parser(
         "doctor",
         help="say whether training would start, and what to set where not",
         description="Start (or join) a cluster, look at it as training would, and say what to set. Exit status: 0 when "
         "training would start, 1 when not, 2 for wrong arguments.",
     )
-    _doctor_arguments(looked)
-    looked.set_defaults(command=doctor)
+    _doctor_arguments(examination)
+    examination.set_defaults(command=doctor)
     commands.add_parser("submit", help="run a program on a cluster; see `orca submit --help`", add_help=False)
     return parser
 
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cluster_mode", "--cluster-mode", choices=list(KINDS), help="as for init_orca_context")
-    parser.add_argument("--cores", type=_cores, help="cores per node, or '*'")
-    parser.add_argument("--num_nodes", "--num-nodes", type=_count, default=1, help="nodes")
-    parser.add_argument("--memory", type=_memory, default="2g", help="memory per node, as 2g")
-    parser.add_argument("--workers_per_node", "--workers-per-node", type=_count, default=1, help="as for the Estimator")
-    parser.add_argument("--backend", choices=sorted(BACKENDS), default="spark", help="as for the Estimator")
-    parser.add_argument("--data", help="where the data lies: its size is compared with disks and memory")
-    parser.add_argument("--model_dir", "--model-dir", help="where checkpoints would go")
-    parser.add_argument(
-        "--conf", action=_Conf, nargs="+", default={}, metavar="NAME=VALUE", help="settings of Spark; may be repeated"
-    )
-    parser.add_argument("--master", help="Spark's master, for standalone: spark://host:7077")
-    parser.add_argument("--address", help="the address of a running Ray")
-    parser.add_argument("--hadoop_conf", "--hadoop-conf", help="the folder with Hadoop's configuration")
-    parser.add_argument("--queue", help="YARN's queue")
-    parser.add_argument("--python_location", "--python-location", help="the Python that the nodes have already")
-    parser.add_argument(
-        "--no_ship_environment", "--no-ship-environment", action="store_true", help="the nodes have this environment"
-    )
-    parser.add_argument(
-        "--limit", type=_seconds, help=f"seconds for the workers to start, look around and join ({SURVEY_WITHIN:g})"
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    def add(name: str, **how: Any) -> None:
+        parser.add_argument(*dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")), **how)
+
+    count = _matching(r"0*[1-9]\d*", "1, 2, 3, ...", int)
+    cores = _matching(r"0*[1-9]\d*|\*", "1, 2, 3, ... or '*'", lambda text: text if text == "*" else int(text))
+    memory = _matching(r"(?i)[1-9]\d*\s*[kmgt]b?", "a number with a unit k, m, g or t, as 2g", str)
+    seconds = _matching(r"(?=.*[1-9])\d+\.?\d*", "a number of seconds, as 60", float)
+    add("cluster_mode", choices=list(KINDS), help="as for init_orca_context")
+    add("cores", type=cores, help="cores per node, or '*'")
+    add("num_nodes", type=count, default=1, help="nodes")
+    add("memory", type=memory, default="2g", help="memory per node, as 2g")
+    add("workers_per_node", type=count, default=1, help="as for the Estimator")
+    add("backend", choices=sorted(BACKENDS), default="spark", help="as for the Estimator")
+    add("data", help="where the data lies: its size is compared with disks and memory")
+    add("model_dir", help="where checkpoints would go")
+    add("conf", action=_Conf, nargs="+", default={}, metavar="NAME=VALUE", help="settings of Spark; may be repeated")
+    add("master", help="Spark's master, for standalone: spark://host:7077")
+    add("address", help="the address of a running Ray")
+    add("hadoop_conf", help="the folder with Hadoop's configuration")
+    add("queue", help="YARN's queue")
+    add("python_location", help="the Python that the nodes have already")
+    add("no_ship_environment", action="store_true", help="the nodes have this environment")
+    limit = f"seconds for the workers to start, look around and join ({SURVEY_WITHIN:g})"
+    add("limit", type=seconds, default=SURVEY_WITHIN, help=limit)
+    add("json", action="store_true", help="print the findings as JSON")
 
 
 class _Conf(argparse.Action):
-    """Collect NAME=VALUE as a dict."""
+    """A dict of the given NAME=VALUE."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        told = dict(getattr(namespace, self.dest))
-        for value in values:
-            name, sign, setting = value.partition("=")
-            if not sign or not name:
-                # Not the value itself: it may be a secret.
-                parser.error("--conf takes NAME=VALUE, as spark.task.cpus=1; got one without a name or a '='.")
-            told[name] = setting
-        setattr(namespace, self.dest, told)
+        pairs = [value.partition("=") for value in values]
+        if not all(name and sign for name, sign, _ in pairs):
+            # Not the value itself: it may be a secret.
+            parser.error("--conf takes NAME=VALUE, as spark.task.cpus=1; got one without a name or a '='.")
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest), **{name: value for name, _, value in pairs}})
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1, 2, 3, ...; got {text!r}")
-    return int(text)
+def _matching(pattern: str, legal: str, kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the type of an argument whose text matches a pattern."""
 
+    def parse(text: str) -> Any:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"must be {legal}; got {text!r}")
+        return kind(text)
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, as 60; got {text!r}")
-    return seconds
-
-
-def _cores(text: str) -> int | str:
-    return text if text == "*" else _count(text)
-
-
-def _memory(text: str) -> str:
-    if not re.fullmatch(r"[1-9]\d*\s*[kmgtKMGT][bB]?", text):
-        raise argparse.ArgumentTypeError(f"must be a number with a unit k, m, g or t, as 2g; got {text!r}")
-    return text
+    return parse
 
 
 if __name__ == "__main__":

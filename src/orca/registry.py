@@ -13,11 +13,16 @@ from orca.errors import ArgumentError, MissingDependency
 
 @dataclass(frozen=True)
 class Backend:
-    """Say which engine runs the ranks (another one where that is not up) and how replicas agree."""
+    """The engine that runs the ranks (another one where no Ray is up), and how replicas agree."""
 
     engine: str
     sync: str
     otherwise: str = ""
+
+    def present_engine(self) -> str:
+        """Return the engine that would run the ranks now."""
+        ray = sys.modules.get("ray")
+        return self.engine if not self.otherwise or (ray and ray.is_initialized()) else self.otherwise
 
 
 BACKENDS = {

@@ -11,7 +11,7 @@ import torch
 from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import OutputSpec, State
-from orca.core.source import Columns, DataSpec
+from orca.core.source import Columns, DataSpec, Extent
 from orca.core.tree import flatten, map_tree
 from orca.errors import ArgumentError, DataError
 from orca.job import PredictJob
@@ -366,3 +366,10 @@ def test_an_empty_frame_with_arrays_in_its_cells_is_answered() -> None:
     task = PredictJob.of(None, state, 4)  # type: ignore[arg-type]
     answer = source_of(frame, spec("row", labelled=False)).answer(task, ThreadEngine(2))
     assert list(answer.columns) == ["row", "prediction"] and len(answer) == 0
+
+
+def test_the_extent_of_arrays_and_pandas_is_what_they_hold() -> None:
+    assert source_of((A, B), DataSpec()).extent() == Extent(N, A.nbytes + B.nbytes)
+    assert source_of(A, DataSpec(labelled=False)).extent() == Extent(N, A.nbytes)
+    frame = pd.DataFrame({"a": B, "b": B, "unused": B})
+    assert source_of(frame, spec("a", labels=["b"])).extent() == Extent(N, 2 * B.nbytes)

@@ -13,7 +13,7 @@ import pytest
 
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
-from orca.core.source import DataSpec
+from orca.core.source import DataSpec, Extent
 from orca.errors import DataError, WorkerFailed
 from orca.registry import source_of
 from orca.sources.creator import ArrayRows, Creation, CreatorSource, call_creator
@@ -382,3 +382,7 @@ def test_nothing_to_predict_is_said(kind: str) -> None:
 
     with pytest.raises(DataError, match="there are no rows to predict: what 'nothing' returned is empty"):
         source_of(nothing, DataSpec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))
+
+
+def test_the_extent_of_a_creator_is_unknown_and_does_not_call_it() -> None:
+    assert source_of(lambda config: 1 // 0, DataSpec()).extent() == Extent()

@@ -25,7 +25,7 @@ from orca.core.arrow import to_arrow
 from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import OutputSpec, State
-from orca.core.source import Columns, DataSpec
+from orca.core.source import Columns, DataSpec, Extent
 from orca.core.tree import flatten
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.job import PredictJob
@@ -643,3 +643,13 @@ def test_a_frame_feeds_plain_processes(spark: Any, frame: Any, tmp_path: Path) -
     expected = net(torch.tensor([[float(i), -float(i)] for i in range(N)]))[:, 0].tolist()
     assert [r.prediction for r in answered] == pytest.approx(expected, rel=1e-5)
     assert len(flatten(estimator.get_state_dict()["models"])[0]) == 2
+
+
+def test_the_extent_of_a_frame_is_what_the_planner_knows(spark: Any, tmp_path: Path) -> None:
+    how = DataSpec(Columns(("id",)), labelled=False)
+    assert source_of(spark.range(1000), how).extent() == Extent(1000, 8000)
+    spark.range(1000).write.parquet(str(tmp_path / "rows"))
+    extent = source_of(spark.read.parquet(str(tmp_path / "rows")), how).extent()
+    assert extent.rows is None and extent.bytes is not None and extent.bytes > 0
+    streamed = spark.readStream.format("rate").load()
+    assert source_of(streamed, DataSpec(Columns(("value",)), labelled=False)).extent() == Extent()

@@ -18,7 +18,7 @@ import torch
 from orca import Estimator
 from orca.core.arrow import to_arrow
 from orca.core.feed import unweigh
-from orca.core.source import Columns, DataSpec
+from orca.core.source import Columns, DataSpec, Extent
 from orca.errors import DataError
 from orca.registry import source_of
 
@@ -39,6 +39,13 @@ def test_a_dataset_is_recognised() -> None:
     source = source_of(_dataset(4), DataSpec())
     assert type(source).__name__ == "DatasetSource"
     assert source.batch_size == 32
+
+
+def test_the_extent_of_a_dataset_is_known_once_it_is_computed() -> None:
+    data = _dataset(4)
+    assert source_of(data.map_batches(lambda batch: batch), DataSpec()).extent() == Extent()
+    extent = source_of(data, DataSpec()).extent()
+    assert extent.rows == 4 and extent.bytes is not None and extent.bytes > 0
 
 
 @pytest.mark.parametrize("rows", [[7, 1, 12], [2], [30]])

@@ -15,7 +15,7 @@ from orca import Estimator, XShards
 from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import OutputSpec, State
-from orca.core.source import Columns, DataSpec
+from orca.core.source import Columns, DataSpec, Extent
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
@@ -202,3 +202,7 @@ def test_shards_train_and_are_answered_in_their_order(spark: Any) -> None:
     assert pd.concat(in_frames)["guess"].tolist() == pytest.approx(expected, rel=1e-5)
     stats = estimator.evaluate(frames, feature_cols=["pair", "one"], label_cols=["one"])
     assert stats["num_samples"] == N
+
+
+def test_the_extent_of_shards_is_unknown(spark: Any) -> None:
+    assert source_of(XShards.partition({"x": A, "y": B}, 2), spec()).extent() == Extent()

@@ -10,7 +10,7 @@ import pytest
 
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
-from orca.core.source import DataSpec
+from orca.core.source import DataSpec, Extent
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError
 from orca.registry import source_of
@@ -227,3 +227,7 @@ def test_a_dataset_itself_is_answered_but_not_sent_to_workers() -> None:
         source.shards(2)
     with pytest.raises(DataError, match="there are no rows to predict: the dataset is empty"):
         source_of(numbers(4).take(0), DataSpec(labelled=False)).answer(lambda x: x, ThreadEngine(2))
+
+
+def test_the_extent_of_a_pipeline_is_unknown() -> None:
+    assert source_of(numbers(4), DataSpec()).extent() == Extent()

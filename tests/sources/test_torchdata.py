@@ -34,7 +34,7 @@ from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
 from orca.core.pulse import Pulse
-from orca.core.source import Columns, DataSpec
+from orca.core.source import Columns, DataSpec, Extent
 from orca.core.tree import flatten
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.estimators.torch import TorchEstimator
@@ -740,3 +740,13 @@ def test_each_batch_of_a_stream_is_progress_while_it_is_spooled(tmp_path: Path) 
         rows = loader_rows("train", DataLoader(Slow(), batch_size=1), Reading(), 1, 3, tmp_path)
     rows.close()
     assert seen == sorted(set(seen))  # also for the batches of other ranks
+
+
+def test_the_extent_of_a_loader_is_what_its_sampler_draws() -> None:
+    size = sum(tensor.nbytes for tensor in DATA.tensors)
+    assert source_of(DATA, DataSpec()).extent() == Extent(N, size)
+    assert source_of(DataLoader(DATA, 4, sampler=SubsetRandomSampler([1, 2, 3])), DataSpec()).extent().rows == 3
+    split = DistributedSampler(DATA, num_replicas=2, rank=0)
+    assert source_of(DataLoader(DATA, 4, sampler=split), DataSpec()).extent().rows == N
+    steps = DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 3, False))
+    assert source_of(steps, DataSpec()).extent() == Extent()

@@ -137,7 +137,14 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
             patience = 0.0 if link.connected else settings.stall_timeout
             # Spools are files without a name: nothing is left of them, even when the rank is killed.
             rows = dict(open_rows(counted(iter(items)), Path(tempfile.gettempdir())))
-            result = dumps(_work(job, rows, settings, peer, link.pulse, patience), "the result")
+            # The doctor's job forms the world itself, where its ranks reach each other.
+            on_peer = getattr(job, "run_on_peer", None)
+            answer = (
+                on_peer(peer, patience, link.pulse)
+                if on_peer
+                else _work(job, rows, settings, peer, link.pulse, patience)
+            )
+            result = dumps(answer, "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise

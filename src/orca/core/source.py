@@ -160,8 +160,16 @@ class Shards:
     release: Callable[[], None] = field(default=lambda: None)
 
 
+@dataclass(frozen=True)
+class Extent:
+    """The size of data as far as it is known without reading it; None where it would take a job to find out."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
 class Source(Protocol):
-    """Be one kind of data, recognised at the door and never asked for its type again.
+    """One kind of data, recognised at the door and never asked for its type again.
 
     `batch_size` is what a step over all ranks has; None where every rank's data brings its own.
     """
@@ -171,6 +179,9 @@ class Source(Protocol):
     @classmethod
     def wraps(cls, data: Any) -> bool:
         """Say whether this kind recognises the data; looks in sys.modules, imports nothing."""
+
+    def extent(self) -> Extent:
+        """Return the rows of an epoch and the bytes they take, as far as they are known; starts no job."""
 
     def shards(self, ranks: int, valid: Any = None) -> Shards:
         """Cut the data (and validation data of the same kind) for this many ranks."""

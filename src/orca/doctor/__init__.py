@@ -5,9 +5,9 @@ print(orca.doctor.examine(workers_per_node=2, model_dir="hdfs:///models"))
 
 from __future__ import annotations
 
-from orca.doctor.examination import SURVEY_WITHIN, case_of, diagnose, engine_name
-from orca.doctor.finding import Diagnosis, Finding, error, said
-from orca.errors import OrcaError
+from orca.doctor.examination import SURVEY_WITHIN, engine_name, examined
+from orca.doctor.finding import Diagnosis, Finding
+from orca.doctor.outlook import size_at
 
 __all__ = ["Diagnosis", "Finding", "examine"]
 
@@ -34,18 +34,6 @@ def examine(
     Raises:
         ArgumentError: There is no such backend.
     """
-    from orca.doctor import outlook
-
     engine = engine_name(backend)
-    found, size = outlook.size_at(data) if data else ([], None)
-    try:
-        case = case_of(engine, workers_per_node, data=size, model_dir=model_dir, limit=limit)
-    except OrcaError as problem:
-        return Diagnosis((*found, no_cluster(engine, problem)))
-    return diagnose(case, found)
-
-
-def no_cluster(engine: str, problem: BaseException) -> Finding:
-    """Return the finding that an engine has nothing to run on."""
-    start = {"spark": 'init_orca_context(cluster_mode="local", cores=4)', "ray": 'init_orca_context(runtime="ray")'}
-    return error("engine", f"there is no cluster for the engine {engine!r}", said(problem), start.get(engine, ""))
+    findings, size = size_at(data) if data else ([], None)
+    return examined(engine, workers_per_node, findings, data=size, model_dir=model_dir, limit=limit)[1]

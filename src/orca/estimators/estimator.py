@@ -6,7 +6,6 @@ predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral
@@ -121,13 +120,10 @@ class Estimator:
     def _engine_name(self) -> str:
         from orca.cluster.context import OrcaContext
 
-        if self.backend is None:
-            up = OrcaContext.cluster()
-            return up.runtime if up else "local"
-        ray = sys.modules.get("ray")
-        if self.backend.otherwise and (ray is None or not ray.is_initialized()):
-            return self.backend.otherwise
-        return self.backend.engine
+        if self.backend is not None:
+            return self.backend.present_engine()
+        cluster = OrcaContext.cluster()
+        return cluster.runtime if cluster else "local"
 
     @staticmethod
     def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:

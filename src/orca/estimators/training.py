@@ -440,20 +440,17 @@ class TrainingEstimator(Estimator):
             What to print: engine, ranks, data, batch of each rank, sync and devices, and the findings, each with the
             line to set where something is wrong; `ok` says whether training would start.
         """
-        from orca.doctor.outlook import Plan, explain, weight_of
+        from orca.doctor.outlook import explain, weight_of
 
-        plan = Plan(
-            engine=self._engine_name(),
-            workers_per_node=self.workers_per_node,
-            sync=self.backend.sync if self.backend else "replicated",
-            model_dir=self.model_dir,
-            model=weight_of(self.learner, self._state),
-            limit=limit,
-        )
         return explain(
-            plan,
             lambda: source_of(data, self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)),
+            self._engine_name(),
+            self.workers_per_node,
+            self.backend.sync if self.backend else "replicated",
             look_around,
+            model=weight_of(self.learner, self._state),
+            model_dir=self.model_dir,
+            limit=limit,
         )
 
     def get_model(self) -> Any:

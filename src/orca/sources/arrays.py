@@ -22,7 +22,7 @@ from orca.core.columns import (
 )
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
-from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
 from orca.core.tree import cut_rows, flatten, rows_of
 from orca.errors import DataError
 
@@ -50,6 +50,10 @@ class ArraySource:
             parts = data.values() if isinstance(data, dict) else data
             return bool(parts) and all(map(cls.wraps, parts))
         return is_rows(data) or (hasattr(data, "__array__") and len(getattr(data, "shape", ())) > 0)
+
+    def extent(self) -> Extent:
+        """Return the rows and bytes of the arrays."""
+        return Extent(self.rows, sum(getattr(leaf, "nbytes", 0) for leaf in flatten((self.x, self.y))[0]))
 
     def shards(self, ranks: int, valid: ArraySource | None = None) -> Shards:
         """Cut rows into one contiguous piece a rank."""
@@ -86,6 +90,10 @@ class PandasSource:
         """Recognise a pandas DataFrame."""
         pandas = sys.modules.get("pandas")
         return pandas is not None and isinstance(data, pandas.DataFrame)
+
+    def extent(self) -> Extent:
+        """Return the rows and bytes of the columns."""
+        return self.arrays.extent()
 
     def shards(self, ranks: int, valid: PandasSource | None = None) -> Shards:
         """Cut the columns as arrays."""

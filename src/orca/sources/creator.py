@@ -20,7 +20,7 @@ import numpy as np
 
 from orca.core.columns import arrays_of, concatenate
 from orca.core.plan import even_split
-from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Items, Rows, Shards, Stream
+from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Extent, Items, Rows, Shards, Stream
 from orca.core.tree import cut_rows, map_tree, rows_of
 from orca.errors import DataError
 from orca.sources.arrays import ArraySource, inputs_of, pair
@@ -41,6 +41,10 @@ class CreatorSource:
     def wraps(cls, data: Any) -> bool:
         """Recognise a function."""
         return callable(data) and not isinstance(data, type)
+
+    def extent(self) -> Extent:
+        """Return nothing: the data is known after the creator was called."""
+        return Extent()
 
     def shards(self, ranks: int, valid: CreatorSource | None = None) -> Shards:
         """Send the creator, with its share, to every rank."""

@@ -40,7 +40,7 @@ from orca.core.columns import check_columns, not_numbers, output_names, single, 
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.learner import OutputSpec
 from orca.core.loading import hush_pyspark
-from orca.core.source import DEFAULT_BATCH, DataSpec, Items, Shards
+from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.tree import flatten
 from orca.errors import DataError
 from orca.sources.export import Export
@@ -48,6 +48,7 @@ from orca.sources.export import Export
 hush_pyspark()
 
 _PARTS = ("train", "valid")
+_UNKNOWN = 1 << 60  # Spark's planner gives such sizes where it does not know
 _DENSE = 1  # the type of a dense ML vector, in what it is made of
 _TYPES = {
     "float16": FloatType(),
@@ -99,6 +100,14 @@ class FrameSource:
             return True
         connect = sys.modules.get("pyspark.sql.connect.dataframe")
         return connect is not None and isinstance(data, connect.DataFrame)
+
+    def extent(self) -> Extent:
+        """Return what Spark's planner says from files and statistics; it says nothing of streams, or over Connect."""
+        if self.frame.isStreaming or not hasattr(self.frame, "_jdf"):
+            return Extent()
+        stats = self.frame._jdf.queryExecution().optimizedPlan().stats()
+        size, rows = int(str(stats.sizeInBytes())), stats.rowCount()
+        return Extent(int(str(rows.get())) if rows.isDefined() else None, size if size < _UNKNOWN else None)
 
     def shards(self, ranks: int, valid: FrameSource | None = None) -> Shards:
         """Cut the rows evenly over the ranks; validation rows travel with them, tagged."""

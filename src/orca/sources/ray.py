@@ -25,7 +25,7 @@ from orca.core.arrow import to_arrow, to_numpy, widened
 from orca.core.columns import check_columns, not_numbers, output_names, single, squeeze
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
-from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
 from orca.core.tree import flatten
 from orca.errors import DataError
 
@@ -64,6 +64,14 @@ class DatasetSource:
         """Recognise a Ray Dataset."""
         module = sys.modules.get("ray.data")
         return module is not None and isinstance(data, module.Dataset)
+
+    def extent(self) -> Extent:
+        """Return what Ray knows of a dataset that is computed; counting any other would compute it."""
+        from ray.data.dataset import MaterializedDataset
+
+        if not isinstance(self.data, MaterializedDataset):
+            return Extent()
+        return Extent(int(self.data.count()), int(self.data.size_bytes()))
 
     def shards(self, ranks: int, valid: DatasetSource | None = None) -> Shards:
         """Cut the rows evenly over the ranks, in their order: as blocks for Ray, as Arrow files for other engines."""

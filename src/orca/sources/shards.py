@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from orca.core.columns import arrays_of, check_columns, column_array, output_names, single, squeeze, with_columns
 from orca.core.feed import SpoolRows, spool_parts, weigh
-from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Items, Shards
+from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
 from orca.core.tree import flatten
 from orca.errors import DataError
 from orca.sources.export import Export
@@ -37,6 +37,10 @@ class ShardsSource:
     def wraps(cls, data: Any) -> bool:
         """Recognise XShards in Spark."""
         return hasattr(data, "rdd") and hasattr(data, "transform_shard")
+
+    def extent(self) -> Extent:
+        """Return nothing: counting the rows of shards is a job."""
+        return Extent()
 
     def shards(self, ranks: int, valid: ShardsSource | None = None) -> Shards:
         """Deal whole shards out to the ranks.

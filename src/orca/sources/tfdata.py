@@ -11,7 +11,7 @@ from typing import Any
 from orca.core.columns import concatenate
 from orca.core.loading import triton_first
 from orca.core.plan import even_split
-from orca.core.source import Batch, DataSpec, Shards
+from orca.core.source import Batch, DataSpec, Extent, Shards
 from orca.core.tree import map_tree
 from orca.errors import ArgumentError, DataError
 
@@ -31,6 +31,10 @@ class DatasetSource:
     def wraps(cls, data: Any) -> bool:
         """Recognise a tf.data.Dataset."""
         return isinstance(data, tf.data.Dataset)
+
+    def extent(self) -> Extent:
+        """Return nothing: a pipeline knows its batches at best."""
+        return Extent()
 
     def shards(self, ranks: int, valid: Any = None) -> Shards:
         """Refuse: a pipeline may hold Python functions, tables and random numbers that do not travel.

@@ -28,7 +28,7 @@ from orca.core.columns import array_of, arrays_of, concatenate, single
 from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
 from orca.core.pulse import counted
-from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Items, Rows, Shards
+from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Extent, Items, Rows, Shards
 from orca.core.tree import cut_rows, rows_of
 from orca.errors import ArgumentError, DataError
 from orca.sources.arrays import inputs_of, named_pair
@@ -58,6 +58,13 @@ class LoaderSource:
     def wraps(cls, data: Any) -> bool:
         """Recognise a torch Dataset or DataLoader."""
         return isinstance(data, DataLoader | Dataset)
+
+    def extent(self) -> Extent:
+        """Return the rows that the sampler draws; the bytes where the dataset is made of tensors."""
+        if isinstance(self.loader.dataset, IterableDataset) or brings_steps(self.loader):
+            return Extent()
+        rows, tensors = _length(_whole_sampler(self.loader), "sampler"), getattr(self.loader.dataset, "tensors", None)
+        return Extent(rows, sum(tensor.nbytes for tensor in tensors) if tensors else None)
 
     def shards(self, ranks: int, valid: LoaderSource | None = None) -> Shards:
         """Send the loader to every rank."""
