@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from orca.cluster import archive, environment, proof
 from orca.cluster.hadoop import (
@@ -280,16 +280,14 @@ def _jars(hadoop: Hadoop, options: Options, base: str | None) -> dict[str, str]:
     jars = sorted(folder.glob("*.jar"))
     digest = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in jars).encode()).hexdigest()[:20]
     file = environment.cache_folder() / f"spark-{digest}.zip"
-    if not environment.is_intact(file):
+
+    def written(out: IO[bytes]) -> None:
         log.info("collecting the %d jars of Spark in %s", len(jars), file)
-        draft = file.with_name(f"{file.name}.draft-{uuid.uuid4().hex[:8]}")
-        try:
-            with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
-                for jar in jars:
-                    archive.write(jar, jar.name)
-            environment.seal(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as collection:
+            for jar in jars:
+                collection.write(jar, jar.name)
+
+    environment.keep(file, written)
     return {"spark.yarn.archive": hadoop.share(file, f"spark-{digest}.zip", base)}
 
 
