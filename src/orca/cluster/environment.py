@@ -71,7 +71,7 @@ _FINDER = re.compile(r"\s*import\s+(__editable___\w+)")
 
 @dataclass(frozen=True)
 class Packed:
-    """Describe a packed environment.
+    """A packed environment.
 
     Args:
         path: The archive, a .tar.gz.
@@ -270,7 +270,6 @@ def _is_system(prefix: str) -> bool:
 
 
 def _site_folders() -> list[str]:
-    """Return the folders of installed packages of this environment."""
     paths = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
     return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isdir(path)))
 
@@ -402,7 +401,6 @@ def _file(path: str, target: str, root: str, seen: frozenset[str] = frozenset())
 
 
 def _made(target: str, data: bytes, mode: int = 0o644) -> Entry:
-    """Return an entry whose bytes are given."""
     return Entry(target, size=len(data), mode=mode, data=data)
 
 
@@ -448,7 +446,6 @@ def _write_conda(file: IO[bytes], entries: list[Entry]) -> None:
 
 
 def _conda_pack() -> Any:
-    """Return the module conda_pack, or say how to install it."""
     try:
         import conda_pack
     except ImportError as error:
@@ -660,6 +657,5 @@ def _age(path: Path) -> float:
 
 
 def _largest(entries: list[Entry]) -> str:
-    """Name the largest files."""
     largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:3]
     return ", ".join(f"{entry.source or entry.target} ({human(entry.size)})" for entry in largest)

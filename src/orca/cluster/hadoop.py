@@ -24,7 +24,6 @@ from orca.errors import ArgumentError, OrcaError
 log = logging.getLogger(__name__)
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
-KNOCK = 5.0  # seconds for a service to take a connection
 SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, that holds what programs share
 
 
@@ -89,28 +88,9 @@ def name_nodes(settings: Mapping[str, str]) -> list[str]:
     return [service if ":" in service else f"{service}:8020"]
 
 
-def knock(what: str, addresses: Iterable[str], remedy: str) -> str:
-    """Return the address of this machine by which the first service that answers is reached.
-
-    Hadoop's own client would try for a quarter of an hour.
-
-    Raises:
-        OrcaError: None takes a connection.
-    """
-    refusals = []
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK) as door:
-                return str(door.getsockname()[0])
-        except (OSError, ValueError) as error:
-            refusals.append(f"{address} ({error})")
-    raise OrcaError(f"no {what} answers at {' or '.join(refusals)}. {remedy}")
-
-
 @dataclass(frozen=True)
 class Application:
-    """Tell how an application on YARN is doing."""
+    """The state of an application on YARN."""
 
     id: str
     state: str
@@ -126,7 +106,7 @@ class Application:
 
 
 class Hadoop:
-    """Reach a cluster's file system and YARN through the Hadoop client in Spark's JVM: it knows every security.
+    """A cluster's file system and YARN, through the Hadoop client in Spark's JVM: it knows every security.
 
     Args:
         gateway: Spark's way into a JVM with its jars, started with HADOOP_CONF_DIR set.

@@ -41,7 +41,7 @@ class Java:
 
 
 class Unusable(Exception):
-    """Carry the reason why a Java cannot be used."""
+    """The reason why a Java cannot be used."""
 
 
 def ensure_java() -> Java:
@@ -163,13 +163,11 @@ def newest() -> int | None:
 
 
 def _jar_version(home: str, jar: str) -> tuple[int, int] | None:
-    """Return the version of one of Spark's jars; None where it is not there."""
     told = (re.search(r"-(\d+)\.(\d+)[^/]*\.jar$", path.name) for path in Path(home, "jars").glob(f"{jar}-*.jar"))
     return next(((int(found.group(1)), int(found.group(2))) for found in told if found), None)
 
 
 def _legal() -> str:
-    """Return the usable versions in words."""
     limit = newest()
     return f"{OLDEST} to {limit}" if limit else f"{OLDEST} or newer"
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from orca.cluster.news import wait_until
 from orca.cluster.ray import held
 from orca.cluster.spark import (
     DYNAMIC,
@@ -90,9 +91,8 @@ class SparkEngine:
         """Wait until Spark knows of an executor that fell silent: it would give it work again."""
         if self._impatience is None or not self._impatience.was_needed or is_connect(self.session):
             return
-        deadline = time.monotonic() + _NOTICED_WITHIN
-        while executors(self.session) >= self._impatience.executors and time.monotonic() < deadline:
-            time.sleep(0.5)
+        before = self._impatience.executors
+        wait_until(lambda: executors(self.session) < before, _NOTICED_WITHIN)
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
