@@ -280,9 +280,11 @@ def _foreign_path() -> list[str]:
     paths += [*site.getsitepackages(), site.getusersitepackages(), *_site_folders(), os.environ.get("SPARK_HOME", "")]
     installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
     installed += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
-    found = [path for path in dict.fromkeys(os.path.realpath(path or ".") for path in sys.path) if os.path.exists(path)]
+    others = [
+        path for path in dict.fromkeys(os.path.realpath(path or ".") for path in sys.path) if os.path.exists(path)
+    ]
     # What Spark was given with addPyFile is there already.
-    return [path for path in found if not (path + os.sep).startswith(installed) and "/userFiles-" not in path]
+    return [path for path in others if not (path + os.sep).startswith(installed) and "/userFiles-" not in path]
 
 
 # What goes in

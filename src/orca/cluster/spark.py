@@ -280,13 +280,11 @@ def driver_host(session: SparkSession) -> str:
 
 def _slots_of(master: str | None) -> int | None:
     """Return the slots that the name of a master tells: local, local[n], local[n,failures], local-cluster[n,c,m]."""
-    if master == "local":
-        return 1
-    told = re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\]", master or "")
-    if told:
-        return (os.cpu_count() or 1) if told.group(1) == "*" else int(told.group(1))
-    told = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master or "")
-    return int(told.group(1)) * int(told.group(2)) if told else None
+    local = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master or "")
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master or "")
+    return int(cluster[1]) * int(cluster[2]) if cluster else None
 
 
 def executor_infos(session: SparkSession) -> list[Any]:
@@ -358,8 +356,8 @@ def _put_back(where: MutableMapping[str, str], key: str, value: str | None) -> N
 
 
 def _files(kind: Kind, options: Options) -> dict[str, str]:
-    told = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
-    return {key: ",".join(listed(value)) for key, value in told.items() if value}
+    files = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
+    return {key: ",".join(listed(value)) for key, value in files.items() if value}
 
 
 def listed(value: str | Iterable[str] | None) -> list[str]:
