@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -143,21 +143,20 @@ def _init_spark(
     _refuse_unknown(kwargs, [option.name for option in fields(_spark.Options)], "init_orca_context")
     options = _spark.Options(**{name: value for name, value in kwargs.items() if value is not None})
     checked = _checked_cores(cores, star=mode == "local")
-    share = _share(options, kwargs) if on_ray else None
     active = _spark.active_session()
     if active is not None:
         answer = _reuse(active)
-        if share is not None:
-            _add_ray(active, share)
+        if on_ray:
+            _add_ray(active, options)
         return answer
     if mode == "local" and num_nodes > 1:
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
     if checked is None:
         checked = _default_cores(cluster_mode, mode)
     for_ray = 0
-    if share is not None and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
-        nodes, width = _ray.seats(num_nodes, checked, share)  # Refused before anything is started.
-        for_ray = _ray.memory_of(share, min(nodes, checked // width), width, memory)  # Spark may put them together.
+    if on_ray and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
+        nodes, width = _ray.seats(num_nodes, checked, options)  # Refused before anything is started.
+        for_ray = _ray.memory_of(options, min(nodes, checked // width), width, memory)  # Spark may put them together.
     stop_spark()
     live = _Live()
     request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)
@@ -169,9 +168,9 @@ def _init_spark(
     _live["spark"] = live
     atexit.register(_at_exit)
     log.info("Spark %s is up at %s", live.session.version, mode)
-    if share is not None:
+    if on_ray:
         try:
-            _add_ray(live.session, share)
+            _add_ray(live.session, options)
         except BaseException:
             stop_spark()
             raise
@@ -195,20 +194,7 @@ def _reuse(session: Any) -> Any:
     return _answer(session)
 
 
-def _share(options: _spark.Options, given: Mapping[str, Any]) -> _ray.Share:
-    return _ray.Share(
-        nodes=options.num_ray_nodes,
-        cores=options.ray_node_cpu_cores,
-        object_store=options.object_store_memory,
-        env=options.env or {},
-        params=options.extra_params or {},
-        dashboard=given.get("include_webui") is True,  # It listens on all interfaces: asked for, never by default.
-        system_config=options.system_config or {},
-        verbose=options.verbose,
-    )
-
-
-def _add_ray(session: Any, share: _ray.Share) -> None:
+def _add_ray(session: Any, options: _spark.Options) -> None:
     """Put a Ray on the executors of a session, or beside one that has no executors."""
     if _ray_that_is_up() is not None:
         warnings.warn(_RAY_REUSED, stacklevel=4)
@@ -221,11 +207,12 @@ def _add_ray(session: Any, share: _ray.Share) -> None:
     executors, width = _spark.nodes(session), _spark.slots(session) or 1
     context: OrcaRayContext
     if re.fullmatch(r"local(\[.*\])?", session.sparkContext.master):
-        if share.nodes is not None and share.nodes > 1:
-            warnings.warn(f"a local Spark has one Ray node; num_ray_nodes={share.nodes} is ignored.", stacklevel=4)
-        context = _ray.beside(width, share)
+        if (options.num_ray_nodes or 1) > 1:
+            words = f"a local Spark has one Ray node; num_ray_nodes={options.num_ray_nodes} is ignored."
+            warnings.warn(words, stacklevel=4)
+        context = _ray.beside(width, options)
     else:
-        context = _ray.RayOnSpark(session, executors, max(1, width // executors), share)
+        context = _ray.RayOnSpark(session, executors, max(1, width // executors), options)
     context.init()
     _keep(context)
 

@@ -27,7 +27,7 @@ import uuid
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +39,7 @@ from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 log = logging.getLogger(__name__)
 
+PYTHON = "bin/python"  # in every archive
 LAYOUT = 1  # a part of the digest: raise it when the same environment is to give another archive
 KEPT = 3  # archives that stay in the cache
 ABANDONED = 3600.0  # seconds after which nobody writes a draft any more: each is written without a pause
@@ -47,7 +48,6 @@ SOURCES_LIMIT = 1 << 30  # bytes of what one editable install brings
 DEPTH = 4  # how far down a folder without __init__.py is searched for modules
 
 _BIGGEST_SCRIPT = 1 << 20
-_INTERPRETER = "bin/python"
 _CODE = (".py", ".pyi", ".so")
 # Never a part of what a program imports.
 _FOREIGN = {"__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist"}
@@ -69,31 +69,14 @@ _HIDDEN = re.compile(r"(^|/)(\..*|__pycache__|node_modules)(/|$)")
 _FINDER = re.compile(r"\s*import\s+(__editable___\w+)")
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A packed environment.
-
-    Args:
-        path: The archive, a .tar.gz.
-        digest: What its content is called; another content has another.
-        size: Bytes of the archive.
-        python: The interpreter, relative to where the archive is unpacked.
-    """
-
-    path: Path
-    digest: str
-    size: int
-    python: str = _INTERPRETER
-
-
-def pack(cache: Path | None = None) -> Packed:
+def pack(cache: Path | None = None) -> Path:
     """Pack the environment this program runs in, or find the archive of one with the same content.
 
     Args:
         cache: The folder of the archives; None is orca/environments in XDG_CACHE_HOME or ~/.cache.
 
     Returns:
-        The archive and the path of the interpreter in it.
+        The archive, a .tar.gz named by its content, with the interpreter at PYTHON.
 
     Raises:
         ArgumentError: The program runs in no environment, but in the system's Python.
@@ -103,9 +86,9 @@ def pack(cache: Path | None = None) -> Packed:
     _refuse_system()
     write: Callable[[IO[bytes], list[Entry]], None] = _write_conda if _is_conda() else archive.write
     entries = _conda_entries() if _is_conda() else _entries()
-    digest, size = _digest(entries), human(sum(entry.size for entry in entries))
+    size = human(sum(entry.size for entry in entries))
     folder, began = cache_folder(cache), time.monotonic()
-    path = folder / f"{digest}{archive.SUFFIX}"
+    path = folder / f"{_digest(entries)}{archive.SUFFIX}"
 
     def written(file: IO[bytes]) -> None:
         with _shown(f"packing the environment {sys.prefix}, {size}", file.name):
@@ -120,13 +103,12 @@ def pack(cache: Path | None = None) -> Packed:
                 "XDG_CACHE_HOME to put it elsewhere."
             ) from error
         _forget(folder, f"*{archive.SUFFIX}", KEPT)
-    packed = Packed(path, digest, path.stat().st_size)
     if fresh:
         seconds = time.monotonic() - began
-        log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, human(packed.size), size, seconds)
+        log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, human(path.stat().st_size), size, seconds)
     else:
         log.info("the environment %s is packed already: %s", sys.prefix, path)
-    return packed
+    return path
 
 
 def own_modules(cache: Path | None = None) -> list[Path]:
@@ -280,9 +262,7 @@ def _foreign_path() -> list[str]:
     paths += [*site.getsitepackages(), site.getusersitepackages(), *_site_folders(), os.environ.get("SPARK_HOME", "")]
     installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
     installed += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
-    others = [
-        path for path in dict.fromkeys(os.path.realpath(path or ".") for path in sys.path) if os.path.exists(path)
-    ]
+    others = filter(os.path.exists, dict.fromkeys(os.path.realpath(path or ".") for path in sys.path))
     # What Spark was given with addPyFile is there already.
     return [path for path in others if not (path + os.sep).startswith(installed) and "/userFiles-" not in path]
 

@@ -24,14 +24,14 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 
 from orca.cluster import guard
 from orca.cluster.news import knock, wait_until
-from orca.cluster.spark import set_entries
+from orca.cluster.spark import Options, set_entries
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots
 
@@ -138,42 +138,6 @@ class OrcaRayContext:
         return [node for node in _ray().nodes() if node["Alive"]]
 
 
-@dataclass(frozen=True)
-class Share:
-    """What Ray gets of a Spark cluster.
-
-    Attributes:
-        nodes: Ray nodes; None is one for each executor.
-        cores: CPUs of each; None is all but one of an executor's, which Spark keeps.
-        object_store: Bytes of each node's object store; None is 30 % of an executor's memory, beside it.
-        env: Environment variables of Ray's processes.
-        params: Further options of `ray start`, with or without their dashes; "temp-dir" is the folder for Ray's files.
-        dashboard: Whether to start Ray's dashboard, which listens on all interfaces of the driver.
-        system_config: Ray's internal settings.
-        verbose: Whether Ray may say all it has to say.
-    """
-
-    nodes: int | None = None
-    cores: int | None = None
-    object_store: str | int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
-    dashboard: bool = False
-    system_config: Mapping[str, Any] = field(default_factory=dict)
-    verbose: bool = False
-
-    def __post_init__(self) -> None:
-        for word, value in {"num_ray_nodes": self.nodes, "ray_node_cpu_cores": self.cores}.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ArgumentError(f"{word} must be a positive int; got {value!r}.")
-        for word, given in {"env": self.env, "extra_params": self.params, "system_config": self.system_config}.items():
-            if not isinstance(given, Mapping):
-                raise ArgumentError(f"{word} must be a dict; got {type(given).__name__}.")
-        if self.object_store is not None:
-            size_of(self.object_store, "object_store_memory")
-        object.__setattr__(self, "env", {str(name): str(value) for name, value in self.env.items()})
-
-
 class RayOnSpark(OrcaRayContext):
     """The Ray that init_orca_context(init_ray_on_spark=True) puts on the executors of Spark.
 
@@ -181,16 +145,16 @@ class RayOnSpark(OrcaRayContext):
         session: The session whose executors get Ray's nodes.
         executors: How many there are.
         width: Cores of each.
-        share: What Ray gets of them.
+        options: What Ray gets of them.
 
     Raises:
         ArgumentError: Not so much can be had of this Spark.
     """
 
-    def __init__(self, session: SparkSession, executors: int, width: int, share: Share) -> None:
-        super().__init__(cores=share.cores)
-        self.session, self.share = session, share
-        self.nodes, self.node_cores = seats(executors, width, share)
+    def __init__(self, session: SparkSession, executors: int, width: int, options: Options) -> None:
+        super().__init__(cores=options.ray_node_cpu_cores)
+        self.session, self.share = session, options
+        self.nodes, self.node_cores = seats(executors, width, options)
         self._life = ExitStack()
 
     @property
@@ -245,15 +209,15 @@ class RayOnSpark(OrcaRayContext):
         conf = context.getConf()
         host = socket.gethostbyname(str(conf.get("spark.driver.host")))
         port, client = _free_ports(host, 2)
-        params = {name.lstrip("-").replace("_", "-"): value for name, value in share.params.items()}
+        params = {name.lstrip("-").replace("_", "-"): value for name, value in (share.extra_params or {}).items()}
         folder = tempfile.mkdtemp(prefix="ray-", dir=params.pop("temp-dir", "/tmp"))  # paths of sockets must be short
         self._life.callback(shutil.rmtree, folder, ignore_errors=True)
         # Tasks of Python get these with their function: they need not be in Spark's settings, which others can read.
-        variables = {**{name: os.environ[name] for name in DEFAULTS}, **share.env, **secret}
+        variables = {**{name: os.environ[name] for name in DEFAULTS}, **_variables(share), **secret}
         set_entries(context.environment, variables, self._life)
         head = {"head": None, "node-ip-address": host, "port": port, "ray-client-server-port": client, "num-cpus": 0}
         head |= {"num-gpus": 0, "object-store-memory": HEAD_STORE, "temp-dir": folder}
-        head |= {"include-dashboard": "true", "dashboard-host": "0.0.0.0"} if share.dashboard else NO_DASHBOARD
+        head |= {"include-dashboard": "true", "dashboard-host": "0.0.0.0"} if share.include_webui else NO_DASHBOARD
         if share.system_config:
             head["system-config"] = json.dumps(dict(share.system_config))
         self._start_head(_command({**head, **params}), {**os.environ, **variables}, folder)
@@ -388,15 +352,21 @@ class Nodes:
 _on_spark: list[RayOnSpark] = []  # those that are up: one, or none
 
 
-def beside(slots: int, share: Share) -> OrcaRayContext:
+def beside(slots: int, options: Options) -> OrcaRayContext:
     """Return the Ray for a local Spark, which has no executors to put it on: one beside it, on the same cores."""
-    options = {
-        "object_store_memory": size_of(share.object_store, "object_store_memory") if share.object_store else None,
-        "include_dashboard": share.dashboard,
-        "_system_config": dict(share.system_config) or None,
-        "runtime_env": {"env_vars": dict(share.env)} if share.env else None,
+    store = options.object_store_memory
+    keywords = {
+        "object_store_memory": size_of(store, "object_store_memory") if store else None,
+        "include_dashboard": options.include_webui,
+        "_system_config": dict(options.system_config or {}) or None,
+        "runtime_env": {"env_vars": _variables(options)} if options.env else None,
     }
-    return OrcaRayContext(share.cores or slots, None, {k: v for k, v in options.items() if v is not None})
+    given = {name: value for name, value in keywords.items() if value is not None}
+    return OrcaRayContext(options.ray_node_cpu_cores or slots, None, given)
+
+
+def _variables(options: Options) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (options.env or {}).items()}
 
 
 def held(session: Any) -> int:
@@ -404,28 +374,28 @@ def held(session: Any) -> int:
     return sum(ray.held for ray in _on_spark if ray.session is session)
 
 
-def _store(share: Share, executor_memory: str | None) -> int | None:
+def _store(options: Options, executor_memory: str | None) -> int | None:
     """Return the bytes of a node's object store; None leaves it to Ray."""
-    if share.object_store is not None:
-        return size_of(share.object_store, "object_store_memory")
+    if options.object_store_memory is not None:
+        return size_of(options.object_store_memory, "object_store_memory")
     try:
         return max(LEAST_STORE, int(STORE_SHARE * size_of(executor_memory or "1g", "spark.executor.memory")))
     except ArgumentError:
         return None
 
 
-def memory_of(share: Share, nodes: int, cores: int, executor_memory: str) -> int:
+def memory_of(options: Options, nodes: int, cores: int, executor_memory: str) -> int:
     """Return the bytes that so many Ray nodes of so many cores take beside an executor."""
-    return nodes * ((_store(share, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
+    return nodes * ((_store(options, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
 
 
-def seats(executors: int, width: int, share: Share) -> tuple[int, int]:
+def seats(executors: int, width: int, options: Options) -> tuple[int, int]:
     """Return how many nodes Ray gets and the cores of each.
 
     Raises:
         ArgumentError: They do not fit, or would leave Spark nothing to compute with.
     """
-    cores = share.cores or width - 1
+    cores = options.ray_node_cpu_cores or width - 1
     if cores < 1:
         raise ArgumentError(
             f"init_ray_on_spark=True needs executors of 2 cores or more, as Spark keeps one of each; got "
@@ -435,7 +405,7 @@ def seats(executors: int, width: int, share: Share) -> tuple[int, int]:
         raise ArgumentError(
             f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cores}."
         )
-    nodes = share.nodes or executors
+    nodes = options.num_ray_nodes or executors
     room = executors * (width // cores)
     if nodes > room:
         raise ArgumentError(

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
 from orca.core.loading import hush_pyspark
-from orca.core.units import check_seconds
+from orca.core.units import check_seconds, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
@@ -101,12 +101,22 @@ class Options:
     extra_params: Mapping[str, Any] | None = None
     num_ray_nodes: int | None = None
     ray_node_cpu_cores: int | None = None
-    include_webui: bool = True
+    include_webui: bool = False  # it listens on all interfaces: asked for, never by default
     system_config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.conf, Mapping):
             raise ArgumentError(f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.")
+        for name in ("env", "extra_params", "system_config"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Mapping):
+                raise ArgumentError(f"{name} must be a dict; got {type(given).__name__}.")
+        for name in ("num_ray_nodes", "ray_node_cpu_cores"):
+            count = getattr(self, name)
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+                raise ArgumentError(f"{name} must be a positive int; got {count!r}.")
+        if self.object_store_memory is not None:
+            size_of(self.object_store_memory, "object_store_memory")
         if str(self.spark_log_level).upper() not in LOG_LEVELS:
             raise ArgumentError(
                 f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}."

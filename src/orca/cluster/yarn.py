@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from orca.cluster import archive, environment, proof
+from orca.cluster import environment, proof
 from orca.cluster.hadoop import (
     Application,
     Hadoop,
@@ -219,13 +219,12 @@ def shipped(gateway: Any, options: Options, life: ExitStack) -> tuple[Hadoop, di
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     sent = ""
     if options.penv_archive:
-        sent, python = _archive(hadoop, options.penv_archive, base), f"{UNPACKED}/bin/python"
+        sent = _archive(hadoop, options.penv_archive, base)
     elif options.ship_environment and not options.python_location:
         _refuse_other_conda(options.conda_name)
-        packed = environment.pack()
-        name = f"environment-{environment.digest_of(packed.path)[:20]}{archive.SUFFIX}"
-        sent, python = hadoop.share(packed.path, name, base), f"{UNPACKED}/{packed.python}"
+        sent = _archive(hadoop, str(environment.pack()), base)
     if sent:
+        python = f"{UNPACKED}/{environment.PYTHON}"
         archives.insert(0, f"{sent}#{UNPACKED}")
     settings = {ARCHIVES: ",".join(archives)} if archives else {}
     return hadoop, {**settings, **_jars(hadoop, options, base)}, python
