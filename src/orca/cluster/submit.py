@@ -79,8 +79,8 @@ def run_on_yarn(program: Program, request: Request) -> int:
     """Run a program in the application master of an application on YARN; return its status."""
     with ExitStack() as life:
         yarn.reach(request.options, life)
-        hadoop, sent, python = yarn.shipped(ensure_jvm({}, False, life), request.options, life)
         asked = yarn.asked(request)
+        hadoop, sent, python = yarn.shipped(ensure_jvm({}, False, life), request.options, life)
         settings = {
             **LAUNCH_DEFAULTS,
             "spark.app.name": Path(program.file).stem,
