@@ -232,15 +232,7 @@ class RayOnSpark(OrcaRayContext):
         self._life.callback(ray.shutdown)
         level = logging.INFO if share.verbose else logging.WARNING
         started = ray.init(address=f"{host}:{port}", logging_level=level)
-        wait_until(lambda: nodes.failure or self._up(ray) >= self.nodes, NODES_PATIENCE, every=0.2)
-        if nodes.failure:
-            raise OrcaError(f"could not start Ray on Spark: {nodes.failure}")
-        if (up := self._up(ray)) < self.nodes:
-            raise TooFewSlots(
-                f"{self.nodes} Ray node(s) of {self.node_cores} core(s) were to start on Spark, and {up} did in two "
-                "minutes: other jobs hold its cores. End them, or ask for less with num_ray_nodes and "
-                "ray_node_cpu_cores."
-            )
+        self._wait_for(nodes, ray)
         return started
 
     def _start_head(self, command: list[str], env: dict[str, str], folder: str) -> None:
@@ -256,8 +248,19 @@ class RayOnSpark(OrcaRayContext):
             state = f"was not up in {HEAD_PATIENCE:.0f} s" if head.poll() is None else "ended"
             raise OrcaError(f"could not start Ray on Spark: its head node {state}: {_last_line(text)}")
 
-    def _up(self, ray: Any) -> int:
-        return sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
+    def _wait_for(self, nodes: Nodes, ray: Any) -> None:
+        def up() -> int:
+            return sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
+
+        wait_until(lambda: nodes.failure or up() >= self.nodes, NODES_PATIENCE, every=0.2)
+        if nodes.failure:
+            raise OrcaError(f"could not start Ray on Spark: {nodes.failure}")
+        if up() < self.nodes:
+            raise TooFewSlots(
+                f"{self.nodes} Ray node(s) of {self.node_cores} core(s) were to start on Spark, and {up()} did in two "
+                "minutes: other jobs hold its cores. End them, or ask for less with num_ray_nodes and "
+                "ray_node_cpu_cores."
+            )
 
 
 @dataclass(frozen=True)
@@ -466,10 +469,9 @@ def _command(options: Mapping[str, Any]) -> list[str]:
 
 
 def _free_ports(host: str, count: int) -> list[int]:
-    with ExitStack() as open_ones:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        doors = [open_ones.enter_context(socket.create_server((host, 0), family=family)) for _ in range(count)]
-        return [door.getsockname()[1] for door in doors]
+    with ExitStack() as doors:
+        opened = [doors.enter_context(socket.create_server((host, 0))) for _ in range(count)]
+        return [door.getsockname()[1] for door in opened]
 
 
 def _read(path: str) -> str:
