@@ -453,7 +453,8 @@ def _secret() -> dict[str, str]:
     if token is None:
         token = secrets.token_hex(32)
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", token
-        with contextlib.suppress(ImportError, AttributeError):  # The program imported ray first: let it look again.
+        # The program imported ray first, which has read the mode: there is no public way to let it look again.
+        with contextlib.suppress(ImportError, AttributeError):
             raylet: Any = importlib.import_module("ray._raylet")
             raylet.AuthenticationTokenLoader.instance().reset_cache()
             raylet.Config.initialize("")
