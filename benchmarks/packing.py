@@ -34,7 +34,7 @@ def main() -> None:
 
 
 FORMATS = {
-    "tar": (0, 1),
+    "tar.gz, stored": (0, 1),
     "tar.gz, level 1, one thread": (1, 1),
     "tar.gz, level 1, all cores": (1, None),
     "tar.gz, level 6, all cores": (6, None),

@@ -68,3 +68,14 @@ def test_command_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     parent.stdout.close()
     _, alive = psutil.wait_procs([watching, *children], timeout=10)
     assert not alive and not folder.exists()
+
+
+def test_a_shared_folder_goes_with_the_last_command(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    first, _ = started(folder, "sleep", "100")
+    second, _ = started(folder, "sleep", "100")
+    guard.end(first)
+    assert folder.exists()
+    guard.end(second)
+    assert not folder.exists()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orca.cluster.hadoop import Hadoop, knock, name_nodes, resource_managers, settings_of
+from orca.cluster.hadoop import Hadoop, name_nodes, resource_managers, settings_of
 from orca.errors import ArgumentError, OrcaError
 
 
@@ -40,15 +39,6 @@ def test_services_are_found_alone_and_in_groups() -> None:
     assert name_nodes({"fs.defaultFS": "hdfs://nn:9000/home"}) == ["nn:9000"]
     service = {"fs.defaultFS": "hdfs://ns", "dfs.ha.namenodes.ns": "x,y", "dfs.namenode.rpc-address.ns.x": "nx:1"}
     assert name_nodes({**service, "dfs.namenode.rpc-address.ns.y": "ny:1"}) == ["nx:1", "ny:1"]
-
-
-def test_the_first_service_that_answers_is_taken() -> None:
-    with socket.socket() as dead, socket.create_server(("127.0.0.1", 0)) as door:
-        dead.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (dead, door)]
-        assert knock("service", addresses, "") == "127.0.0.1"
-        with pytest.raises(OrcaError, match=rf"no service answers at {addresses[0]} \(.*refused.*\). Start it."):
-            knock("service", addresses[:1], "Start it.")
 
 
 def test_a_file_is_shared_once_in_a_folder_of_the_user(

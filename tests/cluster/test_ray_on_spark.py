@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 
-from orca.cluster.ray import Share, memory_of, seats, size_of
+from orca.cluster.ray import Node, memory_of, seats
+from orca.cluster.spark import Options
 from orca.errors import ArgumentError
 from programs import run_program
 
@@ -54,16 +56,16 @@ def train(backend, workers):
 @pytest.mark.parametrize(
     ("executors", "width", "share", "wanted"),
     [
-        (2, 2, Share(), (2, 1)),
-        (3, 8, Share(), (3, 7)),
-        (2, 4, Share(nodes=1), (1, 3)),
-        (2, 4, Share(cores=1), (2, 1)),
-        (2, 4, Share(nodes=1, cores=4), (1, 4)),
-        (1, 8, Share(nodes=3, cores=2), (3, 2)),
+        (2, 2, Options(), (2, 1)),
+        (3, 8, Options(), (3, 7)),
+        (2, 4, Options(num_ray_nodes=1), (1, 3)),
+        (2, 4, Options(ray_node_cpu_cores=1), (2, 1)),
+        (2, 4, Options(num_ray_nodes=1, ray_node_cpu_cores=4), (1, 4)),
+        (1, 8, Options(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2)),
     ],
 )
 def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
-    executors: int, width: int, share: Share, wanted: tuple[int, int]
+    executors: int, width: int, share: Options, wanted: tuple[int, int]
 ) -> None:
     assert seats(executors, width, share) == wanted
 
@@ -71,32 +73,43 @@ def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
 @pytest.mark.parametrize(
     ("executors", "width", "share", "message"),
     [
-        (2, 1, Share(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
-        (2, 2, Share(cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
-        (2, 4, Share(nodes=3), r"num_ray_nodes=3 with ray_node_cpu_cores=3 does not fit on 2 executor.*: 2 node"),
-        (2, 4, Share(cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
+        (2, 1, Options(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
+        (2, 2, Options(ray_node_cpu_cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
+        (
+            2,
+            4,
+            Options(num_ray_nodes=3),
+            r"num_ray_nodes=3 with ray_node_cpu_cores=3 does not fit on 2 executor.*: 2 node",
+        ),
+        (2, 4, Options(ray_node_cpu_cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
     ],
 )
 def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
-    executors: int, width: int, share: Share, message: str
+    executors: int, width: int, share: Options, message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         seats(executors, width, share)
 
 
 def test_ray_takes_memory_beside_the_executor_for_its_store_its_nodes_and_their_workers() -> None:
-    assert memory_of(Share(object_store="1g"), 1, 3, "4g") == (1024 + 512 + 3 * 768) << 20
-    assert memory_of(Share(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
+    assert memory_of(Options(object_store_memory="1g"), 1, 3, "4g") == (1024 + 512 + 3 * 768) << 20
+    assert memory_of(Options(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
 
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ArgumentError, match="num_ray_nodes must be a positive int; got 0"):
-        Share(nodes=0)
+        Options(num_ray_nodes=0)
     with pytest.raises(ArgumentError, match="env must be a dict; got list"):
-        Share(env=["A=1"])  # type: ignore[arg-type]
+        Options(env=["A=1"])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="object_store_memory must be bytes, or a number with a unit .* 'much'"):
-        Share(object_store="much")
-    assert [size_of(size, "") for size in (100, "512m", "2g", "1 GB")] == [100, 512 << 20, 2 << 30, 1 << 30]
+        Options(object_store_memory="much")
+
+
+def test_executors_with_another_ray_are_told() -> None:
+    reason = Node((), "", 0, "1.0")(0)
+    assert re.match(
+        r"Spark's executors must have the Ray of this program, 1\.0; they have \d+\.\d+\.\d+\. Install", reason
+    )
 
 
 @pytest.mark.full
@@ -151,8 +164,7 @@ token = os.environ["RAY_AUTH_TOKEN"]
 assert os.environ["RAY_AUTH_MODE"] == "token" and len(token) == 64
 told = ray.get(ray.remote(lambda: [os.environ[n] for n in ("GREETING", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")]).remote())
 assert told == ["hello", "token", token]
-processes = [p for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE]
-assert not [p for p in processes if any(token in word for word in p.cmdline())]
+assert not [p for p in psutil.process_iter(["cmdline"]) if any(token in word for word in p.info["cmdline"] or ())]
 assert token not in str(context.getConf().getAll())
 
 # Spark computes while all CPUs of Ray are taken.
@@ -198,5 +210,5 @@ os.kill(os.getpid(), 9)
 """
     said = run_program(PRELUDE + code, env=QUIET, timeout=380, check=False)
     assert said.returncode == -9 and said.stdout.splitlines()[-1] == "up"
-    assert "OrcaError could not start Ray on Spark: Start Ray head node failed! ... " in said.stdout
+    assert "OrcaError could not start Ray on Spark: its head node ended: " in said.stdout
     assert "no-such-option" in said.stdout.splitlines()[0]

@@ -34,7 +34,7 @@ _NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29
 
 @dataclass(frozen=True)
 class Entry:
-    """Describe a file of an archive.
+    """A file of an archive.
 
     Args:
         target: Its path in the archive.
@@ -58,7 +58,7 @@ class Entry:
 
 
 def write(file: IO[bytes], entries: Iterable[Entry], level: int = LEVEL, threads: int | None = None) -> None:
-    """Write entries as a .tar.gz (as a plain .tar with level 0); show bytes on a terminal.
+    """Write entries as a .tar.gz; show bytes on a terminal.
 
     Args:
         file: Where to; only written, never sought.
@@ -67,31 +67,24 @@ def write(file: IO[bytes], entries: Iterable[Entry], level: int = LEVEL, threads
         threads: How many compress; None takes all cores.
     """
     entries = list(entries)
-    compressed = _Gzip(file, level, threads or os.cpu_count() or 1) if level else None
-    out = cast(IO[bytes], compressed) if compressed is not None else file
-    try:
-        with (
-            _bar(sum(entry.size for entry in entries)) as bar,
-            tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT, bufsize=BLOCK) as tar,
-        ):
-            for entry in entries:
-                _add(tar, entry)
-                bar.update(entry.size)
-        if compressed is not None:
-            compressed.finish()
-    finally:
-        if compressed is not None:
-            compressed.close()
+    with (
+        _bar(sum(entry.size for entry in entries)) as bar,
+        _Gzip(file, level, threads or os.cpu_count() or 1) as out,
+        tarfile.open(fileobj=cast(IO[bytes], out), mode="w|", format=tarfile.GNU_FORMAT, bufsize=BLOCK) as tar,
+    ):
+        for entry in entries:
+            _add(tar, entry)
+            bar.update(entry.size)
 
 
 def script(data: bytes, prefix: str) -> bytes:
     """Return a script of an environment that finds its interpreter beside itself, wherever that is; others as is."""
-    told = _SHEBANG.match(data)
-    if told is None or not (told["direct"] or told["shell"]).startswith(prefix.encode() + b"/"):
+    shebang = _SHEBANG.match(data)
+    if shebang is None or not (shebang["direct"] or shebang["shell"]).startswith(prefix.encode() + b"/"):
         return data
     # A shell sees the second line as a command and never the third; Python sees both as a string.
     head = b'#!/bin/sh\n\'\'\'exec\' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"\n\' \'\'\'\n'
-    return head + data[told.end() :]
+    return head + data[shebang.end() :]
 
 
 def relocated(data: bytes, prefix: str, name: str) -> bytes:
@@ -110,9 +103,9 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
         return data
     wanted = b"$ORIGIN/../lib"
     if at == 0 or len(wanted) > len(path):
-        told = f"looks for it in {path.decode()}" if at else "leaves it to the system to find it"
+        search = f"looks for it in {path.decode()}" if at else "leaves it to the system to find it"
         raise OrcaError(
-            f"{name} needs its shared library of {prefix}/lib and {told}, so a copy of it would not start on a node "
+            f"{name} needs its shared library of {prefix}/lib and {search}, so a copy of it would not start on a node "
             f"without {prefix}. Make the environment with a relocatable Python (uv python install; uv venv "
             "--managed-python), or install it on the nodes and pass ship_environment=False."
         )
@@ -173,35 +166,40 @@ def _bar(total: int) -> Any:
 
 
 class _Gzip:
-    """Write one gzip stream whose blocks are compressed by several threads: zlib works without Python's lock."""
+    """One gzip stream whose blocks are compressed by several threads: zlib works without Python's lock."""
 
     def __init__(self, file: IO[bytes], level: int, threads: int) -> None:
-        self.file, self.level, self.threads = file, level, threads
+        self.file, self.level, self.ahead = file, level, 4 * threads
         self.pool = ThreadPoolExecutor(threads, "orca-pack")
-        self.waiting: collections.deque[Future[bytes]] = collections.deque()
+        self.blocks: collections.deque[Future[bytes]] = collections.deque()
         self.crc = self.length = 0
-        file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
+
+    def __enter__(self) -> _Gzip:
+        self.file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
+        return self
 
     def write(self, data: bytes) -> int:
         """Take a block; it reaches the file when those before it have."""
         self.crc = zlib.crc32(data, self.crc)
         self.length += len(data)
-        self.waiting.append(self.pool.submit(self._compressed, bytes(data)))
-        while len(self.waiting) > 4 * self.threads:
-            self.file.write(self.waiting.popleft().result())
+        self.blocks.append(self.pool.submit(_deflated, bytes(data), self.level, zlib.Z_SYNC_FLUSH))
+        self._pass_on(self.ahead)
         return len(data)
 
-    def finish(self) -> None:
-        """Write what waits, and the end of the stream."""
-        while self.waiting:
-            self.file.write(self.waiting.popleft().result())
-        self.file.write(zlib.compressobj(self.level, wbits=-15).flush(zlib.Z_FINISH))
-        self.file.write(struct.pack("<II", self.crc, self.length & 0xFFFFFFFF))
+    def _pass_on(self, ahead: int) -> None:
+        while len(self.blocks) > ahead:
+            self.file.write(self.blocks.popleft().result())
 
-    def close(self) -> None:
-        """End the threads."""
-        self.pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._pass_on(0)
+                end = struct.pack("<II", self.crc, self.length & 0xFFFFFFFF)
+                self.file.write(_deflated(b"", self.level, zlib.Z_FINISH) + end)
+        finally:
+            self.pool.shutdown(cancel_futures=True)
 
-    def _compressed(self, data: bytes) -> bytes:
-        one = zlib.compressobj(self.level, wbits=-15)
-        return one.compress(data) + one.flush(zlib.Z_SYNC_FLUSH)
+
+def _deflated(data: bytes, level: int, flush: int) -> bytes:
+    deflate = zlib.compressobj(level, wbits=-15)
+    return deflate.compress(data) + deflate.flush(flush)

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
+from orca.core.units import java_size
 from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ log = logging.getLogger(__name__)
 
 RUNTIMES = ("spark", "ray")
 DEFAULT_CORES = 2
+_RAY_REUSED = "Ray is already up and is reused: the arguments of this call have no effect."
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Describe the cluster this program runs on, for those who place workers on it.
+    """The cluster this program runs on, for those who place workers on it.
 
     Args:
         runtime: "spark" or "ray".
@@ -107,7 +109,7 @@ def init_orca_context(
     """
     if runtime not in RUNTIMES:
         raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{_near(runtime, RUNTIMES)}")
-    memory, num_nodes = _checked_memory(memory), _checked_count("num_nodes", num_nodes)
+    memory, num_nodes = java_size(memory, "memory"), _checked_count("num_nodes", num_nodes)
     with _lock:
         if runtime == "ray":
             return _init_ray(cluster_mode, cores, kwargs)
@@ -141,21 +143,20 @@ def _init_spark(
     _refuse_unknown(kwargs, [option.name for option in fields(_spark.Options)], "init_orca_context")
     options = _spark.Options(**{name: value for name, value in kwargs.items() if value is not None})
     checked = _checked_cores(cores, star=mode == "local")
-    share = _share(options, kwargs) if on_ray else None
     active = _spark.active_session()
     if active is not None:
         answer = _reuse(active)
-        if share is not None:
-            _add_ray(active, share)
+        if on_ray:
+            _add_ray(active, options)
         return answer
     if mode == "local" and num_nodes > 1:
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
     if checked is None:
         checked = _default_cores(cluster_mode, mode)
     for_ray = 0
-    if share is not None and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
-        nodes, width = _ray.seats(num_nodes, checked, share)  # Refused before anything is started.
-        for_ray = _ray.memory_of(share, min(nodes, checked // width), width, memory)  # Spark may put them together.
+    if on_ray and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
+        nodes, width = _ray.seats(num_nodes, checked, options)  # Refused before anything is started.
+        for_ray = _ray.memory_of(options, min(nodes, checked // width), width, memory)  # Spark may put them together.
     stop_spark()
     live = _Live()
     request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)
@@ -167,9 +168,9 @@ def _init_spark(
     _live["spark"] = live
     atexit.register(_at_exit)
     log.info("Spark %s is up at %s", live.session.version, mode)
-    if share is not None:
+    if on_ray:
         try:
-            _add_ray(live.session, share)
+            _add_ray(live.session, options)
         except BaseException:
             stop_spark()
             raise
@@ -178,8 +179,7 @@ def _init_spark(
 
 def stop_spark() -> None:
     """Stop the Spark of init_orca_context, the Ray on it, and what is left of one that the program stopped itself."""
-    ray = _live.get("ray")
-    if ray is not None and isinstance(ray.ray, _ray.RayOnSpark):
+    if "ray" in _live and isinstance(_live["ray"].ray, _ray.RayOnSpark):
         _close("ray")
     _close("spark")
 
@@ -194,25 +194,10 @@ def _reuse(session: Any) -> Any:
     return _answer(session)
 
 
-def _share(options: _spark.Options, given: Mapping[str, Any]) -> _ray.Share:
-    """Return what the arguments ask of Ray on Spark."""
-    return _ray.Share(
-        nodes=options.num_ray_nodes,
-        cores=options.ray_node_cpu_cores,
-        object_store=options.object_store_memory,
-        env=options.env or {},
-        params=options.extra_params or {},
-        dashboard=given.get("include_webui") is True,  # It listens on all interfaces: asked for, never by default.
-        system_config=options.system_config or {},
-        verbose=options.verbose,
-    )
-
-
-def _add_ray(session: Any, share: _ray.Share) -> None:
+def _add_ray(session: Any, options: _spark.Options) -> None:
     """Put a Ray on the executors of a session, or beside one that has no executors."""
-    known = _live.get("ray")
-    if known is not None and known.ray is not None and known.ray.initialized:
-        warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=4)
+    if _ray_that_is_up() is not None:
+        warnings.warn(_RAY_REUSED, stacklevel=4)
         return
     if _spark.is_connect(session):
         raise ArgumentError(
@@ -222,17 +207,17 @@ def _add_ray(session: Any, share: _ray.Share) -> None:
     executors, width = _spark.nodes(session), _spark.slots(session) or 1
     context: OrcaRayContext
     if re.fullmatch(r"local(\[.*\])?", session.sparkContext.master):
-        if share.nodes is not None and share.nodes > 1:
-            warnings.warn(f"a local Spark has one Ray node; num_ray_nodes={share.nodes} is ignored.", stacklevel=4)
-        context = _ray.beside(width, share)
+        if (options.num_ray_nodes or 1) > 1:
+            words = f"a local Spark has one Ray node; num_ray_nodes={options.num_ray_nodes} is ignored."
+            warnings.warn(words, stacklevel=4)
+        context = _ray.beside(width, options)
     else:
-        context = _ray.RayOnSpark(session, executors, max(1, width // executors), share)
+        context = _ray.RayOnSpark(session, executors, max(1, width // executors), options)
     context.init()
     _keep(context)
 
 
 def _answer(session: Any) -> Any:
-    """Return what init_orca_context returns for a session."""
     return session if _spark.is_connect(session) else session.sparkContext
 
 
@@ -248,16 +233,20 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
     address = kwargs.get("address") or os.environ.get("RAY_ADDRESS")
     _ray.prepare(starts=address is None)
     _refuse_unknown(options, ["address", *_ray.init_words()], "init_orca_context(runtime='ray')")
-    known = _live.get("ray")
-    if known is not None and known.ray is not None and known.ray.initialized:
-        warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=3)
-        return known.ray
+    if (known := _ray_that_is_up()) is not None:
+        warnings.warn(_RAY_REUSED, stacklevel=3)
+        return known
     context = _ray.OrcaRayContext(checked if isinstance(checked, int) else None, address, options)
     context.init()
     if context.reused:
-        warnings.warn("Ray is already up and is reused: the arguments of this call have no effect.", stacklevel=3)
+        warnings.warn(_RAY_REUSED, stacklevel=3)
     _keep(context)
     return context
+
+
+def _ray_that_is_up() -> OrcaRayContext | None:
+    live = _live.get("ray")
+    return live.ray if live is not None and live.ray is not None and live.ray.initialized else None
 
 
 def _keep(context: OrcaRayContext) -> None:
@@ -268,7 +257,6 @@ def _keep(context: OrcaRayContext) -> None:
 
 
 def _at_exit() -> None:
-    """Stop what we started, at the end of the program."""
     with _lock:
         _close("ray")
         _close("spark")
@@ -278,7 +266,6 @@ def _at_exit() -> None:
 
 
 def _checked_mode(cluster_mode: str | None) -> str:
-    """Return the word of a kind of cluster."""
     if cluster_mode is None:
         return launcher_kind()
     mode = str(cluster_mode).lower()
@@ -296,7 +283,6 @@ def _checked_cores(cores: int | str | None, star: bool) -> int | str | None:
 
 
 def _checked_count(name: str, value: Any, other: str = "") -> int:
-    """Return a positive int."""
     try:
         count = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -304,14 +290,6 @@ def _checked_count(name: str, value: Any, other: str = "") -> int:
     if count < 1:
         raise ArgumentError(f"{name} must be a positive int{other}; got {value!r}.")
     return count
-
-
-def _checked_memory(memory: Any) -> str:
-    """Return a memory size as Java writes it: 2g for 2GB."""
-    told = re.fullmatch(r"\s*([1-9]\d*)\s*([kmgt])b?\s*", memory.lower()) if isinstance(memory, str) else None
-    if told is None:
-        raise ArgumentError(f"memory must be a number with a unit k, m, g or t, as '2g' or '512m'; got {memory!r}.")
-    return told.group(1) + told.group(2)
 
 
 def _default_cores(cluster_mode: str | None, mode: str) -> int | str:
@@ -347,7 +325,7 @@ def _near(word: Any, known: Iterable[str]) -> str:
 
 
 class _Setting:
-    """Be a class-level property whose value is checked when it is set."""
+    """A class-level property whose value is checked when it is set."""
 
     def __init__(self, default: Any, legal: str, check: Callable[[Any], Any]) -> None:
         self.value, self.legal, self.check = default, legal, check
@@ -371,16 +349,15 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _reader(value: Any) -> str:
-    if value.lower() not in ("spark", "pandas"):
-        raise ValueError
-    return str(value.lower())
+def _word(pattern: str, spelled: Callable[[str], str]) -> Callable[[Any], str]:
+    """Return the check of a word in any case."""
 
+    def check(value: Any) -> str:
+        if not re.fullmatch(pattern, spelled(value)):
+            raise ValueError
+        return spelled(value)
 
-def _store(value: Any) -> str:
-    if not re.fullmatch(r"DRAM|PMEM|DISK_\d+", value.upper()):
-        raise ValueError
-    return str(value.upper())
+    return check
 
 
 def _rows(value: Any) -> int | None:
@@ -390,12 +367,14 @@ def _rows(value: Any) -> int | None:
 
 
 class OrcaContextMeta(type):
-    """Give OrcaContext its settings as properties of the class."""
+    """The settings of OrcaContext, as properties of the class."""
 
     log_output = _Setting(False, "True or False", _flag)
-    pandas_read_backend = _Setting("spark", "'spark' or 'pandas'", _reader)
+    pandas_read_backend = _Setting("spark", "'spark' or 'pandas'", _word("spark|pandas", str.lower))
     serialize_data_creator = _Setting(False, "True or False", _flag)
-    train_data_store = _Setting("DRAM", "'DRAM', 'PMEM' or 'DISK_n' with a number n", _store)
+    train_data_store = _Setting(
+        "DRAM", "'DRAM', 'PMEM' or 'DISK_n' with a number n", _word(r"DRAM|PMEM|DISK_\d+", str.upper)
+    )
     barrier_mode = _Setting(True, "True or False", _flag)
     _eager_mode = _Setting(True, "True or False", _flag)
     _shard_size = _Setting(None, "None or a positive int", _rows)
@@ -411,7 +390,7 @@ class OrcaContextMeta(type):
 
 
 class OrcaContext(metaclass=OrcaContextMeta):
-    """Answer for the cluster of this program, and hold its settings (set them on the class, before they are needed).
+    """The cluster of this program, and its settings (set them on the class, before they are needed).
 
     * ``log_output`` (False): write what the JVM says to Python's standard output; set it before init_orca_context.
     * ``pandas_read_backend`` ("spark"): "spark" or "pandas", what reads the files of read_csv and read_json.
@@ -454,10 +433,10 @@ class OrcaContext(metaclass=OrcaContextMeta):
     @staticmethod
     def get_ray_context() -> OrcaRayContext:
         """Return the active Ray context."""
-        live = _live.get("ray")
-        if live is None or live.ray is None or not live.ray.initialized:
+        ray = _ray_that_is_up()
+        if ray is None:
             raise ArgumentError("No active RayContext. Call init_orca_context(runtime='ray') first.")
-        return live.ray
+        return ray
 
     @staticmethod
     def cluster() -> Cluster | None:
@@ -470,8 +449,5 @@ class OrcaContext(metaclass=OrcaContextMeta):
             count, width = _spark.nodes(session), _spark.slots(session)
             cores = None if width is None else max(1, (width - _ray.held(session)) // count)
             return Cluster("spark", count, cores, _spark.driver_host(session), _spark.is_connect(session))
-        live = _live.get("ray")
-        if live is None or live.ray is None or not live.ray.initialized:
-            return None
-        count = live.ray.num_nodes
-        return Cluster("ray", count, live.ray.total_cores // count, live.ray.driver_host)
+        ray = _ray_that_is_up()
+        return None if ray is None else Cluster("ray", ray.num_nodes, ray.total_cores // ray.num_nodes, ray.driver_host)

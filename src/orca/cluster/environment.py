@@ -27,7 +27,7 @@ import uuid
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +39,7 @@ from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 log = logging.getLogger(__name__)
 
+PYTHON = "bin/python"  # in every archive
 LAYOUT = 1  # a part of the digest: raise it when the same environment is to give another archive
 KEPT = 3  # archives that stay in the cache
 ABANDONED = 3600.0  # seconds after which nobody writes a draft any more: each is written without a pause
@@ -47,13 +48,16 @@ SOURCES_LIMIT = 1 << 30  # bytes of what one editable install brings
 DEPTH = 4  # how far down a folder without __init__.py is searched for modules
 
 _BIGGEST_SCRIPT = 1 << 20
-_INTERPRETER = "bin/python"
 _CODE = (".py", ".pyi", ".so")
 # Never a part of what a program imports.
 _FOREIGN = {"__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist"}
 # Of the standard library: its own tests, and what only building and editing Python needs.
 _IDLE = ("test", "idlelib", "turtledemo", "lib2to3/tests", "site-packages", "dist-packages")
-_ACTIVATION = re.compile(r"(activate(\..+|_this\.py)?|deactivate(\..+)?|pydoc\.bat|python[\d.]*t?|pypy.*)")
+# What belongs to a venv as such: the archive's own layout takes its place.
+_OF_VENV = re.compile(
+    r"pyvenv\.cfg|CACHEDIR\.TAG|lib64|\.[^/]*"
+    r"|bin/(activate(\..+|_this\.py)?|deactivate(\..+)?|pydoc\.bat|python[\d.]*t?|pypy[^/]*)"
+)
 # Configuration of installers, logins, and where packages came from, which may name a login too. conda-meta is that of
 # conda: its addresses hold tokens of channels.
 _PRIVATE = re.compile(
@@ -61,34 +65,18 @@ _PRIVATE = re.compile(
     r"|(^|/)\.(aws|azure|config|docker|git|gnupg|kube|ssh)/"
     r"|^conda-meta/"
 )
+_HIDDEN = re.compile(r"(^|/)(\..*|__pycache__|node_modules)(/|$)")
 _FINDER = re.compile(r"\s*import\s+(__editable___\w+)")
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Describe a packed environment.
-
-    Args:
-        path: The archive, a .tar.gz.
-        digest: What its content is called; another content has another.
-        size: Bytes of the archive.
-        python: The interpreter, relative to where the archive is unpacked.
-    """
-
-    path: Path
-    digest: str
-    size: int
-    python: str = _INTERPRETER
-
-
-def pack(cache: Path | None = None) -> Packed:
+def pack(cache: Path | None = None) -> Path:
     """Pack the environment this program runs in, or find the archive of one with the same content.
 
     Args:
         cache: The folder of the archives; None is orca/environments in XDG_CACHE_HOME or ~/.cache.
 
     Returns:
-        The archive and the path of the interpreter in it.
+        The archive, a .tar.gz named by its content, with the interpreter at PYTHON.
 
     Raises:
         ArgumentError: The program runs in no environment, but in the system's Python.
@@ -96,26 +84,31 @@ def pack(cache: Path | None = None) -> Packed:
         OrcaError: The environment cannot work elsewhere, or the archive cannot be written.
     """
     _refuse_system()
-    write: Callable[[IO[bytes], list[Entry]], None] = archive.write
-    if _is_conda():
-        entries, write = _conda_entries(), _write_conda
-    else:
-        entries = _entries()
-    digest = _digest(entries)
-    folder = cache_folder(cache)
-    path = folder / f"{digest}{archive.SUFFIX}"
+    write: Callable[[IO[bytes], list[Entry]], None] = _write_conda if _is_conda() else archive.write
+    entries = _conda_entries() if _is_conda() else _entries()
+    size = human(sum(entry.size for entry in entries))
+    folder, began = cache_folder(cache), time.monotonic()
+    path = folder / f"{_digest(entries)}{archive.SUFFIX}"
+
+    def written(file: IO[bytes]) -> None:
+        with _shown(f"packing the environment {sys.prefix}, {size}", file.name):
+            write(file, entries)
+
     with _alone(folder):
-        if is_intact(path):
-            os.utime(path)  # the last used are kept
-            log.info("the environment %s is packed already: %s", sys.prefix, path)
-        else:
-            started = time.monotonic()
-            _written(path, entries, write)
-            taken, whole, size = time.monotonic() - started, sum(entry.size for entry in entries), path.stat().st_size
-            log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, human(size), human(whole), taken)
-        for old in sorted(folder.glob(f"*{archive.SUFFIX}"), key=_age)[KEPT:]:
-            remove(old)
-    return Packed(path, digest, path.stat().st_size)
+        try:
+            fresh = keep(path, written)
+        except OSError as error:
+            raise OrcaError(
+                f"the environment {sys.prefix} could not be packed: {error}. It needs up to {size} in {folder}; set "
+                "XDG_CACHE_HOME to put it elsewhere."
+            ) from error
+        _forget(folder, f"*{archive.SUFFIX}", KEPT)
+    if fresh:
+        seconds = time.monotonic() - began
+        log.info("packed %s: %s, %s of %s, in %.0f s", sys.prefix, path, human(path.stat().st_size), size, seconds)
+    else:
+        log.info("the environment %s is packed already: %s", sys.prefix, path)
+    return path
 
 
 def own_modules(cache: Path | None = None) -> list[Path]:
@@ -133,16 +126,14 @@ def own_modules(cache: Path | None = None) -> list[Path]:
     Raises:
         ArgumentError: A folder holds more than a program should send along.
     """
-    known = {os.path.realpath(root) for root in _editables(_site_folders())[0]}
-    found = []
+    editable = {os.path.realpath(root) for root in _editables(_site_folders())[0]}
+    paths = []
     for path in _foreign_path():
         if os.path.isfile(path):
-            found.append(Path(path))
-        elif os.path.realpath(path) not in known:
-            entries = _module_entries(path)
-            if entries:
-                found.append(_zipped(entries, cache_folder(cache)))
-    return found
+            paths.append(Path(path))
+        elif os.path.realpath(path) not in editable and (entries := _module_entries(path)):
+            paths.append(_zipped(entries, cache_folder(cache)))
+    return paths
 
 
 def cache_folder(cache: Path | None = None) -> Path:
@@ -173,19 +164,34 @@ def cache_folder(cache: Path | None = None) -> Path:
 # What lies in the cache: each file has its digest beside it
 
 
-def seal(draft: Path, path: Path) -> None:
-    """Put a file that is written into its place in the cache, and its digest beside it."""
-    draft.chmod(0o600)
-    mark = _mark(path)
-    mark.unlink(missing_ok=True)  # an older file's would not hold
-    content = digest_of(draft)
-    os.replace(draft, path)
-    with os.fdopen(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(content)
+def keep(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
+    """See that a file of the cache is there and intact; write it, whole or not at all, where it is not.
+
+    Returns:
+        Whether it was written now.
+    """
+    if _is_intact(path):
+        os.utime(path)  # the last used are kept
+        return False
+    for left in path.parent.glob("*.draft-*"):
+        if _age(left) > ABANDONED:  # of a program that was killed
+            left.unlink(missing_ok=True)
+    draft = path.with_name(f"{path.name}.draft-{uuid.uuid4().hex[:8]}")
+    try:
+        with draft.open("wb") as file:
+            write(file)
+        draft.chmod(0o600)
+        content = digest_of(draft)
+        _mark(path).unlink(missing_ok=True)  # an older file's would not hold
+        os.replace(draft, path)
+        _mark(path).write_text(content)
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
 
 
-def is_intact(path: Path) -> bool:
-    """Say whether a file of the cache is there, this user's own, and still what was written."""
+def _is_intact(path: Path) -> bool:
+    """Say whether a file is there, this user's own, and still what was written."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
@@ -198,10 +204,11 @@ def is_intact(path: Path) -> bool:
     return whole
 
 
-def remove(path: Path) -> None:
-    """Remove a file of the cache."""
-    for file in (path, _mark(path)):
-        file.unlink(missing_ok=True)
+def _forget(folder: Path, pattern: str, kept: int) -> None:
+    """Remove all files of a kind but those used last."""
+    for old in sorted(folder.glob(pattern), key=_age)[kept:]:
+        for file in (old, _mark(old)):
+            file.unlink(missing_ok=True)
 
 
 def digest_of(path: Path) -> str:
@@ -245,7 +252,6 @@ def _is_system(prefix: str) -> bool:
 
 
 def _site_folders() -> list[str]:
-    """Return the folders of installed packages of this environment."""
     paths = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
     return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isdir(path)))
 
@@ -256,13 +262,9 @@ def _foreign_path() -> list[str]:
     paths += [*site.getsitepackages(), site.getusersitepackages(), *_site_folders(), os.environ.get("SPARK_HOME", "")]
     installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
     installed += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
-    found = dict.fromkeys(os.path.realpath(path or ".") for path in sys.path)
+    others = filter(os.path.exists, dict.fromkeys(os.path.realpath(path or ".") for path in sys.path))
     # What Spark was given with addPyFile is there already.
-    return [
-        path
-        for path in found
-        if os.path.exists(path) and not (path + os.sep).startswith(installed) and f"{os.sep}userFiles-" not in path
-    ]
+    return [path for path in others if not (path + os.sep).startswith(installed) and "/userFiles-" not in path]
 
 
 # What goes in
@@ -270,32 +272,26 @@ def _foreign_path() -> list[str]:
 
 def _entries() -> list[Entry]:
     """Return the files of the archive of a venv, or of an interpreter that is nobody else's."""
-    base = os.path.realpath(sys.base_prefix)
-    stays = _is_system(base)
-    entries: dict[str, Entry] = {}
-    for entry in [*_interpreter(base, stays), *([] if stays else _standard_library(base))]:
-        entries[entry.target] = entry
+    base, stays = os.path.realpath(sys.base_prefix), _is_system(sys.base_prefix)
+    chosen = [*_interpreter(base, stays), *([] if stays else _standard_library(base))]
     packages = os.path.relpath(sysconfig.get_path("purelib"), sys.prefix)
     if sys.prefix != sys.base_prefix:
-        for entry in _walk(sys.prefix, ""):
-            if not _is_of_venv(entry.target):
-                entries[entry.target] = _with_script(entry, sys.prefix)
+        chosen += [_with_script(entry) for entry in _walk(sys.prefix, "") if not _OF_VENV.fullmatch(entry.target)]
     else:
         for folder in _site_folders():
-            entries.update((entry.target, entry) for entry in _walk(folder, os.path.relpath(folder, base)))
+            chosen += _walk(folder, os.path.relpath(folder, base))
     for number, folder in enumerate(_other_site_folders(stays)):
         # Behind the environment's own, as they are on sys.path.
         name = f"other-packages-{number}"
-        for entry in _walk(folder, f"{os.path.dirname(packages)}/{name}"):
-            entries[entry.target] = entry
-        link = f"{packages}/zz-{name}.pth"
-        entries[link] = _made(link, f"../{name}\n".encode())
+        chosen += _walk(folder, f"{os.path.dirname(packages)}/{name}")
+        chosen.append(_made(f"{packages}/zz-{name}.pth", f"../{name}\n".encode()))
+    return _completed(chosen)
+
+
+def _completed(chosen: Iterable[Entry]) -> list[Entry]:
+    """Return the entries, a later one instead of an earlier of its name, with editable installs and nothing private."""
+    entries = {entry.target: entry for entry in chosen}
     _put_editables(entries)
-    return _public(entries)
-
-
-def _public(entries: dict[str, Entry]) -> list[Entry]:
-    """Return what is about the packages, and not about how this user installs them and who they are."""
     return [entry for target, entry in entries.items() if not _PRIVATE.search(target)]
 
 
@@ -338,74 +334,55 @@ def _sees_base() -> bool:
 def _other_site_folders(stays: bool) -> list[str]:
     """Return folders of packages on sys.path besides the environment's own: the base's, the user's."""
     own = set(_site_folders())
-    told = [*site.getsitepackages(), sysconfig.get_path("purelib", vars={"base": sys.base_prefix})]
-    told += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    known = [*site.getsitepackages(), sysconfig.get_path("purelib", vars={"base": sys.base_prefix})]
+    known += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     seen = {os.path.realpath(path) for path in sys.path}
-    folders = dict.fromkeys(os.path.realpath(path) for path in told if os.path.isdir(path))
+    folders = dict.fromkeys(os.path.realpath(path) for path in known if os.path.isdir(path))
     return [path for path in folders if path in seen - own and not (stays and path.startswith("/usr/"))]
 
 
-def _is_of_venv(target: str) -> bool:
-    """Say whether a file belongs to the venv as such, whose place the archive's own layout takes."""
-    folder, _, name = target.rpartition("/")
-    if folder == "":
-        return name in ("pyvenv.cfg", "CACHEDIR.TAG", "lib64") or name.startswith(".")
-    return folder == "bin" and _ACTIVATION.fullmatch(name) is not None
-
-
-def _with_script(entry: Entry, prefix: str) -> Entry:
+def _with_script(entry: Entry) -> Entry:
     """Return an entry whose shebang, if it has one, does not name this machine's path."""
     if not entry.target.startswith("bin/") or entry.link is not None or entry.size > _BIGGEST_SCRIPT:
         return entry
     data = Path(entry.source).read_bytes()
-    changed = archive.script(data, prefix)
+    changed = archive.script(data, sys.prefix)
     return entry if changed == data else replace(entry, data=changed, size=len(changed))
 
 
-def _walk(folder: str, target: str, seen: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Yield the files of a folder, compiled ones of other Pythons left out. Links that leave it are followed."""
-    yield from _walk_in(folder, target, os.path.realpath(folder), seen)
+def _items(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as items:
+        return sorted(items, key=lambda item: item.name)
 
 
-def _walk_in(folder: str, target: str, root: str, seen: frozenset[str]) -> Iterator[Entry]:
-    cached = os.path.basename(folder) == "__pycache__"
-    tag = f".{sys.implementation.cache_tag}."
-    with os.scandir(folder) as found:
-        items = sorted(found, key=lambda item: item.name)
-    for item in items:
-        where = f"{target}/{item.name}" if target else item.name
-        if item.is_symlink():
-            yield from _linked(item.path, where, root, seen)
-        elif item.is_dir():
-            yield from _walk_in(item.path, where, root, seen)
-        elif item.is_file() and not (cached and tag not in item.name):
-            told = item.stat()
-            yield Entry(where, item.path, told.st_size, told.st_mtime_ns, told.st_mode)
+def _walk(folder: str, target: str, root: str = "", seen: frozenset[str] = frozenset()) -> Iterator[Entry]:
+    """Yield the files of a folder, compiled ones of other Pythons left out. Links that leave its root are followed."""
+    root = root or os.path.realpath(folder)
+    for item in _items(folder):
+        where = f"{target}/{item.name}".lstrip("/")
+        if item.is_dir(follow_symlinks=False):
+            yield from _walk(item.path, where, root, seen)
+        elif os.path.basename(folder) != "__pycache__" or f".{sys.implementation.cache_tag}." in item.name:
+            yield from _file(item.path, where, root, seen)
 
 
-def _linked(path: str, target: str, root: str, seen: frozenset[str]) -> Iterator[Entry]:
-    """Yield a link that stays inside as a link, and what one points to that leaves."""
-    real, link = os.path.realpath(path), os.readlink(path)
-    if not os.path.isabs(link) and real.startswith(root + os.sep) and os.path.exists(real):
-        yield Entry(target, path, link=link, mode=0o777)
-    elif os.path.isdir(real):
-        if real not in seen and not root.startswith(real):
-            yield from _walk_in(real, target, real, seen | {real})
-    elif os.path.isfile(real):
-        yield from _file(real, target, root)
-
-
-def _file(path: str, target: str, root: str) -> Iterator[Entry]:
-    """Yield one file."""
+def _file(path: str, target: str, root: str, seen: frozenset[str] = frozenset()) -> Iterator[Entry]:
+    """Yield a file, or a link: as a link where it stays inside, else as the file or folder that it points to."""
+    real = path
     if os.path.islink(path):
-        yield from _linked(path, target, root, frozenset())
-    else:
-        told = os.stat(path)
-        yield Entry(target, path, told.st_size, told.st_mtime_ns, told.st_mode)
+        real, link = os.path.realpath(path), os.readlink(path)
+        if not os.path.isabs(link) and real.startswith(root + os.sep) and os.path.exists(real):
+            yield Entry(target, path, link=link, mode=0o777)
+            return
+    if os.path.isdir(real):
+        if real not in seen and not root.startswith(real):
+            yield from _walk(real, target, real, seen | {real})
+    elif os.path.isfile(real):
+        status = os.stat(real)
+        yield Entry(target, real, status.st_size, status.st_mtime_ns, status.st_mode)
 
 
 def _made(target: str, data: bytes, mode: int = 0o644) -> Entry:
-    """Return an entry whose bytes are given."""
     return Entry(target, size=len(data), mode=mode, data=data)
 
 
@@ -416,19 +393,17 @@ def _conda_entries() -> list[Entry]:
     """Return the files of a conda environment, as conda-pack tells them, and its editable installs."""
     conda = _conda_pack()
     try:
-        told = conda.CondaEnv.from_prefix(
+        environment = conda.CondaEnv.from_prefix(
             sys.prefix, on_missing_cache="ignore", ignore_editable_packages=True, ignore_missing_files=True
         )
     except conda.CondaPackException as error:
         raise OrcaError(f"conda-pack cannot pack {sys.prefix}: {error}") from error
-    entries = {}
-    for file in told.files:
+    entries = []
+    for file in environment.files:
         status = os.lstat(file.source)
-        entries[file.target] = Entry(
-            file.target, file.source, status.st_size, status.st_mtime_ns, status.st_mode, origin=file
-        )
-    _put_editables(entries)
-    return _public(entries)
+        size, time, mode = status.st_size, status.st_mtime_ns, status.st_mode
+        entries.append(Entry(file.target, file.source, size, time, mode, origin=file))
+    return _completed(entries)
 
 
 def _write_conda(file: IO[bytes], entries: list[Entry]) -> None:
@@ -453,7 +428,6 @@ def _write_conda(file: IO[bytes], entries: list[Entry]) -> None:
 
 
 def _conda_pack() -> Any:
-    """Return the module conda_pack, or say how to install it."""
     try:
         import conda_pack
     except ImportError as error:
@@ -468,21 +442,22 @@ def _put_editables(entries: dict[str, Entry]) -> None:
     """Put what is installed editable among the entries as ordinary packages, and take away what led to it."""
     folders = _site_folders()
     roots, mapped, leaders = _editables(folders)
-    leaders.update(dict.fromkeys(_origins([*roots, *mapped.values()], folders)))
+    _refuse_lost([*roots, *mapped.values()], folders)
     packages = os.path.relpath(folders[0], os.path.realpath(sys.prefix)) if folders else ""
-    for target in [target for target in entries if target in leaders]:
+    for target in entries.keys() & leaders.keys():
         text = leaders[target]
         if text is None:
             del entries[target]
         else:
             entries[target] = _made(target, text.encode())
     for root in roots:
-        taken = {name.split("/", 1)[0] for name in _below(entries, packages)}
+        installed = (target.removeprefix(f"{packages}/") for target in entries if target.startswith(f"{packages}/"))
+        taken = {target.split("/", 1)[0] for target in installed}
         new = [entry for entry in _module_files(root) if entry.target.split("/", 1)[0] not in taken]
         _put_sources(entries, packages, new, root)
     for name, path in mapped.items():
-        target = name.replace(".", "/")
-        new = list(_walk(path, target)) if os.path.isdir(path) else list(_file(path, f"{target}.py", path))
+        place = name.replace(".", "/")
+        new = list(_walk(path, place)) if os.path.isdir(path) else list(_file(path, f"{place}.py", path))
         _put_sources(entries, packages, new, path)
 
 
@@ -495,15 +470,10 @@ def _put_sources(entries: dict[str, Entry], packages: str, new: list[Entry], ori
             "the folder of the package, or install it without -e."
         )
     for entry in new:
-        if "/__pycache__/" in f"/{entry.target}":
-            continue
-        target = f"{packages}/{entry.target}"
-        data = None if entry.link is not None else Path(entry.source).read_bytes()
-        entries.setdefault(target, replace(entry, target=target, data=data))
-
-
-def _below(entries: Iterable[str], folder: str) -> Iterator[str]:
-    return (target[len(folder) + 1 :] for target in entries if target.startswith(folder + "/"))
+        if "/__pycache__/" not in f"/{entry.target}":
+            data = None if entry.link is not None else Path(entry.source).read_bytes()
+            target = f"{packages}/{entry.target}"
+            entries.setdefault(target, replace(entry, target=target, data=data))
 
 
 def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str, str | None]]:
@@ -541,30 +511,22 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
 
 def _mapping(finder: Path) -> dict[str, str]:
     """Return the modules and paths in a finder that setuptools wrote."""
-    with contextlib.suppress(OSError, SyntaxError, ValueError):
-        for node in ast.parse(finder.read_text()).body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):
-                value = getattr(node, "value", None)
-                return {name: str(path) for name, path in ast.literal_eval(value).items()} if value else {}
-    return {}
+    match = re.search(r"(?m)^MAPPING\b.*?=\s*(\{.*\})\s*$", finder.read_text() if finder.is_file() else "")
+    return {name: str(path) for name, path in ast.literal_eval(match[1]).items()} if match else {}
 
 
-def _origins(found: list[str], folders: list[str]) -> Iterator[str]:
-    """Yield the notes of where editable installs come from; raise for one that leads to its sources in its own way."""
-    prefix = os.path.realpath(sys.prefix)
-    for folder in folders:
-        for note in sorted(Path(folder).glob("*.dist-info/direct_url.json")):
-            told = json.loads(note.read_text())
-            if not told.get("dir_info", {}).get("editable"):
-                continue
-            yield os.path.relpath(note, prefix)
-            home = os.path.realpath(unquote(urlsplit(told["url"]).path))
-            if not any((os.path.realpath(path) + os.sep).startswith(home + os.sep) for path in found):
-                raise OrcaError(
-                    f"{note.parent.name.partition('-')[0]} is installed editable from {home}, in a way that only its "
-                    f"build tool knows, so it cannot go along. Install it without -e: pip install {home}"
-                )
+def _refuse_lost(sources: list[str], folders: list[str]) -> None:
+    """Raise for an editable install that leads to its sources in a way of its own: they are not among those known."""
+    for note in (note for folder in folders for note in sorted(Path(folder).glob("*.dist-info/direct_url.json"))):
+        origin = json.loads(note.read_text())
+        home = os.path.realpath(unquote(urlsplit(origin["url"]).path))
+        if origin.get("dir_info", {}).get("editable") and not any(
+            (os.path.realpath(path) + os.sep).startswith(home + os.sep) for path in sources
+        ):
+            raise OrcaError(
+                f"{note.parent.name.partition('-')[0]} is installed editable from {home}, in a way that only its "
+                f"build tool knows, so it cannot go along. Install it without -e: pip install {home}"
+            )
 
 
 # Modules
@@ -589,74 +551,43 @@ def _module_entries(folder: str) -> list[Entry]:
     return [entry for entry in entries if not entry.target.endswith(".so")]
 
 
-def _module_files(folder: str) -> Iterator[Entry]:
-    """Yield the files of what can be imported from a folder: modules, packages, and code in plain folders."""
+def _module_files(folder: str, target: str = "", depth: int = DEPTH + 1) -> Iterator[Entry]:
+    """Yield the files of what can be imported from a folder: modules, packages, and code in plain folders below it."""
+    top = not target
+    if not top and os.path.exists(os.path.join(folder, "pyvenv.cfg")):
+        return
     home = os.path.realpath(folder) in (os.path.realpath(os.path.expanduser("~")), "/", "/tmp")
-    with os.scandir(folder) as found:
-        items = sorted(found, key=lambda item: item.name)
-    for item in items:
+    for item in _items(folder):
+        where = f"{target}/{item.name}".lstrip("/")
         if item.is_file():
             if item.name.endswith(_CODE):
-                yield from _file(item.path, item.name, folder)
-        elif item.is_dir():
-            if item.name.endswith((".egg-info", ".dist-info")) or _is_package(item):
-                yield from _outside_environments(item.path, item.name)
-            elif item.name.isidentifier() and item.name not in _FOREIGN and not home:
-                yield from _code(item.path, item.name, DEPTH)
-
-
-def _is_package(item: os.DirEntry[str]) -> bool:
-    return item.name.isidentifier() and os.path.isfile(os.path.join(item.path, "__init__.py"))
-
-
-def _outside_environments(folder: str, target: str) -> Iterator[Entry]:
-    """Yield the files of a package, hidden ones and environments in it left out."""
-    for entry in _walk(folder, target):
-        if not any(part.startswith(".") or part in ("__pycache__", "node_modules") for part in entry.target.split("/")):
-            yield entry
-
-
-def _code(folder: str, target: str, depth: int) -> Iterator[Entry]:
-    """Yield the code in a folder without __init__.py, and the packages in it."""
-    if os.path.exists(os.path.join(folder, "pyvenv.cfg")):
-        return
-    with os.scandir(folder) as found:
-        items = sorted(found, key=lambda item: item.name)
-    for item in items:
-        where = f"{target}/{item.name}"
-        if item.is_file() and item.name.endswith(_CODE):
-            yield from _file(item.path, where, folder)
-        elif item.is_dir(follow_symlinks=False) and _is_package(item):
-            yield from _outside_environments(item.path, where)
-        elif item.is_dir(follow_symlinks=False) and depth > 1 and item.name.isidentifier():
-            if item.name not in _FOREIGN:
-                yield from _code(item.path, where, depth - 1)
+                yield from _file(item.path, where, folder)
+        elif item.is_dir(follow_symlinks=top):
+            package = item.name.isidentifier() and os.path.isfile(os.path.join(item.path, "__init__.py"))
+            if package or (top and item.name.endswith((".egg-info", ".dist-info"))):
+                yield from (entry for entry in _walk(item.path, where) if not _HIDDEN.search(entry.target))
+            elif item.name.isidentifier() and item.name not in _FOREIGN and depth > 1 and not (top and home):
+                yield from _module_files(item.path, where, depth - 1)
 
 
 def _zipped(entries: list[Entry], folder: Path) -> Path:
-    """Return the zip of these modules in the cache."""
     contents = {entry.target: Path(entry.source).read_bytes() for entry in entries}
     digest = hashlib.sha256()
     for target, data in contents.items():
         digest.update(f"{target}\0{hashlib.sha256(data).hexdigest()}\n".encode())
     path = folder / f"modules-{digest.hexdigest()[:16]}.zip"
-    if is_intact(path):
-        os.utime(path)
-        return path
-    draft = folder / f"{path.name}.draft-{uuid.uuid4().hex[:8]}"
-    try:
-        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as written:
+
+    def written(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as modules:
             # A folder without __init__.py is imported from a zip only where it has an entry of its own.
             for parent in sorted({f"{parent}/" for target in contents for parent in PurePosixPath(target).parents}):
                 if parent != "./":
-                    written.writestr(zipfile.ZipInfo(parent), b"")
+                    modules.writestr(zipfile.ZipInfo(parent), b"")
             for target, data in contents.items():
-                written.writestr(zipfile.ZipInfo(target), data, zipfile.ZIP_DEFLATED)
-        seal(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    for old in sorted(folder.glob("modules-*.zip"), key=_age)[16 * KEPT :]:
-        remove(old)
+                modules.writestr(zipfile.ZipInfo(target), data, zipfile.ZIP_DEFLATED)
+
+    keep(path, written)
+    _forget(folder, "modules-*.zip", 16 * KEPT)
     return path
 
 
@@ -670,41 +601,21 @@ def _digest(entries: list[Entry]) -> str:
         if entry.target.endswith(".pyc"):
             continue  # come and go with what was imported last
         if entry.data is not None:
-            told = hashlib.sha256(entry.data).hexdigest()
+            content = hashlib.sha256(entry.data).hexdigest()
         else:
-            told = entry.link if entry.link is not None else f"{entry.size} {entry.mtime}"
-        digest.update(f"{entry.target}\0{told}\0{bool(entry.mode & stat.S_IXUSR)}\n".encode())
+            content = entry.link if entry.link is not None else f"{entry.size} {entry.mtime}"
+        digest.update(f"{entry.target}\0{content}\0{bool(entry.mode & stat.S_IXUSR)}\n".encode())
     return digest.hexdigest()[:32]
 
 
-def _written(path: Path, entries: list[Entry], write: Callable[[IO[bytes], list[Entry]], None]) -> None:
-    """Write the archive, whole or not at all."""
-    for left in path.parent.glob(f"*{archive.SUFFIX}.draft-*"):
-        if _age(left) > ABANDONED:  # of a program that was killed
-            left.unlink(missing_ok=True)
-    draft = path.with_name(f"{path.name}.draft-{uuid.uuid4().hex[:8]}")
-    size = human(sum(entry.size for entry in entries))
-    try:
-        with _shown(f"packing the environment {sys.prefix}, {size}", draft), open(draft, "wb") as file:
-            write(file, entries)
-        seal(draft, path)
-    except OSError as error:
-        raise OrcaError(
-            f"the environment {sys.prefix} could not be packed: {error}. It needs up to "
-            f"{size} in {path.parent}; set XDG_CACHE_HOME to put it elsewhere."
-        ) from error
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _shown(what: str, draft: Path) -> contextlib.AbstractContextManager[None]:
+def _shown(what: str, draft: str) -> contextlib.AbstractContextManager[None]:
     """Say what is done in lines, where there is no terminal or notebook for a bar."""
     if sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules):
         return contextlib.nullcontext()
 
     def more() -> str:
         with contextlib.suppress(OSError):
-            return f"{human(draft.stat().st_size)} written"
+            return f"{human(os.path.getsize(draft))} written"
         return ""
 
     return telling(what, more)
@@ -728,6 +639,5 @@ def _age(path: Path) -> float:
 
 
 def _largest(entries: list[Entry]) -> str:
-    """Name the largest files."""
     largest = sorted(entries, key=lambda entry: entry.size, reverse=True)[:3]
     return ", ".join(f"{entry.source or entry.target} ({human(entry.size)})" for entry in largest)

@@ -2,11 +2,13 @@
 
 Run as a script, in a process of its own: it starts the command, and ends it when its standard input, a pipe that the
 parent holds, is closed: by the parent, or by the system when the parent was killed. The folder of the daemon goes with
-it then. Imports nothing of ours.
+it then, or with the last of those that share it. Imports nothing of ours.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -44,6 +46,8 @@ def end(guard: subprocess.Popen[bytes]) -> None:
 def main() -> int:
     """Run the command in argv until it ends or the parent goes; return its exit status."""
     folder, *command = sys.argv[1:]
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     alone = threading.Event()
 
@@ -60,7 +64,9 @@ def main() -> int:
     threading.Thread(target=watch, daemon=True).start()
     status = child.wait()
     if alone.is_set():
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another one uses it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
     return status
 
 

@@ -1,7 +1,6 @@
 """Hadoop: the settings of a cluster, and its services as the JVM's own client reaches them.
 
-Owns where addresses are read from, how a dead service is told from a slow one, and what lies in the cluster's file
-system for programs to share.
+Owns where addresses are read from, and what lies in the cluster's file system for programs to share.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from orca.errors import ArgumentError, OrcaError
 log = logging.getLogger(__name__)
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
-KNOCK = 5.0  # seconds for a service to take a connection
 SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, that holds what programs share
 
 
@@ -34,19 +32,19 @@ def configuration_folder(given: str | None) -> Path:
     Raises:
         ArgumentError: There is none, or it holds no yarn-site.xml.
     """
-    told = given or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
-    if not told:
+    named = given or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+    if not named:
         raise ArgumentError(
             "YARN needs the settings of the cluster, and neither hadoop_conf nor HADOOP_CONF_DIR is given. Copy "
             "core-site.xml, hdfs-site.xml and yarn-site.xml of the cluster to a folder of this machine and pass "
             "hadoop_conf='that folder', or set HADOOP_CONF_DIR to it."
         )
-    folder = Path(told).expanduser()
+    folder = Path(named).expanduser()
     if not (folder / "yarn-site.xml").is_file():
         name = "hadoop_conf" if given else "HADOOP_CONF_DIR" if os.environ.get("HADOOP_CONF_DIR") else "YARN_CONF_DIR"
         there = "has no yarn-site.xml" if folder.is_dir() else "is not a folder"
         raise ArgumentError(
-            f"{name} is {told}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
+            f"{name} is {named}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
             "yarn-site.xml of the cluster."
         )
     return folder
@@ -69,48 +67,28 @@ def manager_pages(settings: Mapping[str, str]) -> list[str]:
 
 def _of_manager(settings: Mapping[str, str], what: str, port: int) -> list[str]:
     names = listed(settings.get("yarn.resourcemanager.ha.rm-ids"))
-    found = []
+    addresses = []
     for end in [f".{name}" for name in names] or [""]:
         host = settings.get(f"yarn.resourcemanager.hostname{end}", "")
-        found.append(settings.get(f"yarn.resourcemanager.{what}{end}") or (f"{host}:{port}" if host else ""))
-    return [address for address in found if address and not address.startswith("0.0.0.0")]
+        addresses.append(settings.get(f"yarn.resourcemanager.{what}{end}") or (f"{host}:{port}" if host else ""))
+    return [address for address in addresses if address and not address.startswith("0.0.0.0")]
 
 
 def name_nodes(settings: Mapping[str, str]) -> list[str]:
     """Return host:port of every NameNode of the default file system; none where that is not HDFS."""
-    told = re.fullmatch(r"hdfs://([^/]+)/?.*", settings.get("fs.defaultFS", ""))
-    if told is None:
+    place = re.fullmatch(r"hdfs://([^/]+)/?.*", settings.get("fs.defaultFS", ""))
+    if place is None:
         return []
-    service = told.group(1)
+    service = place[1]
     names = listed(settings.get(f"dfs.ha.namenodes.{service}"))
     if names:
-        told_addresses = (settings.get(f"dfs.namenode.rpc-address.{service}.{name}", "") for name in names)
-        return [address for address in told_addresses if address]
+        return list(filter(None, (settings.get(f"dfs.namenode.rpc-address.{service}.{name}") for name in names)))
     return [service if ":" in service else f"{service}:8020"]
-
-
-def knock(what: str, addresses: Iterable[str], remedy: str) -> str:
-    """Return the address of this machine by which the first service that answers is reached.
-
-    Hadoop's own client would try for a quarter of an hour.
-
-    Raises:
-        OrcaError: None takes a connection.
-    """
-    refusals = []
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK) as door:
-                return str(door.getsockname()[0])
-        except (OSError, ValueError) as error:
-            refusals.append(f"{address} ({error})")
-    raise OrcaError(f"no {what} answers at {' or '.join(refusals)}. {remedy}")
 
 
 @dataclass(frozen=True)
 class Application:
-    """Tell how an application on YARN is doing."""
+    """The state of an application on YARN."""
 
     id: str
     state: str
@@ -126,7 +104,7 @@ class Application:
 
 
 class Hadoop:
-    """Reach a cluster's file system and YARN through the Hadoop client in Spark's JVM: it knows every security.
+    """A cluster's file system and YARN, through the Hadoop client in Spark's JVM: it knows every security.
 
     Args:
         gateway: Spark's way into a JVM with its jars, started with HADOOP_CONF_DIR set.
@@ -200,8 +178,8 @@ class Hadoop:
 
     def queues(self) -> list[str]:
         """Return the names of the queues that programs may be given to."""
-        found = self.yarn.getAllQueues()
-        leaves = [queue for queue in found if not list(queue.getChildQueues() or [])]
+        queues = self.yarn.getAllQueues()
+        leaves = [queue for queue in queues if not list(queue.getChildQueues() or [])]
         return sorted(str(queue.getQueueName()) for queue in leaves)
 
     def free(self) -> str:
@@ -209,25 +187,25 @@ class Hadoop:
         kind = self.jvm.org.apache.hadoop.yarn.api.records.NodeState
         states = self.gateway.new_array(kind, 1)
         states[0] = kind.RUNNING
-        told = []
+        nodes = []
         for node in self.yarn.getNodeReports(states):
             have, used = node.getCapability(), node.getUsed()
-            told.append(
+            nodes.append(
                 f"{node.getNodeId().getHost()}: {used.getMemorySize()} of {have.getMemorySize()} MB and "
                 f"{used.getVirtualCores()} of {have.getVirtualCores()} cores are taken"
             )
-        return "; ".join(told) or "no node is running"
+        return "; ".join(nodes) or "no node is running"
 
     def tagged(self, tag: str) -> Application | None:
         """Return the application that carries a tag; None while there is none."""
         request = self.jvm.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
         request.setApplicationTags(self.jvm.java.util.Collections.singleton(tag))
-        found = list(self.yarn.getApplications(request))
-        return self._told(found[0]) if found else None
+        reports = list(self.yarn.getApplications(request))
+        return _application(reports[0]) if reports else None
 
     def application(self, number: str) -> Application:
         """Return how an application is doing."""
-        return self._told(self.yarn.getApplicationReport(self._id(number)))
+        return _application(self.yarn.getApplicationReport(self._id(number)))
 
     def has_container(self, number: str) -> bool:
         """Tell whether the application master of an application has a container: it starts, or runs."""
@@ -249,13 +227,14 @@ class Hadoop:
     def _id(self, number: str) -> Any:
         return self.jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(number)
 
-    def _told(self, report: Any) -> Application:
-        usage = report.getApplicationResourceUsageReport()
-        return Application(
-            str(report.getApplicationId().toString()),
-            str(report.getYarnApplicationState().toString()),
-            str(report.getFinalApplicationStatus().toString()),
-            str(report.getDiagnostics() or "").strip(),
-            str(report.getTrackingUrl() or ""),
-            int(usage.getNumUsedContainers()) if usage is not None else 0,
-        )
+
+def _application(report: Any) -> Application:
+    usage = report.getApplicationResourceUsageReport()
+    return Application(
+        str(report.getApplicationId().toString()),
+        str(report.getYarnApplicationState().toString()),
+        str(report.getFinalApplicationStatus().toString()),
+        str(report.getDiagnostics() or "").strip(),
+        str(report.getTrackingUrl() or ""),
+        int(usage.getNumUsedContainers()) if usage is not None else 0,
+    )

@@ -41,7 +41,7 @@ class Java:
 
 
 class Unusable(Exception):
-    """Carry the reason why a Java cannot be used."""
+    """The reason why a Java cannot be used."""
 
 
 def ensure_java() -> Java:
@@ -128,8 +128,8 @@ def _look(executable: Path, origin: str) -> Java:
     version = _feature(answer)
     if version is None or version < OLDEST or version > (newest() or version):
         raise Unusable(f"{name} is Java {version if version is not None else 'unknown'}, needed is {_legal()}")
-    told = re.search(r"^\s*java\.home = (.+?)\s*$", answer, re.MULTILINE)
-    home = told.group(1) if told else str(executable.resolve().parent.parent)
+    place = re.search(r"^\s*java\.home = (.+?)\s*$", answer, re.MULTILINE)
+    home = place[1] if place else str(executable.resolve().parent.parent)
     if origin == "JAVA_HOME":  # Kept as it was set: it may be a home that we fitted, here or in a parent process.
         origin = "pip" if home == _pip_home() else origin
         home = str(executable.parent.parent)
@@ -148,8 +148,8 @@ def _ask(executable: Path, *options: str) -> str | None:
 
 def _feature(answer: str) -> int | None:
     """Return the feature number in java's answer: 8 for 1.8.0_392, 17 for 17.0.15."""
-    told = re.search(r'version "(?:1\.)?(\d+)', answer)
-    return int(told.group(1)) if told else None
+    version = re.search(r'version "(?:1\.)?(\d+)', answer)
+    return int(version[1]) if version else None
 
 
 def newest() -> int | None:
@@ -163,13 +163,12 @@ def newest() -> int | None:
 
 
 def _jar_version(home: str, jar: str) -> tuple[int, int] | None:
-    """Return the version of one of Spark's jars; None where it is not there."""
-    told = (re.search(r"-(\d+)\.(\d+)[^/]*\.jar$", path.name) for path in Path(home, "jars").glob(f"{jar}-*.jar"))
-    return next(((int(found.group(1)), int(found.group(2))) for found in told if found), None)
+    jars = Path(home, "jars").glob(f"{jar}-*.jar")
+    versions = filter(None, (re.search(r"-(\d+)\.(\d+)[^/]*\.jar$", path.name) for path in jars))
+    return next(((int(version[1]), int(version[2])) for version in versions), None)
 
 
 def _legal() -> str:
-    """Return the usable versions in words."""
     limit = newest()
     return f"{OLDEST} to {limit}" if limit else f"{OLDEST} or newer"
 

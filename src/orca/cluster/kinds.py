@@ -14,7 +14,7 @@ from orca.errors import NotYet
 
 @dataclass(frozen=True)
 class Later(Kind):
-    """Be a kind that is promised and not built yet."""
+    """A kind that is promised and not built yet."""
 
     word: str
 

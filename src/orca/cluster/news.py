@@ -1,13 +1,19 @@
-"""News: what takes long on the way to a cluster, said line by line on standard error. Owns the pace of the lines."""
+"""News: what takes long on the way to a cluster, said line by line on standard error. Owns how it is waited for, and
+the pace of the lines."""
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
+T = TypeVar("T")
+FIRST_WORD = 30.0  # seconds until it is said what is waited for; the next words come after twice the time
+KNOCK = 5.0  # seconds for a service to take a connection
 EVERY = 10.0  # seconds between two lines about the same thing
 
 
@@ -41,6 +47,56 @@ def telling(what: str, more: Callable[[], str] = str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def wait_until(look: Callable[[], T], limit: float | None, every: float = 0.5) -> T:
+    """Look again and again until the answer is true, or the time is over; return the last answer.
+
+    Args:
+        look: Looks whether what is waited for is there; it may raise to end the wait, or say what is waited for.
+        limit: Seconds; None waits on.
+        every: Seconds between two looks.
+    """
+    end = float("inf") if limit is None else time.monotonic() + limit
+    while not (answer := look()) and time.monotonic() < end:
+        time.sleep(every)
+    return answer
+
+
+def knock(addresses: Iterable[str], seconds: float = KNOCK) -> tuple[str, list[str]]:
+    """Look which of some services, at host:port, takes a connection.
+
+    Returns:
+        This machine's address towards the first that does, "" for none; and what was said about those before it.
+    """
+    refusals: list[str] = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as door:
+                return str(door.getsockname()[0]), refusals
+        except (OSError, ValueError) as error:
+            refusals.append(f"{address} ({error})")
+    return "", refusals
+
+
+class Pace:
+    """When to say again what is waited for: after 30 s, and then each time that the wait has doubled."""
+
+    def __init__(self) -> None:
+        self._began, self._word = time.monotonic(), FIRST_WORD
+
+    @property
+    def waited(self) -> float:
+        """Return the seconds since the wait began."""
+        return time.monotonic() - self._began
+
+    def is_due(self) -> bool:
+        """Say whether it is time for words, and count them as said."""
+        due = self.waited >= self._word
+        if due:
+            self._word *= 2
+        return due
 
 
 def human(size: float) -> str:

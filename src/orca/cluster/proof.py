@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from orca.cluster.spark import is_connect, is_dynamic, slots
+from orca.cluster.spark import executor_infos, is_connect, is_dynamic, slots
 from orca.errors import OrcaError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+?)(-py[\d.]+)?\.(dist|eg
 
 @dataclass(frozen=True)
 class Description:
-    """Describe a Python and what is installed in it.
+    """A Python and what is installed in it.
 
     Args:
         python: Its version, "3.11.7".
@@ -84,33 +84,41 @@ def differences(driver: Description, worker: Description) -> list[str]:
     That are the minor version of Python, the processor, Orca itself, and the packages that Orca needs, that the driver
     has loaded, or whose objects travel.
     """
-    found = []
+    wrong = []
     if _minor(driver.python) != _minor(worker.python) or driver.implementation != worker.implementation:
-        found.append(
+        wrong.append(
             f"{worker.implementation} {worker.python} there, {driver.implementation} {driver.python} in the driver"
         )
     if driver.machine != worker.machine:
-        found.append(f"a {worker.machine} processor there, {driver.machine} in the driver")
-    for name in sorted(driver.packages):
-        here, there = driver.packages[name], worker.packages.get(name)
-        if _matters(name, driver, there) and (there is None or _public(here) != _public(there)):
-            found.append(f"{name} {there or 'is not installed'} there, {here} in the driver")
+        wrong.append(f"a {worker.machine} processor there, {driver.machine} in the driver")
+    wrong += [text for text, matters in _packages(driver, worker) if matters]
     if driver.orca != worker.orca:
-        found.append(f"another code of Orca there ({worker.orca[:8]}) than in the driver ({driver.orca[:8]})")
-    return found
+        wrong.append(f"another code of Orca there ({worker.orca[:8]}) than in the driver ({driver.orca[:8]})")
+    return wrong
 
 
 def remarks(driver: Description, worker: Description) -> list[str]:
     """Return, in words, the differences of packages that a program may live with."""
-    found = []
-    for name in sorted(driver.packages):
-        here, there = driver.packages[name], worker.packages.get(name)
-        told = _matters(name, driver, there) and (there is None or _public(here) != _public(there))
-        if here != there and not told:
-            found.append(f"{name} {there or 'is not installed'} there, {here} in the driver")
+    other = [text for text, matters in _packages(driver, worker) if not matters]
     if _minor(driver.python) == _minor(worker.python) and driver.python != worker.python:
-        found.append(f"Python {worker.python} there, {driver.python} in the driver")
-    return found
+        other.append(f"Python {worker.python} there, {driver.python} in the driver")
+    return other
+
+
+def _packages(driver: Description, worker: Description) -> Iterator[tuple[str, bool]]:
+    """Yield each difference of packages in words, and whether the program needs the driver's version."""
+    for name, here in sorted(driver.packages.items()):
+        there = worker.packages.get(name)
+        if here == there:
+            continue
+        needed = name in NEEDED or name in driver.loaded or (name in FRAMEWORKS and there is not None)
+        # 2.4.0+cpu and 2.4.0+cu124 exchange everything. Orca's own code has a digest.
+        alike = name == "orca-dl" or (there is not None and here.partition("+")[0] == there.partition("+")[0])
+        yield f"{name} {there or 'is not installed'} there, {here} in the driver", needed and not alike
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def prove(session: SparkSession) -> None:
@@ -132,22 +140,17 @@ def prove(session: SparkSession) -> None:
         rows = frame.mapInArrow(task, _ROW, barrier=not dynamic).collect()
     except Exception as error:
         raise _failure(str(error), _hosts(session)) or error from error
-    wrong = _by_text((f"{row.host} ({row.python})", text) for row in rows for text in row.wrong)
+    wrong = [(text, f"{row.host} ({row.python})") for row in rows for text in row.wrong]
     if wrong:
         raise OrcaError(
-            f"the executors do not run what the driver ({sys.executable}) runs:\n{_listed(wrong)}\n{_advice(wrong)}"
+            f"the executors do not run what the driver ({sys.executable}) runs:\n{_listed(wrong)}\n"
+            f"{_advice(dict(wrong))}"
         )
-    other = _by_text((row.host, text) for row in rows for text in row.other)
+    other = [(text, row.host) for row in rows for text in row.other]
     if other:
         log.warning("packages that this program has not loaded differ on executors:\n%s", _listed(other))
     hosts = len({row.host for row in rows})
     log.info("%d tasks on %d hosts run the driver's environment (%.1f s)", count, hosts, time.monotonic() - began)
-
-
-def compare(driver: Description) -> tuple[list[str], list[str]]:
-    """Return how this Python differs from the driver's, in what matters and in what does not."""
-    here = describe(loaded=False)
-    return differences(driver, here), remarks(driver, here)
 
 
 def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -167,21 +170,16 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
             pass
         time.sleep(wait)
         try:
-            from orca.cluster.proof import compare
+            from orca.cluster.proof import describe, differences, remarks
 
-            wrong, other = compare(pickle.loads(sealed))
+            driver, here = pickle.loads(sealed), describe(loaded=False)
+            wrong, other = differences(driver, here), remarks(driver, here)
         except ImportError as error:
             wrong, other = [f"{error} there, which the driver can import"], []
+        row = {"host": socket.gethostname(), "python": sys.executable, "wrong": wrong, "other": other}
         texts = pa.list_(pa.string())
-        yield pa.record_batch(
-            [
-                pa.array([socket.gethostname()]),
-                pa.array([sys.executable]),
-                pa.array([wrong], texts),
-                pa.array([other], texts),
-            ],
-            names=["host", "python", "wrong", "other"],
-        )
+        types = {"host": pa.string(), "python": pa.string(), "wrong": texts, "other": texts}
+        yield pa.RecordBatch.from_pylist([row], schema=pa.schema(types))
 
     return task
 
@@ -192,61 +190,53 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
 @functools.lru_cache(maxsize=1)
 def _installed(path: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of all distributions on a path; the first of a name is the one that is imported."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     # setuptools and Ray put what they bring for themselves on the path once they are imported: nobody installed that.
     own = [entry for entry in path if not _INSTALLED.intersection(Path(entry).parts[:-1])]
     for distribution in importlib.metadata.distributions(path=own):
         # The folder's name tells what reading all of its metadata would, a hundred times faster.
-        told = _METADATA.fullmatch(os.path.basename(str(getattr(distribution, "_path", ""))))
-        name = told["name"] if told else distribution.metadata["Name"]
+        folder = _folder_name(distribution)
+        name = folder["name"] if folder else distribution.metadata["Name"]
         if name:
-            found.setdefault(_canonical(name), told["version"] if told else distribution.version)
-    return found
+            versions.setdefault(_canonical(name), folder["version"] if folder else distribution.version)
+    return versions
+
+
+def _folder_name(distribution: importlib.metadata.Distribution) -> re.Match[str] | None:
+    return _METADATA.fullmatch(os.path.basename(str(getattr(distribution, "_path", ""))))
 
 
 def _loaded(packages: dict[str, str]) -> frozenset[str]:
-    """Return the distributions of which a module is loaded."""
-    folders = ("site-packages", "dist-packages")
-    names = set()
+    modules = set()
     for name, module in list(sys.modules.items()):
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if "." not in name and isinstance(origin, str) and any(folder in origin for folder in folders):
-            names.add(name)
-    found = {_canonical(name) for name in names} & packages.keys()
-    missing = {name for name in names if _canonical(name) not in packages}
-    if missing:
-        found |= _owners(missing) & packages.keys()
-    return frozenset(found)
-
-
-def _owners(modules: set[str]) -> set[str]:
-    """Return the distributions of modules that are called otherwise than they: yaml is PyYAML's."""
-    found = set()
-    for distribution in importlib.metadata.distributions():
-        told = _METADATA.fullmatch(os.path.basename(str(getattr(distribution, "_path", ""))))
-        if told is not None:
+        if "." not in name and isinstance(origin, str) and any(folder in origin for folder in _INSTALLED):
+            modules.add(name)
+    loaded = {_canonical(name) for name in modules}
+    others = {name for name in modules if _canonical(name) not in packages}  # yaml is PyYAML's
+    for distribution in importlib.metadata.distributions() if others else ():
+        if folder := _folder_name(distribution):
             record = f"\n{distribution.read_text('RECORD') or ''}"
-            if any(f"\n{name}/__init__.py," in record or f"\n{name}.py," in record for name in modules):
-                found.add(_canonical(told["name"]))
-    return found
+            if any(f"\n{name}/__init__.py," in record or f"\n{name}.py," in record for name in others):
+                loaded.add(_canonical(folder["name"]))
+    return frozenset(loaded & packages.keys())
 
 
 @functools.lru_cache(maxsize=1)
 def _own_digest() -> str:
-    """Return the digest of Orca's code, from a folder or a zip."""
     digest = hashlib.sha256()
-    folders: list[tuple[str, Any]] = [("", importlib.resources.files("orca"))]
-    files = []
-    while folders:
-        name, folder = folders.pop()
-        for item in folder.iterdir():
-            if item.name.endswith(".py"):
-                files.append((f"{name}/{item.name}", item))
-            elif item.name != "__pycache__" and item.is_dir():
-                folders.append((f"{name}/{item.name}", item))
-    for name, item in sorted(files, key=lambda file: file[0]):
+    for name, item in sorted(_sources("", importlib.resources.files("orca"))):
         digest.update(f"{name}\0{hashlib.sha256(item.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def _sources(name: str, folder: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and files of code in a folder, or in a zip."""
+    for item in folder.iterdir():
+        if item.name.endswith(".py"):
+            yield f"{name}/{item.name}", item
+        elif item.name != "__pycache__" and item.is_dir():
+            yield from _sources(f"{name}/{item.name}", item)
 
 
 def _canonical(name: str) -> str:
@@ -254,50 +244,24 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-# What matters
-
-
-def _matters(name: str, driver: Description, there: str | None) -> bool:
-    """Say whether a program needs the driver's version of a package; `there` is the worker's."""
-    if name == "orca-dl":
-        return False  # told by the digest of its code
-    return name in NEEDED or name in driver.loaded or (name in FRAMEWORKS and there is not None)
-
-
-def _minor(version: str) -> tuple[str, ...]:
-    return tuple(version.split(".")[:2])
-
-
-def _public(version: str) -> str:
-    """Return a version without its build: 2.4.0+cpu and 2.4.0+cu124 exchange everything."""
-    return version.partition("+")[0]
-
-
 # What is told
 
 
-def _by_text(told: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return who says each text, in order."""
-    found: dict[str, list[str]] = {}
-    for who, text in told:
-        if who not in found.setdefault(text, []):
-            found[text].append(who)
-    return found
-
-
-def _listed(found: dict[str, list[str]]) -> str:
+def _listed(differences: Iterable[tuple[str, str]]) -> str:
     """Return one line a difference, with some of the executors that have it."""
+    places: dict[str, dict[str, None]] = {}
+    for text, place in differences:
+        places.setdefault(text, {})[place] = None
     lines = []
-    for text, who in found.items():
-        more = f" and {len(who) - 3} more" if len(who) > 3 else ""
-        lines.append(f"  {text}: on {', '.join(who[:3])}{more}")
+    for text, where in places.items():
+        more = f" and {len(where) - 3} more" if len(where) > 3 else ""
+        lines.append(f"  {text}: on {', '.join(list(where)[:3])}{more}")
     return "\n".join(lines)
 
 
 def _advice(texts: Iterable[str]) -> str:
-    """Return what to do about differences."""
-    wanted = [re.fullmatch(r"(\S+) .+ there, (\S+) in the driver", text) for text in texts]
-    pins = " ".join(f"{told[1]}=={told[2]}" for told in wanted if told and told[1] not in ("CPython", "a"))
+    matches = [re.fullmatch(r"(\S+) .+ there, (\S+) in the driver", text) for text in texts]
+    pins = " ".join(f"{match[1]}=={match[2]}" for match in matches if match and match[1] not in ("CPython", "a"))
     line = f"pip install {pins}" if pins else "the same Python and packages"
     return (
         "Let Orca send the driver's environment along (ship_environment=True on YARN, without python_location=), or "
@@ -309,10 +273,10 @@ def _hosts(session: SparkSession) -> list[str]:
     """Return the hosts of the executors; none where a Connect server does not tell."""
     if is_connect(session):
         return []
-    told = cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()
-    hosts = sorted({str(info.host()) for info in told})
+    infos = executor_infos(session)
+    hosts = sorted({str(info.host()) for info in infos})
     driver = str(session.sparkContext.getConf().get("spark.driver.host"))
-    return hosts if len(told) == 1 else [host for host in hosts if host != driver] or hosts
+    return hosts if len(infos) == 1 else [host for host in hosts if host != driver] or hosts
 
 
 def _failure(text: str, hosts: list[str]) -> OrcaError | None:
@@ -322,12 +286,10 @@ def _failure(text: str, hosts: list[str]) -> OrcaError | None:
     """
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"on one of {', '.join(hosts[:5])}" if hosts else "on an executor"
     version = re.search(r"different version: (\S+?) than that in driver:? (\d[\d.]*\d)", text)
-    if version:
-        words = f"Python {version[1]} {where}, {version[2]} in the driver"
-        return OrcaError(f"the executors do not run what the driver runs: {words}.\n{_advice([])}")
     module = re.search(r"No module named '([\w.]+)'", text)
-    if module:
-        words = f"no module {module[1]!r} {where}, which the driver has"
+    if version or module:
+        python = f"Python {version[1]} {where}, {version[2]} in the driver" if version else ""
+        words = python or f"no module {module and module[1]!r} {where}, which the driver has"
         return OrcaError(f"the executors do not run what the driver runs: {words}.\n{_advice([])}")
     program = re.search(r'Cannot run program "([^"]+)"', text)
     if program:

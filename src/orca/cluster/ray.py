@@ -1,35 +1,38 @@
 """Ray: a cluster of ours on this machine, one at an address, or one on the executors of a Spark. Owns how Ray is
 started, kept quiet and ended, and what of a Spark's cores it takes.
 
-On Spark it is Ray's own `ray.util.spark` that starts the nodes: a head without CPUs beside the driver, and for each
-worker node a Spark job of one task, which holds that node's cores for as long as it lives.
+On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
+with a task for each worker node, which holds that node's cores for as long as it lives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import inspect
+import json
 import logging
 import os
 import re
 import secrets
 import shutil
-import signal
 import socket
-import subprocess
 import sys
+import tempfile
 import threading
-import time
-import warnings
-from collections import deque
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 
+from orca.cluster import guard
+from orca.cluster.news import knock, wait_until
+from orca.cluster.spark import Options, set_entries
+from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots
 
 if TYPE_CHECKING:
@@ -37,14 +40,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEAD_PATIENCE = 60.0  # seconds in which the head node must listen
-HEAD_WORDS = 20.0  # seconds more, in which it should say that all of it is up
+HEAD_PATIENCE = 60.0  # seconds in which the head node must be up
+NODES_PATIENCE = 120.0  # seconds in which the worker nodes must be up
 NODE_MEMORY, WORKER_MEMORY = 512 << 20, 768 << 20  # of a node's own processes, and of a worker with torch in it
 LEFT_PATIENCE = 5.0  # seconds for processes of an ended Ray to end by themselves
-END_PATIENCE = 40.0  # seconds for it to end: Ray lets it drain for 30
+HEAD_STORE = 1 << 30  # bytes of the object store beside the driver
 STORE_SHARE = 0.3  # of an executor's memory, for Ray's object store beside it
+UP = "Ray runtime started"  # the head node's words
+NO_DASHBOARD = {"include-dashboard": "false"}
 LEAST_STORE = 100 << 20  # bytes; Ray refuses less than 75 MB
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # What Ray reads from the environment of all its processes; what the user has set stays.
 DEFAULTS = {
     # Under `uv run` Ray would upload the whole working folder to itself and build an environment from it.
@@ -53,13 +57,11 @@ DEFAULTS = {
     "RAY_SCHEDULER_EVENTS": "0",  # what its autoscaler is about to do, on the driver's standard output
     # Ray announces with a warning that it will stop hiding GPUs from tasks without one: take the new way now.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # On Spark, nodes that start on one machine wait for each other, ten seconds unless told.
-    "RAY_ON_SPARK_RAY_WORKER_NODE_STARTUP_INTERVAL": "2",
 }
 
 
 class OrcaRayContext:
-    """Be the Ray that init_orca_context(runtime="ray") answers with.
+    """The Ray that init_orca_context(runtime="ray") answers with.
 
     Args:
         cores: The CPUs of a Ray started here; None takes all.
@@ -88,13 +90,12 @@ class OrcaRayContext:
         prepare(starts=self.address is None)
         ray = _ray()
         self.reused = ray.is_initialized()
-        if not self.reused:
-            self._start(ray)
-        self.address_info, self._job = _address_info(ray), _job(ray)
+        started = None if self.reused else self._start(ray)
+        self.address_info, self._job = _address_info(ray, started), _job(ray)
         self.initialized = True
         return self.address_info
 
-    def _start(self, ray: Any) -> None:
+    def _start(self, ray: Any) -> Any:
         quiet = {"logging_level": logging.WARNING}
         if self.address is None:
             # address="local": never join, by chance, a Ray that another program of this user has started.
@@ -102,7 +103,7 @@ class OrcaRayContext:
         else:
             ours = {"address": self.address}
         try:
-            ray.init(**{**quiet, **ours, **self.options})
+            return ray.init(**{**quiet, **ours, **self.options})
         except Exception as error:
             ray.shutdown()
             where = f"reach Ray at {self.address!r}" if self.address else "start Ray on this machine"
@@ -137,60 +138,23 @@ class OrcaRayContext:
         return [node for node in _ray().nodes() if node["Alive"]]
 
 
-@dataclass(frozen=True)
-class Share:
-    """Say what Ray gets of a Spark cluster.
-
-    Attributes:
-        nodes: Ray nodes; None is one for each executor.
-        cores: CPUs of each; None is all but one of an executor's, which Spark keeps.
-        object_store: Bytes of each node's object store; None is 30 % of an executor's memory, beside it.
-        env: Environment variables of Ray's processes.
-        params: Further options of `ray start`, with or without their dashes; "temp-dir" is the folder for Ray's files.
-        dashboard: Whether to start Ray's dashboard, which listens on all interfaces of the driver.
-        system_config: Ray's internal settings.
-        verbose: Whether Ray may say all it has to say.
-    """
-
-    nodes: int | None = None
-    cores: int | None = None
-    object_store: str | int | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
-    dashboard: bool = False
-    system_config: Mapping[str, Any] = field(default_factory=dict)
-    verbose: bool = False
-
-    def __post_init__(self) -> None:
-        for word, value in {"num_ray_nodes": self.nodes, "ray_node_cpu_cores": self.cores}.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ArgumentError(f"{word} must be a positive int; got {value!r}.")
-        for word, told in {"env": self.env, "extra_params": self.params, "system_config": self.system_config}.items():
-            if not isinstance(told, Mapping):
-                raise ArgumentError(f"{word} must be a dict; got {type(told).__name__}.")
-        if self.object_store is not None:
-            size_of(self.object_store, "object_store_memory")
-        object.__setattr__(self, "env", {str(name): str(value) for name, value in self.env.items()})
-
-
 class RayOnSpark(OrcaRayContext):
-    """Be the Ray that init_orca_context(init_ray_on_spark=True) puts on the executors of Spark.
+    """The Ray that init_orca_context(init_ray_on_spark=True) puts on the executors of Spark.
 
     Args:
         session: The session whose executors get Ray's nodes.
         executors: How many there are.
         width: Cores of each.
-        share: What Ray gets of them.
+        options: What Ray gets of them.
 
     Raises:
         ArgumentError: Not so much can be had of this Spark.
     """
 
-    def __init__(self, session: SparkSession, executors: int, width: int, share: Share) -> None:
-        super().__init__(cores=share.cores)
-        self.session, self.share = session, share
-        self.nodes, self.node_cores = seats(executors, width, share)
-        self.width = width
+    def __init__(self, session: SparkSession, executors: int, width: int, options: Options) -> None:
+        super().__init__(cores=options.ray_node_cpu_cores)
+        self.session, self.share = session, options
+        self.nodes, self.node_cores = seats(executors, width, options)
         self._life = ExitStack()
 
     @property
@@ -219,11 +183,10 @@ class RayOnSpark(OrcaRayContext):
                 "stop_orca_context()) before init_orca_context(init_ray_on_spark=True)."
             )
         try:
-            self._set_up(ray)
+            self.address_info = _address_info(ray, self._set_up(ray))
         except BaseException:
-            self._life.close()
+            self._close()
             raise
-        self.address_info = _address_info(ray)
         self.initialized = True
         _on_spark.append(self)
         return self.address_info
@@ -234,83 +197,179 @@ class RayOnSpark(OrcaRayContext):
             _on_spark.remove(self)
             self.initialized = False
             self.address_info = {}
+            self._close()
+
+    def _close(self) -> None:
+        with _none_left():
             self._life.close()
 
-    def _set_up(self, ray: Any) -> None:
-        secret = _secret()
-        here = {**secret, "PATH": _own_commands(), **self.share.env}
+    def _set_up(self, ray: Any) -> Any:
+        """Start head and nodes; return what ray.init returns."""
+        context, share, secret = self.session.sparkContext, self.share, _secret()
+        conf = context.getConf()
+        host = socket.gethostbyname(str(conf.get("spark.driver.host")))
+        port, client = _free_ports(host, 2)
+        params = {name.lstrip("-").replace("_", "-"): value for name, value in (share.extra_params or {}).items()}
+        folder = tempfile.mkdtemp(prefix="ray-", dir=params.pop("temp-dir", "/tmp"))  # paths of sockets must be short
+        self._life.callback(shutil.rmtree, folder, ignore_errors=True)
         # Tasks of Python get these with their function: they need not be in Spark's settings, which others can read.
-        # They stay, as Ray starts a node anew when it is lost.
-        tasks = self.session.sparkContext.environment
-        self._life.enter_context(_set(tasks, {**self._environment(), **secret}))
-        self._life.enter_context(_set(tasks, {"PATH": _commands_of(self.session, ray.__version__)}))
-        with _set(os.environ, here), _hushed(self.share.verbose), _quick_head(self.share.verbose):
-            from ray.util.spark import setup_ray_cluster
+        variables = {**{name: os.environ[name] for name in DEFAULTS}, **_variables(share), **secret}
+        set_entries(context.environment, variables, self._life)
+        head = {"head": None, "node-ip-address": host, "port": port, "ray-client-server-port": client, "num-cpus": 0}
+        head |= {"num-gpus": 0, "object-store-memory": HEAD_STORE, "temp-dir": folder}
+        head |= {"include-dashboard": "true", "dashboard-host": "0.0.0.0"} if share.include_webui else NO_DASHBOARD
+        if share.system_config:
+            head["system-config"] = json.dumps(dict(share.system_config))
+        self._start_head(_command({**head, **params}), {**os.environ, **variables}, folder)
+        set_entries(os.environ, {"RAY_ADDRESS": f"{host}:{port}"}, self._life)
+        gpus = int(conf.get("spark.executor.resource.gpu.amount", None) or 0)
+        node = {"address": f"{host}:{port}", "num-cpus": self.node_cores, "num-gpus": gpus}
+        if store := _store(share, conf.get("spark.executor.memory", None)):
+            node["object-store-memory"] = store
+        nodes = Nodes(self.session, Node(tuple(_command({**node, **params})), folder, gpus, ray.__version__))
+        self._life.callback(nodes.stop)
+        nodes.start(self.nodes, self.node_cores)
+        self._life.callback(ray.shutdown)
+        level = logging.INFO if share.verbose else logging.WARNING
+        started = ray.init(address=f"{host}:{port}", logging_level=level)
+        self._wait_for(nodes, ray)
+        return started
 
-            self._life.callback(_end_cluster, self.share.verbose)
-            try:
-                address, _ = setup_ray_cluster(**self._arguments())
-            except Exception as error:
-                raise _explained(error) from error
-            self._life.callback(ray.shutdown)
-            ray.init(address=address, logging_level=logging.WARNING)
-        up = sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
-        if up < self.nodes:
+    def _start_head(self, command: list[str], env: dict[str, str], folder: str) -> None:
+        path = os.path.join(folder, "head.log")
+        head = guard.start(command, env, path, folder)
+        self._life.callback(guard.end, head)
+        # It listens before all of its parts are there, and says so when they are.
+        wait_until(lambda: head.poll() is not None or UP in _read(path), HEAD_PATIENCE, every=0.1)
+        text = _read(path)
+        if self.share.verbose:
+            sys.stdout.write(text)
+        if head.poll() is not None or UP not in text:
+            state = f"was not up in {HEAD_PATIENCE:.0f} s" if head.poll() is None else "ended"
+            raise OrcaError(f"could not start Ray on Spark: its head node {state}: {_last_line(text)}")
+
+    def _wait_for(self, nodes: Nodes, ray: Any) -> None:
+        def up() -> int:
+            return sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
+
+        wait_until(lambda: nodes.failure or up() >= self.nodes, NODES_PATIENCE, every=0.2)
+        if nodes.failure:
+            raise OrcaError(f"could not start Ray on Spark: {nodes.failure}")
+        if up() < self.nodes:
             raise TooFewSlots(
-                f"{self.nodes} Ray node(s) of {self.node_cores} core(s) were to start on Spark, and {up} did in two "
+                f"{self.nodes} Ray node(s) of {self.node_cores} core(s) were to start on Spark, and {up()} did in two "
                 "minutes: other jobs hold its cores. End them, or ask for less with num_ray_nodes and "
                 "ray_node_cpu_cores."
             )
 
-    def _environment(self) -> dict[str, str]:
-        """Return the variables of the tasks that are Ray's nodes."""
-        told = {name: os.environ[name] for name in DEFAULTS}
-        # Executors may have other cores than their machine.
-        return {**told, "RAY_ON_SPARK_WORKER_CPU_CORES": str(self.width), **self.share.env}
 
-    def _arguments(self) -> dict[str, Any]:
-        """Return the arguments of setup_ray_cluster."""
-        conf = self.session.sparkContext.getConf()
-        params = {name.lstrip("-").replace("-", "_"): value for name, value in self.share.params.items()}
-        root = params.pop("temp_dir", None)
-        config = {"system_config": dict(self.share.system_config)} if self.share.system_config else {}
-        return {
-            "max_worker_nodes": self.nodes,
-            "min_worker_nodes": self.nodes,
-            "num_cpus_worker_node": self.node_cores,
-            # Both must be given, or Ray takes all that the machine has.
-            "num_gpus_worker_node": int(conf.get("spark.executor.resource.gpu.amount", None) or 0),
-            "object_store_memory_worker_node": _store(self.share, conf.get("spark.executor.memory", None)),
-            "head_node_options": {**params, **config, "include_dashboard": self.share.dashboard},
-            "worker_node_options": params,
-            "ray_temp_root_dir": root,
-        }
+@dataclass(frozen=True)
+class Node:
+    """A worker node of Ray inside a Spark task: it ends with the task, and the task with it.
+
+    Args:
+        command: What to run, by the executor's own interpreter.
+        folder: Ray's folder, the same on all machines.
+        gpus: GPUs that Spark gives the task.
+        version: The driver's Ray.
+    """
+
+    command: tuple[str, ...]
+    folder: str
+    gpus: int
+    version: str
+
+    def __call__(self, number: int) -> str:
+        """Run the node; return why it cannot be started at all. One that ends is an error: Spark starts it anew."""
+        from pyspark import TaskContext
+
+        try:
+            version = importlib.metadata.version("ray")
+        except importlib.metadata.PackageNotFoundError:
+            version = "none"
+        if version != self.version:
+            return (
+                f"Spark's executors must have the Ray of this program, {self.version}; they have {version}. Install it "
+                f"where their Python ({sys.executable}) is, or ship the environment along."
+            )
+        env = dict(os.environ)
+        if self.gpus:
+            visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            gpus = cast(TaskContext, TaskContext.get()).resources()["gpu"].addresses
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[int(gpu)] if visible[0] else gpu for gpu in gpus)
+        os.makedirs(self.folder, exist_ok=True)
+        path = os.path.join(self.folder, f"node-{number}.log")
+        node = guard.start([sys.executable, *self.command[1:]], env, path, self.folder)
+        try:
+            node.wait()
+            raise RuntimeError(f"a node on {socket.gethostname()} ended: {_last_line(_read(path))}")
+        finally:
+            guard.end(node)
+
+
+class Nodes:
+    """The Spark jobs of one task each that are Ray's worker nodes.
+
+    Args:
+        session: The session.
+        node: What each task runs.
+    """
+
+    def __init__(self, session: SparkSession, node: Node) -> None:
+        self.context, self.node, self.failure = session.sparkContext, node, ""
+        self._group, self._stopped = f"orca-ray-{uuid.uuid4().hex[:8]}", False
+        self._threads: list[threading.Thread] = []
+
+    def start(self, count: int, cores: int) -> None:
+        """Start so many nodes in the background, each on so many cores."""
+        from pyspark import InheritableThread
+        from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+        needs = TaskResourceRequests().cpus(cores)
+        if self.node.gpus:
+            needs.resource("gpu", self.node.gpus)
+        profile = ResourceProfileBuilder().require(needs).build
+        for number in range(count):
+            self._threads.append(InheritableThread(target=self._run, args=(number, profile), daemon=True))
+            self._threads[-1].start()
+
+    def stop(self) -> None:
+        """End the jobs, and with them the nodes."""
+        self._stopped = True
+        with contextlib.suppress(Exception):  # Spark is gone already, and Ray's nodes with it.
+            self.context.cancelJobGroup(self._group)
+        for thread in self._threads:
+            thread.join(LEFT_PATIENCE)
+
+    def _run(self, number: int, profile: Any) -> None:
+        try:
+            self.context.setJobGroup(self._group, "nodes of Ray", interruptOnCancel=True)
+            (reason,) = self.context.parallelize([number], 1).withResources(profile).map(self.node).collect()
+        except Exception as error:
+            reason = (re.findall(r"RuntimeError: (.*)", str(error)) or [str(error).partition("\n")[0]])[-1]
+        if not self._stopped:
+            self.failure = reason
+            log.warning("Ray on Spark lost a node: %s", reason)
 
 
 _on_spark: list[RayOnSpark] = []  # those that are up: one, or none
 
 
-def size_of(memory: str | int, word: str) -> int:
-    """Return a size in bytes: an int, or a number with a unit k, m, g or t.
-
-    Raises:
-        ArgumentError: It is neither; `word` names the argument.
-    """
-    told = re.fullmatch(r"\s*([1-9]\d*)\s*([kmgt]?)b?\s*", str(memory).lower())
-    if told is None or isinstance(memory, bool):
-        raise ArgumentError(f"{word} must be bytes, or a number with a unit as '2g' or '512m'; got {memory!r}.")
-    return int(told.group(1)) * UNITS[told.group(2)]
-
-
-def beside(slots: int, share: Share) -> OrcaRayContext:
+def beside(slots: int, options: Options) -> OrcaRayContext:
     """Return the Ray for a local Spark, which has no executors to put it on: one beside it, on the same cores."""
-    options = {
-        "object_store_memory": size_of(share.object_store, "object_store_memory") if share.object_store else None,
-        "include_dashboard": share.dashboard,
-        "_system_config": dict(share.system_config) or None,
-        "runtime_env": {"env_vars": dict(share.env)} if share.env else None,
+    store = options.object_store_memory
+    keywords = {
+        "object_store_memory": size_of(store, "object_store_memory") if store else None,
+        "include_dashboard": options.include_webui,
+        "_system_config": dict(options.system_config or {}) or None,
+        "runtime_env": {"env_vars": _variables(options)} if options.env else None,
     }
-    return OrcaRayContext(share.cores or slots, None, {k: v for k, v in options.items() if v is not None})
+    given = {name: value for name, value in keywords.items() if value is not None}
+    return OrcaRayContext(options.ray_node_cpu_cores or slots, None, given)
+
+
+def _variables(options: Options) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (options.env or {}).items()}
 
 
 def held(session: Any) -> int:
@@ -318,28 +377,28 @@ def held(session: Any) -> int:
     return sum(ray.held for ray in _on_spark if ray.session is session)
 
 
-def _store(share: Share, executor_memory: str | None) -> int | None:
+def _store(options: Options, executor_memory: str | None) -> int | None:
     """Return the bytes of a node's object store; None leaves it to Ray."""
-    if share.object_store is not None:
-        return size_of(share.object_store, "object_store_memory")
+    if options.object_store_memory is not None:
+        return size_of(options.object_store_memory, "object_store_memory")
     try:
         return max(LEAST_STORE, int(STORE_SHARE * size_of(executor_memory or "1g", "spark.executor.memory")))
     except ArgumentError:
         return None
 
 
-def memory_of(share: Share, nodes: int, cores: int, executor_memory: str) -> int:
+def memory_of(options: Options, nodes: int, cores: int, executor_memory: str) -> int:
     """Return the bytes that so many Ray nodes of so many cores take beside an executor."""
-    return nodes * ((_store(share, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
+    return nodes * ((_store(options, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
 
 
-def seats(executors: int, width: int, share: Share) -> tuple[int, int]:
+def seats(executors: int, width: int, options: Options) -> tuple[int, int]:
     """Return how many nodes Ray gets and the cores of each.
 
     Raises:
         ArgumentError: They do not fit, or would leave Spark nothing to compute with.
     """
-    cores = share.cores or width - 1
+    cores = options.ray_node_cpu_cores or width - 1
     if cores < 1:
         raise ArgumentError(
             f"init_ray_on_spark=True needs executors of 2 cores or more, as Spark keeps one of each; got "
@@ -349,7 +408,7 @@ def seats(executors: int, width: int, share: Share) -> tuple[int, int]:
         raise ArgumentError(
             f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cores}."
         )
-    nodes = share.nodes or executors
+    nodes = options.num_ray_nodes or executors
     room = executors * (width // cores)
     if nodes > room:
         raise ArgumentError(
@@ -373,8 +432,8 @@ def prepare(starts: bool) -> None:
     """Set what Ray reads from the environment when it is imported; what the user has set stays."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    told = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if starts and not told and "ray" not in sys.modules:
+    chosen = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if starts and not chosen and "ray" not in sys.modules:
         # Kept until the process ends: Ray reads the token once.
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -394,167 +453,35 @@ def _secret() -> dict[str, str]:
     if token is None:
         token = secrets.token_hex(32)
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", token
-        with contextlib.suppress(ImportError, AttributeError):  # The program imported ray first: let it look again.
+        # The program imported ray first, which has read the mode: there is no public way to let it look again.
+        with contextlib.suppress(ImportError, AttributeError):
             raylet: Any = importlib.import_module("ray._raylet")
             raylet.AuthenticationTokenLoader.instance().reset_cache()
             raylet.Config.initialize("")
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
-@contextmanager
-def _set(where: Any, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set entries of a dict of strings, and put back what was there."""
-    before = {name: where.get(name) for name in wanted}
-    where.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                where.pop(name, None)
-            else:
-                where[name] = value
+def _command(options: Mapping[str, Any]) -> list[str]:
+    """Return the command that starts a node: that of `ray start`, by this interpreter."""
+    # Ports of its own choice, as several nodes may share a machine.
+    options = {"min-worker-port": 0, "max-worker-port": 0, "dashboard-agent-listen-port": 0, **options}
+    words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
 
 
-def _own_commands() -> str:
-    """Return a PATH on which Ray finds its own command, beside this interpreter."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    if shutil.which("ray", path=path) is None:
-        raise MissingDependency(
-            f"Ray on Spark starts its nodes with the command 'ray', which is not beside {sys.executable} nor on the "
-            "PATH. Install ray into the environment of this interpreter: pip install 'orca-dl[ray]'"
-        )
-    return path
+def _free_ports(host: str, count: int) -> list[int]:
+    with ExitStack() as doors:
+        opened = [doors.enter_context(socket.create_server((host, 0))) for _ in range(count)]
+        return [door.getsockname()[1] for door in opened]
 
 
-def _commands_of(session: SparkSession, version: str) -> str:
-    """Return a PATH for executors on which Ray finds its own command, after a look that they have this Ray."""
-    context = session.sparkContext
-    folder = os.path.dirname(context.pythonExec)
-
-    def look(_: int) -> tuple[str, str, str]:
-        import os
-        import shutil
-
-        path = os.pathsep.join([*([folder] if folder else []), os.environ.get("PATH", os.defpath)])
-        try:
-            import ray
-        except ImportError as error:
-            return path, "", str(error)
-        return path, ray.__version__, "" if shutil.which("ray", path=path) else "no command 'ray' on their PATH"
-
-    ((path, found, wrong),) = context.parallelize([0], 1).map(look).collect()
-    if wrong or found != version:
-        raise OrcaError(
-            f"Spark's executors must have the Ray of this program, {version}; they have {found or 'none'}"
-            f"{f' ({wrong})' if wrong else ''}. Install it where their Python ({context.pythonExec}) is, or ship the "
-            "environment along."
-        )
-    return path
+def _read(path: str) -> str:
+    with open(path, errors="replace") as file:
+        return file.read()
 
 
-@contextmanager
-def _hushed(verbose: bool) -> Iterator[None]:
-    """Keep Ray's log to errors, unless it may speak."""
-
-    def grave(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR
-
-    names = (
-        "ray.util.spark",
-        "ray.util.spark.utils",
-        "ray.autoscaler._private.spark.spark_job_server",
-        "ray._private.worker",
-    )
-    loggers = [] if verbose else [logging.getLogger(name) for name in names]
-    for logger in loggers:
-        logger.addFilter(grave)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Spark session is not provided")  # pyspark, about Ray's threads
-            yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(grave)
-
-
-@contextmanager
-def _quick_head(verbose: bool) -> Iterator[None]:
-    """Let the head node be waited for until it listens, and let it be silent.
-
-    Ray itself waits 20 seconds, no more and no less, and writes all that the head says to standard output. Where a
-    release of Ray has no such places, it does as it likes.
-    """
-    from ray.util.spark import cluster_init
-
-    places = ("_start_ray_head_node", "_RAY_HEAD_STARTUP_TIMEOUT")
-    if verbose or not all(hasattr(cluster_init, place) for place in places):
-        yield
-        return
-    before = [getattr(cluster_init, place) for place in places]
-    for place, value in zip(places, (_start_head, 0.0), strict=True):
-        setattr(cluster_init, place, value)
-    try:
-        yield
-    finally:
-        for place, value in zip(places, before, strict=True):
-            setattr(cluster_init, place, value)
-
-
-def _start_head(command: list[str], synchronous: bool, extra_env: Mapping[str, str]) -> tuple[Any, deque[str]]:
-    """Start the head node; return its process, when it listens, and the end of what it says."""
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **extra_env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # Ctrl-C in a notebook or terminal is for the program.
-    )
-    said: deque[str] = deque(maxlen=100)
-    started = threading.Event()
-    threading.Thread(target=_listen, args=(process, said, started), daemon=True).start()
-    told = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
-    where = (told["--node-ip-address"], int(told["--port"]))
-    deadline = time.monotonic() + HEAD_PATIENCE
-    while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(where, timeout=1):
-            started.wait(HEAD_WORDS)  # It listens before all of its parts are there.
-            break
-        time.sleep(0.1)
-    if process.poll() is not None:  # Ray will say so, and forgets this file.
-        with contextlib.suppress(OSError, KeyError):
-            os.unlink(f"{told['--temp-dir']}.lock")
-    return process, said
-
-
-def _listen(process: subprocess.Popen[str], said: deque[str], started: threading.Event) -> None:
-    for line in process.stdout or ():
-        said.append(line)
-        if "Ray runtime started" in line:
-            started.set()
-        log.debug("Ray's head node: %s", line.rstrip())
-
-
-def _end_cluster(verbose: bool) -> None:
-    """End Ray's nodes on Spark and see the head gone."""
-    from ray.util.spark import cluster_init, shutdown_ray_cluster
-
-    cluster = cluster_init._active_ray_cluster
-    if cluster is None:
-        return
-    with _hushed(verbose), _none_left():
-        try:
-            shutdown_ray_cluster()
-        except Exception as error:  # Spark is gone already, and Ray's nodes with it.
-            log.debug("ending Ray on Spark: %s", error)
-            cluster_init._active_ray_cluster = None
-            with contextlib.suppress(OSError):
-                cluster.head_proc.terminate()
-        _see_gone(cluster.head_proc)
-    with contextlib.suppress(OSError):
-        os.unlink(f"{cluster.temp_dir}.lock")
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it says nothing")
 
 
 @contextmanager
@@ -572,45 +499,22 @@ def _none_left() -> Iterator[None]:
             process.kill()
 
 
-def _see_gone(process: Any) -> None:
-    try:
-        process.wait(END_PATIENCE)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _explained(error: BaseException) -> OrcaError:
-    """Return what to raise for an error of Ray's: how its story begins and ends; all of it is the cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if "ray[client]" in lines[-1]:
-        return MissingDependency.of("grpcio", "ray", "Ray on Spark")
-    return OrcaError(f"could not start Ray on Spark: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}")
-
-
 # At an address
 
 
 def _knock(address: str | None) -> None:
     """Raise where nobody listens at an address: Ray itself would try for half a minute."""
-    told = re.fullmatch(r"(?:ray://)?\[?([^\[\]]+?)\]?:(\d+)", address or "")
-    if told is None:
-        return
-    try:
-        socket.create_connection((told.group(1), int(told.group(2))), timeout=10).close()
-    except OSError as error:
-        raise OrcaError(f"could not reach Ray at {address!r}: {error}. Is it running there?") from None
+    place = re.fullmatch(r"(?:ray://)?(.+:\d+)", address or "")
+    here, refusals = knock([place[1]], seconds=10.0) if place else ("", [])
+    if refusals and not here:
+        raise OrcaError(f"could not reach Ray at {address!r}: {refusals[0]}. Is it running there?")
 
 
-def _address_info(ray: Any) -> dict[str, Any]:
-    """Return the addresses of the Ray this process is connected to."""
+def _address_info(ray: Any, started: Any) -> dict[str, Any]:
+    """Return the addresses of the Ray this process is connected to; `started` is what ray.init returned, if it did."""
     context = ray.get_runtime_context()
     info = {"address": getattr(context, "gcs_address", None), "node_id": context.get_node_id()}
-    node = getattr(ray._private.worker, "_global_node", None)
-    return {**info, **(node.address_info if node is not None else {})}
+    return {**info, "node_ip_address": ray.util.get_node_ip_address(), **getattr(started, "address_info", {})}
 
 
 def _job(ray: Any) -> tuple[str, ...]:
@@ -622,7 +526,6 @@ def _job(ray: Any) -> tuple[str, ...]:
 
 
 def _ray() -> Any:
-    """Return the module ray, or say how to install it."""
     try:
         import ray
     except ImportError as error:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
 from orca.core.loading import hush_pyspark
+from orca.core.units import check_seconds, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ INCUBATOR = b"WARNING: Using incubator modules:"  # the JVM's word about a modul
 
 @dataclass(frozen=True)
 class Options:
-    """Hold every keyword that init_orca_context takes for Spark beyond its named arguments.
+    """Every keyword that init_orca_context takes for Spark beyond its named arguments.
 
     Those without a meaning on a kind of cluster are accepted there and do nothing, as in the systems we follow.
     """
@@ -100,26 +101,32 @@ class Options:
     extra_params: Mapping[str, Any] | None = None
     num_ray_nodes: int | None = None
     ray_node_cpu_cores: int | None = None
-    include_webui: bool = True
+    include_webui: bool = False  # it listens on all interfaces: asked for, never by default
     system_config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.conf, Mapping):
             raise ArgumentError(f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.")
+        for name in ("env", "extra_params", "system_config"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Mapping):
+                raise ArgumentError(f"{name} must be a dict; got {type(given).__name__}.")
+        for name in ("num_ray_nodes", "ray_node_cpu_cores"):
+            count = getattr(self, name)
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+                raise ArgumentError(f"{name} must be a positive int; got {count!r}.")
+        if self.object_store_memory is not None:
+            size_of(self.object_store_memory, "object_store_memory")
         if str(self.spark_log_level).upper() not in LOG_LEVELS:
             raise ArgumentError(
                 f"spark_log_level can only be one of {', '.join(LOG_LEVELS)}; got {self.spark_log_level!r}."
             )
-        patience = self.start_timeout
-        if patience is not None and (
-            isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0
-        ):
-            raise ArgumentError(f"start_timeout must be a number of seconds, or None for no limit; got {patience!r}.")
+        check_seconds(self.start_timeout, "start_timeout", no_limit=None)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what the user asks of a cluster: nodes, cores and memory of each, and bytes of each for Ray beside Spark."""
+    """What the user asks of a cluster: nodes, cores and memory of each, and bytes of each for Ray beside Spark."""
 
     cores: int | str
     memory: str
@@ -130,7 +137,7 @@ class Request:
 
 
 class Kind(ABC):
-    """Be a kind of cluster."""
+    """A kind of cluster."""
 
     ARCHIVES = "spark.archives"  # the setting that names archives which go along
     brings = True  # whether files of the driver's machine go along; not where they came with the program
@@ -152,7 +159,7 @@ class Kind(ABC):
 
 
 class Local(Kind):
-    """Be one JVM with threads."""
+    """One JVM with threads."""
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Return the settings of a local master; everything stays on the loopback interface."""
@@ -164,7 +171,7 @@ class Local(Kind):
 
 
 class Submitted(Kind):
-    """Be whatever the launcher of this program chose: spark-submit, a notebook server, SPARK_REMOTE."""
+    """The cluster that the launcher of this program chose: spark-submit, a notebook server, SPARK_REMOTE."""
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Return nothing: the launcher has set what there is to set."""
@@ -283,24 +290,26 @@ def driver_host(session: SparkSession) -> str:
 
 def _slots_of(master: str | None) -> int | None:
     """Return the slots that the name of a master tells: local, local[n], local[n,failures], local-cluster[n,c,m]."""
-    if master == "local":
-        return 1
-    told = re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\]", master or "")
-    if told:
-        return (os.cpu_count() or 1) if told.group(1) == "*" else int(told.group(1))
-    told = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master or "")
-    return int(told.group(1)) * int(told.group(2)) if told else None
+    local = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master or "")
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master or "")
+    return int(cluster[1]) * int(cluster[2]) if cluster else None
+
+
+def executor_infos(session: SparkSession) -> list[Any]:
+    """Return what Spark tells about each executor and the driver."""
+    return list(cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos())
 
 
 def executors(session: SparkSession) -> int:
     """Return how many executors are registered, the driver not counted."""
-    return len(cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()) - 1
+    return len(executor_infos(session)) - 1
 
 
 def running(session: SparkSession) -> int:
     """Return how many tasks run now, of all jobs."""
-    infos = cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos()
-    return sum(int(info.numRunningTasks()) for info in infos)
+    return sum(int(info.numRunningTasks()) for info in executor_infos(session))
 
 
 # Settings and environment
@@ -339,23 +348,26 @@ def _environment(options: Options) -> dict[str, str]:
 
 def set_environment(env: Mapping[str, str], life: ExitStack) -> None:
     """Set environment variables until `life` ends."""
-    for key, value in env.items():
-        life.callback(_put_back, key, os.environ.get(key))
-        os.environ[key] = value
+    set_entries(os.environ, env, life)
 
 
-def _put_back(key: str, value: str | None) -> None:
-    """Give an environment variable the value it had."""
+def set_entries(where: MutableMapping[str, str], entries: Mapping[str, str], life: ExitStack) -> None:
+    """Set entries of a mapping until `life` ends, and put back what was there."""
+    for key, value in entries.items():
+        life.callback(_put_back, where, key, where.get(key))
+        where[key] = value
+
+
+def _put_back(where: MutableMapping[str, str], key: str, value: str | None) -> None:
     if value is None:
-        os.environ.pop(key, None)
+        where.pop(key, None)
     else:
-        os.environ[key] = value
+        where[key] = value
 
 
 def _files(kind: Kind, options: Options) -> dict[str, str]:
-    """Return the settings for files that go along."""
-    told = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
-    return {key: ",".join(listed(value)) for key, value in told.items() if value}
+    files = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
+    return {key: ",".join(listed(value)) for key, value in files.items() if value}
 
 
 def listed(value: str | Iterable[str] | None) -> list[str]:
@@ -421,7 +433,6 @@ def settings_file(settings: Mapping[str, str], life: ExitStack) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a value as Java's properties files have it."""
     value = value.replace("\\", "\\\\").replace("\n", "\\n")
     return f"\\{value}" if value[:1].isspace() else value
 

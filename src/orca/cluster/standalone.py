@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
-import socket
 import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orca.cluster import guard
 from orca.cluster.java import ensure_java
+from orca.cluster.news import knock, wait_until
 from orca.cluster.proof import prove
 from orca.cluster.spark import (
     LOOPBACK,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Standalone(Kind):
-    """Be Spark's own cluster: the one at `master`, or a master and workers of ours on this machine."""
+    """Spark's own cluster: the one at `master`, or a master and workers of ours on this machine."""
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Return the settings of one executor per node; start the daemons where no master is given."""
@@ -78,10 +78,12 @@ def _reach(master: str, request: Request, life: ExitStack) -> dict[str, str]:
     addresses = re.findall(r"([^,/:\[\]]+|\[[^\]]+\]):(\d+)", master.removeprefix("spark://"))
     if not master.startswith("spark://") or not addresses:
         raise ArgumentError(f"master must look like 'spark://host:7077'; got {master!r}.")
-    for host, port in addresses:
-        with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=5) as door:
-            return {"spark.master": master, "spark.driver.host": str(door.getsockname()[0])}
-    raise ArgumentError(f"no Spark master answers at {master}. Start it, or leave master out and one is started here.")
+    here, _ = knock(":".join(address) for address in addresses)
+    if not here:
+        raise ArgumentError(
+            f"no Spark master answers at {master}. Start it, or leave master out and one is started here."
+        )
+    return {"spark.master": master, "spark.driver.host": here}
 
 
 def _own_standalone(request: Request, life: ExitStack) -> dict[str, str]:
@@ -117,7 +119,7 @@ def _own_standalone(request: Request, life: ExitStack) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Daemon:
-    """Hold a started daemon: its name, its process and the file it logs to."""
+    """A started daemon: its name, its process and the file it logs to."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -126,7 +128,7 @@ class _Daemon:
 
 @dataclass(frozen=True)
 class _Launch:
-    """Start Spark's daemons: their folder, script and shared secret, and the time by which all must be up."""
+    """What Spark's daemons share: their folder, script and secret, and the time by which all must be up."""
 
     folder: str
     script: str
@@ -162,15 +164,15 @@ class _Launch:
 
     def wait(self, daemon: _Daemon, pattern: str) -> str:
         """Return what `pattern` captures in the daemon's log; raise with the log's end where it never says so."""
-        while True:
+
+        def look() -> tuple[bool, re.Match[str] | None] | None:
             ended = daemon.process.poll() is not None
-            with open(daemon.log, errors="replace") as text:
-                said = text.read()
-            told = re.search(pattern, said)
-            if told:
-                return told.group(1)
-            if ended or time.monotonic() > self.deadline:
-                state = f"ended with status {daemon.process.returncode}" if ended else f"not up in {PATIENCE:.0f} s"
-                tail = "\n".join(said.splitlines()[-20:])
-                raise OrcaError(f"Spark's {daemon.name} on {LOOPBACK} {state}. The end of its log:\n{tail}")
-            time.sleep(0.05)
+            match = re.search(pattern, Path(daemon.log).read_text(errors="replace"))
+            return (ended, match) if ended or match else None
+
+        ended, match = wait_until(look, self.deadline - time.monotonic(), every=0.05) or (False, None)
+        if match:
+            return match[1]
+        state = f"ended with status {daemon.process.returncode}" if ended else f"not up in {PATIENCE:.0f} s"
+        tail = "\n".join(Path(daemon.log).read_text(errors="replace").splitlines()[-20:])
+        raise OrcaError(f"Spark's {daemon.name} on {LOOPBACK} {state}. The end of its log:\n{tail}")

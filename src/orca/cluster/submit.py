@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from typing import Any, TextIO
 from orca.cluster import environment, yarn
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, manager_pages, settings_of
 from orca.cluster.java import ensure_java
-from orca.cluster.news import say
+from orca.cluster.news import say, wait_until
 from orca.cluster.spark import (
     LAUNCH_DEFAULTS,
     Options,
@@ -50,7 +49,7 @@ LAST_BYTES = 4000  # of Spark's own log, shown where a program failed
 
 @dataclass(frozen=True)
 class Program:
-    """Hold a program to be submitted: its file, its arguments and the modules that go along."""
+    """A program to be submitted: its file, its arguments and the modules that go along."""
 
     file: str
     args: Sequence[str] = ()
@@ -80,19 +79,13 @@ def run_on_yarn(program: Program, request: Request) -> int:
     """Run a program in the application master of an application on YARN; return its status."""
     with ExitStack() as life:
         yarn.reach(request.options, life)
-        gateway = ensure_jvm({}, False, life)
-        hadoop = Hadoop(gateway)
-        life.callback(hadoop.close)
-        yarn.check_queue(hadoop, request.options)
-        shipped, python = yarn.shipped(hadoop, request.options)
-        tag = f"orca-{uuid.uuid4().hex[:12]}"
+        asked = yarn.asked(request)
+        hadoop, sent, python = yarn.shipped(ensure_jvm({}, False, life), request.options, life)
         settings = {
             **LAUNCH_DEFAULTS,
             "spark.app.name": Path(program.file).stem,
-            **yarn.asked(request),
-            **shipped,
-            "spark.yarn.tags": tag,
-            "spark.driver.memory": request.options.driver_memory or "2g",
+            **asked,
+            **sent,
             "spark.driver.memoryOverhead": f"{yarn.BESIDE_HEAP_MB}m",
             "spark.yarn.maxAppAttempts": "1",
             "spark.yarn.submit.waitAppCompletion": "false",
@@ -104,14 +97,13 @@ def run_on_yarn(program: Program, request: Request) -> int:
         }
         command = _command("yarn", program, settings, life, deploy="cluster")
         cluster = settings_of(configuration_folder(request.options.hadoop_conf))
-        watch = Watch(hadoop, tag, cluster, request.options.start_timeout)
+        watch = Watch(hadoop, asked["spark.yarn.tags"], cluster, request.options.start_timeout)
         with watch.ending_on_interrupt():
             _hand_in(command)
             return watch.until_the_end()
 
 
 def _of_the_master(python: str) -> dict[str, str]:
-    """Return the settings of the application master's environment."""
     ours = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, yarn.INSIDE: "1", "PYTHONUNBUFFERED": "1"}
     return {f"spark.yarn.appMasterEnv.{name}": value for name, value in ours.items()}
 
@@ -153,7 +145,7 @@ def _hand_in(command: Sequence[str]) -> None:
 
 
 class Watch:
-    """Follow an application on YARN: its states, and what its driver prints.
+    """An application on YARN as this program follows it: its states, and what its driver prints.
 
     Args:
         hadoop: The cluster.
@@ -176,10 +168,10 @@ class Watch:
         try:
             yield
         except KeyboardInterrupt:
-            found = self.hadoop.tagged(self.tag)
-            if found is not None and not found.ended:
-                self.hadoop.kill(found.id)
-                say(f"{found.id} was ended: this program was interrupted")
+            app = self.hadoop.tagged(self.tag)
+            if app is not None and not app.ended:
+                self.hadoop.kill(app.id)
+                say(f"{app.id} was ended: this program was interrupted")
             raise
         finally:
             with contextlib.suppress(ValueError):
@@ -189,80 +181,78 @@ class Watch:
         """Show states and log until the application ends; return the status of its program."""
         shown, wait = "", yarn.Wait(self.hadoop, self.patience)
         while True:
-            found = self.hadoop.tagged(self.tag)
-            if found is None:
+            app = self.hadoop.tagged(self.tag)
+            if app is None:
                 raise OrcaError("YARN does not know the application that it was given. Look at the ResourceManager.")
-            if found.state != shown:
-                shown = found.state
-                at = f", see {found.tracking}" if found.state == "RUNNING" and found.tracking else ""
-                say(f"{found.id} is {found.state}{at}")
-            self._show_log(found)
-            if found.ended:
-                return self._end(found)
-            if found.state == "RUNNING" or self.hadoop.has_container(found.id):
+            if app.state != shown:
+                shown = app.state
+                at = f", see {app.tracking}" if app.state == "RUNNING" and app.tracking else ""
+                say(f"{app.id} is {app.state}{at}")
+            self._show_log(app)
+            if app.ended:
+                return self._end(app)
+            if app.state == "RUNNING" or self.hadoop.has_container(app.id):
                 wait = yarn.Wait(self.hadoop, self.patience)
-            elif why := wait.go_on(found):
+            elif why := wait.go_on(app):
                 raise OrcaError(why)
             time.sleep(POLL)
 
-    def _end(self, found: Application) -> int:
-        deadline = time.monotonic() + LAST_WORDS
-        while self._show_log(found) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        status = status_of(found)
+    def _end(self, app: Application) -> int:
+        wait_until(lambda: not self._show_log(app), LAST_WORDS, every=0.2)
+        status = status_of(app)
         if status == 0:
-            say(f"{found.id} ended {found.final}")
+            say(f"{app.id} ended {app.final}")
             return 0
         with contextlib.suppress(OSError, ValueError):
-            if self._logs and "User application exited" not in found.diagnostics:  # Spark failed: its own log says why
+            if self._logs and "User application exited" not in app.diagnostics:  # Spark failed: its own log says why
                 _write(sys.stderr, _contents(_fetch(f"{self._logs}/stderr?size={-LAST_BYTES}"), LAST_BYTES) + b"\n")
-        say(f"{found.id} ended {found.final}: {found.diagnostics or 'it says nothing'}")
+        say(f"{app.id} ended {app.final}: {app.diagnostics or 'it says nothing'}")
         return status
 
-    def _show_log(self, found: Application) -> bool:
+    def _show_log(self, app: Application) -> bool:
         """Show what the driver printed since the last time; tell whether there was something.
 
         Its standard output and its standard error come as one, the way Spark writes them.
         """
         try:
-            self._logs = self._logs or self._log_address(found)
+            self._logs = self._logs or self._log_address(app)
             if not self._logs:
                 return False
             size = self._seen + PIECE
             piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._seen :]
         except (OSError, ValueError) as error:  # it starts, or its node does not answer now
-            log.debug("the log of %s: %s", found.id, error)
+            log.debug("the log of %s: %s", app.id, error)
             return False
         self._seen += len(piece)
         _write(sys.stdout, piece)
         return bool(piece)
 
-    def _log_address(self, found: Application) -> str:
+    def _log_address(self, app: Application) -> str:
         """Return where the node of the application master serves the log; '' before it runs."""
         pages = manager_pages(self.settings)
         if not pages:
             raise ValueError("yarn-site.xml does not tell the ResourceManager's web address")
-        told = _fetch(f"http://{pages[0]}/ws/v1/cluster/apps/{found.id}")
-        page = json.loads(told)["app"].get("amContainerLogs", "")
+        report = _fetch(f"http://{pages[0]}/ws/v1/cluster/apps/{app.id}")
+        page = json.loads(report)["app"].get("amContainerLogs", "")
         parts = re.fullmatch(r"(https?://[^/]+)/node/containerlogs/([^/]+)/.*", page)
         return f"{parts.group(1)}/ws/v1/node/containers/{parts.group(2)}/logs" if parts else ""
 
 
-def status_of(found: Application) -> int:
+def status_of(app: Application) -> int:
     """Return the status that a program would have ended with here."""
-    if found.final == "SUCCEEDED":
+    if app.final == "SUCCEEDED":
         return 0
-    told = re.search(r"exited with status (\d+)|[Ee]xit ?[Cc]ode:? ?(\d+)", found.diagnostics)
-    return int(next(filter(None, told.groups()))) if told else 1
+    status = re.search(r"(?:exited with status |[Ee]xit ?[Cc]ode:? ?)(\d+)", app.diagnostics)
+    return int(status[1]) if status else 1
 
 
 def _contents(page: bytes, size: int) -> bytes:
     """Return the contents of a log without what a node writes around them."""
     head, _, rest = page.partition(b"LogContents:\n")
-    told = re.search(rb"LogLength:(\d+)", head)
-    if told is None:
+    length = re.search(rb"LogLength:(\d+)", head)
+    if length is None:
         raise ValueError("this is no page of a log")
-    return rest[: min(int(told.group(1)), size)]
+    return rest[: min(int(length[1]), size)]
 
 
 def _fetch(address: str) -> bytes:
@@ -363,11 +353,8 @@ def _run_here(mode: str, program: Program, request: Request) -> int:
         python = request.options.python_location or sys.executable
         if mode == "yarn-client":
             with ExitStack() as upload:
-                hadoop = Hadoop(ensure_jvm({}, False, upload))
-                upload.callback(hadoop.close)
-                yarn.check_queue(hadoop, request.options)
-                shipped, python = yarn.shipped(hadoop, request.options)
-                settings |= shipped
+                _, sent, python = yarn.shipped(ensure_jvm({}, False, upload), request.options, upload)
+                settings |= sent
         if program.modules:
             settings["spark.submit.pyFiles"] = ",".join(program.modules)
         settings |= _listed_settings(request.options) | written(request.options.conf)

@@ -11,27 +11,24 @@ import logging
 import os
 import sys
 import threading
-import time
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from orca.cluster import archive, environment, proof
+from orca.cluster import environment, proof
 from orca.cluster.hadoop import (
     Application,
     Hadoop,
     configuration_folder,
-    knock,
     name_nodes,
     resource_managers,
     settings_of,
 )
-from orca.cluster.news import say
-from orca.cluster.ray import size_of
+from orca.cluster.news import Pace, knock, say, wait_until
 from orca.cluster.spark import (
     OUTLIVES_PAUSES,
     PATIENCE,
@@ -45,6 +42,7 @@ from orca.cluster.spark import (
     spark_home,
 )
 from orca.core import hdfs
+from orca.core.units import size_of
 from orca.errors import ArgumentError, OrcaError
 
 if TYPE_CHECKING:
@@ -57,46 +55,38 @@ UNPACKED = "environment"  # the link to the unpacked environment in the folder o
 INSIDE = "ORCA_ON_YARN"  # set in the application master that runs a program's driver
 SUBMITTED = "ORCA_SUBMITTED"  # set for a program whose driver `orca submit` runs here: the tag, and a start_timeout
 LONGEST = 1800.0  # seconds for containers that YARN has given to fetch the environment and start
-FIRST_WORD = 30.0  # seconds until it is said what is waited for; the next words come after twice the time
 # Python, with torch in it, runs beside the executor's heap. Spark's own allowance of a tenth is for the JVM alone.
 BESIDE_HEAP_MB = 1024
 
 
 class YarnClient(Kind):
-    """Be YARN with the driver in this process."""
+    """YARN with the driver in this process."""
 
     ARCHIVES = ARCHIVES
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Return the settings that need no JVM, after a look whether the cluster is there at all."""
-        here = reach(request.options, life)
-        tag = f"orca-{uuid.uuid4().hex[:12]}"
         return {
+            "spark.driver.host": reach(request.options, life),
             **asked(request),
             "spark.submit.deployMode": "client",
-            "spark.driver.host": here,
-            "spark.driver.memory": request.options.driver_memory or "2g",
-            "spark.yarn.tags": tag,
         }
 
     def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
         """Bring to the cluster what goes along and return the settings that name it."""
-        hadoop = Hadoop(gateway)
-        life.callback(hadoop.close)
-        check_queue(hadoop, request.options)
-        told, python = shipped(hadoop, request.options)
+        _, settings, python = shipped(gateway, request.options, life)
         set_environment({"PYSPARK_PYTHON": python}, life)
-        return told
+        return settings
 
     @contextmanager
     def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
         """Watch the application while it is started: Spark would wait for a container without a word."""
-        with Patience(Hadoop(gateway), settings["spark.yarn.tags"], request.options.start_timeout) as patience:
+        with _watched(Hadoop(gateway), settings["spark.yarn.tags"], request.options.start_timeout) as reasons:
             try:
                 yield
             except Exception as error:
-                if patience.told:
-                    raise OrcaError(patience.told) from None
+                if reasons:
+                    raise OrcaError(reasons[0]) from None
                 raise OrcaError(f"Spark did not start on YARN: {reason(error)}") from error
 
     def check(self, session: SparkSession, request: Request) -> None:
@@ -106,14 +96,17 @@ class YarnClient(Kind):
             wait_for_executors(session, hadoop, request)
         finally:
             hadoop.close()
-        send_modules(session)
+        if INSIDE not in os.environ:  # there, modules beside the program were sent with it
+            for path in environment.own_modules():
+                session.sparkContext.addPyFile(str(path))
         proof.prove(session)
 
 
-class YarnCluster(YarnClient):
-    """Be YARN with the driver in the application master: this program submits itself, and runs again there."""
+class YarnCluster(Kind):
+    """YARN with the driver in the application master: this program submits itself, and runs again there."""
 
     brings = False
+    check = YarnClient.check
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Submit this program and end with its status; inside the application master, take what YARN gave."""
@@ -123,17 +116,8 @@ class YarnCluster(YarnClient):
 
         raise SystemExit(submit_this_program(request))
 
-    def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
-        """Return nothing: all was said when the program was submitted."""
-        return {}
 
-    @contextmanager
-    def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
-        """Add nothing: the application runs already."""
-        yield
-
-
-class YarnSubmitted(YarnClient):
+class YarnSubmitted(Kind):
     """YARN as `orca submit --cluster_mode yarn-client` chose it for this program."""
 
     brings = False
@@ -142,21 +126,14 @@ class YarnSubmitted(YarnClient):
         """Return nothing: all was said when the program was submitted."""
         return {}
 
-    def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
-        """Return nothing: what goes along is on its way."""
-        return {}
-
     @contextmanager
     def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
         """Watch the application by the tag that the command gave it."""
         tag, _, limit = os.environ[SUBMITTED].partition(" ")
         if limit and request.options.start_timeout is None:
             request = replace(request, options=replace(request.options, start_timeout=float(limit)))
-        with super().starting(request, {"spark.yarn.tags": tag}, gateway):
+        with YarnClient().starting(request, {"spark.yarn.tags": tag}, gateway):
             yield
-
-    def check(self, session: SparkSession, request: Request) -> None:
-        """Add nothing: the launcher of this program chose what it runs on."""
 
 
 # What is asked for.
@@ -166,18 +143,23 @@ def reach(options: Options, life: ExitStack) -> str:
     """Set HADOOP_CONF_DIR, see that YARN and HDFS answer, and return this machine's address towards them."""
     folder = configuration_folder(options.hadoop_conf)
     set_environment({"HADOOP_CONF_DIR": str(folder), "YARN_CONF_DIR": str(folder)}, life)
-    told = settings_of(folder)
-    managers = resource_managers(told)
+    settings = settings_of(folder)
+    managers = resource_managers(settings)
     if not managers:
         raise ArgumentError(
             f"{folder}/yarn-site.xml names no ResourceManager: set yarn.resourcemanager.address or "
             "yarn.resourcemanager.hostname in it, or copy the file from the cluster."
         )
-    asking = f"{folder} says that it is there: start it, or take the settings of another cluster by hadoop_conf=."
-    here = knock("ResourceManager of YARN", managers, asking)
-    if name_nodes(told):
-        knock("NameNode of HDFS", name_nodes(told), asking)
-    return here
+    ways = []
+    for what, addresses in {"ResourceManager of YARN": managers, "NameNode of HDFS": name_nodes(settings)}.items():
+        here, refusals = knock(addresses)  # Hadoop's own client would try for a quarter of an hour.
+        if refusals and not here:
+            raise OrcaError(
+                f"no {what} answers at {' or '.join(refusals)}. {folder} says that it is there: start it, or take the "
+                "settings of another cluster by hadoop_conf=."
+            )
+        ways.append(here)
+    return ways[0]
 
 
 def asked(request: Request) -> dict[str, str]:
@@ -186,8 +168,10 @@ def asked(request: Request) -> dict[str, str]:
         raise ArgumentError(f"cores must be a positive int on YARN; got {request.cores!r}.")
     options = request.options
     beside = size_of(request.memory, "memory") // 10 + request.for_ray
-    told = {
+    settings = {
         "spark.master": "yarn",
+        "spark.yarn.tags": f"orca-{uuid.uuid4().hex[:12]}",
+        "spark.driver.memory": options.driver_memory or "2g",
         "spark.executor.instances": str(request.num_nodes),
         "spark.executor.cores": str(request.cores),
         "spark.executor.memory": request.memory,
@@ -201,21 +185,15 @@ def asked(request: Request) -> dict[str, str]:
         "spark.authenticate": "true",
     }
     if options.driver_cores:
-        told["spark.driver.cores"] = str(options.driver_cores)
+        settings["spark.driver.cores"] = str(options.driver_cores)
     if options.queue:
-        told["spark.yarn.queue"] = options.queue
-    for name, value in environment_of_workers(options).items():
-        told[f"spark.executorEnv.{name}"] = value
-        told[f"spark.yarn.appMasterEnv.{name}"] = value
-    return told
+        settings["spark.yarn.queue"] = options.queue
+    for name, value in {**hdfs.environment(), **(options.env or {})}.items():
+        settings[f"spark.executorEnv.{name}"] = settings[f"spark.yarn.appMasterEnv.{name}"] = str(value)
+    return settings
 
 
-def environment_of_workers(options: Options) -> dict[str, str]:
-    """Return the environment variables that containers get."""
-    return {**hdfs.environment(), **{str(name): str(value) for name, value in (options.env or {}).items()}}
-
-
-def check_queue(hadoop: Hadoop, options: Options) -> None:
+def _check_queue(hadoop: Hadoop, options: Options) -> None:
     """Raise where there is no such queue: YARN would say so only in its own log."""
     queue = options.queue or str(options.conf.get("spark.yarn.queue", ""))
     if queue:
@@ -227,24 +205,29 @@ def check_queue(hadoop: Hadoop, options: Options) -> None:
 # What goes along.
 
 
-def shipped(hadoop: Hadoop, options: Options) -> tuple[dict[str, str], str]:
-    """Bring environment and jars to the cluster; return the settings that name them and the workers' interpreter."""
+def shipped(gateway: Any, options: Options, life: ExitStack) -> tuple[Hadoop, dict[str, str], str]:
+    """Bring environment and jars to the cluster.
+
+    Returns:
+        The way to the cluster, the settings that name what is there, and the workers' interpreter.
+    """
+    hadoop = Hadoop(gateway)
+    life.callback(hadoop.close)
+    _check_queue(hadoop, options)
     base = str(options.conf.get("spark.yarn.stagingDir", "")) or None
     archives = listed(options.additional_archive)
+    python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    sent = ""
     if options.penv_archive:
-        archives.insert(0, f"{_archive(hadoop, options.penv_archive, base)}#{UNPACKED}")
-        python = f"{UNPACKED}/bin/python"
-    elif options.python_location or not options.ship_environment:
-        python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    else:
+        sent = _archive(hadoop, options.penv_archive, base)
+    elif options.ship_environment and not options.python_location:
         _refuse_other_conda(options.conda_name)
-        packed = environment.pack()
-        name = f"environment-{environment.digest_of(packed.path)[:20]}{archive.SUFFIX}"
-        place = hadoop.share(packed.path, name, base)
-        archives.insert(0, f"{place}#{UNPACKED}")
-        python = f"{UNPACKED}/{packed.python}"
-    told = {ARCHIVES: ",".join(archives)} if archives else {}
-    return {**told, **_jars(hadoop, options, base)}, python
+        sent = _archive(hadoop, str(environment.pack()), base)
+    if sent:
+        python = f"{UNPACKED}/{environment.PYTHON}"
+        archives.insert(0, f"{sent}#{UNPACKED}")
+    settings = {ARCHIVES: ",".join(archives)} if archives else {}
+    return hadoop, {**settings, **_jars(hadoop, options, base)}, python
 
 
 def _refuse_other_conda(name: str | None) -> None:
@@ -271,7 +254,6 @@ def _archive(hadoop: Hadoop, given: str, base: str | None) -> str:
 
 
 def _jars(hadoop: Hadoop, options: Options, base: str | None) -> dict[str, str]:
-    """Return the setting that tells the nodes where Spark's jars are."""
     if options.spark_yarn_archive:
         return {"spark.yarn.archive": options.spark_yarn_archive}
     folder = Path(spark_home(), "jars")
@@ -280,70 +262,56 @@ def _jars(hadoop: Hadoop, options: Options, base: str | None) -> dict[str, str]:
     jars = sorted(folder.glob("*.jar"))
     digest = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in jars).encode()).hexdigest()[:20]
     file = environment.cache_folder() / f"spark-{digest}.zip"
-    if not environment.is_intact(file):
+
+    def written(out: IO[bytes]) -> None:
         log.info("collecting the %d jars of Spark in %s", len(jars), file)
-        draft = file.with_name(f"{file.name}.draft-{uuid.uuid4().hex[:8]}")
-        try:
-            with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
-                for jar in jars:
-                    archive.write(jar, jar.name)
-            environment.seal(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as collection:
+            for jar in jars:
+                collection.write(jar, jar.name)
+
+    environment.keep(file, written)
     return {"spark.yarn.archive": hadoop.share(file, f"spark-{digest}.zip", base)}
-
-
-def send_modules(session: SparkSession) -> None:
-    """Send the modules that lie beside the program, where they were not sent with it."""
-    if INSIDE not in os.environ:
-        for path in environment.own_modules():
-            session.sparkContext.addPyFile(str(path))
 
 
 # Waiting.
 
 
-class Patience:
-    """A watch over an application that waits for its first container: it says what is waited for.
+@contextmanager
+def _watched(hadoop: Hadoop, tag: str, seconds: float | None) -> Iterator[list[str]]:
+    """Watch over an application until it has its first container; give the list that gets the reason where it ends.
 
     Args:
-        hadoop: The cluster.
+        hadoop: The cluster; it is closed at the end.
         tag: What the application is known by.
         seconds: How long YARN may take, after which the application is ended; None waits on.
     """
+    reasons: list[str] = []
+    done = threading.Event()
 
-    def __init__(self, hadoop: Hadoop, tag: str, seconds: float | None) -> None:
-        self.hadoop, self.tag, self.seconds = hadoop, tag, seconds
-        self.told = ""
-        self._done = threading.Event()
-
-    def __enter__(self) -> Patience:
-        self._thread = threading.Thread(target=self._watch, name="orca-yarn", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self.hadoop.close()
-
-    def _watch(self) -> None:
-        wait = Wait(self.hadoop, self.seconds)
-        while not self._done.wait(0.5):
+    def watch() -> None:
+        wait = Wait(hadoop, seconds)
+        while not reasons and not done.wait(0.5):
             try:
-                found = self.hadoop.tagged(self.tag)
-                if found is None:
-                    wait = Wait(self.hadoop, self.seconds)  # it is being handed in: the environment is on its way
-                elif found.state == "RUNNING" or found.ended or self.hadoop.has_container(found.id):
-                    if found.ended:
-                        self.told = ended(found.id, found.diagnostics)
+                app = hadoop.tagged(tag)
+                if app is None:
+                    wait = Wait(hadoop, seconds)  # it is being handed in: the environment is on its way
+                elif app.ended:
+                    reasons.append(ended(app.id, app.diagnostics))
+                elif app.state == "RUNNING" or hadoop.has_container(app.id):
                     return
-                else:
-                    self.told = wait.go_on(found)
-                    if self.told:
-                        return
+                elif why := wait.go_on(app):
+                    reasons.append(why)
             except Exception as error:  # the ResourceManager may be down for a moment
                 log.debug("asking YARN: %s", error)
+
+    thread = threading.Thread(target=watch, name="orca-yarn", daemon=True)
+    thread.start()
+    try:
+        yield reasons
+    finally:
+        done.set()
+        thread.join()
+        hadoop.close()
 
 
 class Wait:
@@ -355,24 +323,22 @@ class Wait:
     """
 
     def __init__(self, hadoop: Hadoop, seconds: float | None) -> None:
-        self.hadoop, self.seconds = hadoop, seconds
-        self._began, self._word = time.monotonic(), FIRST_WORD
+        self.hadoop, self.seconds, self._pace = hadoop, seconds, Pace()
 
-    def go_on(self, found: Application) -> str:
+    def go_on(self, app: Application) -> str:
         """Say now and then what is waited for; end the application where the time is over, and return why."""
-        waited = time.monotonic() - self._began
+        waited = self._pace.waited
         over = self.seconds is not None and waited > self.seconds
-        if not over and waited < self._word:
+        if not over and not self._pace.is_due():
             return ""
         words = (
-            f"YARN gave no container to {found.id} within {waited:.0f} s. It says: {found.diagnostics or 'nothing'}. "
+            f"YARN gave no container to {app.id} within {waited:.0f} s. It says: {app.diagnostics or 'nothing'}. "
             f"The nodes: {self.hadoop.free()}."
         )
         ask = "Ask for less with memory= and driver_memory=, or for another queue with queue="
         if over:
-            self.hadoop.kill(found.id)
+            self.hadoop.kill(app.id)
             return f"{words} The application was ended. {ask}, or wait longer with start_timeout=."
-        self._word *= 2
         say(f"{words} Waiting on; start_timeout= sets a limit. {ask}.")
         return ""
 
@@ -385,28 +351,29 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
     number = str(context.applicationId)
     wanted = int(session.conf.get("spark.executor.instances", None) or request.num_nodes)
     limit = request.options.start_timeout
-    began = last = time.monotonic()
-    word = FIRST_WORD
-    while (there := executors(session)) < wanted:
-        now = time.monotonic()
+    there, last, pace = 0, 0.0, Pace()  # `last`: when a container for an executor was there, in seconds from now
+
+    def is_over() -> bool:
+        nonlocal there, last
+        there, waited = executors(session), pace.waited
+        if there >= wanted:
+            return True
         app = hadoop.application(number)
         if app.ended:
             raise OrcaError(ended(number, app.diagnostics))
         coming = app.containers - 1  # one is the application master's
         if coming > there:
-            last = now
-        if there == 0 and limit is not None and now - last > limit:
-            break
-        # With some of them a run can begin.
-        if there and (now - began > LONGEST or now - last > max(PATIENCE, limit or 0.0)):
-            break
-        if now - began > word:
-            word *= 2
+            last = waited
+        if pace.is_due():
             say(
                 f"{number} has {there} of {wanted} executors and {max(0, coming)} containers for them after "
-                f"{now - began:.0f} s. The nodes: {hadoop.free()}. Waiting on."
+                f"{waited:.0f} s. The nodes: {hadoop.free()}. Waiting on."
             )
-        time.sleep(0.5)
+        if there:  # With some of them a run can begin.
+            return waited > LONGEST or waited - last > max(PATIENCE, limit or 0.0)
+        return limit is not None and waited - last > limit
+
+    wait_until(is_over, None)
     if there == 0:
         raise OrcaError(
             f"YARN gave {number} no executor with {request.cores} cores and {request.memory} of memory (and "
@@ -425,5 +392,5 @@ def ended(number: str, diagnostics: str) -> str:
 def reason(error: Exception) -> str:
     """Return the first line of an error of the JVM that says something."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    told = [line for line in lines if "Exception: " in line]
-    return (told or lines or [type(error).__name__])[0].strip()
+    named = [line for line in lines if "Exception: " in line]
+    return (named or lines or [type(error).__name__])[0].strip()

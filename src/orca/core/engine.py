@@ -21,6 +21,7 @@ from orca.core.progress import Progress
 from orca.core.pulse import Pulse, counted
 from orca.core.source import Open, Rows, Shards
 from orca.core.telemetry import Hub, Link, Ticket
+from orca.core.units import check_seconds
 from orca.core.voice import Echo, speaking
 from orca.core.waiting import Waiting
 from orca.core.world import Peer, World, form
@@ -51,9 +52,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("stall_timeout", "start_timeout"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise ArgumentError(f"{name} must be a number of seconds, 0 for no limit; got {value!r}.")
+            check_seconds(getattr(self, name), name, no_limit=0)
 
 
 class Engine(Protocol):

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from orca.cluster.news import wait_until
 from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
 from orca.core.source import Items, Shards
 from orca.core.telemetry import SILENT_END, Hub, reason_of
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class RayEngine:
-    """Run ranks as actors of the Ray that this process is connected to.
+    """Ranks as actors of the Ray that this process is connected to.
 
     Args:
         workers: How many, spread evenly over the nodes.
@@ -98,13 +98,16 @@ class RayEngine:
         Pieces that can only be read on the driver's machine are put into Ray where a rank may be elsewhere.
         """
         if shards.home == self.name:
-            pieces = shards.native()
-            return [Parcel(native=tuple(pieces[rank :: self.workers])) for rank in range(self.workers)]
-        pieces = shards.portable()
-        if not here and any(getattr(piece, "here", False) for piece in pieces):
-            pieces = [_carried(piece) if getattr(piece, "here", False) else piece for piece in pieces]
-            return [Parcel(native=tuple(pieces[rank :: self.workers])) for rank in range(self.workers)]
-        return [Parcel(pickled=dumps(pieces[rank :: self.workers], "the data")) for rank in range(self.workers)]
+            pieces, native = shards.native(), True
+        else:
+            pieces = shards.portable()
+            native = not here and any(getattr(piece, "here", False) for piece in pieces)
+            if native:
+                pieces = [_carried(piece) if getattr(piece, "here", False) else piece for piece in pieces]
+        dealt = [pieces[rank :: self.workers] for rank in range(self.workers)]
+        if native:
+            return [Parcel(native=tuple(each)) for each in dealt]
+        return [Parcel(pickled=dumps(each, "the data")) for each in dealt]
 
     def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> Place:
         return Place(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
@@ -115,7 +118,7 @@ class RayEngine:
 
 @dataclass(frozen=True)
 class Parcel:
-    """Carry the pieces of a rank's data: those that refer to Ray's objects must be pickled by Ray."""
+    """The pieces of a rank's data: those that refer to Ray's objects must be pickled by Ray."""
 
     pickled: bytes = b""
     native: tuple[Callable[[], Items], ...] = ()
@@ -127,7 +130,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Carried:
-    """Give items that are in Ray, some to an object."""
+    """Items that are in Ray, several to an object."""
 
     refs: tuple[Any, ...]
 
@@ -153,7 +156,7 @@ def _carried(piece: Callable[[], Items]) -> Carried:
 
 @dataclass(frozen=True)
 class Place:
-    """Tell a rank who it is, where the others reach it, and how many CPUs are its own."""
+    """A rank's number, the address at which others reach it, and how many CPUs are its own."""
 
     rank: int
     host: str
@@ -162,7 +165,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Card:
-    """Tell the driver which process a rank is and which GPUs it was given."""
+    """The process of a rank and the GPUs it was given."""
 
     pid: int
     gpus: tuple[str, ...]
@@ -170,7 +173,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Bring back what a rank or task returned, pickled, or how it failed.
+    """What a rank or task returned, pickled, or how it failed.
 
     A failure is returned, not raised: Ray would print those of the ranks that nobody asks any more.
     """
@@ -193,7 +196,7 @@ class Outcome:
 
 
 class OrcaRank:
-    """Be one rank: an actor."""
+    """One rank: an actor."""
 
     def __init__(self) -> None:
         self.parcel = Parcel()
@@ -224,7 +227,6 @@ class OrcaRank:
 
 @ray.remote
 def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
-    """Run a task on one piece."""
     sys.path.extend(entry for entry in path if entry and entry not in sys.path and os.path.isdir(entry))
     return Outcome.of(lambda: dumps(cloudpickle.loads(work)(cloudpickle.loads(piece)), "the result"))
 
@@ -232,9 +234,7 @@ def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
 @ray.remote(num_cpus=0)
 def _await_end(cards: list[Card]) -> None:
     """Wait until the killed ranks of this node are gone."""
-    deadline = time.monotonic() + _GONE_WITHIN
-    while any(map(_alive, cards)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(_alive, cards)), _GONE_WITHIN, every=0.05)
 
 
 def _alive(card: Card) -> bool:
@@ -273,14 +273,17 @@ def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
         raise _too_few(workers)
 
 
+def _cpus() -> tuple[float, float]:
+    return ray.cluster_resources().get("CPU", 0), ray.available_resources().get("CPU", 0)
+
+
 def _room() -> str:
-    """Return in words how many CPUs are free."""
-    have, free = (resources.get("CPU", 0) for resources in (ray.cluster_resources(), ray.available_resources()))
+    have, free = _cpus()
     return f"Ray shows {free:g} of {have:g} CPUs free"
 
 
 def _too_few(workers: int) -> TooFewSlots:
-    have, free = (resources.get("CPU", 0) for resources in (ray.cluster_resources(), ray.available_resources()))
+    have, free = _cpus()
     return TooFewSlots(
         f"{workers} worker(s) must run at the same time and need a CPU each; Ray has {have:g} CPU(s) on "
         f"{len(_nodes())} node(s), {free:g} of them free now. Lower workers_per_node, start Ray with more "
@@ -293,7 +296,7 @@ def _too_few(workers: int) -> TooFewSlots:
 
 @dataclass(frozen=True)
 class Seat:
-    """Be the place of one rank in a placement group."""
+    """The place of one rank in a placement group."""
 
     group: PlacementGroup
     bundle: int
@@ -329,18 +332,12 @@ def _reserved(workers: int) -> Iterator[list[Seat]]:
         yield _seats(group, shares, nodes)
     finally:
         remove_placement_group(group)
-        _await_free(sum(cpus for cpus, _ in shares))
-
-
-def _await_free(cpus: int) -> None:
-    """Wait a moment until Ray has the CPUs back: who comes next, Ray Data for one, would complain that none is free."""
-    deadline = time.monotonic() + _FREE_WITHIN
-    while ray.available_resources().get("CPU", 0) < cpus and time.monotonic() < deadline:
-        time.sleep(0.02)
+        # Who comes next, Ray Data for one, would complain that no CPU is free.
+        cpus = sum(cpus for cpus, _ in shares)
+        wait_until(lambda: ray.available_resources().get("CPU", 0) >= cpus, _FREE_WITHIN, every=0.02)
 
 
 def _shares(nodes: list[dict[str, Any]], workers: int) -> list[tuple[int, int]]:
-    """Return (CPUs, GPUs) of every worker."""
     per_node = -(-workers // len(nodes))
     shares = [
         (max(1, int(node["Resources"].get("CPU", 0)) // per_node), int(node["Resources"].get("GPU", 0)) // per_node)
@@ -375,7 +372,7 @@ def _seats(group: PlacementGroup, shares: list[tuple[int, int]], nodes: list[dic
 
 @dataclass(frozen=True)
 class Rank:
-    """Hold a rank's number, seat and actor."""
+    """A rank's number, seat and actor."""
 
     number: int
     seat: Seat
@@ -443,16 +440,16 @@ def _result(ref: Any, rank: Rank, hub: Hub | None) -> Any:
             hub.lost(rank.number, rank.seat.host, reason)
         raise (hub.error(5.0) if hub else None) or WorkerLost(rank.number, rank.seat.host, reason) from None
     if outcome.reason:
-        told = WorkerFailed(rank.number, outcome.host, outcome.reason, outcome.traceback)
-        raise (hub.error(5.0) if hub else None) or told
+        failure = WorkerFailed(rank.number, outcome.host, outcome.reason, outcome.traceback)
+        raise (hub.error(5.0) if hub else None) or failure
     return outcome.result
 
 
-def _words(told: str) -> str:
+def _words(text: str) -> str:
     """Return in one line what Ray tells about the end of a process."""
-    if "No module named 'orca'" in told:
+    if "No module named 'orca'" in text:
         return "it cannot import orca. Install orca-dl, in the same version, on every node of the Ray cluster."
-    if "Worker exit type: SYSTEM_ERROR" in told:
+    if "Worker exit type: SYSTEM_ERROR" in text:
         return SILENT_END
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    return lines[-1 if "creation task" in told else 0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1 if "creation task" in text else 0]

@@ -5,11 +5,11 @@ Only the DataFrame API is used, so that it works through Spark Connect too, wher
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from orca.cluster.news import wait_until
 from orca.cluster.ray import held
 from orca.cluster.spark import (
     DYNAMIC,
@@ -90,9 +91,8 @@ class SparkEngine:
         """Wait until Spark knows of an executor that fell silent: it would give it work again."""
         if self._impatience is None or not self._impatience.was_needed or is_connect(self.session):
             return
-        deadline = time.monotonic() + _NOTICED_WITHIN
-        while executors(self.session) >= self._impatience.executors and time.monotonic() < deadline:
-            time.sleep(0.5)
+        before = self._impatience.executors
+        wait_until(lambda: executors(self.session) < before, _NOTICED_WITHIN)
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
@@ -117,15 +117,16 @@ class SparkEngine:
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        deadline = time.monotonic() + _SLOT_PATIENCE
-        # What a Ray on Spark holds is Spark's own to count, and not to give.
-        while (width := slots(self.session)) is not None and (free := width - held(self.session)) < self.workers:
-            if time.monotonic() > deadline or local:
-                raise TooFewSlots(
-                    f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at once. "
-                    "Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
-                )
-            time.sleep(0.2)
+        if not wait_until(lambda: self._free() >= self.workers, 0.0 if local else _SLOT_PATIENCE, every=0.2):
+            raise TooFewSlots(
+                f"{self.workers} workers must run at the same time, but Spark can run {self._free():.0f} task(s) at "
+                "once. Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
+            )
+
+    def _free(self) -> float:
+        """Return how many tasks can run at once; what a Ray on Spark holds is Spark's to count, and not to give."""
+        width = slots(self.session)
+        return math.inf if width is None else width - held(self.session)
 
     def _deal(self, pieces: list[Any], ranks: int) -> DataFrame:
         """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""

@@ -28,13 +28,13 @@ from pyspark.sql import DataFrame, SparkSession
 from orca.core import hdfs
 from orca.core.files import filesystem, is_local
 from orca.core.source import Items
-from orca.errors import ArgumentError, DataError
+from orca.core.units import size_of
+from orca.errors import DataError
 
 STAGING = "spark.orca.staging"
 DRIVER = "driver"
 LIMIT = "spark.orca.staging.limit"
 DEFAULT_LIMIT = "2g"
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # Spark brings partition by partition to the driver, whole: they are cut smaller than a rank's share.
 _CUTS = 8
 _LOOPBACK = re.compile(r"127\.[\d.]+|localhost|::1|\[::1\]")
@@ -231,11 +231,7 @@ def _is_here(session: SparkSession) -> bool:
 
 def _limit(session: SparkSession) -> int:
     """Return how many bytes may travel through the driver."""
-    given = str(session.conf.get(LIMIT, None) or DEFAULT_LIMIT)
-    told = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", given.lower())
-    if told is None:
-        raise ArgumentError(f"{LIMIT} must be bytes, or a number with a unit as '2g' or '512m'; got {given!r}.")
-    return int(told.group(1)) * _UNITS[told.group(2)]
+    return size_of(session.conf.get(LIMIT, None) or DEFAULT_LIMIT, LIMIT, least=0)
 
 
 def _remove_all(fs: Any, place: str) -> None:
