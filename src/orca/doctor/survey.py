@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from orca.cluster.proof import Description, compare
+from orca.cluster.proof import Description, describe, differences
 from orca.core.files import filesystem
 from orca.core.pulse import Pulse
 from orca.core.source import Items
@@ -75,7 +75,7 @@ class Survey:
             "host": peer.host,
             "node": socket.gethostname(),
             "linked": timeout == 0,  # the hub watches over a rank that reached it, whose collectives have no limit
-            "different": tuple(compare(self.driver)[0]),
+            "different": tuple(differences(self.driver, describe(loaded=False))),
             "temporary": temporary,
             "free": shutil.disk_usage(temporary).free,
             "memory": free_memory(),
