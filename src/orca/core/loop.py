@@ -65,7 +65,8 @@ def run_epochs(
     learner.begin(plan, usual)
     keep = partial(_keep, learner, keeper, pulse, since, history)
     done = since.losses  # of the epoch that was interrupted
-    settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1  # the steps behind a state that callbacks have had their say in
+    # The steps behind a state that callbacks have had their say in.
+    settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
     ended, due = _ending(since, plan, usual if learner.pauses else 0, metrics), False
     endless = _endless(train, since, plan)
     for epoch in count(since.first_epoch + len(since.lines) + 1):
