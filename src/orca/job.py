@@ -141,8 +141,7 @@ class PredictJob:
 
     def spares(self, x: Any) -> bool:
         """Say whether the model can do without the last of these inputs, as far as it can tell."""
-        spares = getattr(self._predictor(), "spares", None)
-        return spares is not None and bool(spares(x))
+        return self._predictor().spares(x)
 
     def _predictor(self) -> Predictor:
         """Return the restored model, which is then the one that answered last."""

@@ -258,6 +258,10 @@ class Predictor(ABC):
         """Say whether these may be the model's inputs, as far as it can tell: a dataset's items may end in a label."""
         return True
 
+    def spares(self, x: Any) -> bool:
+        """Say whether the model can do without the last of its inputs, which is then more likely a label."""
+        return False
+
 
 class Learner(Predictor):
     """A model that learns.
