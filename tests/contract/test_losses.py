@@ -78,6 +78,11 @@ def squares(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (output - target).square().sum()
 
 
+def distance(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return a mean over rows, for which -100 is a number like others."""
+    return (output[:, 0] - target / 100).square().mean()
+
+
 class Focal(nn.CrossEntropyLoss):
     """A loss of the user's own, with weights of its own."""
 
@@ -91,7 +96,7 @@ class Case:
 
     model: Callable[[Any], nn.Module]
     loss: Any
-    ignored: str = ""  # "some" of the labels, or "here": all that rank 1 has
+    ignored: str = ""  # "some" of the labels, "here": all that rank 1 has, or "last": none of the first pieces
     kind: Any = np.int64
     weighed: Any = None
     options: tuple[tuple[str, Any], ...] = ()
@@ -103,7 +108,9 @@ class Case:
             y = draw.integers(0, 3, (ROWS, 2))
         if self.model is plain_numbers:
             y = draw.random((ROWS, 3))
-        if self.ignored:
+        if self.ignored == "last":
+            y[[SHARDS["uneven"] - 1, -1, -2]] = -100
+        elif self.ignored:
             y[draw.random(y.shape) < 0.4] = -100
         if self.ignored == "here":
             y[SHARDS["uneven"] :] = -100
@@ -145,6 +152,7 @@ CASES: dict[str, Case] = {
     "function-mean": Case(tokens, lambda output, target: F.cross_entropy(output, target), "some"),
     "function-mean-late": Case(classes, lambda output, target: F.cross_entropy(output, target), "here"),
     "function-pieces": Case(tokens, lambda output, target: F.cross_entropy(output, target), "some", options=PIECES),
+    "function-rows-pieces": Case(classes, distance, "last", options=PIECES),
     "function-each": Case(classes, lambda output, target: F.cross_entropy(output, target, reduction="none"), "some"),
     "function-sum": Case(plain_numbers, squares, kind=np.float64),
     "function-sum-pieces": Case(plain_numbers, squares, kind=np.float64, options=PIECES),

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from orca.core import loop
+from orca.core.checkpoints import Keeper
 from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan, Losses, Position, State
@@ -19,6 +23,7 @@ from orca.core.metrics import MAE, MSE, ROC, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
 from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, trigger_of
 from orca.core.world import World
+from orca.errors import WorkerFailed
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
 SETTINGS = Settings(stall_timeout=20)
@@ -416,6 +421,47 @@ def test_last_state_is_the_one_after_the_callbacks_had_their_say(plan: FitPlan) 
     assert len({state.steps for state in kept}) == len(kept)  # each is written once
     again, more, payload = resumed(job.plan, kept[-1])
     assert (again.steps, more) == (6, []) and payload["models"][0]["weight"].tolist() == [7.0, 7.0]
+
+
+class Failing(Noting):
+    """A learner one rank of which fails when the fit ends."""
+
+    def finish(self) -> None:
+        if self.world.rank == 1:
+            raise RuntimeError("the report could not be sent")
+
+
+@dataclass(frozen=True)
+class WrittenJob(KeptJob):
+    """Write checkpoints to a folder, slowly."""
+
+    folder: str = ""
+
+    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+        def write(state: State, path: str) -> None:
+            time.sleep(0.2)
+            Path(path).write_text(json.dumps(state.position))
+
+        feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
+        self.learner.join(world, None, 0, training=True)
+        keeper = Keeper(self.folder, write) if world.rank == 0 else None
+        return run_epochs(self.learner, feed, None, (), self.plan, world, pulse, Position(0, 0, 0, 0), keeper)
+
+
+@pytest.mark.parametrize(("stop_after", "steps", "ended"), [(9, 6, ""), (1, 3, "stopping")])
+def test_checkpoint_of_the_last_epoch_is_written_before_callbacks_can_fail_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int, steps: int, ended: str
+) -> None:
+    monkeypatch.setattr(loop, "_MEETING", 0.05)  # ranks meet several times while it is written
+    plan = FitPlan(epochs=2, batch_size=2, checkpoint_trigger=EveryEpoch(), callbacks=(object(),))
+    job = WrittenJob(plan, learner=Failing(stop_after), folder=str(tmp_path))
+    with pytest.raises(WorkerFailed, match="the report could not be sent"):
+        ThreadEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
+    position = json.loads((tmp_path / f"orca.{steps}").read_text())
+    assert (len(position["lines"]), position["ended"]) == (steps // 3, ended)
+    state = State(payload=LinearLearner(1).initial_state(0).payload, position=position)
+    again, kept, _ = resumed(plan, state)
+    assert again.steps == steps and not kept
 
 
 def test_traces_have_the_loss_of_every_step_over_all_ranks() -> None:

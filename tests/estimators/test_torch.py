@@ -333,6 +333,12 @@ def test_a_model_is_packed_again_only_where_it_changed() -> None:
     for weights in made.get_state_dict()["models"][0].values():
         weights.mul_(2)
     np.testing.assert_allclose(made.predict(X), first * 4, rtol=1e-6)
+    for weights in made.get_state_dict()["models"][0].values():
+        weights.data.mul_(2)  # which torch does not count as a change
+    np.testing.assert_allclose(made.predict(X), first * 8, rtol=1e-6)
+    for weights in made.get_state_dict()["models"][0].values():
+        weights.numpy()[...] = weights.numpy() / 2
+    np.testing.assert_allclose(made.predict(X), first * 4, rtol=1e-6)
     made.load_state_dict({name: torch.zeros_like(value) for name, value in model.state_dict().items()})
     assert not made.predict(X).any()
     made.fit((X, Y), batch_size=4)

@@ -625,6 +625,17 @@ class Optional(nn.Linear):
         return super().forward(one) + (0 if shift is None else shift)
 
 
+def test_a_label_is_no_optional_input_of_a_model_that_has_seen_no_data(caplog: pytest.LogCaptureFixture) -> None:
+    rows, shift = torch.arange(9.0)[:, None], torch.ones(9, 1)
+    estimator = Alone.from_torch(model=Optional(1, 1), backend="local")
+    wanted = estimator.predict(rows.numpy())
+    for _ in range(2):
+        np.testing.assert_array_equal(estimator.predict(TensorDataset(rows, shift + 7), batch_size=4), wanted)
+    assert caplog.text.count("the last of the 2 things in an item is taken for a label") == 1
+    answers = estimator.predict(TensorDataset(rows, shift, shift + 7), batch_size=4)
+    np.testing.assert_allclose(answers, wanted + 1)  # an input that is not the last is one
+
+
 def test_a_trained_model_knows_its_inputs() -> None:
     rows, label = torch.arange(9.0)[:, None], torch.zeros(9, 1)
     estimator = Alone.from_torch(

@@ -151,8 +151,8 @@ class Keeper:
         self._thread = Thread(target=self._run, args=arguments, name="orca-keeper", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until nothing is being written.
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until nothing is being written, or for so many seconds; say whether nothing is.
 
         Raises:
             OrcaError: The last state could not be written; said once.
@@ -160,7 +160,9 @@ class Keeper:
         if self._thread is not None:
             if self._thread.is_alive():
                 with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):
-                    self._thread.join()
+                    self._thread.join(seconds)
+            if self._thread.is_alive():
+                return False
             self._thread = None
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -170,6 +172,7 @@ class Keeper:
                 f"written before are still there. See that {self.folder} can be written to and has room, or choose "
                 "another folder, and go on from the newest one."
             ) from error
+        return True
 
     def close(self, wait: bool = True) -> None:
         """End: wait for the last write, or leave it to itself, where it ends with this process at the latest.

@@ -135,7 +135,8 @@ class Position:
         layout: What the order of the rows depends on besides: rows of each rank, and rows of a step.
         losses: What all ranks saw of that epoch.
         lines: The history of the epochs before it.
-        ended: COMPLETE where the fit was over, STOPPED where a callback stopped it, and "" while it was going on.
+        ended: COMPLETE where the fit was over, STOPPED where a callback stopped it, STOPPING before the callbacks' last
+            hooks were called, and "" while it was going on.
     """
 
     first_epoch: int
@@ -161,7 +162,7 @@ class Position:
         return cls(**{**told, **parts})
 
 
-COMPLETE, STOPPED = "complete", "stopped"  # how a fit ended
+COMPLETE, STOPPED, STOPPING = "complete", "stopped", "stopping"  # how a fit ended
 _SUMS = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass", "steps")
 
 
@@ -256,6 +257,10 @@ class Predictor(ABC):
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs, as far as it can tell: a dataset's items may end in a label."""
         return True
+
+    def spares(self, x: Any) -> bool:
+        """Say whether the model can do without the last of its inputs, which is then more likely a label."""
+        return False
 
 
 class Learner(Predictor):

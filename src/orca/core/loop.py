@@ -19,13 +19,15 @@ import numpy as np
 
 from orca.core.checkpoints import Keeper
 from orca.core.feed import Feed, StreamFeed
-from orca.core.learner import COMPLETE, STOPPED, FitPlan, Learner, Losses, Position
+from orca.core.learner import COMPLETE, STOPPED, STOPPING, FitPlan, Learner, Losses, Position
 from orca.core.metrics import Metric
 from orca.core.pulse import CHECKPOINT, Pulse
 from orca.core.source import Batch
 from orca.core.trace import Trace
 from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
+
+_MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
 
 
 @dataclass
@@ -63,7 +65,8 @@ def run_epochs(
     learner.begin(plan, usual)
     keep = partial(_keep, learner, keeper, pulse, since, history)
     done = since.losses  # of the epoch that was interrupted
-    settled = history.steps if since.ended else -1  # the steps behind a state that callbacks have had their say in
+    # The steps behind a state that callbacks have had their say in.
+    settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
     ended, due = _ending(since, plan, usual if learner.pauses else 0, metrics), False
     endless = _endless(train, since, plan)
     for epoch in count(since.first_epoch + len(since.lines) + 1):
@@ -108,6 +111,9 @@ def run_epochs(
             ended = STOPPED
         elif due:
             keep(Losses())
+    if due and plan.callbacks:  # one of them may fail at the end: what was trained is kept by then
+        keep(Losses(), STOPPING if ended == STOPPED else "")
+        _wait_for(keeper, world)
     learner.finish()
     if due or (plan.stores and settled != history.steps):  # the last state is the one that callbacks leave behind
         keep(Losses(), ended or COMPLETE)
@@ -210,7 +216,7 @@ class Part:
 
 def _ending(since: Position, plan: FitPlan, last: int | None, metrics: Sequence[Metric]) -> str:
     """Return how a resumed fit had ended: a callback stopped it, or its end_trigger fires at its last epoch's end."""
-    if since.ended == STOPPED:
+    if since.ended in (STOPPED, STOPPING):
         return STOPPED
     if not since.lines or since.step:
         return ""
@@ -258,6 +264,15 @@ def _keep(
         state.position = place.as_json()
         keeper.keep(state)
     pulse.at(phase)
+
+
+def _wait_for(keeper: Keeper | None, world: World) -> None:
+    """Wait on every rank until rank 0 has written its checkpoint: a rank that fails ends the others.
+
+    Ranks meet again and again, as a collective fails when others do not join it for long.
+    """
+    while not all(world.all_gather(keeper is None or keeper.wait(_MEETING))):
+        pass
 
 
 def _bare(losses: Losses) -> Losses:

@@ -186,11 +186,13 @@ def named_pair(data: dict[str, Any], columns: Columns, weighted: bool) -> tuple[
 def inputs_of(parts: tuple[Any, ...], task: Callable[[Any], Any]) -> Any:
     """Return the model's inputs of a batch without named parts, for an answer.
 
-    They are all of it, unless the model takes fewer things: then the last is the label, or label and weights.
+    They are all of it, unless the model takes fewer things, or can do without the last: then that is the label. Label
+    and weights may follow the inputs, too.
     """
-    takes = getattr(task, "takes", None)
+    takes, spares = getattr(task, "takes", None), getattr(task, "spares", None)
     forms = [single(parts[: len(parts) - others]) for others in range(min(3, len(parts)))]
-    return next((form for form in forms if takes is None or takes(form)), forms[0])
+    form = next((form for form in forms if takes is None or takes(form)), forms[0])
+    return forms[1] if form is forms[0] and len(forms) > 1 and spares is not None and spares(form) else form
 
 
 def _weights(data: dict[str, Any], name: str) -> Any:

@@ -110,6 +110,52 @@ def test_a_number_that_torch_would_ignore_counts_where_the_loss_counts_it(rows: 
     assert mean.readings == [ROWS]
 
 
+def test_ignored_labels_that_both_halves_have_tell_targets_from_rows() -> None:
+    labels = np.array([1, -100, -100, 2])
+    mean = first_reading(lambda output, target: (output[:, 0] - target).square().mean(), labels)
+    assert mean.readings == [ROWS]
+    assert first_reading(lambda output, target: F.cross_entropy(output, target), labels).readings == [TARGETS]
+
+
+def test_ignored_labels_of_a_later_piece_tell_targets_from_rows() -> None:
+    criterion = Criterion(lambda output, target: (output[:, 0] - target).square().mean(), apart=True)
+    labels = np.array([1, 2, -100, 2])
+    batch = criterion.counted(Batch(None, labels, 4, 4))
+    piece = criterion.counted(Batch(None, labels[:2], 2, 4))
+    with alone(Pulse()):
+        whole = criterion.whole(batch, piece, criterion.pair(OUTPUT[:2], torch.from_numpy(labels[:2])))
+    assert (criterion.readings, whole) == ([ROWS], 4)
+
+
+@pytest.mark.parametrize("weights", [None, np.array([1.0, 2.0, 0.5])])
+def test_masses_that_follow_from_the_targets_travel_beside_the_forward_pass(weights: Any) -> None:
+    numbers, chances = np.array([0, 1, 2]), np.array([[0.2, 0.8, 0.0], [1, 0, 0], [0, 0, 1]], np.float32)
+    given = np.ones(3) if weights is None else weights
+    for labels, expected in ((numbers, (given * WEIGHTS.numpy()).sum()), (chances, given.sum())):
+        criterion = Criterion(nn.CrossEntropyLoss(weight=WEIGHTS))
+        batch = criterion.counted(Batch(None, labels, 3, 3, weights=weights))
+        with alone(Pulse()):
+            criterion.send(batch)
+            assert criterion.sent is not None
+            whole = criterion.whole(batch, batch, criterion.pair(OUTPUT[:3], torch.from_numpy(labels)))
+        assert whole == pytest.approx(expected) and criterion.sent is None
+
+
+def test_class_probabilities_count_the_same_whatever_their_classes_weigh() -> None:
+    criterion = Criterion(nn.CrossEntropyLoss(weight=WEIGHTS))
+    chances = np.array([[0.2, 0.8, 0.0], [1, 0, 0]], np.float32)
+    assert criterion.is_even(criterion.counted(Batch(None, chances, 2, 2)))
+    assert not criterion.is_even(criterion.counted(Batch(None, np.array([0, 1]), 2, 2)))
+    numbers = np.array([[0.0, 1.0, 2.0], [1.0, 1.0, 0.0]], np.float32)  # three class numbers a row
+    assert not criterion.is_even(criterion.counted(Batch(None, numbers, 2, 2)))
+
+
+def test_sample_weights_do_not_go_with_a_function_that_counts_rows() -> None:
+    criterion = Criterion(nn.MSELoss(), reduction=lambda target: target)
+    with pytest.raises(ArgumentError, match="sample weights and a loss_reduction function do not go together"):
+        criterion.counted(Batch(None, LABELS, 9, 9, weights=np.ones(9)))
+
+
 def test_labels_of_half_precision_are_counted() -> None:
     batch = Batch(None, torch.tensor([1.0, 2.0], dtype=torch.bfloat16), 2, 2)
     assert Criterion(lambda output, target: output.mean()).counted(batch).masses is None

@@ -164,6 +164,33 @@ class ThawsAlone(Callback):
         runner.given_models[0][0].requires_grad_(runner.rank == 0)
 
 
+class ThawsAtTheEnd(Callback):
+    """Freezes a layer after the last epoch: on one rank, or another one on each rank."""
+
+    def __init__(self, both: bool) -> None:
+        self.both = both
+
+    def after_train_epoch(self, runner: Any) -> None:
+        if runner.epochs == 2 and (self.both or runner.rank):
+            runner.given_models[0][2 * runner.rank].requires_grad_(False)
+
+
+class FreezesAlone(Steps):
+    """An operator that freezes a layer on one rank."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        numbers = super().train_batch(batch, batch_info)
+        getattr(self.model, "module", self.model)[0].requires_grad_(self.world_rank == 0)
+        return numbers
+
+
+class FreezesAtSetup(Steps):
+    """An operator that freezes a layer from the beginning."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        getattr(self.model, "module", self.model)[0].requires_grad_(False)
+
+
 class Toggles(Steps):
     """An operator that leaves a layer frozen at the end of a step, and thaws it at the beginning of the next."""
 
@@ -287,6 +314,9 @@ FITS = {
     "thawed": Fit(callbacks=(Thaws(),), before=thaw),
     "thawed, sharded": Fit(callbacks=(Thaws(),), before=thaw, sync="sharded"),
     "thawed, by hand": Fit(callbacks=(Thaws(),), before=thaw, options=Options(operator=Steps)),
+    "frozen when an operator is made": Fit(
+        before=lambda net, *_: net[0].requires_grad_(False), options=Options(operator=FreezesAtSetup)
+    ),
     "a weight that forward clamps": Fit(Clamps),
     "another group": Fit(optimizer=head_alone, callbacks=(AddsGroup(),), before=add_group),
     "another group, sharded": Fit(optimizer=head_alone, callbacks=(AddsGroup(),), before=add_group, sync="sharded"),
@@ -356,9 +386,25 @@ REFUSED = {
     ),
     "frozen on one rank": (
         Fit(callbacks=(ThawsAlone(False),)),
-        r"a callback changed what is trained .requires_grad, or the optimizer's groups. on 1 of 2 workers. Do it on",
+        r"operator changed what is trained .requires_grad, or the optimizer's groups. on 1 of 2 workers. Do it on",
     ),
     "frozen on one rank after a step": (Fit(callbacks=(ThawsAlone(True),)), "on 1 of 2 workers. Do it on every worker"),
+    "frozen on one rank at the end": (
+        Fit(callbacks=(ThawsAtTheEnd(False),)),
+        "on 1 of 2 workers. Do it on every worker",
+    ),
+    "frozen on one rank at the end, in chunks": (
+        Fit(sync="sharded", callbacks=(ThawsAtTheEnd(False),)),
+        "on 1 of 2 workers. Do it on every worker",
+    ),
+    "other layers frozen on other ranks": (
+        Fit(callbacks=(ThawsAtTheEnd(True),)),
+        r"changed what is trained .requires_grad, or the optimizer's groups. differently on 2 workers",
+    ),
+    "an operator that freezes on one rank": (
+        Fit(options=Options(operator=FreezesAlone)),
+        "changed what is trained .* on 1 of 2 workers. Do it on every worker",
+    ),
     "thawed within a step": (
         Fit(options=Options(operator=Toggles)),
         "weights are trained that were frozen .requires_grad=False. when the step began",

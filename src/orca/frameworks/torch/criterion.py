@@ -21,7 +21,7 @@ from torch import nn
 from orca.core.source import Batch
 from orca.core.tree import cut_rows, flatten
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.torch.targets import Classes, align_all, classes_of, settings_of, takes_classes
+from orca.frameworks.torch.targets import IGNORED, Classes, align_all, classes_of, settings_of, takes_classes
 from orca.frameworks.torch.tensors import at_home, full
 
 TARGETS, ROWS, SUM = "targets", "rows", "sum"  # what a loss may be: a mean over one of two, or a sum
@@ -44,6 +44,8 @@ class Criterion:
         self.loss, self.apart = loss, apart
         self.classes = takes_classes(loss)
         self.steps = 0
+        self.sent: tuple[Any, torch.Tensor] | None = None  # the masses of a step, on their way to all ranks
+        self.counts_rows = callable(reduction)
         which, settings, own = settings_of(loss)
         self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
         summed = (reduction or settings.get("reduction")) == "sum"
@@ -88,7 +90,16 @@ class Criterion:
     # What a loss is a mean over.
 
     def counted(self, batch: Batch) -> Batch:
-        """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet."""
+        """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet.
+
+        Raises:
+            ArgumentError: The function that counts rows is wrong, or cannot be brought together with sample weights.
+        """
+        if self.counts_rows and batch.weights is not None:
+            raise ArgumentError(
+                "sample weights and a loss_reduction function do not go together: it says what a row counts, but not "
+                "what the loss of a row is. Pass loss_reduction='mean' or 'sum', or weigh the rows in the loss."
+            )
         if batch.y is None or self.count is None:
             return batch
         leaves = [np.asarray(full(at_home(leaf))) for leaf in flatten(batch.y)[0]]
@@ -108,9 +119,11 @@ class Criterion:
 
     def mass(self, batch: Batch, targets: list[Any], reading: str | None = None) -> float:
         """Return what the loss of a batch is a mean over, as it is read or as it would be; targets are paired."""
-        known = self._counts_classes(targets)
+        return self._mass(batch, self._counts_classes(targets), reading or self.reading)
+
+    def _mass(self, batch: Batch, known: bool, reading: str) -> float:
         plain = isinstance(self.count, Classes) and not self.asks and not known  # probabilities: a mean over rows
-        masses = batch.masses if (reading or self.reading) == TARGETS and not plain else None
+        masses = batch.masses if reading == TARGETS and not plain else None
         if batch.weights is None:
             return batch.rows if masses is None else float(masses.sum())
         weights = np.asarray(batch.weights, np.float64).reshape(-1)
@@ -123,11 +136,23 @@ class Criterion:
         mass = self.mass(batch, targets, reading)
         return mass, mass
 
+    def send(self, batch: Batch) -> None:
+        """Begin to add up what the loss of a step is a mean over, where that follows from its targets alone.
+
+        All ranks call it together, before the forward pass, beside which the numbers travel. Whether targets are class
+        numbers or probabilities is known after that pass: so the masses of both go.
+        """
+        weighed, counted = batch.weights is not None, batch.masses is not None and not self.asks
+        if self.reading != SUM and (weighed or counted):
+            masses = [self._mass(batch, known, TARGETS) if batch.rows else 0.0 for known in (False, True)]
+            sums = torch.tensor(masses, dtype=torch.float64)
+            self.sent = dist.all_reduce(sums, async_op=True), sums
+
     def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
         """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.
 
         Args:
-            batch: This rank's part of the step.
+            batch: This rank's part of the step, which may have been sent.
             piece: The piece of it that is computed first, which may have no rows.
             pair: The outputs and targets of that piece.
 
@@ -135,16 +160,21 @@ class Criterion:
             ArgumentError: The loss does not follow from those of its parts.
         """
         self.steps += 1
-        weighed = batch.weights is not None
-        due = self.asks and not weighed and self._looks(self.steps)
-        if due or batch.masses is not None or (weighed and self.reading != SUM):
-            refuted = self.refuted(piece, *pair, due) if piece.rows else set()
+        if self.sent is None:
+            self.send(batch)
+        if self.sent is not None:
+            (work, sums), self.sent = self.sent, None
+            work.wait()
+            return float(sums[int(bool(piece.rows) and self._counts_classes(pair[1]))]) or 1.0
+        due = self._looks(self.steps)
+        if self.asks and batch.weights is None and (due or batch.masses is not None):
+            refuted = self.refuted(piece, *pair, due, batch) if piece.rows else set()
             mass = self.mass(batch, pair[1], TARGETS) if piece.rows else 0.0
             sums = torch.tensor([mass, *(float(reading in refuted) for reading in _ALL)], dtype=torch.float64)
             dist.all_reduce(sums)
             mass, *flags = sums.tolist()
             self._rule_out({reading for reading, flag in zip(_ALL, flags, strict=True) if flag})
-            if self.reading != SUM and (weighed or (self.reading == TARGETS and batch.masses is not None)):
+            if self.reading == TARGETS and batch.masses is not None:
                 return mass or 1.0
         return 1.0 if self.reading == SUM else batch.step_rows
 
@@ -154,16 +184,32 @@ class Criterion:
         """Say whether each row of a batch counts the same in a mean."""
         if self.reading == SUM or batch.masses is None:
             return self.reading != SUM
-        return bool((batch.masses == math.prod(flatten(batch.y)[0][0].shape[1:])).all())
+        labels = flatten(batch.y)[0][0]
+        return self._are_probabilities(labels) or bool((batch.masses == math.prod(labels.shape[1:])).all())
 
-    def check_own(self, batch: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor) -> None:
+    def _are_probabilities(self, labels: Any) -> bool:
+        """Say whether labels are probabilities of the classes that have weights: then each row counts the same."""
+        weight = self.count.weight if isinstance(self.count, Classes) else None
+        if weight is None or labels.shape[1:2] != weight.shape:
+            return False
+        chances = torch.as_tensor(labels)
+        sums = chances.double().sum(1)
+        return (
+            chances.is_floating_point()
+            and bool((chances >= 0).all())
+            and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
+        )
+
+    def check_own(self, batch: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor, step: int) -> None:
         """Check that the loss which the user's code computed is this one, where rows do not count the same.
+
+        Every step is checked at first, then ever fewer of them.
 
         Raises:
             ArgumentError: It is another one: nobody knows what that is a mean over.
         """
         counts_nothing = not self.times(batch, targets)[1]  # then it is 0 / 0
-        if self.is_even(batch) or counts_nothing or not self._looks(self.steps + 1):
+        if counts_nothing or not self._looks(step) or self.is_even(batch):
             return
         try:
             (value,) = self._values([*outputs, *targets], batch.rows, (slice(None),))
@@ -172,7 +218,7 @@ class Criterion:
             same = False
         if not same:
             raise ArgumentError(
-                f"the main callback's forward pass computes another loss than {self.loss}, whose rows do not count the "
+                f"your own forward pass computes another loss than {self.loss}, whose rows do not count the "
                 "same: nobody knows how to add it up over workers. Pass loss_reduction to from_torch: 'mean' or 'sum' "
                 "over rows, or a function (target) that returns what each row counts in the mean."
             )
@@ -190,32 +236,57 @@ class Criterion:
             dist.all_reduce(flags)
             self._rule_out({reading for reading, flag in zip(_ALL, flags.tolist(), strict=True) if flag})
 
-    def refuted(self, batch: Batch, outputs: list[Any], targets: list[Any], due: bool) -> set[str]:
-        """Return what the loss is not: the losses of two halves say otherwise. One row is taken twice."""
+    def refuted(
+        self, batch: Batch, outputs: list[Any], targets: list[Any], due: bool, step: Batch | None = None
+    ) -> set[str]:
+        """Return what the loss is not: the losses of two halves say otherwise. One row is taken twice.
+
+        Args:
+            batch: Rows.
+            outputs: Their outputs.
+            targets: Their targets.
+            due: Whether to look, also where no label is one that torch would ignore.
+            step: This rank's part of the step, where the rows are a piece of it.
+        """
         if not self.asks or batch.weights is not None:
             return set()
-        masses, rows = np.ones(batch.rows) if batch.masses is None else batch.masses, batch.rows
-        ignored = batch.masses is not None and masses.sum() < targets[0].numel()
-        if not due and not (ignored and {TARGETS, ROWS} <= {*self.readings}):
+        torn = {TARGETS, ROWS} <= {*self.readings} and _ignores(step or batch)
+        if not due and not torn:
             return set()
+        masses = np.ones(batch.rows) if batch.masses is None else batch.masses
         leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in (*outputs, *targets)]
-        if rows == 1:
-            rows, masses = 2, np.repeat(masses, 2)
+        if batch.rows == 1:
+            masses = np.repeat(masses, 2)
             leaves = [torch.cat([leaf, leaf]) if _has_rows(leaf, 1) else leaf for leaf in leaves]
+        refuted = self._look(leaves, masses) if due else set()
+        if torn and not {TARGETS, ROWS} & refuted:
+            refuted |= self._probe(leaves, len(outputs), masses)
+        return refuted
+
+    def _look(self, leaves: list[Any], masses: np.ndarray) -> set[str]:
+        """Return what the loss is not, by two halves of these rows."""
+        rows = len(masses)
         halves = slice(0, rows // 2), slice(rows // 2, rows)
         try:
             total, *parts = self._values(leaves, rows, (slice(0, rows), *halves))
         except Exception:  # a loss that takes no half of a batch; one that takes no single row may take others
             return {*_ALL} if rows > 3 else set()
-        if total.dim():
-            return {TARGETS, SUM}  # the loss of each row, of which we take the mean
-        counts: dict[str, list[float]] = {
-            TARGETS: [float(masses[half].sum()) for half in halves],
-            ROWS: [rows // 2, rows - rows // 2],
-            SUM: [1.0, 1.0],
-        }
-        finite = torch.isfinite(total)
-        return {reading for reading in _ALL if finite and not _follows(total, parts, counts[reading], reading == SUM)}
+        return _refuted(total, parts, [masses[half].sum() for half in halves], [rows // 2, rows - rows // 2])
+
+    def _probe(self, leaves: list[Any], first: int, masses: np.ndarray) -> set[str]:
+        """Return what the loss is not, by what it does with labels that torch would ignore: half of the rows get them.
+
+        Such labels may be in other pieces of the step than the first, or in equal numbers in both halves of it.
+        """
+        rows, order = len(masses), np.argsort(-masses, kind="stable")
+        half = rows // 2
+        leaves = [leaf[order.tolist()] if _has_rows(leaf, rows) else leaf for leaf in leaves]  # which are copies
+        try:
+            leaves[first][half:] = self.count.ignored if isinstance(self.count, Classes) else IGNORED
+            total, *parts = self._values(leaves, rows, (slice(0, rows), slice(0, half), slice(half, rows)))
+        except Exception:  # it takes no rows that are ignored as a whole: then nothing is known
+            return set()
+        return _refuted(total, parts, [masses[order[:half]].sum(), 0.0], [half, rows - half]) & {TARGETS, ROWS}
 
     def _rule_out(self, refuted: set[str]) -> None:
         if not refuted or not self.asks:
@@ -297,6 +368,20 @@ class Tally:
 def scalar(loss: torch.Tensor) -> torch.Tensor:
     """Return a loss as one number: the mean of several."""
     return loss.mean() if loss.dim() else loss
+
+
+def _refuted(total: torch.Tensor, parts: list[torch.Tensor], masses: list[float], rows: list[int]) -> set[str]:
+    """Return what a loss is not, from its values of two parts, the masses of their targets and their rows."""
+    if total.dim():
+        return {TARGETS, SUM}  # the loss of each row, of which we take the mean
+    counts: dict[str, list[float]] = {TARGETS: [float(mass) for mass in masses], ROWS: [*rows], SUM: [1.0, 1.0]}
+    finite = torch.isfinite(total)
+    return {reading for reading in _ALL if finite and not _follows(total, parts, counts[reading], reading == SUM)}
+
+
+def _ignores(batch: Batch) -> bool:
+    """Say whether labels of a batch count less than others: torch would ignore them, or their class weighs less."""
+    return batch.masses is not None and bool(batch.masses.sum() < math.prod(flatten(batch.y)[0][0].shape))
 
 
 def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], summed: bool) -> bool:

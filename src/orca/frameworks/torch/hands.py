@@ -32,7 +32,7 @@ class Handed:
     def __next__(self) -> Any:
         """Close the step before, which the user has done, and hand out the next batch."""
         learner, pulse = self._learner, self._pulse
-        if self.close() and learner.hooked and learner.agree_to_stop():
+        if self.close() and learner.agree_to_stop():
             raise StopIteration
         pulse.at(DATA)
         step, batch = next(self._batches)

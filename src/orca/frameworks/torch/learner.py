@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,8 @@ from orca.frameworks.torch.tensors import (
 from orca.frameworks.torch.writes import Writes
 from orca.storage.states import load_state
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass
 class TorchLearner(Learner):
@@ -87,6 +90,7 @@ class TorchLearner(Learner):
     callbacks: tuple[Any, ...] = ()
     framework: ClassVar[str] = "torch"
     numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
+    said = False  # that the last thing in an item is taken for a label
 
     @classmethod
     def of(
@@ -299,9 +303,9 @@ class TorchLearner(Learner):
             for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True)
         ]
         self.writes = Writes(self.nets, self.world, not self.spread)
-        self.operator = self._operator(self.given)
         self.weights = [param for net in self.nets for param in net.parameters()]
         self.trained = self._trained()
+        self.operator = self._operator(self.given)
         apart = self.hands_on and self.world.size > 1
         self.guards = [one.register_step_pre_hook(self._check_agreed) for one in self.steppers if apart]
         self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
@@ -346,6 +350,7 @@ class TorchLearner(Learner):
         Rank 0 alone copies the tensors, where its sync has not done that: its state is the one that counts.
         """
         if hasattr(self, "agrees"):
+            self._check_alike()
             self._follow()
         told = self.world.all_gather(self._describe())
         own = copied if self.world.rank == 0 else dict
@@ -394,7 +399,7 @@ class TorchLearner(Learner):
             self.epoch = self.runner.epochs = epoch
             if self.hooks:
                 self.hooks("before_train_epoch", self.runner, epoch)
-                self._check_alike(sum(self.world.all_gather(self._trained() != self.trained)))
+            self._check_alike()
         if self._conducts:
             return self._conduct(batches, pulse, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
@@ -447,17 +452,23 @@ class TorchLearner(Learner):
         """Return what is trained: which weights have gradients, and how many groups each optimizer has."""
         return [weight.requires_grad for weight in self.weights], [len(one.param_groups) for one in self.steppers]
 
-    def _check_alike(self, ranks: int) -> None:
-        """Check that all ranks train other weights than before, or none of them.
+    def _check_alike(self) -> None:
+        """Check that what is trained is the same on all ranks, which call it together.
 
         Raises:
-            ArgumentError: Some do.
+            ArgumentError: The user's code changed it on some of them, or not in the same way.
         """
-        if 0 < ranks < self.world.size:
-            raise ArgumentError(
-                f"a callback changed what is trained (requires_grad, or the optimizer's groups) on {ranks} of "
-                f"{self.world.size} workers. Do it on every worker, whatever runner.rank is."
-            )
+        if not self.hooks and self.operator is None:
+            return
+        ranks = self.world.all_gather(self._trained())
+        if all(rank == ranks[0] for rank in ranks):
+            return
+        changed, size = sum(rank != self.trained for rank in ranks), self.world.size
+        raise ArgumentError(
+            "a callback or an operator changed what is trained (requires_grad, or the optimizer's groups) "
+            f"{f'on {changed} of' if changed < size else 'differently on'} {size} workers. Do it on every worker in "
+            "the same way, whatever runner.rank is."
+        )
 
     def _check_agreed(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         """Check that replicas agreed on the gradients that the user's own code steps with.
@@ -521,6 +532,7 @@ class TorchLearner(Learner):
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
         pulse.at(FORWARD)
         self.agree.zero()
+        self.counting.send(batch)
         pieces = self._pieces(batch)
         parts: list[Part] = []
         whole = 0.0
@@ -566,7 +578,7 @@ class TorchLearner(Learner):
             runner = self.runner
             outputs, targets, loss = flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
             if piece.rows and self.counting:
-                self.counting.check_own(piece, outputs, targets, loss)
+                self.counting.check_own(piece, outputs, targets, loss, self.counting.steps + 1)
             return outputs, targets, loss
         if not piece.rows:
             piece = replace(piece, x=twice(piece.x), y=twice(piece.y), weights=None)
@@ -701,11 +713,14 @@ class TorchLearner(Learner):
         if self.hooks:
             runner.batch = self.place.loaded(batch)
             self._hook("before_val_iter")
+        own = self._own_judge
+        if own and batch.weights is not None:
+            raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
         with self._autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
                 judged = flatten(output)[0], flatten(target)[0], loss
-            elif self.hooks.main_has("on_iter_forward", "on_val_forward"):
+            elif own:
                 self.hooks.on_main("on_val_forward", runner)
                 judged = flatten(runner.output)[0], flatten(runner.target)[0], runner.loss
             else:
@@ -713,7 +728,10 @@ class TorchLearner(Learner):
                 judged = outputs, targets, None
                 if self.criterion is not None:
                     judged = outputs, targets, self.measure(outputs, targets, batch)
-        outputs, targets, loss = judged
+            outputs, targets, loss = judged
+            known = self.measure and not self.measure.asks and self.options.reduction is None
+            if own and known and batch.rows and loss is not None:
+                self.measure.check_own(batch, outputs, targets, scalar(loss), runner.batch_idx + 1)
         if self.hooks:
             runner.output, runner.target, runner.loss = single(outputs), single(targets), loss
             self._hook("after_val_iter")
@@ -753,8 +771,31 @@ class TorchLearner(Learner):
         """Say whether these may be the model's inputs: the form is that of training, else its forward takes so many."""
         if self.given is not None and self.given.input is not None:
             return same_form(flatten(x)[1], self.given.input.structure)
+        return self._binds(listed(x))
+
+    def spares(self, x: Any) -> bool:
+        """Say whether the model can do without the last of its inputs, which is then more likely a label.
+
+        It is an optional argument of its forward pass, and nobody has seen yet what it is given.
+        """
+        if self.given is not None and self.given.input is not None:
+            return False
+        *inputs, _ = listed(x)
+        parameters = inspect.signature(self.net.forward).parameters.values()
+        spared = not any(p.kind is p.VAR_POSITIONAL for p in parameters) and self._binds(inputs)
+        if spared and not self.said:
+            self.said = True
+            logger.warning(
+                "the forward pass of %s has optional inputs, and has seen no data yet: the last of the %d things in an "
+                "item is taken for a label. Where it is an input, evaluate or train the model first, or name the "
+                "inputs: {'x': (first, second)}.",
+                *(type(self.net).__name__, len(inputs) + 1),
+            )
+        return spared
+
+    def _binds(self, inputs: list[Any]) -> bool:
         try:
-            inspect.signature(self.net.forward).bind(*listed(x))
+            inspect.signature(self.net.forward).bind(*inputs)
         except (TypeError, ValueError):
             return False
         return True
@@ -911,7 +952,8 @@ class TorchLearner(Learner):
         flags = torch.tensor([int(self.runner.stop), int(self._trained() != self.trained)])
         dist.all_reduce(flags)
         stops, changes = flags.tolist()
-        self._check_alike(changes)
+        if changes:
+            self._check_alike()
         self.runner.stop = bool(stops)
         return self.runner.stop
 

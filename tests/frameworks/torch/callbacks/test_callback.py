@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from frameworks.torch.callbacks.fitting import STEPS, X, Y, difference, estimator, fit, resumed, weights
+from frameworks.torch.callbacks.fitting import STEPS, Cut, X, Y, difference, estimator, fit, resumed, weights
 from orca.callbacks import Callback, MainCallback
 from orca.core.metrics import MSE
 from orca.errors import ArgumentError, CallbackFailed, WorkerFailed
@@ -179,6 +179,42 @@ def test_what_a_callback_holds_is_released_after_a_failure(tmp_path: Path) -> No
     with pytest.raises(CallbackFailed, match="callback Bad"):
         fit(estimator(), Holder(tmp_path / "file"), Bad())
     assert (tmp_path / "file").read_text() == "released"
+
+
+class Fails(Callback):
+    def after_run(self, runner: Any) -> None:
+        raise OSError("no network")
+
+
+def test_work_is_kept_where_a_callback_fails_after_the_last_epoch(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"epochs": 2, "checkpoint_trigger": EveryEpoch(), "resume": True}
+    with pytest.raises(CallbackFailed, match="no network"):
+        fit(estimator(model_dir=str(tmp_path)), Fails(), **given)
+    est, whole = estimator(model_dir=str(tmp_path)), estimator()
+    assert fit(est, Cut(STEPS + 1), **given) == fit(whole, epochs=2)  # nothing is trained again
+    assert difference(weights(est), weights(whole)) == 0
+
+
+class Plain(MainCallback):
+    """Evaluate with a loss of its own."""
+
+    def on_val_forward(self, runner: Any) -> None:
+        *features, runner.target = runner.batch
+        runner.output = runner.model(*features)
+        runner.loss = nn.functional.cross_entropy(runner.output, runner.target)
+
+
+def test_another_loss_than_one_with_class_weights_is_refused_in_an_evaluation() -> None:
+    weight = torch.tensor([1.0, 3.0])
+    for loss in (nn.CrossEntropyLoss(weight=weight), nn.CrossEntropyLoss()):
+        est = estimator(model=lambda config: nn.Linear(3, 2), loss=loss)
+        data = X, (Y[:, 0] > 0).astype(np.int64)
+        if loss.weight is None:
+            plain = est.evaluate(data, batch_size=6)["val_loss"]
+            assert est.evaluate(data, batch_size=6, callbacks=[Plain()])["val_loss"] == pytest.approx(plain)
+        else:
+            with pytest.raises(ArgumentError, match="your own forward pass computes another loss than CrossEntropyL"):
+                est.evaluate(data, batch_size=6, callbacks=[Plain()])
 
 
 def test_second_main_callback_is_refused() -> None:
