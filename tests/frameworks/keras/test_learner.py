@@ -210,7 +210,7 @@ class Counting(keras.layers.Layer):
 
 @pytest.mark.parametrize(
     ("layer", "rows"),
-    [(lambda: keras.layers.Lambda(in_pairs), None), (lambda: keras.layers.Lambda(squeezed), None), (Counting, 8)],
+    [(lambda: keras.layers.Lambda(in_pairs), None), (lambda: keras.layers.Lambda(squeezed, (4,)), None), (Counting, 8)],
     ids=["pairs", "squeezed", "fixed and counted"],
 )
 def test_looking_at_the_answers_asks_for_no_other_batch_and_leaves_no_trace(layer: Any, rows: int | None) -> None:

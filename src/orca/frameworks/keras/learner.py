@@ -258,7 +258,7 @@ class KerasLearner(Learner):
         if losses.steps:
             self.rows += losses.rows
             self.own = self._metric_values()
-            self.so_far = self._merge_metrics(last)
+            self.so_far = self._merge_metrics(last, self._uses_compiled_metrics())
         elif self.epoch != epoch:  # resumed after what turns out to be the last step of a stream
             self._open_epoch(self._example(), epoch, first_step)
         losses.logs = dict(self.so_far)
@@ -594,28 +594,34 @@ class KerasLearner(Learner):
     def _metric_values(self) -> dict[str, list[np.ndarray]]:
         return {name: [variable.numpy() for variable in variables] for name, variables in self._metrics().items()}
 
-    def _metrics_result(self) -> dict[str, Any]:
+    def _metrics_result(self, used: bool = True) -> dict[str, Any]:
         """Return what the metrics say: nothing where a train_step of the user's own left those of compile alone."""
         idle = getattr(self.model, "_compile_metrics", None)
-        if idle is None or idle.built:
+        if idle is None or (idle.built and used):
             return dict(self.model.get_metrics_result())
         return {metric.name: metric.result() for metric in self.model.metrics if metric is not idle}
 
-    def _merge_metrics(self, last: _LastLogs) -> dict[str, Any]:
+    def _uses_compiled_metrics(self) -> bool:
+        """Say whether the epoch has counted in the metrics of compile: the validation may have built them."""
+        metrics = getattr(self.model, "_compile_metrics", None)
+        name = f"{getattr(metrics, 'name', '')}-0"
+        return name not in self.own or name not in self.blank or not _equal(self.own[name], self.blank[name])
+
+    def _merge_metrics(self, last: _LastLogs, used: bool = True) -> dict[str, Any]:
         """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
 
         Where a step returned other logs than the metrics, Keras shows those of the last step.
         """
-        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result().items()}
         variables = self._metric_variables()
-        if variables:
-            values = [variable.numpy() for variable in variables]
-            flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
-            total = self.world.all_reduce([flat], "sum")[0]
-            ends = np.cumsum([np.size(value) for value in values])[:-1]
-            for variable, value, part in zip(variables, values, np.split(total, ends), strict=True):
-                variable.assign(part.reshape(value.shape).astype(value.dtype))
-        merged = {name: np.asarray(value).tolist() for name, value in self._metrics_result().items()}
+        values = [np.array(used), *(variable.numpy() for variable in variables)]
+        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
+        total = self.world.all_reduce([flat], "sum")[0]
+        used = total[0] > 0  # on some rank
+        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        parts = np.split(total, np.cumsum([np.size(value) for value in values])[:-1])
+        for variable, value, part in zip(variables, values[1:], parts[1:], strict=True):
+            variable.assign(part.reshape(value.shape).astype(value.dtype))
+        merged = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
         tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
         if not tracks or not self.agreement.reduces:  # ours is the loss then
             merged.pop("loss", None)

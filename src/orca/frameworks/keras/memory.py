@@ -102,6 +102,8 @@ def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, np.generic):  # bfloat16
+        return _plain(value.item())
     if isinstance(value, bytes):  # as TensorFlow has texts
         return value.decode(errors="replace")
     if value is None or isinstance(value, bool | int | float | str):
