@@ -140,10 +140,12 @@ def check_alike(one: Any, other: Any) -> None:
     (left, stats), (right, expected) = one, other
     assert stats.keys() == expected.keys()
     for name, value in expected.items():
-        assert stats[name] == pytest.approx(value, rel=1e-6), name
+        numbers = all(isinstance(each, int | float) for each in (value if isinstance(value, list) else [value]))
+        assert stats[name] == (pytest.approx(value, rel=1e-6) if numbers else value), name
     for name in ("models", "optimizers"):
-        for mine, theirs in zip(left._state.payload[name][0], right._state.payload[name][0], strict=True):
-            np.testing.assert_allclose(mine, theirs, 1e-6, 1e-7)
+        for some, others in zip(left._state.payload[name], right._state.payload[name], strict=True):
+            for mine, theirs in zip(some, others, strict=True):
+                np.testing.assert_allclose(mine, theirs, 1e-6, 1e-7)
     assert (left._state.epoch, left._state.steps) == (right._state.epoch, right._state.steps)
 
 
@@ -340,6 +342,79 @@ def reporting(config: dict[str, Any]) -> Any:
 def test_a_train_step_may_leave_metrics_alone() -> None:
     _, stats = unbroken(options={"model_creator": reporting}, epochs=1)
     assert np.isfinite(stats["loss"]).all() and "accuracy" not in stats
+
+
+def test_metrics_that_only_the_validation_uses_resume_in_mid_epoch(tmp_path: Path) -> None:
+    arguments = {"options": {"model_creator": reporting}, "validation_data": (X, Y)}
+    resumed = interrupted(tmp_path, 13, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
+    check_alike(resumed, unbroken(2, **arguments))
+    assert "val_accuracy" in resumed[1] and "accuracy" not in resumed[1]
+
+
+class Talking(Reporting):
+    """A model that logs more than numbers: what a list of the last step holds differs in size between ranks."""
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        more = {"text": "warm", "none": None, "inner": {"deep": 2.0}, "rows": tf.zeros(len(data[0])), "thing": object()}
+        return logs | more
+
+
+def talking(config: dict[str, Any]) -> Any:
+    inputs = keras.Input((4,))
+    model = Talking(inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs))
+    model.compile("sgd", "binary_crossentropy", run_eagerly=True)
+    return model
+
+
+def test_logs_that_are_no_numbers_are_kept_as_far_as_they_are_plain(tmp_path: Path) -> None:
+    arguments = {"options": {"model_creator": talking}, "epochs": 2, "data": (X[:39], Y[:39])}  # the last step: 2 + 1
+    resumed = interrupted(tmp_path, 12, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
+    check_alike(resumed, unbroken(2, **arguments))
+    assert (resumed[1]["text"], resumed[1]["deep"]) == (["warm"] * 2, [2.0] * 2) and "thing" not in resumed[1]
+
+
+class Duel(keras.Model):  # type: ignore[misc]
+    """Two networks with an optimizer each and no `call`, as GANs are often written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        dense = keras.layers.Dense
+        self.maker = keras.Sequential([keras.Input((4,)), dense(4, kernel_initializer="ones")])
+        self.critic = keras.Sequential([keras.Input((4,)), dense(1, kernel_initializer="ones")])
+        self.judge = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def compile(self, maker_optimizer: Any, critic_optimizer: Any) -> None:
+        super().compile()
+        self.maker_optimizer, self.critic_optimizer = maker_optimizer, critic_optimizer
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            real, fake = self.critic(data[0]), self.critic(self.maker(data[0][:, ::-1]))
+            critic_loss = self.judge(tf.ones_like(real), real) + self.judge(tf.zeros_like(fake), fake)
+            maker_loss = self.judge(tf.ones_like(fake), fake)
+        weights = self.critic.trainable_variables, self.maker.trainable_variables
+        self.critic_optimizer.apply(tape.gradient(critic_loss, weights[0]), weights[0])
+        self.maker_optimizer.apply(tape.gradient(maker_loss, weights[1]), weights[1])
+        return {"critic_loss": critic_loss, "maker_loss": maker_loss, "phase": "both"}
+
+
+def duel(config: dict[str, Any]) -> Any:
+    model = Duel()
+    model.compile(keras.optimizers.Adam(0.05), sgd(keras))
+    return model
+
+
+def test_every_optimizer_that_a_train_step_steps_resumes(tmp_path: Path) -> None:
+    options = {"model_creator": duel}
+    resumed = interrupted(tmp_path, 13, 3, options, checkpoint_trigger=SeveralIteration(5))
+    check_alike(resumed, unbroken(3, options))
+    assert resumed[0]._state.payload["stepping"]["names"] == ["optimizer", "maker_optimizer", "critic_optimizer"]
+    assert resumed[1]["phase"] == ["both"] * 3
+    again = estimator(3, **options).load_checkpoint(resumed[0].save_checkpoint(str(tmp_path / "kept")))
+    for one in (resumed[0], again):
+        one.fit((X, Y), 1, BATCH)
+    check_alike((again, {}), (resumed[0], {}))
 
 
 def repeated(config: dict[str, Any], batch_size: int) -> Any:

@@ -22,7 +22,7 @@ from orca.frameworks.keras.files import (  # noqa: E402
     save_model,
     save_weights,
 )
-from orca.frameworks.keras.travel import optimizer_state  # noqa: E402
+from orca.frameworks.keras.optimizers import optimizer_state  # noqa: E402
 from orca.storage.states import load_state, save_state  # noqa: E402
 
 FAMILIES = pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: str(family.__name__))

@@ -165,3 +165,62 @@ def test_stateful_layers_are_refused(family: Any) -> None:
     for learn in (lambda: learner_of(creator({})), lambda: learner_of(creator).initial_state(0)):
         with pytest.raises(ArgumentError, match=r"the layer 'memory' is stateful.*Give it stateful=False"):
             learn()
+
+
+def test_optimizer_that_the_model_does_not_hold_is_said_by_the_next_fit() -> None:
+    def creator(config: Any) -> Any:
+        adam = keras.optimizers.Adam()
+
+        class Stray(keras.Sequential):  # type: ignore[misc]
+            def train_step(self, data: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(self(data[0])[:, 0] - data[1]))
+                adam.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+                return {"loss": loss}
+
+        model = Stray([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(run_eagerly=True)
+        return model
+
+    _, state = fit(learner_of(creator), 16)
+    assert len(learner_of(creator).build(state).get_weights()) == 2
+    with pytest.raises(WorkerFailed, match="state cannot be kept: Adam, which is no attribute of the model"):
+        fit(learner_of(creator), 16, state=state)
+
+
+def in_pairs(x: Any) -> Any:
+    """Return rows that know the row beside them: one row alone has none."""
+    return keras.ops.repeat(keras.ops.mean(keras.ops.reshape(x, (-1, 2, 4)), 1), 2, 0)
+
+
+def squeezed(x: Any) -> Any:
+    return keras.ops.squeeze(x)
+
+
+class Counting(keras.layers.Layer):
+    """A layer that counts how often it is called."""
+
+    def build(self, shape: Any) -> None:
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: Any) -> Any:
+        self.count.assign_add(1.0)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "rows"),
+    [(lambda: keras.layers.Lambda(in_pairs), None), (lambda: keras.layers.Lambda(squeezed, (4,)), None), (Counting, 8)],
+    ids=["pairs", "squeezed", "fixed and counted"],
+)
+def test_looking_at_the_answers_asks_for_no_other_batch_and_leaves_no_trace(layer: Any, rows: int | None) -> None:
+    def creator(config: Any) -> Any:
+        inputs = keras.Input((4,), batch_size=rows)
+        model = keras.Model(inputs, layer()(keras.layers.Dense(4)(inputs)))
+        model.compile("sgd", lambda y, outputs: keras.ops.mean(outputs, -1), run_eagerly=True)
+        return model
+
+    _, state = fit(learner_of(creator), 16, epochs=2)
+    assert state.output is not None and state.output.heads == (("float32", (4,)),)
+    counts = [array for array in state.payload["models"][0] if array.shape == ()]
+    assert counts == ([4.0] if layer is Counting else [])

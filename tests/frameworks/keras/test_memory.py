@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 import keras
 
 from orca.core.learner import State
-from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode
+from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode, plain_logs
 from orca.storage.states import load_state, save_state
 
 
@@ -79,3 +79,21 @@ def test_checkpoint_keeps_what_callbacks_remember(tmp_path: Path, memory: Any) -
     callbacks = load_state(str(tmp_path / "kept"), "keras").payload["callbacks"]
     again = decode(callbacks["plain"], callbacks["arrays"])
     assert again.keys() == memory.keys() and np.array_equal(again["a"], memory["a"])
+
+
+def test_logs_become_plain_and_lose_what_cannot() -> None:
+    import tensorflow as tf
+
+    logs = {
+        "loss": tf.constant(0.5),
+        "text": tf.constant("warm"),
+        "half": tf.constant(1.5, tf.bfloat16),
+        "inner": {"deep": np.int64(3)},
+        "list": (1, 2.0),
+        "none": None,
+        "thing": object(),
+        "ragged": [[1], [1, 2]],
+        "complex": 1j,
+    }
+    expected = {"loss": 0.5, "text": "warm", "half": 1.5, "deep": 3, "list": [1.0, 2.0], "none": None}
+    assert plain_logs(logs) == expected

@@ -15,13 +15,8 @@ tf = pytest.importorskip("tensorflow")
 tf_keras = pytest.importorskip("tf_keras")
 
 from orca.errors import ArgumentError  # noqa: E402
-from orca.frameworks.keras.travel import (  # noqa: E402
-    optimizer_state,
-    pack,
-    set_optimizer_state,
-    set_weights,
-    weights_of,
-)
+from orca.frameworks.keras.optimizers import optimizer_state, set_optimizer_state  # noqa: E402
+from orca.frameworks.keras.travel import pack, set_weights, weights_of  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
 Y = (X @ np.array([[1.0], [-2.0], [0.5], [3.0]], "float32")).astype("float32")
@@ -387,75 +382,3 @@ def test_weights_of_another_model_are_an_error() -> None:
     with pytest.raises(ArgumentError, match="has no optimizer to give a state to"):
         set_optimizer_state(one, [])
     assert optimizer_state(one) is None
-
-
-def dense(family: Any, optimizer: Any) -> Any:
-    family.utils.set_random_seed(1)
-    model = family.Sequential([family.layers.Dense(3, "tanh", input_shape=(4,)), family.layers.Dense(1)])
-    model.compile(optimizer, "mse")
-    return model
-
-
-OPTIMIZERS: dict[str, tuple[Any, Callable[[], Any]]] = {
-    "SGD": (keras, lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
-    **{
-        name: (keras, lambda name=name: getattr(keras.optimizers, name)(0.05))
-        for name in ("Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl", "Lion", "Lamb")
-        + ("Adafactor", "Muon")
-        if hasattr(keras.optimizers, name) and not (name == "Muon" and keras.__version__.startswith("3.10."))  # fails
-    },
-    "Ema": (keras, lambda: keras.optimizers.Adam(0.05, use_ema=True, gradient_accumulation_steps=2)),
-    "LossScale": (keras, lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.05))),
-    "Schedule": (keras, lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5))),
-    "OldAdam": (tf_keras, lambda: tf_keras.optimizers.Adam(0.05)),
-    "OldSGD": (tf_keras, lambda: tf_keras.optimizers.SGD(0.05, momentum=0.9)),
-    "OldLossScale": (tf_keras, lambda: tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.Adam(0.05))),
-    "LegacyAdam": (tf_keras, lambda: tf_keras.optimizers.legacy.Adam(0.05)),
-    "LegacyLossScale": (
-        tf_keras,
-        lambda: tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05)),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_training_goes_on_as_if_it_had_not_stopped(name: str) -> None:
-    family, make = OPTIMIZERS[name]
-
-    def train(model: Any) -> None:
-        for start in (0, 8, 16):
-            model.train_on_batch(X[start : start + 8], Y[start : start + 8])
-
-    unbroken = dense(family, make())
-    train(unbroken)
-    if name != "Schedule":
-        rate = unbroken.optimizer.inner_optimizer if "LossScale" in name else unbroken.optimizer
-        family.backend.set_value(rate.learning_rate, 0.03) if family is tf_keras else setattr(
-            rate, "learning_rate", 0.03
-        )
-    weights, state = weights_of(unbroken), optimizer_state(unbroken)
-    assert state is not None
-    train(unbroken)
-
-    again = dense(family, make())
-    again.set_weights([array * 0 for array in again.get_weights()])
-    set_weights(again, weights)
-    set_optimizer_state(again, state)
-    train(again)
-    for one, other in zip(again.get_weights(), unbroken.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
-
-    forgetful = dense(family, make())
-    set_weights(forgetful, weights)
-    train(forgetful)
-    assert any(
-        not np.allclose(one, other, rtol=1e-5)
-        for one, other in zip(forgetful.get_weights(), unbroken.get_weights(), strict=True)
-    )
-
-
-def test_the_state_of_another_optimizer_is_an_error() -> None:
-    state = optimizer_state(dense(keras, "sgd"))
-    assert state is not None
-    with pytest.raises(ArgumentError, match="the optimizer Adam has 10 variables, but 2 came"):
-        set_optimizer_state(dense(keras, "adam"), state)

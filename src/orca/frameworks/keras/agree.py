@@ -18,7 +18,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ class Agreement:
         loss: The loss of the last step over all ranks; None where the user's train_step computes its own.
         reduces: Whether that loss is one number; with reduction=None it has one for each row.
         stop: Whether a rank asked to stop, as heard in the last step.
+        optimizers: The optimizers that steps have used.
         wants_stop: Whether this rank asks to stop.
     """
 
@@ -58,6 +59,7 @@ class Agreement:
         self._added: dict[int, int] = {}
         self._sums: set[tuple[int, int]] = set()
         self._stepped: set[int] = set()
+        self.optimizers: list[Any] = []
         self._written: list[Any] | None = None
         self.local_norms = [] if world.size == 1 else _hook_norms(model, self, sync_batch_norm)
         self.shared_norms = [layer for layer in norms_of(model) if layer not in self.local_norms]
@@ -126,15 +128,15 @@ class Agreement:
         number = self._added[id(layer)] = self._added.get(id(layer), 0) + 1
         return map_tree(self._whole, loss) if (id(layer), number) in self._sums else loss
 
-    def ask_layers(self, row: Any) -> None:
-        """Find out which losses that layers add are sums over rows: twice the row gives twice the loss."""
+    def ask_layers(self, batch: Any) -> None:
+        """Find out which losses that layers add are sums over rows: twice the rows give twice the loss."""
         if self.world.size == 1 or not any(_may_add(layer) for layer in self.model._flatten_layers()):
             return
-        once, twice = _Note(), _Note()
-        for note, rows in ((once, row), (twice, _twice(row))):
-            with _at_work(note):
+        once, again = _Note(), _Note()
+        for note, rows in ((once, batch), (again, twice(batch))):
+            with _at_work(note), suppress(NotImplementedError):  # a model without a `call`
                 self.model(rows)
-        self._sums = {key for key, loss in once.losses.items() if _doubles(loss, twice.losses[key])}
+        self._sums = {key for key, loss in once.losses.items() if _doubles(loss, again.losses[key])}
 
     @contextmanager
     def writing(self, rows: int, step_rows: int) -> Iterator[None]:
@@ -202,9 +204,11 @@ class Agreement:
 
         return summed(vector)
 
-    def stepped(self, variables: Iterable[Any]) -> None:
-        """Take note of weights that an optimizer steps."""
+    def stepped(self, optimizer: Any, variables: Iterable[Any]) -> None:
+        """Take note of an optimizer and of the weights that it steps."""
         self._stepped |= {id(variable) for variable in variables}
+        if all(optimizer is not other for other in self.optimizers):
+            self.optimizers.append(optimizer)
 
     def active(self, kind: Any) -> Any:
         """Return 1 where this rank has rows in the step, else 0."""
@@ -233,8 +237,8 @@ class Agreement:
     def _asked_of_twice_the_rows(self, loss: Any, once: Any, y_true: Any, y_pred: Any) -> Any:
         """Return a loss that is one number: one that doubles when its rows are doubled is a sum over them."""
         with _at_work(None):
-            twice = loss.call(_twice(y_true), _twice(y_pred))
-        return tf.where(tf.stop_gradient(_doubles(once, twice)), self._whole(once), once)
+            again = loss.call(twice(y_true), twice(y_pred))
+        return tf.where(tf.stop_gradient(_doubles(once, again)), self._whole(once), once)
 
     def _sum(self, vector: Any) -> Any:
         total = tf.numpy_function(self._add, [vector], vector.dtype)
@@ -385,7 +389,7 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         gradients, variables = zip(*grads, strict=True) if pairs else (grads, ())
         gradients = agreement.agreed(gradients)
         stepped = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
-        agreement.stepped(stepped)
+        agreement.stepped(self, stepped)
         with _at_work(None):  # an optimizer inside of this one gets what it needs
             return original(self, zip(gradients, variables, strict=True) if pairs else gradients, *args, **kwargs)
 
@@ -434,12 +438,14 @@ def _is_number(values: Any) -> bool:
     return bool((values if hasattr(values, "shape") else tf.convert_to_tensor(values)).shape == ())
 
 
-def _twice(tree: Any) -> Any:
-    def twice(leaf: Any) -> Any:
+def twice(tree: Any) -> Any:
+    """Return a batch with each row twice."""
+
+    def double(leaf: Any) -> Any:
         pair = [leaf, leaf]
         return tf.sparse.concat(0, pair) if isinstance(leaf, tf.SparseTensor) else tf.concat(pair, 0)
 
-    return map_tree(twice, tree)
+    return map_tree(double, tree)
 
 
 def _may_add(layer: Any) -> bool:

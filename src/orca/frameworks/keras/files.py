@@ -27,14 +27,8 @@ from orca.core import files
 from orca.core.checkpoints import path_of, versions
 from orca.core.learner import OutputSpec
 from orca.errors import ArgumentError
-from orca.frameworks.keras.travel import (
-    family_of,
-    has_slots,
-    library,
-    optimizer_state,
-    set_optimizer_state,
-    without_optimizer,
-)
+from orca.frameworks.keras.optimizers import is_built, optimizer_state, set_optimizer_state
+from orca.frameworks.keras.travel import family_of, library, without_optimizer
 
 H5_SUFFIXES = (".h5", ".hdf5")
 _FORMAT = 1
@@ -231,7 +225,8 @@ def _write_saved_model(
 ) -> None:
     if family == "tf_keras":
         model.save(path, save_format="tf", include_optimizer=include_optimizer, signatures=signatures, options=options)
-        if include_optimizer and has_slots(model):  # tf_keras gives a loaded model a new optimizer
+        optimizer = model.optimizer if include_optimizer else None
+        if optimizer is not None and is_built(optimizer):  # tf_keras gives a loaded model a new one
             slots = {f"0/{number}": array for number, array in enumerate(optimizer_state(model) or [])}
             with open(os.path.join(path, _SLOTS), "wb") as file:
                 file.write(_array_bytes(slots))

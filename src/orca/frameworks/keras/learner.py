@@ -29,7 +29,7 @@ from orca.core.source import Batch
 from orca.core.tree import flatten, map_tree, same_form, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite
-from orca.frameworks.keras.agree import Agreement, watch
+from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.draws import Draws
 from orca.frameworks.keras.files import (
     latest_checkpoint,
@@ -38,16 +38,22 @@ from orca.frameworks.keras.files import (
     save_model,
     save_weights,
 )
-from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode
+from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode, plain_logs
+from orca.frameworks.keras.optimizers import (
+    OptimizerState,
+    optimizer_state,
+    optimizer_states,
+    set_optimizer_state,
+    set_optimizer_states,
+    unkept,
+)
 from orca.frameworks.keras.travel import (
     PackedModel,
     family_of,
     is_compiled,
     is_model,
     library,
-    optimizer_state,
     pack,
-    set_optimizer_state,
     set_weights,
     weights_of,
 )
@@ -161,18 +167,17 @@ class KerasLearner(Learner):
         model = self._make()
         example = None if state.input is None else map_tree(tf.convert_to_tensor, state.input.example())
         _seat(model, state, example if sample is None else self._tensors(self._named(sample, model)))
-        if getattr(model, "optimizer", None) is not None and state.payload.get("optimizers"):
-            set_optimizer_state(model, state.payload["optimizers"][0])
+        _seat_optimizers(model, state)
         return model
 
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
         with _seeded(seed):
-            return _state_of(self._make(), with_optimizer=False)
+            return _state_of(self._make(), None)
 
     def state_of(self, model: Any, state: State | None) -> State:
         """Return the state of a model that was changed or loaded outside of training."""
-        fresh = _state_of(model, with_optimizer=True)
+        fresh = _state_of(model, [])
         if state is not None:
             fresh.epoch, fresh.steps, fresh.input, fresh.output = state.epoch, state.steps, state.input, state.output
         return fresh
@@ -194,8 +199,7 @@ class KerasLearner(Learner):
             self.world = HorovodWorld(world)
         self.given: State | None = state
         self.ready = self.begun = self.open = False
-        self.sample: Any = None
-        self.specs: tuple[OutputSpec, OutputSpec] | None = None
+        self.specs: tuple[int, OutputSpec, OutputSpec] | None = None  # with the rows they were seen in
         self.steps: dict[str, Any] = {}
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
@@ -212,8 +216,9 @@ class KerasLearner(Learner):
         self.logs: dict[str, Any] = {}
         self.epoch = -1
         self.so_far: dict[str, Any] = {}  # logs of the epoch
-        self.own: list[np.ndarray] = []  # this rank's metrics, while the variables hold those of all ranks
-        self.earlier: list[list[np.ndarray]] = []  # metrics of an interrupted epoch, until there are variables for them
+        self.own: dict[str, Any] = {}  # this rank's metrics, while the variables hold those of all ranks
+        self.blank: dict[str, Any] = {}  # the same when the epoch began
+        self.earlier: list[dict[str, Any]] = []  # ranks of an interrupted epoch, until there are variables for metrics
         self.interrupted: dict[str, Any] | None = None
         if self.given is not None and self.given.position is not None:
             self.number += len(self.given.position["lines"])
@@ -252,8 +257,8 @@ class KerasLearner(Learner):
         losses.mass = losses.rows
         if losses.steps:
             self.rows += losses.rows
-            self.own = [variable.numpy() for variable in self._metric_variables()]
-            self.so_far = self._merge_metrics(last)
+            self.own = self._metric_values()
+            self.so_far = self._merge_metrics(last, self._uses_compiled_metrics())
         elif self.epoch != epoch:  # resumed after what turns out to be the last step of a stream
             self._open_epoch(self._example(), epoch, first_step)
         losses.logs = dict(self.so_far)
@@ -314,21 +319,24 @@ class KerasLearner(Learner):
 
     def state(self) -> State:
         """Return weights and optimizer state; what rows and answers look like from whoever saw a row."""
-        told = self.world.all_gather(self._describe())
+        specs = [specs for specs in self.world.all_gather(self.specs) if specs]
         if self.ready:
             with self._merged_norms():
-                state = _state_of(self.model, with_optimizer=self.training)
+                state = _state_of(self.model, self.agreement.optimizers if self.training else None)
         else:
             state = (self.given or State()).settled()
-        state.input, state.output = next((specs for specs in told if specs), (state.input, state.output))
+        if specs:
+            _, state.input, state.output = max(specs, key=lambda each: each[0])
         return state
 
     def callback_states(self) -> dict[str, Any]:
         """Return what a resumed fit needs besides weights and optimizer: memory of callbacks, ranks in mid-epoch."""
         if not self.begun:
             return {}
+        idle = [name for name in self.own if name in self.blank and _equal(self.own[name], self.blank[name])]
         mine = {
-            "metrics": self.own,
+            "metrics": {name: values for name, values in self.own.items() if name not in idle},
+            "idle": idle,
             "rows": self.rows,
             "norms": [variable.numpy() for variable in self._norms()],
             "stops": self.agreement.wants_stop,
@@ -359,7 +367,7 @@ class KerasLearner(Learner):
         flat, structure = flatten(self._tensors(self._named(x)))
         if self.answer is None:
             with _seeded(0):
-                _seat(self.model, self.given or State(), unflatten(structure, [_first(leaf) for leaf in flat]))
+                _seat(self.model, self.given or State(), unflatten(structure, flat))
             self.answer = _Graphs(self.model, self._answer)
         return map_tree(_to_numpy, self.answer(structure, *flat))
 
@@ -399,24 +407,27 @@ class KerasLearner(Learner):
         """Make the model whole: variables, the same weights on every rank, the way of the gradients."""
         if self.ready:
             return
-        self.sample = map_tree(_first, self._tensors(self._named(features)))
+        sample = self._tensors(self._named(features))
         state = self.given or State()
-        _seat(self.model, state, self.sample)
+        _seat(self.model, state, sample)
         if not state.payload.get("models"):
             set_weights(self.model, self.world.broadcast(weights_of(self.model)))
         if self.training:
-            if state.payload.get("optimizers"):
-                set_optimizer_state(self.model, state.payload["optimizers"][0])
+            _check_kept(state)
+            _seat_optimizers(self.model, state)
             self.draws = Draws(self.model, self.seed, self.world.rank)
         self.agreement = Agreement(self.model, self.world, self.sync_batch_norm)
-        self.agreement.ask_layers(self.sample)
+        with _undisturbed(self.model):
+            self.agreement.ask_layers(sample)
+            self.specs = self._describe(sample)
         self.ready = True
 
     def _open_epoch(self, features: Any, epoch: int, first_step: int) -> None:
         """Begin an epoch: a new one, the rest of one that was paused, or of one that an earlier run had begun."""
         if self.epoch == epoch:
-            for variable, value in zip(self._metric_variables(), self.own, strict=True):
-                variable.assign(value)
+            for name, variables in self._metrics().items():
+                for variable, value in zip(variables, self.own[name], strict=True):
+                    variable.assign(value)
             return
         self._prepare(features)
         if not self.begun:
@@ -425,6 +436,7 @@ class KerasLearner(Learner):
         tf.random.set_seed(int(np.random.SeedSequence([self.seed, epoch, self.world.rank]).generate_state(1)[0]))
         self.agreement.wants_stop = self.agreement.stop = False
         self.model.reset_metrics()
+        self.blank = self._metric_values()
         self.epoch, self.open, self.rows = epoch, True, 0
         self.so_far, self.earlier = {}, []
         if not first_step:
@@ -447,15 +459,14 @@ class KerasLearner(Learner):
         if interrupted is None or self.given is None:
             return
         set_weights(self.model, self.given.payload["models"][0])
-        if self.given.payload.get("optimizers"):
-            set_optimizer_state(self.model, self.given.payload["optimizers"][0])
+        _seat_optimizers(self.model, self.given)
         self.memory.restore(interrupted.get("callbacks", {}))
         self.so_far, self.ranks = interrupted.get("logs", {}), interrupted.get("ranks", [])
 
     def _restore_ranks(self) -> None:
         """Take over what this rank, or the ranks in whose place it is now, had counted of the interrupted epoch."""
         mine = self.ranks[self.world.rank :: self.world.size]
-        self.earlier = [rank["metrics"] for rank in mine]
+        self.earlier = mine
         self.rows = sum(rank["rows"] for rank in mine)
         if len(self.ranks) == self.world.size:
             for variable, value in zip(self._norms(), mine[0]["norms"], strict=True):
@@ -464,22 +475,26 @@ class KerasLearner(Learner):
 
     def _with_earlier(self, logs: Any) -> Any:
         """Add the metrics of an interrupted epoch to those of its first step here, which made their variables."""
-        variables = self._metric_variables()
-        for values in self.earlier:
-            if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
-                raise ArgumentError(
-                    "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with other "
-                    "metrics then, so those of this epoch cannot be added up. Compile it with the same metrics, or "
-                    "begin a new fit from its checkpoint with load_orca_checkpoint."
-                )
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(variable.numpy() + value)
+        metrics = self._metrics()
+        for rank in self.earlier:
+            counted = rank["metrics"]
+            for name in counted.keys() | (metrics.keys() - set(rank["idle"])):
+                shapes = [tuple(variable.shape) for variable in metrics.get(name, [])]
+                if name not in counted or shapes != [value.shape for value in counted[name]]:
+                    raise ArgumentError(
+                        "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with "
+                        f"other metrics then, so those of this epoch cannot be added up: {name!r} is not the same. "
+                        "Compile it with the same metrics, or begin a new fit from its checkpoint with "
+                        "load_orca_checkpoint."
+                    )
+                for variable, value in zip(metrics[name], counted[name], strict=True):
+                    variable.assign(variable.numpy() + value)
         self.earlier = []
         return {**logs, **{k: v for k, v in self._metrics_result().items() if k in logs}}
 
     def _example(self) -> Any:
         assert self.given is not None and self.given.input is not None
-        return self.given.input.example()
+        return self.given.input.example(2)
 
     def _begin_callbacks(self) -> None:
         module = library(family_of(self.model)).callbacks
@@ -561,32 +576,52 @@ class KerasLearner(Learner):
         mine = [variable for variable in self.model.non_trainable_variables if id(variable) not in shared]
         return [*mine, *self._metric_variables()]
 
-    def _metric_variables(self) -> list[Any]:
-        found = [variable for metric in self.model.metrics for variable in metric.variables]
-        return list({id(variable): variable for variable in found}.values())
+    def _metrics(self) -> dict[str, list[Any]]:
+        """Return the variables of each metric that has some, by its name, with a number where names are alike."""
+        metrics: dict[str, list[Any]] = {}
+        seen: set[int] = set()
+        for metric in self.model.metrics:
+            variables = [variable for variable in metric.variables if id(variable) not in seen]
+            seen |= {id(variable) for variable in variables}
+            if variables:
+                alike = sum(name.rpartition("-")[0] == metric.name for name in metrics)
+                metrics[f"{metric.name}-{alike}"] = variables
+        return metrics
 
-    def _metrics_result(self) -> dict[str, Any]:
+    def _metric_variables(self) -> list[Any]:
+        return [variable for variables in self._metrics().values() for variable in variables]
+
+    def _metric_values(self) -> dict[str, list[np.ndarray]]:
+        return {name: [variable.numpy() for variable in variables] for name, variables in self._metrics().items()}
+
+    def _metrics_result(self, used: bool = True) -> dict[str, Any]:
         """Return what the metrics say: nothing where a train_step of the user's own left those of compile alone."""
         idle = getattr(self.model, "_compile_metrics", None)
-        if idle is None or idle.built:
+        if idle is None or (idle.built and used):
             return dict(self.model.get_metrics_result())
         return {metric.name: metric.result() for metric in self.model.metrics if metric is not idle}
 
-    def _merge_metrics(self, last: _LastLogs) -> dict[str, Any]:
+    def _uses_compiled_metrics(self) -> bool:
+        """Say whether the epoch has counted in the metrics of compile: the validation may have built them."""
+        metrics = getattr(self.model, "_compile_metrics", None)
+        name = f"{getattr(metrics, 'name', '')}-0"
+        return name not in self.own or name not in self.blank or not _equal(self.own[name], self.blank[name])
+
+    def _merge_metrics(self, last: _LastLogs, used: bool = True) -> dict[str, Any]:
         """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
 
         Where a step returned other logs than the metrics, Keras shows those of the last step.
         """
-        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result().items()}
         variables = self._metric_variables()
-        if variables:
-            values = [variable.numpy() for variable in variables]
-            flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
-            total = self.world.all_reduce([flat], "sum")[0]
-            ends = np.cumsum([np.size(value) for value in values])[:-1]
-            for variable, value, part in zip(variables, values, np.split(total, ends), strict=True):
-                variable.assign(part.reshape(value.shape).astype(value.dtype))
-        merged = {name: np.asarray(value).tolist() for name, value in self._metrics_result().items()}
+        values = [np.array(used), *(variable.numpy() for variable in variables)]
+        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
+        total = self.world.all_reduce([flat], "sum")[0]
+        used = total[0] > 0  # on some rank
+        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        parts = np.split(total, np.cumsum([np.size(value) for value in values])[:-1])
+        for variable, value, part in zip(variables, values[1:], parts[1:], strict=True):
+            variable.assign(part.reshape(value.shape).astype(value.dtype))
+        merged = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
         tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
         if not tracks or not self.agreement.reduces:  # ours is the loss then
             merged.pop("loss", None)
@@ -636,11 +671,18 @@ class KerasLearner(Learner):
         for (variable, _), value in zip(means, before, strict=True):
             variable.assign(value)
 
-    def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
-        if self.specs is None and self.sample is not None:
-            output = self.model.predict_step(_packed(self.sample))
-            self.specs = OutputSpec.of(map_tree(_to_numpy, self.sample)), OutputSpec.of(map_tree(_to_numpy, output))
-        return self.specs
+    def _describe(self, sample: Any) -> tuple[int, OutputSpec, OutputSpec] | None:
+        """Return the number of rows of a batch, and what a row of it and of the model's answers looks like.
+
+        A batch of training, as not every model takes any number of rows; but one row alone may lose its dimension.
+        """
+        rows = int(flatten(sample)[0][0].shape[0])
+        try:
+            output = self.model.predict_step(_packed(twice(sample) if rows == 1 else sample))
+        except Exception as error:  # a model that only trains; if it is asked to predict, it says so itself
+            logger.info("The model's answers are not known yet: %s: %s", type(error).__name__, error)
+            return None
+        return rows, OutputSpec.of(map_tree(_to_numpy, sample)), OutputSpec.of(map_tree(_to_numpy, output))
 
     def _named(self, x: Any, model: Any = None) -> Any:
         """Return features as the model's inputs name them, where these are a dict."""
@@ -707,7 +749,7 @@ def _listener(module: Any) -> Any:
             self.logs: dict[str, Any] = {}
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.logs = {name: np.asarray(value).tolist() for name, value in (logs or {}).items()}
+            self.logs = plain_logs(logs or {})
 
     return Listener()
 
@@ -717,8 +759,14 @@ def _has_counted(metric: Any) -> bool:
     return count is None or float(count) > 0
 
 
+def _equal(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    return len(some) == len(others) and all(map(np.array_equal, some, others))
+
+
 def _close(one: Any, other: Any) -> bool:
-    return np.shape(one) == np.shape(other) and bool(np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True))
+    if np.shape(one) != np.shape(other) or _numbers(one) is None or _numbers(other) is None:
+        return False
+    return bool(np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True))
 
 
 def _is_a(callback: Any, *names: str) -> bool:
@@ -746,15 +794,60 @@ def _seat(model: Any, state: State, example: Any) -> None:
                 "the model has no weights before it sees a row: its input shape is not known. Fit, evaluate or predict "
                 "first, or give it an Input (or input_shape)."
             )
-        model(example)
+        try:
+            model(example)
+        except NotImplementedError:  # without a `call`: its train_step calls the models in it
+            if not model.weights:
+                raise
+            model.built = True
     if state.payload.get("models") and state.payload["models"][0] is not None:
         set_weights(model, state.payload["models"][0])
 
 
-def _state_of(model: Any, with_optimizer: bool) -> State:
-    optimizer = optimizer_state(model) if with_optimizer and getattr(model, "optimizer", None) is not None else None
-    weights = [weights_of(model)] if model.built else []
-    return State(payload={"models": weights, "optimizers": [] if optimizer is None else [optimizer], "schedulers": []})
+@contextmanager
+def _undisturbed(model: Any) -> Iterator[None]:
+    """Look at a model whose layers may count what they see."""
+    before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
+    yield
+    for variable, value in before:
+        variable.assign(value)
+
+
+def _seat_optimizers(model: Any, state: State) -> None:
+    """Give the optimizers of a model what a state holds of them."""
+    arrays, stepping = state.payload.get("optimizers"), state.payload.get("stepping")
+    if stepping is not None:
+        kept = zip(stepping["names"], stepping["weights"], arrays or [], strict=True)
+        set_optimizer_states(model, {name: OptimizerState(weights, values) for name, weights, values in kept})
+    elif arrays and getattr(model, "optimizer", None) is not None:  # a checkpoint of an earlier version
+        set_optimizer_state(model, arrays[0])
+
+
+def _check_kept(state: State) -> None:
+    lost = (state.payload.get("stepping") or {}).get("lost")
+    if lost:
+        raise ArgumentError(
+            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(lost)}. To "
+            "go on, training would begin them anew. Keep each optimizer in an attribute of the model, and what it "
+            "steps in the model's weights; or go on with the weights alone: save_weights, and load_weights in a new "
+            "Estimator."
+        )
+
+
+def _state_of(model: Any, stepped: Sequence[Any] | None) -> State:
+    """Return the weights of a model and, unless `stepped` is None, the states of its optimizers.
+
+    Args:
+        model: The model.
+        stepped: The optimizers that training has used: those whose state cannot be kept are told in the state.
+    """
+    payload: dict[str, Any] = {"models": [weights_of(model)] if model.built else [], "optimizers": [], "schedulers": []}
+    if stepped is not None:
+        states = optimizer_states(model)
+        payload["optimizers"] = [state.arrays for state in states.values()]
+        weights = [state.weights for state in states.values()]
+        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, stepped)}
+    return State(payload=payload)
 
 
 class _LastLogs:
@@ -773,21 +866,34 @@ class _LastLogs:
     def over_ranks(self, world: World, mine: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
         """Return the logs over all ranks, given what the metrics say of this rank's rows and of all.
 
-        An entry that equals a metric is that metric; any other is the mean over the rows of the last step.
+        An entry that equals a metric is that metric; any other number is the mean over the rows of the last step. What
+        has no mean is that of the first rank that has rows.
         """
         if not self.logs or self.logs.keys() == mine.keys():
             return merged
-        entries = {name: np.asarray(value).tolist() for name, value in self.logs.items()}
+        entries = plain_logs(self.logs)
         names = {name: [m for m in (name, *mine) if m in mine and _close(mine[m], entries[name])] for name in entries}
         ranks = world.all_gather((self.rows, entries, names))
         busy = [rank for rank in ranks if rank[0]]
+        weights = [rank[0] for rank in busy]
         logs = {}
-        for name in entries:
-            metrics = [m for m in busy[0][2][name] if m in merged and all(m in rank[2][name] for rank in busy)]
-            weights = [rank[0] for rank in busy]
-            mean = np.average([rank[1][name] for rank in busy], axis=0, weights=weights).tolist()
-            logs[name] = merged[metrics[0]] if metrics else mean
+        for name in busy[0][1]:
+            if all(name in rank[1] for rank in busy):
+                metrics = [m for m in busy[0][2][name] if m in merged and all(m in rank[2][name] for rank in busy)]
+                logs[name] = merged[metrics[0]] if metrics else _mean([rank[1][name] for rank in busy], weights)
         return logs
+
+
+def _mean(values: list[Any], weights: list[int]) -> Any:
+    """Return the weighted mean of numbers, or of lists of them; the first of what has none."""
+    if any(_numbers(value) is None or np.shape(value) != np.shape(values[0]) for value in values):
+        return values[0]
+    return np.average(values, axis=0, weights=weights).tolist()
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    array = np.asarray(value)
+    return array if array.dtype.kind in "biuf" else None
 
 
 class _Graphs:
@@ -905,13 +1011,6 @@ def _set_threads(config: dict[str, Any]) -> None:
         if threads is not None:
             with suppress(RuntimeError):  # TensorFlow is at work in this process already
                 getattr(tf.config.threading, f"set_{kind}_op_parallelism_threads")(int(threads))
-
-
-def _first(leaf: Any) -> Any:
-    """Return the first row of a tensor of any kind."""
-    if isinstance(leaf, tf.SparseTensor):
-        return tf.sparse.slice(leaf, tf.zeros_like(leaf.dense_shape), tf.concat([[1], leaf.dense_shape[1:]], 0))
-    return leaf[:1]
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:

@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,18 @@ def decode(plain: Any, arrays: Sequence[np.ndarray]) -> Any:
     return {"list": list, "tuple": tuple, "set": set}[kind](decode(item, arrays) for item in content)
 
 
+def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logs as numbers, texts and lists of them, with the entries of dicts in them; other kinds are left out."""
+    plain: dict[str, Any] = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            plain |= plain_logs(value)
+        else:
+            with suppress(TypeError, ValueError):
+                plain[name] = _plain(np.asarray(value).tolist())
+    return plain
+
+
 def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
     """Let loggers of a resumed fit go on in their files; lines of epochs that are trained again go."""
     for callback in callbacks:
@@ -84,6 +97,18 @@ def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
                     lines = file.readlines()
                 with open(callback.filename, "w") as file:
                     file.writelines(line for line in lines if not _is_from(line, callback.sep, epoch))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):  # bfloat16
+        return _plain(value.item())
+    if isinstance(value, bytes):  # as TensorFlow has texts
+        return value.decode(errors="replace")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} is no plain data")
 
 
 def _is_from(line: str, separator: str, epoch: int) -> bool:

@@ -23,6 +23,13 @@ import h5py
 import numpy as np
 
 from orca.errors import ArgumentError, MissingDependency
+from orca.frameworks.keras.optimizers import (
+    OptimizerState,
+    assign,
+    optimizer_states,
+    optimizers_of,
+    set_optimizer_states,
+)
 
 FAMILIES = ("keras", "tf_keras")
 _INSTEAD = "Pass model_creator, a function that builds and compiles the model on each worker, instead."
@@ -103,7 +110,7 @@ def pack(model: Any) -> PackedModel:
         compiling=json.dumps(compiling) if compiling else None,
         policy=_policy_of(model, family),
         trainable=tuple(bool(layer.trainable) for layer in model._flatten_layers()),
-        optimizer=_state_so_far(model.optimizer) if compiling and model.optimizer is not None else None,
+        optimizers=optimizer_states(model) if compiling else {},
     )
     if any(isinstance(thing, type) for thing in custom.values()):
         _check_that_it_comes_back(packed, model)
@@ -126,60 +133,7 @@ def set_weights(model: Any, arrays: Sequence[np.ndarray]) -> None:
     Raises:
         ArgumentError: Their number or a shape is not the model's.
     """
-    _assign(model.weights, arrays, f"the model {model.name!r}", "weight")
-
-
-def optimizer_state(model: Any) -> list[np.ndarray] | None:
-    """Return all variables of the model's optimizer (steps, learning rate, slots); None when it has no optimizer.
-
-    Slots that are not there yet are made first, so that the state is the same before and after the first step.
-    """
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        return None
-    _build(optimizer, model)
-    return [np.array(_numpy(variable)) for variable in optimizer_variables(optimizer)]
-
-
-def set_optimizer_state(model: Any, arrays: Sequence[np.ndarray]) -> None:
-    """Give the model's optimizer its variables, in the order of `optimizer_state`.
-
-    Raises:
-        ArgumentError: The model has no optimizer, or the state is that of another optimizer or model.
-    """
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        raise ArgumentError(
-            f"the model {model.name!r} has no optimizer to give a state to. Call compile(optimizer=...) first."
-        )
-    _build(optimizer, model)
-    _assign(optimizer_variables(optimizer), arrays, f"the optimizer {type(optimizer).__name__}", "variable")
-
-
-def has_slots(model: Any) -> bool:
-    """Say whether a model has an optimizer whose slots are there: after its first step, or a restored state."""
-    optimizer = getattr(model, "optimizer", None)
-    return optimizer is not None and _is_built(optimizer)
-
-
-def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Return the variables of an optimizer in order, with those that the library itself does not list.
-
-    tf_keras leaves out the learning rate, which schedules of callbacks change, the loss scale, and Nadam's product.
-    """
-    if not _is_tf_keras(optimizer):
-        return list(optimizer.variables)
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
-        scale: Any = getattr(optimizer, "_loss_scale", None)
-        own = [scale._current_loss_scale, scale._counter] if hasattr(scale, "_counter") else []
-        return [*own, *optimizer_variables(inner)]
-    if _is_legacy(optimizer):
-        hyper = [value for _, value in sorted(optimizer._hyper.items()) if hasattr(value, "assign")]
-        return [*optimizer.weights, *hyper]
-    listed = list(optimizer.variables)
-    unlisted = [getattr(optimizer, name, None) for name in ("_learning_rate", "_u_product")]
-    return listed + [one for one in unlisted if hasattr(one, "assign") and all(one is not known for known in listed)]
+    assign(model.weights, arrays, f"the model {model.name!r}", "weight")
 
 
 def without_optimizer(archive: bytes, compiled: bool = False) -> bytes:
@@ -210,7 +164,7 @@ class PackedModel:
         compiling: The arguments of compile as JSON; None for a model that was not compiled.
         policy: The dtype policy under which the model was made.
         trainable: For each layer whether it learns, in the order of the library's own walk.
-        optimizer: The optimizer's variables; before its first step only those it has then.
+        optimizers: The states of its optimizers.
     """
 
     family: str
@@ -219,7 +173,7 @@ class PackedModel:
     compiling: str | None = field(default=None, repr=False)
     policy: Any = None
     trainable: tuple[bool, ...] = field(default=(), repr=False)
-    optimizer: list[np.ndarray] | None = field(default=None, repr=False)
+    optimizers: Mapping[str, OptimizerState] = field(default_factory=dict, repr=False)
 
     def unpack(self) -> Any:
         """Rebuild the model.
@@ -247,8 +201,8 @@ class PackedModel:
                 f"the model {model.name!r} has a compile() of its own, which cannot be repeated on a worker. Give "
                 f"{type(model).__name__} the methods get_compile_config() and compile_from_config(config). {_INSTEAD}"
             )
-        if self.optimizer is not None:
-            _restore_optimizer(model, self.optimizer)
+        held = optimizers_of(model)  # without those that neither its config nor its compile tells of
+        set_optimizer_states(model, {name: state for name, state in self.optimizers.items() if name in held})
         return model
 
 
@@ -453,7 +407,7 @@ def _check_that_it_comes_back(packed: PackedModel, model: Any) -> None:
         )
 
 
-# Trainable, policy, optimizer.
+# Trainable and policy.
 
 
 def _set_trainable(model: Any, flags: Sequence[bool]) -> None:
@@ -501,81 +455,6 @@ def _is_mixed(model: Any) -> bool:
 
 def _is_scaled(optimizer: Any) -> bool:
     return hasattr(optimizer, "inner_optimizer")
-
-
-def _build(optimizer: Any, model: Any) -> None:
-    """Make the slots of an optimizer, if they are not there yet."""
-    if not _is_tf_keras(optimizer):
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
-        return
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if _is_legacy(inner):
-        inner._create_all_weights(model.trainable_variables)
-    elif not getattr(inner, "_built", False):
-        inner.build(model.trainable_variables)
-
-
-def _is_built(optimizer: Any) -> bool:
-    if not _is_tf_keras(optimizer):
-        return bool(optimizer.built)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return len(inner.weights) > 1 if _is_legacy(inner) else bool(getattr(inner, "_built", False))
-
-
-def _state_so_far(optimizer: Any) -> list[np.ndarray]:
-    """Return an optimizer's variables without making any: slots made early would fix which layers learn."""
-    if not _is_built(optimizer):
-        return [np.array(_numpy(variable)) for variable in _early_variables(optimizer)]
-    return [np.array(_numpy(variable)) for variable in optimizer_variables(optimizer)]
-
-
-def _early_variables(optimizer: Any) -> list[Any]:
-    """Return the step count and, where it is a variable, the learning rate: what an optimizer has before it is built.
-
-    The inner optimizer's for one that scales the loss; a legacy one tells its learning rate in its config.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    rate = getattr(inner, "_learning_rate", None)
-    return [inner.iterations, *([rate] if hasattr(rate, "assign") else [])]
-
-
-def _restore_optimizer(model: Any, arrays: Sequence[np.ndarray]) -> None:
-    optimizer = model.optimizer
-    early = _early_variables(optimizer)
-    if len(arrays) <= len(early):
-        _assign(early, arrays, f"the optimizer {type(optimizer).__name__}", "variable")
-    else:
-        set_optimizer_state(model, arrays)
-
-
-def _is_tf_keras(optimizer: Any) -> bool:
-    return any(_package(kind) == "tf_keras" for kind in type(optimizer).__mro__)
-
-
-def _is_legacy(optimizer: Any) -> bool:
-    return hasattr(optimizer, "_hyper")
-
-
-def _assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, word: str) -> None:
-    if len(variables) != len(arrays):
-        raise ArgumentError(
-            f"{whose} has {len(variables)} {word}s, but {len(arrays)} came. They belong to another model or optimizer: "
-            "build and compile it as it was when they were saved."
-        )
-    for number, (variable, array) in enumerate(zip(variables, arrays, strict=True)):
-        if tuple(variable.shape) != tuple(np.shape(array)):
-            raise ArgumentError(
-                f"{word} {number} of {whose} ({getattr(variable, 'path', variable.name)}) has the shape "
-                f"{tuple(variable.shape)}, but one of the shape {tuple(np.shape(array))} came. They belong to another "
-                "model: build it as it was when they were saved."
-            )
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
-
-
-def _numpy(variable: Any) -> Any:
-    return variable.numpy()
 
 
 def _package(code: Any) -> str:
