@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from benchmarks.measure import Result, interleaved, medians
-from orca.core.arrow import to_numpy
+from orca.rows.arrow import to_numpy
 
 ROWS, COLUMNS, BATCHES = 10_000, 784, 3
 

@@ -18,7 +18,6 @@ import pytest
 
 import orca.doctor
 from orca.core.engine import HubPeer
-from orca.core.telemetry import Hub, Link
 from orca.doctor import Diagnosis, Finding, driver, examination, examine, ranks
 from orca.doctor.examination import Case, Surveyed, TimeOver, checked, limited
 from orca.doctor.finding import ERROR, OK, WARN, advice, said, without_secrets
@@ -26,6 +25,7 @@ from orca.doctor.outlook import Explanation, weight_of
 from orca.doctor.survey import Report, knock_at_all, written
 from orca.errors import ArgumentError, OrcaError, TooFewSlots, WorkerFailed, WorkerStalled
 from orca.estimators import Estimator
+from orca.monitor.telemetry import Hub, Link
 
 GB = 1 << 30
 

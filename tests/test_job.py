@@ -14,10 +14,11 @@ import pytest
 
 from orca import job as job_module
 from orca.core.engine import Settings
-from orca.core.learner import FitPlan, OutputSpec, State
+from orca.core.learner import FitPlan
 from orca.core.metrics import MAE
 from orca.core.plan import Plan
 from orca.core.source import Shards
+from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import LinearLearner, ThreadEngine, shards_of

@@ -17,18 +17,19 @@ from typing import Any, cast
 import cloudpickle
 import numpy as np
 
-from orca.core.checkpoints import Keeper
 from orca.core.columns import concatenate
 from orca.core.engine import dumps
 from orca.core.feed import Feed, StreamFeed, feed_of
-from orca.core.learner import FitPlan, Learner, OutputSpec, Position, Predictor, State
+from orca.core.learner import FitPlan, Learner, Predictor
 from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epochs
 from orca.core.metrics import Metric
-from orca.core.pulse import Pulse
 from orca.core.source import Rows
-from orca.core.tree import cut_rows, flatten, map_tree, rows_of
+from orca.core.state import OutputSpec, Position, State
 from orca.core.world import World
 from orca.errors import DataError
+from orca.monitor.heartbeat import Pulse
+from orca.rows.tree import cut_rows, flatten, map_tree, rows_of
+from orca.storage.checkpoints import CheckpointWriter
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +256,7 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
 
 
 @contextmanager
-def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[Keeper | None]:
+def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
     """Give rank 0 the keeper of the checkpoints that the plan asks for."""
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
@@ -263,7 +264,7 @@ def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[Keeper | 
     from orca.storage.states import save_state  # loads torch, as every rank does anyway
 
     save = partial(save_state, framework=learner.framework)
-    with Keeper(plan.checkpoint_folder, save, keep=plan.checkpoint_keep) as keeper:
+    with CheckpointWriter(plan.checkpoint_folder, save, keep=plan.checkpoint_keep) as keeper:
         yield keeper
 
 

@@ -30,11 +30,11 @@ import psutil
 
 from orca.core.array_learner import ArrayLearner
 from orca.core.engine import Job, Settings, dumps, scratch, seal
-from orca.core.learner import State
-from orca.core.pulse import Pulse
 from orca.core.source import Batch, Shards
-from orca.core.telemetry import Parted, from_parting, reason_of
+from orca.core.state import State
 from orca.errors import OrcaError, WorkerFailed
+from orca.monitor.heartbeat import Pulse
+from orca.monitor.telemetry import Parted, from_parting, reason_of
 from orca.sources.arrays import Block, OpenBlocks
 
 _HOST = "127.0.0.1"

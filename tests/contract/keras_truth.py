@@ -22,11 +22,11 @@ import tf_keras
 from contract.truth import BATCH, FITS, SEED, rows_for, steps_of
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan
-from orca.core.pulse import Pulse
 from orca.core.world import World
 from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
+from orca.monitor.heartbeat import Pulse
 from orca.testing import ThreadEngine
 
 # Models.

@@ -23,18 +23,19 @@ from torch.optim.lr_scheduler import StepLR
 
 from contract.truth import Forwards, Handmade, steps_of
 from orca.callbacks import Callback
-from orca.core.checkpoints import path_of
 from orca.core.feed import Feed, weigh
-from orca.core.learner import FitPlan, State
-from orca.core.pulse import Pulse
+from orca.core.learner import FitPlan
 from orca.core.source import Items, Shards
+from orca.core.state import State
 from orca.core.triggers import SeveralIteration
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import PRECISIONS
 from orca.job import FitJob
+from orca.monitor.heartbeat import Pulse
 from orca.sources.arrays import OpenBlocks
+from orca.storage.checkpoints import path_of
 from orca.storage.states import load_state
 
 SEED, BATCH, EPOCHS = 5, 5, 2

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import nn
 
 from orca import Estimator
-from orca.core.checkpoints import newest_run, versions
 from orca.core.engine import Settings
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, WorkerLost, WorkerStalled
+from orca.storage.checkpoints import newest_run, versions
 
 ENGINES = ("local", "spark", "ray")
 pytestmark = pytest.mark.timeout(300)

@@ -18,9 +18,9 @@ import tensorflow as tf
 import tf_keras
 
 from orca import Estimator
-from orca.core.checkpoints import newest_run, versions
 from orca.errors import ArgumentError, WorkerFailed
 from orca.estimators.keras import KerasEstimator
+from orca.storage.checkpoints import newest_run, versions
 from orca.testing import ThreadEngine
 from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
 

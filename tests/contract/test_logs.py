@@ -16,8 +16,8 @@ import pytest
 
 from orca.core.engine import Engine, Settings
 from orca.core.source import Shards
-from orca.core.voice import RecordHandler, Tap
 from orca.errors import WorkerFailed, WorkerLost
+from orca.monitor.worker_logs import RecordHandler, Tap
 from orca.registry import engine_class
 
 pytestmark = pytest.mark.timeout(200)

@@ -23,13 +23,13 @@ from torch.nn import functional as F
 from orca.core.engine import Settings
 from orca.core.feed import spool_parts, weigh
 from orca.core.learner import FitPlan
-from orca.core.tree import cut_rows
 from orca.core.world import World
 from orca.engines.local import LocalEngine
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import Options
 from orca.frameworks.torch.sync import Clipping
 from orca.job import EvaluateJob, FitJob
+from orca.rows.tree import cut_rows
 from orca.testing import shards_of
 
 ROWS, EPOCHS = 23, 2

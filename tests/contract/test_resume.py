@@ -19,8 +19,8 @@ from torch import nn
 
 from orca import Estimator
 from orca.callbacks import Callback
-from orca.core.checkpoints import newest_run, versions
 from orca.errors import ArgumentError, WorkerFailed, WorkerLost
+from orca.storage.checkpoints import newest_run, versions
 from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration
 
 pytestmark = pytest.mark.timeout(240)

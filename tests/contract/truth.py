@@ -24,14 +24,14 @@ from orca.core.feed import Feed
 from orca.core.learner import FitPlan
 from orca.core.metrics import AUC, MAE, MSE, Accuracy, Metric, metrics_of
 from orca.core.plan import even_split
-from orca.core.pulse import Pulse
 from orca.core.source import DataSpec, Items, Shards
-from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.frameworks.torch.callbacks.callback import Callback, MainCallback
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.job import FitJob
+from orca.monitor.heartbeat import Pulse
+from orca.rows.tree import flatten, map_tree
 from orca.sources.arrays import OpenBlocks
 from orca.sources.creator import CreatorSource, OpenCreated
 from orca.sources.torchdata import LoaderSource, OpenLoaders

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 
 from orca.core import loop
-from orca.core.checkpoints import Keeper
 from orca.core.engine import Settings
 from orca.core.feed import Feed
-from orca.core.learner import FitPlan, Losses, Position, State
+from orca.core.learner import FitPlan
 from orca.core.loop import evaluate, run_epochs
 from orca.core.metrics import MAE, MSE, ROC, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
+from orca.core.state import Losses, Position, State
 from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, trigger_of
 from orca.core.world import World
 from orca.errors import WorkerFailed
+from orca.storage.checkpoints import CheckpointWriter
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
 SETTINGS = Settings(stall_timeout=20)
@@ -273,7 +274,7 @@ class KeptJob(LoopJob):
 
     def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
         kept: list[State] = []
-        keeper = type("Keeper", (), {"keep": staticmethod(kept.append)})() if world.rank == 0 else None
+        keeper = type("CheckpointWriter", (), {"keep": staticmethod(kept.append)})() if world.rank == 0 else None
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
         self.learner.join(world, self.since and State(payload=self.since["payload"]), 0, training=True)
         since = Position.from_json(self.since["position"]) if self.since else Position(0, 0, 0, 0)
@@ -444,7 +445,7 @@ class WrittenJob(KeptJob):
 
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
         self.learner.join(world, None, 0, training=True)
-        keeper = Keeper(self.folder, write) if world.rank == 0 else None
+        keeper = CheckpointWriter(self.folder, write) if world.rank == 0 else None
         return run_epochs(self.learner, feed, None, (), self.plan, world, pulse, Position(0, 0, 0, 0), keeper)
 
 

@@ -38,8 +38,8 @@ from orca.core.metrics import (
     Top5Accuracy,
     metrics_of,
 )
-from orca.core.tree import flatten
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import flatten
 
 ROWS = 203
 rng = np.random.default_rng(7)

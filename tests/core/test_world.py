@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from orca.core.engine import Settings
-from orca.core.pulse import DATA, PHASES, Pulse
 from orca.core.source import Shards
 from orca.core.world import World, _check_versions, _interface, _listen, _waiting
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, OrcaError
+from orca.monitor.heartbeat import DATA, PHASES, Pulse
 
 
 def no_rows(items: Any, folder: Path) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFile
 
-from orca.core import files
-from orca.core.files import filesystem
 from orca.data import file
 from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.storage import files
+from orca.storage.files import filesystem
 from programs import program_of, run_program
 
 TREE = {"a": b"1", "deep/b": b"2", "deep/er/c d%": b"3"}

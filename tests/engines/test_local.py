@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from orca.core.engine import Settings, dispatch
-from orca.core.pulse import Pulse
 from orca.core.source import Items, Shards
 from orca.core.world import World
 from orca.engines import local
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
+from orca.monitor.heartbeat import Pulse
 from programs import run_program
 
 QUIET = Settings(60.0, progress=False)

@@ -171,12 +171,12 @@ class Rank:
 def test_a_run_that_waits_for_slots_says_so_and_starts_when_they_are_free(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from orca.core import waiting
     from orca.core.engine import Settings
     from orca.core.source import Shards
     from orca.engines import spark as engine
     from orca.engines.spark import SparkEngine
     from orca.errors import WorkerStalled
+    from orca.monitor import waiting
 
     monkeypatch.setattr(waiting, "FIRST_WORD", 0.5)
     monkeypatch.setattr(engine, "_SPARK_ENDS_WITHIN", 0.2)

@@ -23,10 +23,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from frameworks.torch.alone import AloneEngine, needs_full_shards
 from orca import Estimator
 from orca.callbacks import Callback
-from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.metrics import Accuracy
 from orca.errors import ArgumentError, DataError, MissingDependency, OrcaError, WorkerFailed
 from orca.estimators.torch import TorchEstimator
+from orca.storage.checkpoints import newest_run, path_of, versions
 from orca.triggers import SeveralIteration
 
 N = 10

@@ -14,7 +14,7 @@ ov = pytest.importorskip("openvino")
 from openvino import opset13 as op  # noqa: E402
 
 from orca.core.engine import cores  # noqa: E402
-from orca.core.learner import OutputSpec  # noqa: E402
+from orca.core.state import OutputSpec  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
 from orca.frameworks import openvino as ours  # noqa: E402
 from orca.frameworks.openvino import OpenvinoPredictor, check_config, convert, threads  # noqa: E402

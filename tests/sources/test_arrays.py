@@ -10,12 +10,12 @@ import torch
 
 from orca.core.engine import Settings
 from orca.core.feed import Feed
-from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec, Extent
-from orca.core.tree import flatten, map_tree
+from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError
 from orca.job import PredictJob
 from orca.registry import source_of
+from orca.rows.tree import flatten, map_tree
 from orca.sources.arrays import ArraySource, PandasSource
 from orca.testing import ThreadEngine
 

@@ -21,15 +21,15 @@ from pyspark.sql import types as T
 from torch import nn
 
 from orca import Estimator
-from orca.core.arrow import to_arrow
 from orca.core.engine import Settings
 from orca.core.feed import Feed
-from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec, Extent
-from orca.core.tree import flatten
+from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
+from orca.rows.arrow import to_arrow
+from orca.rows.tree import flatten
 from orca.sources.frame import DescribeTask, FrameSource, PredictTask
 from orca.testing import ThreadEngine
 

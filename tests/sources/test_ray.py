@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from orca import Estimator
-from orca.core.arrow import to_arrow
 from orca.core.feed import unweigh
 from orca.core.source import Columns, DataSpec, Extent
 from orca.errors import DataError
 from orca.registry import source_of
+from orca.rows.arrow import to_arrow
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("ray_context")

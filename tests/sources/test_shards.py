@@ -14,8 +14,8 @@ from torch import nn
 from orca import Estimator, XShards
 from orca.core.engine import Settings
 from orca.core.feed import Feed
-from orca.core.learner import OutputSpec, State
 from orca.core.source import Columns, DataSpec, Extent
+from orca.core.state import OutputSpec, State
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of

@@ -33,12 +33,12 @@ from frameworks.torch.alone import AloneEngine
 from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
-from orca.core.pulse import Pulse
 from orca.core.source import Columns, DataSpec, Extent
-from orca.core.tree import flatten
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.estimators.torch import TorchEstimator
+from orca.monitor.heartbeat import Pulse
 from orca.registry import source_of
+from orca.rows.tree import flatten
 from orca.sources.torchdata import LoaderSource, Reading, loader_rows, split_batch
 from orca.testing import ThreadEngine
 

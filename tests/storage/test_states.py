@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orca.core.learner import OutputSpec, State  # noqa: E402
+from orca.core.state import OutputSpec, State  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
 from orca.storage.states import is_state, load_state, save_state  # noqa: E402
 

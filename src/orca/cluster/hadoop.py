@@ -17,8 +17,8 @@ from typing import Any
 
 from orca.cluster.news import human, telling
 from orca.cluster.spark import listed
-from orca.core.hdfs import read_settings
 from orca.errors import ArgumentError, OrcaError
+from orca.storage.hdfs import read_settings
 
 log = logging.getLogger(__name__)
 

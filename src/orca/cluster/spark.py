@@ -50,7 +50,7 @@ DEFAULTS = {
 }
 DYNAMIC = "spark.dynamicAllocation.enabled"
 # A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
-# whose machine is cut off is given up soon after, as the hub does (core/wire.py).
+# whose machine is cut off is given up soon after, as the hub does (monitor/protocol.py).
 OUTLIVES_PAUSES = {"spark.network.timeout": "180s", "spark.network.timeoutInterval": "10s"}
 # spark-submit fills these in by itself before anybody can ask whether the user did.
 LAUNCH_DEFAULTS = {"spark.app.name": "orca", "spark.ui.showConsoleProgress": "false"}

@@ -41,9 +41,9 @@ from orca.cluster.spark import (
     set_environment,
     spark_home,
 )
-from orca.core import hdfs
 from orca.core.units import size_of
 from orca.errors import ArgumentError, OrcaError
+from orca.storage import hdfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

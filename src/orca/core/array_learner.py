@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State, report_loss
+from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
-from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.core.source import Batch
-from orca.core.tree import cut_rows
+from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
+from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
+from orca.rows.tree import cut_rows
 
 Arrays = Mapping[str, np.ndarray]
 

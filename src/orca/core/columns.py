@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from orca.core.source import Columns
-from orca.core.tree import flatten, unflatten
 from orca.errors import DataError
+from orca.rows.tree import flatten, unflatten
 
 
 def check_columns(columns: Columns, have: Sequence[str], verb: str = "this call") -> None:

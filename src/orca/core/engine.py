@@ -16,16 +16,16 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from orca.core import hdfs
-from orca.core.progress import Progress
-from orca.core.pulse import Pulse, counted
 from orca.core.source import Open, Rows, Shards
-from orca.core.telemetry import Hub, Link, Ticket
 from orca.core.units import check_seconds
-from orca.core.voice import Echo, speaking
-from orca.core.waiting import Waiting
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError
+from orca.monitor.heartbeat import Pulse, counted
+from orca.monitor.progress import Progress
+from orca.monitor.telemetry import Hub, Link, Ticket
+from orca.monitor.waiting import Waiting
+from orca.monitor.worker_logs import Echo, speaking
+from orca.storage import hdfs
 
 Job = Callable[[World, dict[str, Rows], Pulse], Any]
 

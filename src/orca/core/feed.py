@@ -14,12 +14,12 @@ import numpy as np
 
 from orca.core.columns import array_of
 from orca.core.plan import Plan, even_split
-from orca.core.pulse import counted
 from orca.core.source import Batch, Draws, Rows, Stream
-from orca.core.spool import Spool, SpoolWriter
-from orca.core.tree import Structure, flatten, map_tree, rows_of, unflatten
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
+from orca.monitor.heartbeat import counted
+from orca.rows.spool import Spool, SpoolWriter
+from orca.rows.tree import Structure, flatten, map_tree, rows_of, unflatten
 
 
 def feed_of(

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orca.core.telemetry import Parted
 from orca.core.world import World
 from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.monitor.telemetry import Parted
 
 # A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
 _PATIENCE = 24 * 60 * 60

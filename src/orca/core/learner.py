@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
 from orca.core.metrics import Metric
-from orca.core.pulse import Pulse
 from orca.core.source import Batch
-from orca.core.tree import flatten, unflatten
+from orca.core.state import Losses, State
 from orca.core.triggers import Trigger
 from orca.core.world import World
-from orca.errors import ArgumentError, LossNotFinite
-
-logger = logging.getLogger(__name__)
+from orca.errors import ArgumentError
+from orca.monitor.heartbeat import Pulse
 
 
 @dataclass(frozen=True)
@@ -66,171 +61,6 @@ class FitPlan:
     stores: bool = False
     end_trigger: Trigger | None = None
     info: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Losses:
-    """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly.
-
-    The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
-    `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
-    of every step, `rates` the learning rate: filled where the framework's loop is ours. `conducted` says that the user
-    evaluated herself, and may have left metrics alone; `stopped`, that a callback ended the epoch early.
-    """
-
-    loss_sum: float = 0.0
-    mass: float = 0.0
-    rows: int = 0
-    last_loss_sum: float = 0.0
-    last_mass: float = 0.0
-    steps: int = 0
-    logs: dict[str, Any] = field(default_factory=dict)
-    trace: list[tuple[float, float]] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    conducted: bool = False
-    stopped: bool = False
-
-    def then(self, later: Losses) -> Losses:
-        """Return the sums of this part of an epoch and the one after it."""
-        last = later if later.steps else self
-        return Losses(
-            loss_sum=self.loss_sum + later.loss_sum,
-            mass=self.mass + later.mass,
-            rows=self.rows + later.rows,
-            last_loss_sum=last.last_loss_sum,
-            last_mass=last.last_mass,
-            steps=self.steps + later.steps,
-            logs=self.logs | later.logs,
-            trace=self.trace + later.trace,
-            rates=self.rates + later.rates,
-            stopped=later.stopped,
-        )
-
-
-def report_loss(loss: float, where: str, on_nan: str) -> None:
-    """Raise, or warn, that a loss is not finite.
-
-    Raises:
-        LossNotFinite: `on_nan` is "raise".
-    """
-    text = (
-        f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
-        "clip gradients, or pass on_nan='warn' to go on."
-    )
-    if on_nan == "raise":
-        raise LossNotFinite(text)
-    if on_nan == "warn":
-        logger.warning(text)
-
-
-@dataclass(frozen=True)
-class Position:
-    """Say where in a fit a checkpoint was taken: all that is needed to go on with the next unseen batch.
-
-    Attributes:
-        first_epoch: Epochs trained before the fit began.
-        first_steps: Steps trained before the fit began.
-        step: Steps done of the epoch that was going on.
-        seed: The seed that decides on the order of the rows.
-        layout: What the order of the rows depends on besides: rows of each rank, and rows of a step.
-        losses: What all ranks saw of that epoch.
-        lines: The history of the epochs before it.
-        ended: COMPLETE where the fit was over, STOPPED where a callback stopped it, STOPPING before the callbacks' last
-            hooks were called, and "" while it was going on.
-    """
-
-    first_epoch: int
-    first_steps: int
-    step: int
-    seed: int
-    layout: tuple[int, ...] = ()
-    losses: Losses = field(default_factory=Losses)
-    lines: tuple[dict[str, Any], ...] = ()
-    ended: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts; what cannot be written so is left out of the history."""
-        sums = {name: getattr(self.losses, name) for name in _SUMS}
-        lines = [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in self.lines]
-        plain = {name: getattr(self, name) for name in ("first_epoch", "first_steps", "step", "seed", "ended")}
-        return plain | {"layout": list(self.layout), "losses": sums, "lines": lines}
-
-    @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Position:
-        """Return what as_json wrote down."""
-        parts = {"layout": tuple(told["layout"]), "losses": Losses(**told["losses"]), "lines": tuple(told["lines"])}
-        return cls(**{**told, **parts})
-
-
-COMPLETE, STOPPED, STOPPING = "complete", "stopped", "stopping"  # how a fit ended
-_SUMS = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass", "steps")
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating) or value is None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return list(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value
-
-
-@dataclass(frozen=True)
-class OutputSpec:
-    """Describe a row of a model's output (or input): (dtype, shape) of each head, and the heads' structure."""
-
-    heads: tuple[tuple[str, tuple[int, ...]], ...]
-    structure: Any = None
-
-    @classmethod
-    def of(cls, output: Any) -> OutputSpec:
-        """Describe an output, a tree of arrays or tensors."""
-        heads, structure = flatten(output)
-        return cls(tuple((str(h.dtype).removeprefix("torch."), tuple(h.shape[1:])) for h in heads), structure)
-
-    def example(self, rows: int = 1) -> Any:
-        """Return a tree of arrays of this kind: zeros, or empty texts."""
-        made = [
-            np.full((rows, *s), "", object) if kind == "object" else np.zeros((rows, *s), kind)
-            for kind, s in self.heads
-        ]
-        return unflatten(self.structure, made)
-
-
-@dataclass
-class State:
-    """Hold everything training needs to go on: picklable, independent of how many ranks made it.
-
-    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
-    a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
-    interrupted (a Position as JSON); `stored`, the path that the ranks read the payload from where it is too large to
-    travel.
-    """
-
-    epoch: int = 0
-    steps: int = 0
-    payload: dict[str, Any] = field(default_factory=dict)
-    output: OutputSpec | None = None
-    input: OutputSpec | None = None
-    position: dict[str, Any] | None = None
-    stored: str | None = None
-
-    def to_send(self) -> State:
-        """Return what travels to the ranks."""
-        return self if self.stored is None else replace(self, payload={})
-
-    def settled(self) -> State:
-        """Return what a new fit begins with: where an interrupted one was, and what its callbacks held, is left out."""
-        payload = {name: value for name, value in self.payload.items() if name != "callbacks"}
-        return replace(self, payload=payload, position=None)
-
-    def for_answers(self) -> State:
-        """Return what answering needs: the weights without the optimizers' state."""
-        needed = ("models", "averages", "operator")
-        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()
 
 
 class Predictor(ABC):

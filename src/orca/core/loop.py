@@ -17,15 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from orca.core.checkpoints import Keeper
 from orca.core.feed import Feed, StreamFeed
-from orca.core.learner import COMPLETE, STOPPED, STOPPING, FitPlan, Learner, Losses, Position
+from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
-from orca.core.pulse import CHECKPOINT, Pulse
 from orca.core.source import Batch
+from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position
 from orca.core.trace import Trace
 from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
+from orca.monitor.heartbeat import CHECKPOINT, Pulse
+from orca.storage.checkpoints import CheckpointWriter
 
 _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
 
@@ -52,7 +53,7 @@ def run_epochs(
     world: World,
     pulse: Pulse,
     since: Position,
-    keeper: Keeper | None = None,
+    keeper: CheckpointWriter | None = None,
 ) -> History:
     """Train until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, going on at `since`.
 
@@ -243,7 +244,7 @@ def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterat
 
 def _keep(
     learner: Learner,
-    keeper: Keeper | None,
+    keeper: CheckpointWriter | None,
     pulse: Pulse,
     since: Position,
     history: History,
@@ -266,7 +267,7 @@ def _keep(
     pulse.at(phase)
 
 
-def _wait_for(keeper: Keeper | None, world: World) -> None:
+def _wait_for(keeper: CheckpointWriter | None, world: World) -> None:
     """Wait on every rank until rank 0 has written its checkpoint: a rank that fails ends the others.
 
     Ranks meet again and again, as a collective fails when others do not join it for long.

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from orca.core.columns import array_of
-from orca.core.tree import flatten, map_tree, unflatten
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import flatten, map_tree, unflatten
 
 __all__ = [
     "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",

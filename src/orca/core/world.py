@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
-from orca.core.pulse import WAIT, Pulse
 from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.monitor.heartbeat import WAIT, Pulse
 
 
 class Peer(Protocol):

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from orca.core.files import filesystem, is_leftover, is_local, move, name_of, remove, renames, replaces, replacing
 from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.storage.files import filesystem, is_leftover, is_local, move, name_of, remove, renames, replaces, replacing
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orca.cluster.news import human
-from orca.core.files import filesystem
 from orca.core.source import Extent, Source
-from orca.core.tree import flatten
 from orca.doctor.examination import CHECK_WITHIN, Case, examined, limited
 from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, said, table, warn
 from orca.errors import OrcaError
+from orca.rows.tree import flatten
+from orca.storage.files import filesystem
 
 SYNCS = {
     "replicated": "every rank holds the model; gradients are averaged while they are computed",

@@ -28,11 +28,11 @@ import numpy as np
 import psutil
 
 from orca.cluster.proof import Description, describe, differences
-from orca.core.files import filesystem
-from orca.core.pulse import Pulse
 from orca.core.source import Items
 from orca.core.world import Peer, form
 from orca.errors import OrcaError
+from orca.monitor.heartbeat import Pulse
+from orca.storage.files import filesystem
 
 KNOCK_WITHIN = 3.0  # seconds to reach another rank
 

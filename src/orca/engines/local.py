@@ -24,8 +24,8 @@ import cloudpickle
 
 from orca.core.engine import Envelope, HubPeer, Job, Settings, cores, dispatch, dumps, run_rank
 from orca.core.source import Items, Shards
-from orca.core.telemetry import Hub, Link, Parted
 from orca.errors import WorkerLost
+from orca.monitor.telemetry import Hub, Link, Parted
 
 _HOST = "127.0.0.1"
 _LENGTH = struct.Struct("<Q")  # before a result

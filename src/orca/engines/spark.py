@@ -37,8 +37,8 @@ from orca.cluster.spark import (
 )
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
-from orca.core.telemetry import Hub
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
+from orca.monitor.telemetry import Hub
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
@@ -60,7 +60,7 @@ class SparkEngine:
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self.session, self.workers = session, workers
-        self._impatience: Impatience | None = None
+        self._impatience: JobCanceller | None = None
 
     @classmethod
     def on_cluster(cls, workers_per_node: int) -> SparkEngine:
@@ -81,7 +81,7 @@ class SparkEngine:
             native = shards.home == self.name
             frame = shards.native if native else self._deal(shards.portable(), self.workers)
             try:
-                with Impatience(self.session, hub) as self._impatience:
+                with JobCanceller(self.session, hub) as self._impatience:
                     ranks = frame.mapInArrow(BarrierTask(envelope, native), _RESULT, barrier=True).collect()
             except Exception as error:
                 raise self._failure(hub.error(wait=5.0), error) from None
@@ -152,7 +152,7 @@ class SparkEngine:
         return error
 
 
-class Impatience:
+class JobCanceller:
     """Cancel the job of a run that has failed, where Spark does not end it: it waits minutes for a silent executor.
 
     Args:
@@ -167,7 +167,7 @@ class Impatience:
         self._tag = f"orca-{uuid.uuid4().hex}"
         self._done = threading.Event()
 
-    def __enter__(self) -> Impatience:
+    def __enter__(self) -> JobCanceller:
         marks: Any = self.session if is_connect(self.session) else self.session.sparkContext
         self._add, self._remove, self._cancel = (
             (marks.addTag, marks.removeTag, marks.interruptTag)

@@ -11,12 +11,12 @@ from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orca.core.checkpoints import newest_run, path_of
 from orca.core.engine import Engine, Settings
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.errors import ArgumentError, NotSupported
 from orca.registry import Backend, backend_of, engine_class, estimator_class
+from orca.storage.checkpoints import newest_run, path_of
 
 if TYPE_CHECKING:
     from orca.estimators.training import TrainingEstimator

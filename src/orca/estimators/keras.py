@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from orca.core.checkpoints import newest_run, path_of, versions
 from orca.core.engine import Settings
-from orca.core.learner import State
+from orca.core.state import State
 from orca.errors import ArgumentError, NotYet
 from orca.estimators.estimator import listed, natural, positive, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.registry import backend_of, source_of
+from orca.storage.checkpoints import newest_run, path_of, versions
 from orca.storage.states import is_state, save_state
 
 _CLIPS = "the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue"

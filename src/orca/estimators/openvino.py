@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.cluster.context import OrcaContext
 from orca.core.engine import Engine
-from orca.core.learner import State
 from orca.core.source import Source
+from orca.core.state import State
 from orca.errors import ArgumentError, DataError
 from orca.estimators.estimator import Estimator, natural
 from orca.job import PredictJob

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from orca.core.checkpoints import new_run, newest_run, path_of, versions
 from orca.core.engine import Engine, Settings
-from orca.core.learner import STOPPED, FitPlan, Learner, OutputSpec, State
+from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
+from orca.core.state import STOPPED, OutputSpec, State
 from orca.core.triggers import EveryEpoch, trigger_of
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.estimators.estimator import Estimator, listed, natural, positive
-from orca.history import RunHistory
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.registry import Backend, openvino_converter, source_of
-from orca.summary import Summaries
+from orca.report.history import RunHistory
+from orca.report.tensorboard import Summaries
+from orca.storage.checkpoints import new_run, newest_run, path_of, versions
 
 if TYPE_CHECKING:
     from orca.doctor.outlook import Explanation

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from orca.core.engine import cores, scratch
-from orca.core.files import filesystem, is_local, replacing
-from orca.core.learner import OutputSpec, Predictor, State
-from orca.core.tree import flatten, map_tree, unflatten
+from orca.core.learner import Predictor
+from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import flatten, map_tree, unflatten
+from orca.storage.files import filesystem, is_local, replacing
 
 # OpenVINO tells its maker over the network that it is imported, from a fork of the importing process. A worker has
 # threads and sockets that no fork survives, and many workers would do so at once. Without this package it keeps silent.

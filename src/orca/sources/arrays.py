@@ -23,8 +23,8 @@ from orca.core.columns import (
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
-from orca.core.tree import cut_rows, flatten, rows_of
 from orca.errors import DataError
+from orca.rows.tree import cut_rows, flatten, rows_of
 
 
 class ArraySource:

@@ -21,8 +21,8 @@ import numpy as np
 from orca.core.columns import arrays_of, concatenate
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Extent, Items, Rows, Shards, Stream
-from orca.core.tree import cut_rows, map_tree, rows_of
 from orca.errors import DataError
+from orca.rows.tree import cut_rows, map_tree, rows_of
 from orca.sources.arrays import ArraySource, inputs_of, pair
 from orca.sources.draws import drawing, kept_draws, loaded, seed_draws
 

@@ -25,11 +25,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from orca.core import hdfs
-from orca.core.files import filesystem, is_local
 from orca.core.source import Items
 from orca.core.units import size_of
 from orca.errors import DataError
+from orca.storage import hdfs
+from orca.storage.files import filesystem, is_local
 
 STAGING = "spark.orca.staging"
 DRIVER = "driver"
@@ -144,7 +144,7 @@ class ExportTask:
     """Write record batches to a file of a folder.
 
     Attributes:
-        folder: A path that `orca.core.files.filesystem` knows.
+        folder: A path that `orca.storage.files.filesystem` knows.
         environment: How HDFS is reached.
     """
 

@@ -35,14 +35,14 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from orca.core.arrow import stretches, to_arrow, to_numpy, widened
 from orca.core.columns import check_columns, not_numbers, output_names, single, squeeze
 from orca.core.feed import SpoolRows, spool_parts, weigh
-from orca.core.learner import OutputSpec
 from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
-from orca.core.tree import flatten
+from orca.core.state import OutputSpec
 from orca.errors import DataError
+from orca.rows.arrow import stretches, to_arrow, to_numpy, widened
+from orca.rows.tree import flatten
 from orca.sources.export import Export
 
 hush_pyspark()

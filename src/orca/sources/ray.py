@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from orca.core.arrow import to_arrow, to_numpy, widened
 from orca.core.columns import check_columns, not_numbers, output_names, single, squeeze
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
-from orca.core.tree import flatten
 from orca.errors import DataError
+from orca.rows.arrow import to_arrow, to_numpy, widened
+from orca.rows.tree import flatten
 
 # Ray's own column types that are no arrays of one shape.
 _UNFIT = {

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from orca.core.columns import arrays_of, check_columns, column_array, output_names, single, squeeze, with_columns
 from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
-from orca.core.tree import flatten
 from orca.errors import DataError
+from orca.rows.tree import flatten
 from orca.sources.export import Export
 from orca.sources.frame import deal
 

@@ -12,8 +12,8 @@ from orca.core.columns import concatenate
 from orca.core.loading import triton_first
 from orca.core.plan import even_split
 from orca.core.source import Batch, DataSpec, Extent, Shards
-from orca.core.tree import map_tree
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import map_tree
 
 triton_first()
 import tensorflow as tf  # noqa: E402

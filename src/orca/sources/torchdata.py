@@ -27,10 +27,10 @@ from torch.utils.data.distributed import DistributedSampler
 from orca.core.columns import array_of, arrays_of, concatenate, single
 from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
-from orca.core.pulse import counted
 from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Extent, Items, Rows, Shards
-from orca.core.tree import cut_rows, rows_of
 from orca.errors import ArgumentError, DataError
+from orca.monitor.heartbeat import counted
+from orca.rows.tree import cut_rows, rows_of
 from orca.sources.arrays import inputs_of, named_pair
 from orca.sources.draws import alike
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orca.core.plan import even_split
-from orca.core.tree import cut_rows, rows_of
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import cut_rows, rows_of
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -13,7 +13,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 tf_keras = pytest.importorskip("tf_keras")
 
-from orca.core.learner import OutputSpec, State  # noqa: E402
+from orca.core.state import OutputSpec, State  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
 from orca.frameworks.keras.files import (  # noqa: E402
     latest_checkpoint,
@@ -131,7 +131,7 @@ def test_any_file_system_holds_models(memory: Any, family: Any, name: str) -> No
 
 
 def test_a_file_system_that_renames_gets_a_draft_first(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orca.core.files._RENAMING", {"memory"})
+    monkeypatch.setattr("orca.storage.files._RENAMING", {"memory"})
     model = trained(keras)
     for path in ("memory://models/net.keras", "memory://models/net"):
         save_model(trained(keras), path)

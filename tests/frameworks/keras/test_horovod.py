@@ -15,12 +15,12 @@ import tf_keras
 
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
-from orca.core.tree import flatten
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, MissingDependency, WorkerFailed
 from orca.estimators import Estimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
+from orca.rows.tree import flatten
 from orca.testing import shards_of
 
 built = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built: make horovod")

@@ -12,7 +12,8 @@ import tensorflow as tf
 import tf_keras
 
 from orca.core.engine import Settings
-from orca.core.learner import FitPlan, OutputSpec, State
+from orca.core.learner import FitPlan
+from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.frameworks.keras.learner import KerasLearner, is_model
 from orca.job import EvaluateJob, FitJob, PredictJob

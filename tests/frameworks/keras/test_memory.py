@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tensorflow")
 import keras
 
-from orca.core.learner import State
+from orca.core.state import State
 from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode, plain_logs
 from orca.storage.states import load_state, save_state
 

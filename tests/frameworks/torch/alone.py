@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from orca.core.engine import Envelope, Job, Settings, dumps, run_rank, seal
-from orca.core.pulse import Pulse
 from orca.core.source import Shards
-from orca.core.telemetry import Ticket
 from orca.core.world import TorchWorld, World, _leave, form
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import _fully_shard
+from orca.monitor.heartbeat import Pulse
+from orca.monitor.telemetry import Ticket
 from orca.testing import shards_of
 
 

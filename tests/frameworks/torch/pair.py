@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from orca.core.engine import Job, Settings, scratch
-from orca.core.pulse import Pulse
 from orca.core.source import Items, Open, Shards
 from orca.core.world import World
 from orca.engines.local import LocalEngine
 from orca.estimators.torch import TorchEstimator
+from orca.monitor.heartbeat import Pulse
 from orca.testing import shards_of
 
 RANKS = 2

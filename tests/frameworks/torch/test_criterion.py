@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from frameworks.torch.alone import alone
-from orca.core.pulse import Pulse
 from orca.core.source import Batch
 from orca.errors import ArgumentError
 from orca.frameworks.torch.criterion import ROWS, SUM, TARGETS, Criterion, Tally
+from orca.monitor.heartbeat import Pulse
 
 WEIGHTS = torch.tensor([0.2, 3.0, 1.0])
 OUTPUT = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))

@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
 
-from orca.core.learner import OutputSpec, State
+from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError
 from orca.frameworks.torch.build import scheduler_state
 from orca.frameworks.torch.files import load_file, save_file, save_module

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from frameworks.torch.alone import alone, needs_full_shards, on_ranks, shards_fully
-from orca.core.pulse import Pulse
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import FullySharded, _blocks, _fully_shard
 from orca.frameworks.torch.sync import Clipping, Replicated, Sync
+from orca.monitor.heartbeat import Pulse
 
 # Rows of each rank in each step: uneven, one alone, none.
 SHARES = {1: [[5], [4], [6], [5]], 2: [[4, 1], [0, 4], [3, 3], [5, 0]], 3: [[2, 0, 3], [1, 2, 1], [5, 0, 1], [2, 2, 1]]}

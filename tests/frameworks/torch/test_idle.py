@@ -22,12 +22,12 @@ from orca.callbacks import Callback, MainCallback
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.plan import Plan
-from orca.core.pulse import Pulse
 from orca.engines.local import LocalEngine
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options, clipping_of
 from orca.job import FitJob
+from orca.monitor.heartbeat import Pulse
 from orca.testing import shards_of
 
 # Rows of each rank; with 5 rows a step the last step has one row, so that all ranks but one have none.

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from frameworks.torch.alone import AloneEngine
 from orca.callbacks import Callback
 from orca.core.engine import Settings
-from orca.core.learner import FitPlan, OutputSpec, State
+from orca.core.learner import FitPlan
 from orca.core.loop import History
 from orca.core.metrics import MSE
-from orca.core.pulse import Pulse
+from orca.core.state import OutputSpec, State
 from orca.core.world import TorchWorld
 from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.torch.build import build_loss, build_models, build_optimizers
@@ -28,6 +28,7 @@ from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options
 from orca.frameworks.torch.steps import kept_draws
 from orca.job import EvaluateJob, FitJob, PredictJob
+from orca.monitor.heartbeat import Pulse
 from orca.testing import shards_of
 from orca.triggers import SeveralIteration
 

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from orca.core.tree import flatten, map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
+from orca.rows.tree import flatten, map_tree
 
 _EXTRAS = 4  # what travels with the gradients: loss, values of a row's loss and their square, a wish to stop
 _now = threading.local()  # the agreement whose step runs on this thread

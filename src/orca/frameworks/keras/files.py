@@ -23,12 +23,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from orca.core import files
-from orca.core.checkpoints import path_of, versions
-from orca.core.learner import OutputSpec
+from orca.core.state import OutputSpec
 from orca.errors import ArgumentError
 from orca.frameworks.keras.optimizers import is_built, optimizer_state, set_optimizer_state
 from orca.frameworks.keras.travel import family_of, library, without_optimizer
+from orca.storage import files
+from orca.storage.checkpoints import path_of, versions
 
 H5_SUFFIXES = (".h5", ".hdf5")
 _FORMAT = 1

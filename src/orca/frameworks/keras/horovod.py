@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from orca.core.horovod import join, leave
-from orca.core.telemetry import Parted
 from orca.core.world import World
+from orca.monitor.telemetry import Parted
 
 
 class HorovodWorld:

@@ -22,11 +22,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from orca.core.horovod import require, unfit
-from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State
+from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
-from orca.core.pulse import DATA, EVALUATE, FORWARD, Pulse
 from orca.core.source import Batch
-from orca.core.tree import flatten, map_tree, same_form, unflatten
+from orca.core.state import Losses, OutputSpec, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError, LossNotFinite
 from orca.frameworks.keras.agree import Agreement, twice, watch
@@ -57,6 +56,8 @@ from orca.frameworks.keras.travel import (
     set_weights,
     weights_of,
 )
+from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Pulse
+from orca.rows.tree import flatten, map_tree, same_form, unflatten
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import nn
 
 from orca.core.source import Batch
-from orca.core.tree import cut_rows, flatten
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.targets import IGNORED, Classes, align_all, classes_of, settings_of, takes_classes
 from orca.frameworks.torch.tensors import at_home, full
+from orca.rows.tree import cut_rows, flatten
 
 TARGETS, ROWS, SUM = "targets", "rows", "sum"  # what a loss may be: a mean over one of two, or a sum
 _ALL = (TARGETS, ROWS, SUM)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from orca.core.files import filesystem, write
-from orca.core.learner import State
+from orca.core.state import State
 from orca.errors import ArgumentError
+from orca.storage.files import filesystem, write
 from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, save_state, tensor_file
 
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")

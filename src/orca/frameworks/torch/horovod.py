@@ -17,10 +17,10 @@ from torch.autograd import Variable
 
 from orca.core.horovod import join, leave, together
 from orca.core.source import Batch
-from orca.core.tree import map_tree
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients, held, silenced
+from orca.rows.tree import map_tree
 
 _WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
 

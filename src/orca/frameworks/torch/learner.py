@@ -17,15 +17,13 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from orca.core.horovod import require
-from orca.core.learner import FitPlan, Learner, Losses, OutputSpec, State, report_loss
+from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
-from orca.core.pulse import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.core.source import Batch
-from orca.core.tree import flatten, map_tree, same_form
+from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.batchnorm import Statistics
-from orca.frameworks.torch.book import LossBook, Part, together
 from orca.frameworks.torch.build import (
     build_loss,
     build_models,
@@ -36,7 +34,7 @@ from orca.frameworks.torch.build import (
 )
 from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, Tally, scalar
-from orca.frameworks.torch.hands import Handed
+from orca.frameworks.torch.losses import LossBook, Part, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
@@ -59,7 +57,10 @@ from orca.frameworks.torch.tensors import (
     to_numpy,
     twice,
 )
+from orca.frameworks.torch.user_loop import Handed
 from orca.frameworks.torch.writes import Writes
+from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
+from orca.rows.tree import flatten, map_tree, same_form
 from orca.storage.states import load_state
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from orca.core.source import Batch
-from orca.core.tree import flatten
 from orca.frameworks.torch.tensors import Place
+from orca.rows.tree import flatten
 
 _AHEAD = 2  # batches: while one travels, the next is read
 _STRIDE = 0x9E3779B97F4A7C15  # an odd number: seeds of neighbouring steps are far apart

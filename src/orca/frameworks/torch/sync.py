@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import nn
 
 from orca.core.source import Batch
-from orca.core.tree import flatten
 from orca.core.world import World
+from orca.rows.tree import flatten
 
 # Optimizers whose update of an element looks at that element alone: they may work on slices of a flat vector.
 # A class derived from one of them may do anything: it is not among them.

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from orca.core.tree import flatten
 from orca.errors import DataError
 from orca.frameworks.torch.tensors import full
+from orca.rows.tree import flatten
 
 _CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 _CLASS_FUNCTIONS = (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss)

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from orca.core.source import Batch
-from orca.core.tree import cut_rows, flatten, map_tree
 from orca.core.world import World
 from orca.errors import DataError
+from orca.rows.tree import cut_rows, flatten, map_tree
 
 HALVES = (torch.bfloat16, torch.float16)
 

@@ -7,13 +7,13 @@ import os
 import re
 from typing import Any
 
-from orca.core.checkpoints import Keeper
-from orca.core.files import filesystem, remove
-from orca.core.learner import State
+from orca.core.state import State
 from orca.errors import ArgumentError
 from orca.frameworks.torch.callbacks.callback import Callback
 from orca.frameworks.torch.callbacks.numbers import Watch, numbers_in
 from orca.frameworks.torch.callbacks.places import absolute
+from orca.storage.checkpoints import CheckpointWriter
+from orca.storage.files import filesystem, remove
 
 SUFFIX = ".ckpt"
 LAST = f"last{SUFFIX}"
@@ -76,7 +76,7 @@ class ModelCheckpoint(Callback):
         unit = "best" if save_best_only else "{epoch}" if by_epoch else "{iter}"
         self.name = name.removesuffix(SUFFIX) or (unit if interval > 0 or save_best_only else "")
         self._watch = Watch("ModelCheckpoint", self.monitor, mode)
-        self._keeper: Keeper | None = None
+        self._keeper: CheckpointWriter | None = None
         self._outdated = False
 
     def before_run(self, runner: Any) -> None:
@@ -85,7 +85,7 @@ class ModelCheckpoint(Callback):
             return
         self._watch = Watch("ModelCheckpoint", self.monitor, self.mode)
         if runner.rank == 0:
-            self._keeper = Keeper(self.folder or "/", self._write)
+            self._keeper = CheckpointWriter(self.folder or "/", self._write)
             there = _checkpoints(self.folder)
             self._outdated = LAST in there
             if there:

@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
-from orca.core.files import filesystem, is_local
 from orca.errors import ArgumentError, MissingDependency
 from orca.frameworks.torch.callbacks.callback import Callback
 from orca.frameworks.torch.callbacks.numbers import numbers_in
 from orca.frameworks.torch.callbacks.places import absolute
+from orca.storage.files import filesystem, is_local
 
 _KNOWN = {"comment", "purge_step", "max_queue", "flush_secs", "filename_suffix"}
 logger = logging.getLogger(__name__)

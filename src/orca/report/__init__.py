@@ -1,0 +1,1 @@
+"""Report: what fits gave, for people: a history, plots, a page of HTML, TensorBoard."""

@@ -1,0 +1,221 @@
+"""Summary: a run for TensorBoard. Owns the folders, tags and event files, and how they are read back.
+
+Everything is written on the driver, after a fit, as one complete event file a part: at any fsspec path, by the record
+format of tensorboard and without TensorFlow, which its own file writer would load where it is installed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from orca.core import metrics as known_metrics
+from orca.core.trace import Trace, rows_a_second, steps_of, with_traces
+from orca.errors import ArgumentError, MissingDependency
+from orca.storage.files import filesystem
+
+TRAIN, VALIDATION = "train", "validation"
+TRAIN_TAGS = ("LearningRate", "Loss", "Throughput")
+_HEADER, _CHECK = struct.Struct("<Q4x"), 4  # length and its checksum; the checksum after the data
+
+_numbers = itertools.count()
+
+Point = tuple[int, float, dict[str, float]]  # step, time, value of each tag
+
+
+class Summaries:
+    """Write and read the summaries of a run under `<log_dir>/<app_name>/train` and `/validation`.
+
+    Args:
+        log_dir: A folder at any fsspec path; `tensorboard --logdir` takes it.
+        app_name: Name of the run.
+
+    Raises:
+        ArgumentError: One of them is no text, or empty.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str], app_name: str) -> None:
+        for name, value in (("log_dir", log_dir), ("app_name", app_name)):
+            if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+                raise ArgumentError(f"{name} must be the name of a folder; got {value!r}. Pass a text.")
+        self.log_dir, self.app_name = os.fspath(log_dir), os.fspath(app_name)
+
+    def write(
+        self,
+        lines: Sequence[dict[str, Any]],
+        traces: Sequence[Trace],
+        first_step: int,
+        metrics: Iterable[str] = (),
+    ) -> None:
+        """Write what a fit gave.
+
+        Loss and LearningRate are written for every step (Loss for every epoch where the framework tells no more),
+        Throughput (rows a second) and the validation for every epoch, at its last step. What an earlier run wrote in
+        this folder for these steps and later ones is no longer shown.
+
+        Args:
+            lines: A dict of statistics an epoch.
+            traces: The traces of its last epochs: of all, unless the fit went on after an interruption.
+            first_step: The number of the fit's first step; 1 for a model that was never trained.
+            metrics: Names of metrics in their true spelling; the lines have them in lower case.
+
+        Raises:
+            MissingDependency: tensorboard is not installed.
+        """
+        epochs = with_traces(lines, traces)
+        self._write(TRAIN, _training(epochs, first_step), first_step)
+        self._write(VALIDATION, _validation(epochs, first_step, _spellings(metrics)), first_step)
+
+    def read(self, part: str, tag: str | None) -> list[list[float]] | None:
+        """Return what was written under a tag: [step, value, seconds since 1970] of each point, in order.
+
+        Args:
+            part: "train" or "validation".
+            tag: "Loss", "LearningRate" or "Throughput"; for the validation "Loss" or the name of a metric. Upper and
+                lower case count as equal where that leaves no doubt.
+
+        Returns:
+            The points, or None where nothing was written yet.
+
+        Raises:
+            ArgumentError: There is no such part, or something is there but not this tag.
+            MissingDependency: tensorboard is not installed.
+        """
+        if part not in (TRAIN, VALIDATION):
+            raise ArgumentError(f"a summary has the parts 'train' and 'validation'; got {part!r}. Pass one of them.")
+        found = self._read(part)
+        there = sorted(found) or (list(TRAIN_TAGS) if part == TRAIN else [])
+        name = _spelled(tag, there)
+        if name is None and (there or not isinstance(tag, str)):
+            raise ArgumentError(
+                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(there) or 'Loss, or a metric'}."
+            )
+        return found.get(name or "")
+
+    def folder(self, part: str) -> str:
+        """Return the folder of the event files of a part."""
+        return f"{self.log_dir.rstrip('/')}/{self.app_name}/{part}"
+
+    def _write(self, part: str, points: Iterable[Point], first_step: int) -> None:
+        data = _event_file(points, first_step)
+        if data is None:
+            return
+        fs, place = filesystem(self.folder(part))
+        fs.makedirs(place, exist_ok=True)
+        # TensorBoard knows event files by these words and reads them in the order of their names.
+        at, host = time.time_ns() // 1000, socket.gethostname()
+        name = f"events.out.tfevents.{at // 10**6:010d}.{at % 10**6:06d}.{host}.{os.getpid()}.{next(_numbers)}"
+        fs.pipe_file(f"{place}/{name}", data)
+
+    def _read(self, part: str) -> dict[str, list[list[float]]]:
+        fs, place = filesystem(self.folder(part))
+        if not fs.isdir(place):
+            return {}
+        points: dict[str, list[list[float]]] = {}
+        for name in sorted(name for name in fs.ls(place, detail=False, refresh=True) if "tfevents" in name):
+            for event in _events(fs.cat_file(name)):
+                if event.session_log.status == event.session_log.START:
+                    for tag, rows in points.items():
+                        points[tag] = [row for row in rows if row[0] < event.step]
+                for value in event.summary.value:
+                    points.setdefault(value.tag, []).append([event.step, value.simple_value, event.wall_time])
+        return {tag: rows for tag, rows in points.items() if rows}
+
+
+def _training(epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int) -> Iterator[Point]:
+    end = first_step - 1
+    for line, trace in epochs:
+        end += steps_of(line, trace)
+        if trace is None:
+            continue
+        known = max(len(trace.losses), len(trace.rates))
+        for at in range(known):
+            values = {
+                tag: float(series[at])
+                for tag, series in (("Loss", trace.losses), ("LearningRate", trace.rates))
+                if at < len(series)
+            }
+            # When each step ended was not kept: they are spread evenly.
+            yield end - known + 1 + at, trace.ended - trace.seconds * (known - 1 - at) / known, values
+        whole = {"Throughput": rows_a_second(line, trace)}
+        if not len(trace.losses):  # a framework that tells of its epochs alone
+            whole["Loss"] = line.get("train_loss")
+        if told := {tag: float(value) for tag, value in whole.items() if value is not None}:
+            yield end, trace.ended, told
+
+
+def _validation(
+    epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int, spellings: dict[str, str]
+) -> Iterator[Point]:
+    begun = next((trace.ended - trace.seconds for _, trace in epochs if trace), time.time())
+    end = first_step - 1
+    for line, trace in epochs:
+        end += steps_of(line, trace)
+        values = {
+            spellings.get(key.removeprefix("val_"), key.removeprefix("val_")): float(value)
+            for key, value in line.items()
+            if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
+        }
+        if values:
+            yield end, trace.ended if trace else begun, values
+
+
+def _event_file(points: Iterable[Point], first_step: int) -> bytes | None:
+    """Return an event file, None where there are no points."""
+    Event, RecordWriter = _tensorboard()
+    made = BytesIO()
+    writer = RecordWriter(made)
+    for step, seconds, values in points:
+        if not made.tell():
+            writer.write(Event(wall_time=seconds, file_version="brain.Event:2").SerializeToString())
+            # The start of a session: readers drop what was written for this step and later ones before.
+            start = Event(wall_time=seconds, step=first_step, session_log={"status": "START"})
+            writer.write(start.SerializeToString())
+        summary = {"value": [{"tag": tag, "simple_value": value} for tag, value in values.items()]}
+        writer.write(Event(wall_time=seconds, step=step, summary=summary).SerializeToString())
+    return made.getvalue() or None
+
+
+def _events(data: bytes) -> Iterator[Any]:
+    """Yield the events of a file; one that is still being written ends early."""
+    Event, _ = _tensorboard()
+    at = 0
+    while at + _HEADER.size <= len(data):
+        (length,) = _HEADER.unpack_from(data, at)
+        begin, at = at + _HEADER.size, at + _HEADER.size + length + _CHECK
+        if at > len(data):
+            return
+        yield Event.FromString(data[begin : begin + length])
+
+
+def _spellings(metrics: Iterable[str]) -> dict[str, str]:
+    """Return the names of metrics by how the lines spell them."""
+    ours = [name for name in known_metrics.__all__ if isinstance(getattr(known_metrics, name), type)]
+    return {name.lower(): name for name in (*ours, "Loss", *metrics)}
+
+
+def _spelled(tag: Any, there: Sequence[str]) -> str | None:
+    """Return the tag as it is spelled there."""
+    if tag in there:
+        return str(tag)
+    alike = [name for name in there if isinstance(tag, str) and name.lower() == tag.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _tensorboard() -> tuple[Any, Any]:
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "tensorboard":
+            raise
+        raise MissingDependency.of("tensorboard", "tensorboard", "writing or reading summaries") from error
+    return Event, RecordWriter

@@ -1,0 +1,262 @@
+"""Checkpoints: the versions of a training state in a folder. Owns their names, how many stay, and background writing.
+
+A version is `<folder>/<prefix>.<steps>`: a file, or a folder that is complete when its marker (see storage/files.py) is
+in it, on every storage.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
+from types import TracebackType
+from typing import Any
+
+from orca.core.state import State
+from orca.errors import ArgumentError, OrcaError
+from orca.monitor.heartbeat import waiting_for_storage
+from orca.storage.files import MARKER, clear_leftovers, filesystem, name_of, remove
+
+PREFIX = "orca"
+_NUMBER = r"(0|[1-9]\d*)"
+_RUN = re.compile(r"run-(\d+)-[0-9a-f]+")
+logger = logging.getLogger(__name__)
+
+
+def versions(folder: str, prefix: str | None = PREFIX) -> list[int]:
+    """Return the complete checkpoints of a folder, oldest first: by the training steps behind them.
+
+    Args:
+        folder: Any path that fsspec knows; where there is nothing, there are no versions.
+        prefix: What their names begin with; None takes the one prefix that is there.
+
+    Raises:
+        ArgumentError: The prefix is None, and there are several.
+    """
+    return _named(folder, prefix)[1]
+
+
+def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX) -> str:
+    """Return the path of a checkpoint.
+
+    Args:
+        folder: Any path that fsspec knows.
+        version: The training steps behind it; None for the newest.
+        prefix: What its name begins with; None takes the one prefix that is there.
+
+    Raises:
+        ArgumentError: There is no such folder or checkpoint, or the prefix is None and there are several.
+    """
+    name, numbers = _named(folder, prefix)
+    if not numbers:
+        fs, place = filesystem(folder)
+        if not fs.exists(place):
+            raise ArgumentError(f"there are no checkpoints: the folder {folder} does not exist. Check the path.")
+        others = sorted({other for other, _, complete in _entries(folder) if complete})
+        hint = f" There are some with the prefix {', '.join(map(repr, others))}." if others else ""
+        raise ArgumentError(
+            f"the folder {folder} holds no complete checkpoint{f' {name}.<steps>' if name else ''}.{hint} "
+            "Check the path and the prefix."
+        )
+    if version is not None and version not in numbers:
+        raise ArgumentError(
+            f"there is no checkpoint {version} in {folder}; there are {', '.join(f'{name}.{n}' for n in numbers)}. "
+            "Pass one of these numbers, or None for the newest."
+        )
+    return _inside(folder, f"{name}.{numbers[-1] if version is None else version}")
+
+
+def new_run(folder: str) -> str:
+    """Claim a folder for the checkpoints of one fit; its number is higher than those of the fits before.
+
+    The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
+    make a folder, or a file, for just one of two that ask for it.
+    """
+    number = 1 + max(map(_number, _runs(folder)), default=0)
+    path = _inside(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
+    fs, place = filesystem(path)
+    with suppress(OSError):  # only the workers may be allowed to write there
+        fs.makedirs(place, exist_ok=True)
+        if not fs.isdir(place):  # an object store: the next fit must see that this number is taken
+            fs.pipe_file(f"{place}/begun", b"")
+    return path
+
+
+def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
+    """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without."""
+    if versions(folder, prefix):
+        return folder
+    # Folders of older releases have no number: they come first, by the time in their name.
+    names = sorted(_runs(folder), key=lambda name: (_number(name), name), reverse=True)
+    runs = (_inside(folder, name) for name in names)
+    return next((run for run in runs if versions(run, prefix)), None)
+
+
+class CheckpointWriter:
+    """The writer of states to a folder, in the background while training goes on: on rank 0, called from one thread.
+
+    A version that a killed writer left half-written or half-removed is never listed, and the next one removes it. A
+    folder has one writer of a prefix at a time.
+
+    Args:
+        folder: Any path that fsspec knows; it is made.
+        write: Writes a state to a path, whole or not at all.
+        prefix: What the names of checkpoints begin with.
+        keep: How many of the newest versions stay; None for all.
+
+    Raises:
+        ArgumentError: The prefix is no name, or keep is below 1.
+    """
+
+    def __init__(
+        self, folder: str, write: Callable[[State, str], None], prefix: str = PREFIX, keep: int | None = None
+    ) -> None:
+        if not prefix or "/" in prefix:
+            raise ArgumentError(f"prefix must be the beginning of a file name; got {prefix!r}. Pass 'orca', perhaps.")
+        if keep is not None and keep < 1:
+            raise ArgumentError(f"keep must be the number of checkpoints that stay, 1 or more, or None; got {keep}.")
+        self.folder, self.write, self.prefix, self.limit = folder, write, prefix, keep
+        self._thread: Thread | None = None
+        self._clean = False
+        self._failure: tuple[str, BaseException] | None = None
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except OrcaError as failed:
+            if error is None:
+                raise
+            logger.warning("%s", failed)  # what went wrong first is what the caller hears
+
+    def keep(self, state: State, name: str | None = None) -> None:
+        """Begin to write a state and return at once; wait first while the former one is being written.
+
+        Args:
+            state: A state that nobody changes any more, in this machine's memory.
+            name: Its name in the folder, instead of prefix and steps; such a file is no version and stays.
+
+        Raises:
+            OrcaError: The former state could not be written; this one is not written either.
+        """
+        self.wait()
+        arguments = (state, name or f"{self.prefix}.{state.steps}", state.steps if name is None else None)
+        self._thread = Thread(target=self._run, args=arguments, name="orca-keeper", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until nothing is being written, or for so many seconds; say whether nothing is.
+
+        Raises:
+            OrcaError: The last state could not be written; said once.
+        """
+        if self._thread is not None:
+            if self._thread.is_alive():
+                with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):
+                    self._thread.join(seconds)
+            if self._thread.is_alive():
+                return False
+            self._thread = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            path, error = failure
+            raise OrcaError(
+                f"the checkpoint {path} could not be written: {type(error).__name__}: {error}. Checkpoints that were "
+                f"written before are still there. See that {self.folder} can be written to and has room, or choose "
+                "another folder, and go on from the newest one."
+            ) from error
+        return True
+
+    def close(self, wait: bool = True) -> None:
+        """End: wait for the last write, or leave it to itself, where it ends with this process at the latest.
+
+        Raises:
+            OrcaError: The last state could not be written; said once.
+        """
+        if wait or self._thread is None or not self._thread.is_alive():
+            self.wait()
+
+    def _run(self, state: State, name: str, version: int | None) -> None:
+        path = _inside(self.folder, name)
+        try:
+            self._clear(name, version)
+            self.write(state, path)
+        except BaseException as error:  # anything: it is for the caller's thread
+            self._failure = (path, error)
+            return
+        if version is not None and self.limit is not None:
+            self._forget(version)
+
+    def _clear(self, name: str, version: int | None) -> None:
+        """Remove the remains of killed writes and removals."""
+        ours = re.compile(rf"{re.escape(self.prefix)}\.{_NUMBER}|{re.escape(name)}")
+        clear_leftovers(self.folder, lambda left: ours.fullmatch(left) is not None)
+        if version is None or self._clean:  # in a folder for files of any name there may be others' folders
+            return
+        for prefix, number, complete in _entries(self.folder, self.prefix):
+            if not complete:
+                remove(_inside(self.folder, f"{prefix}.{number}"))
+        self._clean = True
+
+    def _forget(self, newest: int) -> None:
+        """Remove all but the newest versions. The one just written stays, even where an older run went further."""
+        numbers = [number for number in versions(self.folder, self.prefix) if number != newest]
+        for number in numbers[: max(0, len(numbers) - ((self.limit or 1) - 1))]:
+            path = _inside(self.folder, f"{self.prefix}.{number}")
+            try:
+                remove(path)
+            except Exception as error:  # training need not end because too much is kept
+                logger.warning("the old checkpoint %s could not be removed: %s", path, error)
+
+
+def _runs(folder: str) -> list[str]:
+    """Return the names of the folders in a folder."""
+    return [name_of(entry["name"]) for entry in _listing(folder)[1] if entry["type"] == "directory"]
+
+
+def _number(name: str) -> int:
+    match = _RUN.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
+    """Return the prefix and the numbers of complete checkpoints, in order."""
+    entries = [(name, number) for name, number, complete in _entries(folder, prefix) if complete]
+    prefixes = sorted({name for name, _ in entries})
+    if len(prefixes) > 1:
+        raise ArgumentError(
+            f"the folder {folder} holds checkpoints of several prefixes: {', '.join(map(repr, prefixes))}. "
+            "Pass the prefix of those you mean."
+        )
+    return (prefixes[0] if prefixes else prefix), sorted(number for _, number in entries)
+
+
+def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, bool]]:
+    """Return prefix, number and completeness of what has the name of a checkpoint."""
+    # Any prefix has no dots: rotated logs and TensorBoard's events have.
+    pattern = re.compile(rf"({r'[^.]+' if prefix is None else re.escape(prefix)})\.{_NUMBER}")
+    fs, listing = _listing(folder)
+    named = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)
+    return [(match[1], int(match[2]), _complete(fs, entry)) for match, entry in named if match]
+
+
+def _complete(fs: Any, entry: dict[str, Any]) -> bool:
+    place = str(entry["name"]).rstrip("/")  # a link's type is "other"
+    return entry["type"] == "file" or bool(fs.isfile(place) or fs.exists(f"{place}/{MARKER}"))
+
+
+def _listing(folder: str) -> tuple[Any, list[dict[str, Any]]]:
+    fs, place = filesystem(folder)
+    fs.invalidate_cache(place)  # others write to it
+    return fs, fs.ls(place, detail=True) if fs.isdir(place) else []
+
+
+def _inside(folder: str, name: str) -> str:
+    return f"{folder}{name}" if not folder or folder.endswith("/") else f"{folder}/{name}"

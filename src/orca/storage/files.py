@@ -1,0 +1,287 @@
+"""Files: the file system of a path, and how results reach it, whole or not at all. Owns drafts and markers.
+
+Paths are any that fsspec knows; those of HDFS are opened by storage/hdfs.py.
+
+A folder is complete when its marker is in it, which is written last and removed first. Where a file system shows a file
+while it is written, and can rename, a draft is written beside the path and takes its place. An object store cannot
+rename, but shows a file only when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from orca.errors import ArgumentError, MissingDependency, OrcaError
+from orca.storage import hdfs
+
+MARKER = "state.json"
+# File systems that show a file while it is written, and can rename, besides this machine's own.
+_RENAMING = {"hdfs", "arrow_hdfs", "viewfs", "sftp", "ssh", "smb", "ftp"}
+_MOUNT = "/dbfs"
+# Bytes, a file of this machine, or a function that writes it to the path of a file of this machine.
+Content = bytes | Path | Callable[[str], None]
+_LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<kind>draft|old)-[0-9a-f]{8}")
+
+
+def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
+    """Return the file system of fsspec that holds a path, and the path's place in it: what every path is opened with.
+
+    Args:
+        path: A path of this machine, `hdfs://...` (see storage/hdfs.py), `s3a://...` (the same as s3), `dbfs:/...`, or
+            any other that fsspec knows.
+
+    Raises:
+        ArgumentError: Its scheme is unknown, or no settings tell where its HDFS is.
+        MissingDependency: The package that opens such paths is not installed.
+    """
+    text = os.fspath(path)
+    scheme, slashes = _scheme(text)
+    if scheme in hdfs.SCHEMES and hdfs.owns(text):
+        return hdfs.filesystem(text)
+    if scheme == "dbfs":
+        return _databricks(text)
+    if scheme in ("s3a", "s3n"):
+        text = "s3" + text[len(scheme) :]
+    if scheme == "memory" and slashes == "/":
+        text = f"memory:/{text.removeprefix('memory:')}"
+    try:
+        return fsspec.core.url_to_fs(text)
+    except ImportError as error:
+        package = re.search(r"install (?:the )?([\w-]+)", str(error))  # fsspec's words, a little different for each
+        needed = "s3fs" if text.startswith("s3:") else package[1] if package else error.name or scheme
+        raise MissingDependency(
+            f"{text} needs the package {needed!r}, which is not installed. Run: pip install {needed}"
+        ) from error
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise
+        raise ArgumentError(
+            f"{text!r} begins with {scheme!r}, which no file system here knows. Use a path of this machine, or one "
+            "that begins with file:, hdfs:, s3:, s3a:, gs:, abfs:, dbfs:, memory: or another name that fsspec lists."
+        ) from error
+
+
+def write(path: str, files: Mapping[str, Content], known: Collection[str] | None, marker: str = MARKER) -> None:
+    """Write a folder of these files, or one file (a single entry named ""): whole or not at all.
+
+    Args:
+        path: Any path that fsspec knows; its folders are made.
+        files: Contents by name.
+        known: What a folder may hold that is replaced; None replaces no folder.
+        marker: The file without which such a folder is incomplete.
+
+    Raises:
+        ArgumentError: There is a folder that holds other things.
+    """
+    refuse_foreign(path, known)
+    fs, place = _at(path)
+    with replacing(fs, place) as target:
+        if fs.exists(target) and ("" not in files or fs.isdir(target)):  # on an object store: nothing old may stay
+            _remove(fs, target, marker)
+        try:
+            for name in sorted(files, key=lambda name: name == marker):
+                _store(fs, f"{target}/{name}" if name else target, files[name])
+        except BaseException:
+            if "" not in files:  # a file appears when it is complete, as before
+                with suppress(Exception):  # the first error is the one to tell
+                    _remove(fs, target, marker)
+            raise
+
+
+def put(source: str, path: str, known: Collection[str] | None, marker: str = MARKER) -> None:
+    """Copy a file or folder of this machine to a path: whole or not at all. The arguments are those of `write`."""
+    root = Path(source)
+    inside = {str(file.relative_to(root)): file for file in sorted(root.rglob("*")) if file.is_file()}
+    write(path, inside if root.is_dir() else {"": root}, known, marker)
+
+
+def refuse_foreign(
+    path: str, known: Collection[str] | None, what: str = "a saved model", instead: str = "a folder"
+) -> None:
+    """Refuse a folder that holds other things than those known: it would be replaced.
+
+    Args:
+        known: What it may hold; None refuses every folder.
+        what: What is to be written, for the message.
+        instead: Where to write it instead, for the message.
+
+    Raises:
+        ArgumentError: There is such a folder.
+    """
+    fs, place = _at(path)
+    if not fs.isdir(place):
+        return
+    foreign = sorted(set(map(name_of, fs.ls(place, detail=False))) - set(known or ()))
+    if foreign or known is None:
+        raise ArgumentError(
+            f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
+            f"be replaced. Save to {instead} of its own."
+        )
+
+
+@contextmanager
+def replacing(fs: Any, place: str) -> Iterator[str]:
+    """Give a place to write to, which takes the place of `place` when all went well.
+
+    On an object store that is `place` itself.
+    """
+    if not renames(fs):
+        yield place
+        return
+    draft, old = (f"{place}.{kind}-{uuid.uuid4().hex[:8]}" for kind in ("draft", "old"))
+    try:
+        yield draft
+        if is_local(fs):
+            for written in (Path(draft), *Path(draft).rglob("*")):
+                _sync(written)
+        # A file of this machine, or of HDFS, is replaced at once. All else makes room first.
+        if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not replaces(fs))):
+            move(fs, place, old)
+        move(fs, draft, place)
+        if is_local(fs):
+            _sync(os.path.dirname(place))
+    except BaseException:
+        if fs.exists(old) and not fs.exists(place):
+            move(fs, old, place)
+        raise
+    finally:
+        for left in (draft, old):
+            if fs.exists(left):
+                fs.rm(left, recursive=True)
+
+
+@contextmanager
+def here(fs: Any, place: str) -> Iterator[str]:
+    """Give the path of a file on this machine: the file itself, or a copy that is gone afterwards."""
+    if is_local(fs):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+        fs.get_file(place, f"{folder}/file")
+        yield f"{folder}/file"
+
+
+def remove(path: str, marker: str = MARKER) -> None:
+    """Remove a file or folder so that it never looks complete while half of it is gone."""
+    _remove(*_at(path), marker)
+
+
+def is_leftover(name: str) -> bool:
+    """Say whether a name is that of a draft: of a write in progress, or of one that was killed."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
+    """Remove from a folder what killed writes left there, and put back what they had moved aside.
+
+    Args:
+        mine: Says by the name that was to be written whether no one else is writing it now.
+    """
+    fs, place = _at(folder)
+    for name in map(name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
+        left = _LEFTOVER.fullmatch(name)
+        if left is None or not mine(left["name"]):
+            continue
+        if left["kind"] == "old" and not fs.exists(f"{place}/{left['name']}"):
+            move(fs, f"{place}/{name}", f"{place}/{left['name']}")
+        else:
+            fs.rm(f"{place}/{name}", recursive=True)
+
+
+def name_of(place: str) -> str:
+    """Return the last part of a path."""
+    return place.rstrip("/").rsplit("/", 1)[-1]
+
+
+def is_local(fs: Any) -> bool:
+    """Say whether a file system of fsspec is this machine's."""
+    return bool(_protocols(fs) & {"file", "local"})
+
+
+def renames(fs: Any) -> bool:
+    """Say whether a file system shows what is being written, and can rename it."""
+    return is_local(fs) or bool(_protocols(fs) & _RENAMING)
+
+
+def replaces(fs: Any) -> bool:
+    """Say whether a file system puts a file in the place of another by renaming it, at once."""
+    return is_local(fs) or "hdfs" in _protocols(fs)
+
+
+def move(fs: Any, source: str, target: str) -> None:
+    """Rename a file or a folder."""
+    if is_local(fs):
+        os.replace(source, target)
+    else:
+        fs.mv(source, target, recursive=fs.isdir(source))
+
+
+def _scheme(path: str) -> tuple[str, str]:
+    """Return the scheme of a path and its slashes: ("hdfs", "//"); ("", "") for a path of this machine."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/{1,2})", path)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _databricks(path: str) -> tuple[Any, str]:
+    """Return the file system of Databricks: mounted on its machines, over its web address elsewhere."""
+    place = "/" + path.removeprefix("dbfs:").lstrip("/")
+    if os.path.isdir(_MOUNT):
+        return fsspec.core.url_to_fs(f"{_MOUNT}{place}")
+    host, token = (os.environ.get(f"DATABRICKS_{name}") for name in ("HOST", "TOKEN"))
+    if not host or not token:
+        raise OrcaError(
+            f"{path} cannot be reached: this machine has no {_MOUNT}, as those of Databricks have, and the environment "
+            "variables DATABRICKS_HOST and DATABRICKS_TOKEN are not set. Set both, or run it there."
+        )
+    return fsspec.filesystem("dbfs", instance=host.split("://")[-1].strip("/"), token=token), place
+
+
+def _store(fs: Any, spot: str, content: Content) -> None:
+    fs.makedirs(os.path.dirname(spot), exist_ok=True)
+    if isinstance(content, bytes):
+        fs.pipe_file(spot, content)
+    elif isinstance(content, Path):
+        fs.put_file(str(content), spot)
+    elif is_local(fs):
+        content(spot)
+    else:
+        with tempfile.TemporaryDirectory(prefix="orca-") as folder:
+            content(f"{folder}/file")
+            fs.put_file(f"{folder}/file", spot)
+
+
+def _remove(fs: Any, place: str, marker: str) -> None:
+    if fs.exists(f"{place}/{marker}"):
+        fs.rm_file(f"{place}/{marker}")
+    if fs.exists(place):  # an object store's folder goes with its last file
+        fs.rm(place, recursive=True)
+
+
+def _sync(place: str | Path) -> None:
+    """Bring a file or a folder's list of files to the disk: a rename may get there before what it names."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if not os.path.isdir(place):  # not every file system does it for folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def _at(path: str) -> tuple[Any, str]:
+    fs, place = filesystem(path)
+    return fs, place.rstrip("/") or place
+
+
+def _protocols(fs: Any) -> set[str]:
+    return set(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orca.monitor import heartbeat as pulse_module
+from orca.monitor.heartbeat import DATA, FORWARD, STORAGE, Pulse, counted, waiting_for_storage
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse_module, "SIGN_EVERY", 0.01)
+    monkeypatch.setattr(pulse_module, "SAY_EVERY", 0.02)
+
+
+def until(happens: Callable[[], Any]) -> None:
+    """Wait until something happens; the test's own time limit ends one that does not."""
+    while not happens():
+        threading.Event().wait(0.01)
+
+
+def test_rank_that_waits_for_storage_shows_it_and_is_not_stuck(soon: None, caplog: pytest.LogCaptureFixture) -> None:
+    pulse = Pulse()
+    pulse.at(FORWARD)
+    with pulse.current(), waiting_for_storage("a checkpoint is being written to s3://bucket/run"):
+        before = pulse.progress
+        until(lambda: pulse.progress > before + 3)
+        assert pulse.beat(0).doing == "storage"
+        until(lambda: caplog.records)
+    assert pulse.phase == FORWARD
+    assert "waiting for storage for 0 s: a checkpoint is being written to s3://bucket/run" in caplog.text
+    assert not [thread for thread in threading.enumerate() if thread.name == "orca-storage"]
+
+
+def test_storage_that_fails_is_no_longer_waited_for(soon: None) -> None:
+    pulse = Pulse()
+    with pytest.raises(OSError, match="no space"), pulse.current(), waiting_for_storage("a state is being read"):
+        raise OSError("no space")
+    assert pulse.phase != STORAGE
+
+
+def test_each_item_that_is_read_is_progress_of_the_current_pulse_alone() -> None:
+    pulse, other, seen = Pulse(), Pulse(), []
+    with pulse.current():
+        for _ in counted(range(3)):
+            seen.append(pulse.progress)
+    assert seen == [1, 2, 3] and pulse.phase == DATA
+    assert list(counted("ab")) == ["a", "b"] and (pulse.progress, other.progress) == (3, 0)  # outside of a rank
