@@ -83,7 +83,9 @@ def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
             plain |= plain_logs(value)
         else:
             with suppress(TypeError, ValueError):
-                plain[name] = _plain(np.asarray(value).tolist())
+                # TensorFlow's own conversion to an array fails for one bfloat16.
+                array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+                plain[name] = _plain(array.tolist())
     return plain
 
 
@@ -102,8 +104,6 @@ def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    if isinstance(value, np.generic):  # bfloat16
-        return _plain(value.item())
     if isinstance(value, bytes):  # as TensorFlow has texts
         return value.decode(errors="replace")
     if value is None or isinstance(value, bool | int | float | str):
