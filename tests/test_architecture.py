@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
-import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +99,14 @@ def test_parts_import_only_what_they_may() -> None:
             if part == "frameworks" or other not in allowed:
                 wrong.append(f"{relative(file)} imports {'.'.join(module)}")
     assert wrong == []
+
+
+def test_the_picture_of_imports_is_true() -> None:
+    spec = importlib.util.spec_from_file_location("import_graph", SOURCES.parent / "tools" / "import_graph.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.picture() in tool.PAGE.read_text(), "run python tools/import_graph.py"
 
 
 def test_nobody_imports_what_sits_on_top() -> None:

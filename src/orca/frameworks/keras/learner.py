@@ -25,9 +25,9 @@ from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
-from orca.core.state import Losses, OutputSpec, State
+from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
-from orca.errors import ArgumentError, DataError, LossNotFinite
+from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.draws import Draws
 from orca.frameworks.keras.files import (
@@ -636,17 +636,9 @@ class KerasLearner(Learner):
         return float(logs["loss"]) if self.has_loss else float("nan")
 
     def _check_finite(self, loss: float, step: int, epoch: int, plan: FitPlan) -> None:
-        if np.isfinite(loss) or not self.has_loss or plan.on_nan == "ignore":
-            return
-        text = (
-            f"the loss became {loss} at step {step} of epoch {epoch}. Lower the learning rate, look at the data for "
-            "NaN or infinite values, clip gradients, or pass on_nan='warn' to go on."
-        )
-        if plan.on_nan == "raise":
-            raise LossNotFinite(text)
-        if not self.warned:
-            logger.warning(text)
-        self.warned = True
+        if not np.isfinite(loss) and self.has_loss and not self.warned:
+            report_loss(loss, f"at step {step} of epoch {epoch}", plan.on_nan)
+            self.warned = True
 
     def _norms(self) -> list[Any]:
         """Return the running statistics of batch normalization that saw its own rank's rows alone."""
