@@ -29,11 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep tests that share a Spark, a Ray or a TensorFlow in one process where pytest-xdist runs several."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+    item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a pytest-xdist that does not see the groups: each of its processes would start a Spark and a Ray."""
+    if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("pytest-xdist does not see the groups of tests. Install another version of pytest.")
 
 
 def _group_of(item: pytest.Item) -> str:

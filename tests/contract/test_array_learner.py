@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ import pytest
 from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
-from orca.core.triggers import SeveralIteration
+from orca.core.triggers import MaxIteration, SeveralIteration
 from orca.errors import LossNotFinite, WorkerFailed
 from orca.job import FitJob
+from orca.storage.checkpoints import newest_run, path_of
 from orca.testing import LinearLearner, ThreadEngine, shards_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "new-framework.md"
@@ -31,7 +33,7 @@ def example() -> Any:
     module = types.ModuleType("the_page")  # not importable, so that it travels as what is in a notebook does
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     assert len(code.splitlines()) < 100
-    exec(code, vars(module))
+    exec(compile(code, str(PAGE), "exec", dont_inherit=True), vars(module))
     return module.LogisticRegression
 
 
@@ -124,7 +126,16 @@ def test_a_fit_resumed_mid_epoch_ends_where_the_whole_one_does(tmp_path: Path) -
     whole.fit((X, Y, WEIGHTS), epochs=3, batch_size=8, sample_weight=True)
     folder = str(tmp_path / "kept")
     first = Estimator.from_learner(example()(3), backend="local", workers_per_node=2, model_dir=folder)
-    first.fit((X, Y, WEIGHTS), max_steps=10, batch_size=8, sample_weight=True, checkpoint_trigger=SeveralIteration(5))
+    cut = MaxIteration(10)  # mid-epoch: an epoch has 7 steps
+    first.fit(
+        (X, Y, WEIGHTS),
+        epochs=3,
+        batch_size=8,
+        sample_weight=True,
+        checkpoint_trigger=SeveralIteration(5),
+        end_trigger=cut,
+    )
+    shutil.rmtree(path_of(newest_run(folder), 10))  # so that the fifth step is the last that is known
     rest = Estimator.from_learner(example()(3), backend="local", workers_per_node=2, model_dir=folder)
     lines = rest.fit((X, Y, WEIGHTS), epochs=3, batch_size=8, sample_weight=True, resume=True)
     assert len(lines) == 3 and rest._state is not None and rest._state.steps == 21
