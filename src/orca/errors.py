@@ -4,31 +4,31 @@ from __future__ import annotations
 
 
 class OrcaError(Exception):
-    """Be the root of everything Orca raises by itself."""
+    """The root of everything Orca raises by itself."""
 
 
 class ArgumentError(OrcaError, ValueError, RuntimeError):
-    """Say that an argument is wrong; caught as ValueError and as RuntimeError, as the two API families did."""
+    """An argument that is wrong; caught as ValueError and as RuntimeError, as the two API families did."""
 
 
 class DataError(ArgumentError):
-    """Say that data does not fit: a missing column, unequal lengths, nulls, ragged rows."""
+    """Data that does not fit: a missing column, unequal lengths, nulls, ragged rows."""
 
 
 class TooFewSlots(ArgumentError):
-    """Say that the cluster cannot run all workers at the same time."""
+    """A cluster that cannot run all workers at the same time."""
 
 
 class NotSupported(ArgumentError, AttributeError):
-    """Say that this kind of Estimator lacks a verb that others have, and what to do instead."""
+    """A verb that this kind of Estimator lacks and others have; says what to do instead."""
 
 
 class NotYet(ArgumentError, NotImplementedError):
-    """Say that something is promised but not built yet, and what does the same today."""
+    """Something that is promised but not built yet; says what does the same today."""
 
 
 class MissingDependency(OrcaError, ImportError):
-    """Say which package is missing and the line that installs it."""
+    """A package that is missing, with the line that installs it."""
 
     @classmethod
     def of(cls, package: str, extra: str, need: str) -> MissingDependency:
@@ -37,15 +37,15 @@ class MissingDependency(OrcaError, ImportError):
 
 
 class LossNotFinite(OrcaError, ArithmeticError):
-    """Say that the training loss became NaN or infinite, and at which step."""
+    """A training loss that became NaN or infinite; says at which step."""
 
 
 class CallbackFailed(OrcaError, RuntimeError):
-    """Say which callback raised, in which of its hooks."""
+    """A callback that raised; says which, in which of its hooks."""
 
 
 class WorkerFailed(OrcaError, RuntimeError):
-    """Carry the failure of one worker to the caller: its rank, its host and what it said.
+    """The failure of one worker, brought to the caller: its rank, its host and its words.
 
     Args:
         rank: The rank that failed first.
@@ -66,12 +66,12 @@ class WorkerFailed(OrcaError, RuntimeError):
 
 
 class WorkerLost(WorkerFailed):
-    """Say that a worker's process ended without a word: killed, out of memory, or its node is gone."""
+    """A worker whose process ended without a word: killed, out of memory, or its node is gone."""
 
     verb = "was lost"
 
 
 class WorkerStalled(WorkerFailed):
-    """Say that a worker made no progress for longer than the stall limit; carries its stack."""
+    """A worker that made no progress for longer than the stall limit; carries its stack."""
 
     verb = "stalled"

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FitJob:
-    """Train on every rank; each returns its History, rank 0 the State as well: without payload where that is stored."""
+    """A fit on every rank; each returns its History, rank 0 the State as well: without payload where that is stored."""
 
     learner: Learner
     plan: FitPlan
@@ -72,7 +72,7 @@ class FitJob:
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """Evaluate on every rank; each returns (statistics over all ranks, statistics of its own, row specs)."""
+    """An evaluation on every rank; each returns (statistics over all ranks, statistics of its own, row specs)."""
 
     learner: Learner
     batch_size: int | None
@@ -104,7 +104,7 @@ class EvaluateJob:
 
 @dataclass(frozen=True)
 class PredictJob:
-    """Answer for blocks of rows; the model is restored once in a process, whatever the number of blocks.
+    """Answers for blocks of rows; the model is restored once in a process, whatever the number of blocks.
 
     A process keeps the models that answered last, so that several may take turns, as in a query with the predictions
     of two Estimators; a model that others have pushed out is let go.

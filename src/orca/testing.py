@@ -41,7 +41,7 @@ _HOST = "127.0.0.1"
 
 
 class ThreadEngine:
-    """Run ranks as threads of this process.
+    """An engine whose ranks are threads of this process.
 
     Args:
         workers: How many.
@@ -80,7 +80,7 @@ class ThreadEngine:
 
 
 class Meeting:
-    """Be where the threads of a run meet, and who of them failed, the first first."""
+    """The place where the threads of a run meet, and the failures among them, in order."""
 
     def __init__(self, size: int, timeout: float) -> None:
         self.size = size
@@ -89,7 +89,7 @@ class Meeting:
         self.failures: list[tuple[int, BaseException]] = []
 
     def attend(self, rank: int, work: bytes, data: bytes) -> bytes:
-        """Be one rank: read its rows, do the job; a failure releases the others."""
+        """Run one rank: read its rows, do the job; a failure releases the others."""
         pulse = Pulse()
         try:
             job, open_rows = cloudpickle.loads(work)
@@ -127,7 +127,7 @@ def _first(failures: list[tuple[int, BaseException]]) -> WorkerFailed:
 
 
 class ThreadWorld:
-    """Be a world of threads that meet at a barrier."""
+    """A world of threads that meet at a barrier."""
 
     host = _HOST
 

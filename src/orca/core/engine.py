@@ -32,7 +32,7 @@ Job = Callable[[World, dict[str, Rows], Pulse], Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """Say how a run is watched.
+    """How a run is watched.
 
     Attributes:
         stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.
@@ -56,7 +56,7 @@ class Settings:
 
 
 class Engine(Protocol):
-    """Start n ranks together and bring back what each returns; knows nothing of models."""
+    """A way to start n ranks together and bring back what each returns; it knows nothing of models."""
 
     name: str
     workers: int
@@ -77,7 +77,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Envelope:
-    """Be what travels to each rank besides its data: the job, pickled once, how to report, and where HDFS is."""
+    """The things that travel to each rank besides its data: the job, pickled once, how to report, and where HDFS is."""
 
     work: bytes
     ticket: Ticket

@@ -68,7 +68,7 @@ def unweigh(tied: Any) -> tuple[Any, np.ndarray]:
 
 
 class Feed:
-    """Yield a rank's batches, epoch after epoch, in step with all other ranks.
+    """A rank's batches, epoch after epoch, in step with all other ranks.
 
     Args:
         rows: This rank's rows.
@@ -155,7 +155,7 @@ class Feed:
 
 
 class StreamFeed:
-    """Yield a rank's part of every step of a stream, pass after pass: the stream itself owns their size and order.
+    """A rank's part of every step of a stream, pass after pass: the stream itself owns their size and order.
 
     Args:
         stream: The stream, the same on every rank.
@@ -243,7 +243,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 class SpoolRows:
-    """Be the rows of a stream, spooled once to a memory-mapped Arrow file and read in any order."""
+    """The rows of a stream, spooled once to a memory-mapped Arrow file and read in any order."""
 
     shared = False
     batch_size: int | None = None

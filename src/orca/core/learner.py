@@ -18,7 +18,7 @@ from orca.monitor.heartbeat import Pulse
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Say how to train: travels to every rank, the same on each.
+    """A plan of training: travels to every rank, the same on each.
 
     Attributes:
         epochs: How many epochs to add to those already trained.

@@ -33,7 +33,7 @@ _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpo
 
 @dataclass
 class History:
-    """Hold one line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone; `traces` step by step.
+    """One line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone; `traces` step by step.
 
     What an interrupted fit had done before is in `epochs`, and not in the others.
     """
@@ -143,7 +143,7 @@ def _train_epoch(
 
 @dataclass
 class Clock:
-    """Count steps and epochs for the triggers; between the ends of epochs a trigger sees nothing but these counts.
+    """The count of steps and epochs for triggers, which see nothing else between the ends of epochs.
 
     Attributes:
         plan: The plan, with its triggers.

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Plan:
-    """Say how many rows each rank gives to each step of an epoch.
+    """The number of rows that each rank gives to each step of an epoch.
 
     >>> plan = Plan(counts=(5, 2, 0), batch_size=3)
     >>> [plan.shares(step) for step in range(plan.steps)]

@@ -14,7 +14,7 @@ DEFAULT_BATCH = 32
 
 @dataclass
 class Batch:
-    """Hold one rank's part of one step.
+    """One rank's part of one step.
 
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
     it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
@@ -35,7 +35,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Columns:
-    """Name the columns of tabular data: what goes into the model, what it is compared with, what comes out.
+    """The columns of tabular data: the model's inputs, the labels, the outputs and the weights.
 
     `weight` is the column that says how much each row counts in the loss.
     """
@@ -53,7 +53,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Say how the user wants her data read.
+    """How the user wants their data read.
 
     Attributes:
         columns: The columns of tabular data.
@@ -82,7 +82,7 @@ class DataSpec:
 
 
 class Rows(Protocol):
-    """Be one rank's rows, readable by index, once per epoch in a new order.
+    """One rank's rows, readable by index, once per epoch in a new order.
 
     `shared` rows can all be read by every rank (a map-style dataset): each step is cut among the ranks.
     Other rows are this rank's own: each rank gives to a step in proportion to what it holds.
@@ -105,7 +105,7 @@ class Rows(Protocol):
 
 
 class Stream(Protocol):
-    """Be data that only flows: whole steps, in the same order on every rank, each of which takes its part of them.
+    """Data that only flows: whole steps, in the same order on every rank, each of which takes its part of them.
 
     `steps` is how many steps one pass has, None where nobody knows before its end.
     """
@@ -123,7 +123,7 @@ class Stream(Protocol):
 
 
 class Draws(Protocol):
-    """Be data that draws its own steps, of any size, and reads just what it is asked for: a batch sampler's batches.
+    """Data that draws its own steps, of any size, and reads no more than those: a batch sampler's batches.
 
     `steps` is how many steps an epoch has.
     """
@@ -143,7 +143,7 @@ Open = Callable[[Items, Path], Mapping[str, Rows | Stream | Draws]]
 
 @dataclass(frozen=True)
 class Shards:
-    """Be data cut for ranks: natively for the engine that already holds the bytes, portably for any other.
+    """Data cut for ranks: natively for the engine that already holds the bytes, portably for any other.
 
     Attributes:
         open: Runs on a rank: turns its items into rows by part ("train", "valid"); spools into the folder it is given.

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Losses:
-    """Hold what one rank saw in an epoch: sums, so that ranks can be added up exactly.
+    """The losses that one rank saw in an epoch: sums, so that ranks can be added up exactly.
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
     `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
@@ -71,7 +71,7 @@ def report_loss(loss: float, where: str, on_nan: str) -> None:
 
 @dataclass(frozen=True)
 class Position:
-    """Say where in a fit a checkpoint was taken: all that is needed to go on with the next unseen batch.
+    """The place in a fit where a checkpoint was taken: all that is needed to resume with the next unseen batch.
 
     Attributes:
         first_epoch: Epochs trained before the fit began.
@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Describe a row of a model's output (or input): (dtype, shape) of each head, and the heads' structure."""
+    """A row of a model's output (or input): (dtype, shape) of each head, and the heads' structure."""
 
     heads: tuple[tuple[str, tuple[int, ...]], ...]
     structure: Any = None
@@ -149,7 +149,7 @@ class OutputSpec:
 
 @dataclass
 class State:
-    """Hold everything training needs to go on: picklable, independent of how many ranks made it.
+    """Everything that training needs to go on: picklable, independent of how many ranks made it.
 
     `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
     a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Trace:
-    """Hold what an epoch was, step by step.
+    """An epoch, step by step.
 
     An epoch that an interrupted fit had begun has only the steps after the interruption.
 

@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Moment:
-    """Say where a run is: the same on every rank.
+    """The place where a run is: the same on every rank.
 
     Attributes:
         epoch: Epochs finished, over all fits.
@@ -66,7 +66,7 @@ def trigger_of(value: Any) -> Trigger:
 
 
 class Trigger:
-    """Be something that fires at some moments. Call it with a Moment."""
+    """A condition that fires at some moments. Call it with a Moment."""
 
     def __call__(self, moment: Moment) -> bool:
         """Say whether it fires at this moment."""
@@ -84,7 +84,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EveryEpoch(Trigger):
-    """Fire when an epoch has ended."""
+    """A trigger that fires when an epoch has ended."""
 
     def __call__(self, moment: Moment) -> bool:
         """Say whether it fires at this moment."""
@@ -93,7 +93,7 @@ class EveryEpoch(Trigger):
 
 @dataclass(frozen=True)
 class SeveralIteration(Trigger):
-    """Fire after every `interval` steps, counted over all epochs and fits.
+    """A trigger that fires after every `interval` steps, counted over all epochs and fits.
 
     Args:
         interval: How many steps.
@@ -114,7 +114,7 @@ class SeveralIteration(Trigger):
 
 @dataclass(frozen=True, init=False)
 class MaxEpoch(Trigger):
-    """Fire once so many epochs are finished, over all fits.
+    """A trigger that fires once so many epochs are finished, over all fits.
 
     Args:
         max_epoch: How many epochs.
@@ -136,7 +136,7 @@ class MaxEpoch(Trigger):
 
 @dataclass(frozen=True, init=False)
 class MaxIteration(Trigger):
-    """Fire once so many steps are trained, over all fits.
+    """A trigger that fires once so many steps are trained, over all fits.
 
     Args:
         max_iteration: How many steps.
@@ -158,7 +158,7 @@ class MaxIteration(Trigger):
 
 @dataclass(frozen=True, init=False)
 class MaxScore(Trigger):
-    """Fire when an epoch has ended and the validation's first metric is above a limit.
+    """A trigger that fires when an epoch has ended and the validation's first metric is above a limit.
 
     The score is known only at the end of an epoch with a validation, where all ranks know the same one; at any other
     moment this does not fire.
@@ -183,7 +183,7 @@ class MaxScore(Trigger):
 
 @dataclass(frozen=True, init=False)
 class MinLoss(Trigger):
-    """Fire when an epoch has ended with a loss below a limit.
+    """A trigger that fires when an epoch has ended with a loss below a limit.
 
     The loss is known only at the end of an epoch, where all ranks know the same one; at any other moment this does not
     fire. It is the loss of the validation, or of the training where there is none.
@@ -208,7 +208,7 @@ class MinLoss(Trigger):
 
 @dataclass(frozen=True, init=False)
 class TriggerAnd(Trigger):
-    """Fire when all of its triggers do.
+    """A trigger that fires when all of its triggers do.
 
     Where MinLoss or MaxScore is one of them, this can only be at the end of an epoch.
 
@@ -234,7 +234,7 @@ class TriggerAnd(Trigger):
 
 @dataclass(frozen=True, init=False)
 class TriggerOr(Trigger):
-    """Fire when one of its triggers does.
+    """A trigger that fires when one of its triggers does.
 
     Args:
         first: A trigger, or a function of a Moment.
@@ -261,7 +261,7 @@ And, Or = TriggerAnd, TriggerOr
 
 @dataclass(frozen=True)
 class AskedTrigger(Trigger):
-    """Fire when a function of the user's says so."""
+    """A trigger that fires when a function of the user's says so."""
 
     function: Callable[[Moment], Any]
 

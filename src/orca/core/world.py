@@ -23,7 +23,7 @@ from orca.monitor.heartbeat import WAIT, Pulse
 
 
 class Peer(Protocol):
-    """Be the least an engine gives each rank."""
+    """The least that an engine gives each rank."""
 
     @property
     def rank(self) -> int:
@@ -42,7 +42,7 @@ class Peer(Protocol):
 
 
 class World(Protocol):
-    """Be the ranks that step together, seen from one of them."""
+    """The ranks that step together, seen from one of them."""
 
     rank: int
     size: int
@@ -64,7 +64,7 @@ class World(Protocol):
 
 
 class TorchWorld:
-    """Be a world on torch.distributed: gloo between CPUs, NCCL between GPUs where every rank has its own."""
+    """A world on torch.distributed: gloo between CPUs, NCCL between GPUs where every rank has its own."""
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, host: str, pulse: Pulse) -> None:
         self.rank, self.size, self.local_rank, self.local_size, self.host = rank, size, local_rank, local_size, host

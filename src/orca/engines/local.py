@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """Run ranks as processes on this machine.
+    """The engine whose ranks are processes on this machine.
 
     Args:
         workers: How many.
@@ -142,7 +142,7 @@ def _is_whole(result: int) -> bool:
 
 
 def main(rank: int, work: int, share: int, result: int) -> None:
-    """Be one rank; work, share and result are open files."""
+    """Run one rank; work, share and result are open files."""
     envelope: Envelope = pickle.loads(_contents(work))
     for entry in envelope.path:
         if entry not in sys.path:

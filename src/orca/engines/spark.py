@@ -49,7 +49,7 @@ _MARK = "orca rank {rank} on {host}"
 
 
 class SparkEngine:
-    """Run ranks as barrier tasks.
+    """The engine whose ranks are barrier tasks.
 
     Args:
         session: The Spark session, classic or Connect.
@@ -210,7 +210,7 @@ class BarrierPeer:
 
 @dataclass(frozen=True)
 class BarrierTask:
-    """Be one rank inside a barrier task."""
+    """One rank inside a barrier task."""
 
     envelope: Envelope
     native: bool
@@ -233,7 +233,7 @@ class BarrierTask:
 
 @dataclass(frozen=True)
 class MapTask:
-    """Apply a task to the pieces of a partition."""
+    """A task applied to the pieces of a partition."""
 
     work: bytes
 

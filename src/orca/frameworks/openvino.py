@@ -51,7 +51,7 @@ _TRIAL_ROWS = (1, 3)  # rows that a converted model is tried with: a batch baked
 
 @dataclass(frozen=True)
 class Graph:
-    """Carry a model to a worker, in OpenVINO's own format.
+    """A model on its way to a worker, in OpenVINO's own format.
 
     Attributes:
         topology: The bytes of the .xml file.
@@ -159,7 +159,7 @@ def _words(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Port:
-    """Describe an input or output: its shape with None for free dimensions, or None where even their number is free."""
+    """An input or output: its shape with None for free dimensions, or None where even their number is free."""
 
     name: str
     dtype: str
@@ -193,7 +193,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Signature:
-    """Describe a model: its inputs and outputs, and the fixed batch if it has one."""
+    """The inputs and outputs of a model, and the fixed batch if it has one."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

@@ -23,7 +23,7 @@ _current: ContextVar[Pulse | None] = ContextVar("pulse", default=None)
 
 @dataclass(frozen=True)
 class Beat:
-    """Tell where a rank is; `rows` are those of all ranks that this epoch has seen."""
+    """The place where a rank is; `rows` are those of all ranks that this epoch has seen."""
 
     rank: int
     epoch: int = 0
@@ -41,7 +41,7 @@ class Beat:
 
 
 class Pulse:
-    """Mark where the training loop is: written by its thread, read by the link's, without locks.
+    """The place where the training loop is: written by its thread, read by the link's, without locks.
 
     `profile` holds the seconds spent in each phase while `profiling` is on, and those of communication, which may go
     on beside other phases.

@@ -14,7 +14,7 @@ from orca.monitor.heartbeat import Beat
 
 
 class Progress:
-    """Turn the beats of rank 0 into a tqdm bar an epoch: steps, time left, loss and rows a second of all ranks.
+    """A tqdm bar an epoch, from the beats of rank 0: steps, time left, loss and rows a second of all ranks.
 
     An epoch of unknown length is a counter. For one thread, and for leaving it when that thread has ended.
     """

@@ -28,7 +28,7 @@ LINE_LIMIT = 64 << 10  # characters of a line of a rank; JSON may need six bytes
 
 
 class Malformed(OrcaError):
-    """Say that what came over a connection is no message of ours."""
+    """Something that came over a connection and is no message of ours."""
 
 
 class Wire:
@@ -118,7 +118,7 @@ class Wire:
 
 
 class Backlog:
-    """Count what waits to be read, and the lines that were turned away because too much did.
+    """A count of lines that wait to be read, and of those turned away because too many did.
 
     One thread (or one at a time) adds, another one takes. Where lines were turned away, half of what waits must be
     read before there is room again: a gap is told once, not between any two lines.
@@ -238,7 +238,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Gather:
-    """Give this rank's text of a round."""
+    """This rank's text of a round."""
 
     round: int
     text: str
@@ -246,7 +246,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Log:
-    """Give a line to show: printed on `origin` "stdout" or "stderr" at level 0, else logged by the logger `origin`."""
+    """A line to show: printed on `origin` "stdout" or "stderr" at level 0, else logged by the logger `origin`."""
 
     text: str
     origin: str = "stdout"
@@ -264,7 +264,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class Stack:
-    """Show where the rank is."""
+    """The stack of the rank."""
 
     text: str
 
@@ -281,14 +281,14 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Refused:
-    """Turn a connection away."""
+    """A connection turned away."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Give the texts of all ranks of a round."""
+    """The texts of all ranks of a round."""
 
     round: int
     texts: list[str]
@@ -296,7 +296,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Apart:
-    """Say that a round cannot be completed, because of which rank and what became of it."""
+    """A round that cannot be completed, because of which rank and its end."""
 
     round: int
     rank: int
@@ -310,12 +310,12 @@ class Ack:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask for the stack."""
+    """A question for the stack."""
 
 
 @dataclass(frozen=True)
 class Abort:
-    """End the process."""
+    """An order to end the process."""
 
     reason: str
 

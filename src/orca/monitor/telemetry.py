@@ -75,12 +75,12 @@ logger = logging.getLogger(__name__)
 
 
 class Parted(OrcaError, ConnectionError):
-    """Say that ranks cannot meet because one of them or the driver is gone: a consequence, never the cause."""
+    """Ranks that cannot meet because one of them or the driver is gone: a consequence, never the cause."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """Admit a rank to the hub of one run."""
+    """The admission of a rank to the hub of one run."""
 
     host: str
     port: int
@@ -90,7 +90,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Failure:
-    """Tell how one rank failed.
+    """How one rank failed.
 
     Args:
         rank: The rank.
@@ -115,7 +115,7 @@ class Failure:
 
 
 class Hub:
-    """Listen to the ranks of one run, let them meet, and know which failure came first.
+    """The driver's end of all connections: it hears the ranks, lets them meet, and knows which failure came first.
 
     One daemon thread owns all state; what other threads ask for is queued as an order and carried out there. The
     callbacks are called in that thread and must not block. Leaving the hub ends every rank that is still connected.
@@ -504,7 +504,7 @@ class Hub:
 
 
 class Link:
-    """Connect one rank to the hub. Make it with `connect`.
+    """The connection of one rank to the hub. Make it with `connect`.
 
     Its daemon thread sends beats of the `pulse`, and ends the process when the driver says so or is gone. Methods but
     `log` and `flush` are for the thread that connected; its stack is what the hub is shown when this rank is stuck.
@@ -777,7 +777,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Sign:
-    """Keep a failure and when the hub learned of it."""
+    """A failure, and when the hub learned of it."""
 
     when: float
     failure: Failure
@@ -824,7 +824,7 @@ def from_parting(error: BaseException | None) -> bool:
 
 @dataclass
 class Suspicion:
-    """Remember who may be stuck until their stacks are here."""
+    """Ranks that may be stuck, until their stacks are here."""
 
     deadline: float
     absent: list[int]
@@ -882,7 +882,7 @@ def end_process() -> None:
 
 @dataclass(eq=False)
 class Seat:
-    """Hold one connection of the hub; rank -1 until it presented the secret, joined once it saw our welcome."""
+    """One connection of the hub; rank -1 until it presented the secret, joined once it saw our welcome."""
 
     wire: Wire
     host: str

@@ -77,7 +77,7 @@ def _captured(voice: Voice, level: int) -> Iterator[None]:
 
 
 class Voice:
-    """Put what is written to the streams together to lines, and send them."""
+    """The text written to the streams, put together to lines and sent."""
 
     def __init__(self, link: Link) -> None:
         self.link, self.process = link, os.getpid()
@@ -104,7 +104,7 @@ class Voice:
 
 
 class Lines:
-    """Turn pieces of text into lines, as a terminal would show them in the end.
+    """Pieces of text that become lines, as a terminal would show them in the end.
 
     A carriage return begins a line anew, and a cursor that goes up goes on in the line before: of a progress bar only
     the last state is left. Its line is held back until something else is written, as the cursor may return to it.
@@ -217,7 +217,7 @@ _taps = (Tap("stdout", sys.__stdout__), Tap("stderr", sys.__stderr__))
 
 
 class RecordHandler(logging.Handler):
-    """Send log records to the driver."""
+    """A log handler that sends records to the driver."""
 
     def __init__(self, voice: Voice, level: int) -> None:
         super().__init__(level)
@@ -238,7 +238,7 @@ class RecordHandler(logging.Handler):
 
 
 class Echo:
-    """Show on the driver what ranks say, and where they are.
+    """What ranks say and where they are, shown on the driver.
 
     What they print appears on sys.stdout and sys.stderr as "[rank 1] text"; what they log goes through the logger
     "orca.worker", with the rank and the name of the worker's logger as attributes `rank` and `origin` of the record,

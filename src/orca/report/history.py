@@ -19,7 +19,7 @@ from orca.storage import files
 
 
 class RunHistory:
-    """Remember every epoch of all fits, draw them and report on them.
+    """Every epoch of all fits, to draw and to report on.
 
     Attributes:
         about: Parameters of the run, for the report.

@@ -28,7 +28,7 @@ Epochs = Sequence[tuple[dict[str, Any], Trace | None]]
 
 
 class Picture(Figure):
-    """Be a figure that a notebook shows, also where pyplot was never imported."""
+    """A figure that a notebook shows, also where pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
         return picture_bytes(self, "png")

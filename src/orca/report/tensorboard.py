@@ -32,7 +32,7 @@ Point = tuple[int, float, dict[str, float]]  # step, time, value of each tag
 
 
 class Summaries:
-    """Write and read the summaries of a run under `<log_dir>/<app_name>/train` and `/validation`.
+    """The summaries of a run under `<log_dir>/<app_name>/train` and `/validation`.
 
     Args:
         log_dir: A folder at any fsspec path; `tensorboard --logdir` takes it.

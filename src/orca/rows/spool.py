@@ -44,7 +44,7 @@ _MAPPED, _PART = 32 << 20, 4
 
 @dataclass(frozen=True)
 class Column:
-    """Say what one column's rows are: a dtype and a shape; text has dtype 'O'."""
+    """The kind of one column's rows: a dtype and a shape; text has dtype 'O'."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class Column:
 
 
 class SpoolWriter:
-    """Write a stream of rows into a spool, holding at most about two chunks of it in memory.
+    """A writer of a stream of rows into a spool, which holds at most about two chunks of it in memory.
 
     Args:
         folder: An existing folder on a local disk with room for the whole stream.
@@ -160,7 +160,7 @@ class SpoolWriter:
 
 
 class Spool:
-    """Give rows by their number, in any order; made by `SpoolWriter.finish`.
+    """Rows by their number, in any order; made by `SpoolWriter.finish`.
 
     Args:
         mapped: The memory-mapped Arrow file.
@@ -277,7 +277,7 @@ class Spool:
 
 
 class _Chunk:
-    """Collect rows until they make a record batch."""
+    """Rows that will make a record batch."""
 
     def __init__(self, columns: list[Column], texts: dict[int, pa.Array], chunk_bytes: int) -> None:
         record = _record(columns)
@@ -316,7 +316,7 @@ class _Chunk:
 
 
 class _Sink:
-    """Be the file that Arrow writes to: nameless, written in small pieces, clear when the disk is full."""
+    """The file that Arrow writes to: nameless, written in small pieces, clear when the disk is full."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.written = folder, 0

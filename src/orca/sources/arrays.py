@@ -28,7 +28,7 @@ from orca.rows.tree import cut_rows, flatten, rows_of
 
 
 class ArraySource:
-    """Wrap arrays: `x` alone, `(x, y)`, `{"x": ..., "y": ...}` (arrays or trees of them), or a dict of columns.
+    """Arrays: `x` alone, `(x, y)`, `{"x": ..., "y": ...}` (arrays or trees of them), or a dict of columns.
 
     Tensors of any library, pandas Series and lists of numbers are arrays, too.
     With weights they are `(x, y, weights)` and `{"x": ..., "y": ..., "weights": ...}`, or a column of the dict.
@@ -73,7 +73,7 @@ class ArraySource:
 
 
 class PandasSource:
-    """Wrap a pandas DataFrame: feature columns become model arguments; predict answers with one more column."""
+    """A pandas DataFrame: feature columns become model arguments; predict answers with one more column."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.frame, self.columns = data, spec.columns
@@ -107,7 +107,7 @@ class PandasSource:
 
 @dataclass(frozen=True)
 class Block:
-    """Carry a piece of arrays to a rank."""
+    """A piece of arrays on its way to a rank."""
 
     part: str
     x: Any
@@ -120,7 +120,7 @@ class Block:
 
 @dataclass(frozen=True)
 class OpenBlocks:
-    """Spool blocks of arrays on a rank."""
+    """The spooling of blocks of arrays on a rank."""
 
     parts: tuple[str, ...]
 
@@ -131,7 +131,7 @@ class OpenBlocks:
 
 @dataclass(frozen=True)
 class OnBlock:
-    """Apply a task to the features of a block."""
+    """A task applied to the features of a block."""
 
     task: Callable[[Any], Any]
 

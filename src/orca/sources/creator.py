@@ -28,7 +28,7 @@ from orca.sources.draws import drawing, kept_draws, loaded, seed_draws
 
 
 class CreatorSource:
-    """Wrap a creator function `(config[, batch_size, ...])`, called on every rank.
+    """A creator function `(config[, batch_size, ...])`, called on every rank.
 
     It gets the rank's share of a batch; with `spec.whole` the whole batch, of which each rank then takes its part.
     """
@@ -67,7 +67,7 @@ class CreatorSource:
 
 @dataclass(frozen=True)
 class Creation:
-    """Say what one of several ranks, or tasks, creates."""
+    """What one of several ranks, or tasks, creates."""
 
     creator: Callable[..., Any]
     spec: DataSpec
@@ -133,7 +133,7 @@ class Creation:
 
 @dataclass(frozen=True)
 class CreatorPiece:
-    """Carry creators to a rank and call them there."""
+    """Creators on their way to a rank, called there."""
 
     creations: dict[str, Creation]
 
@@ -145,7 +145,7 @@ class CreatorPiece:
 
 @dataclass(frozen=True)
 class OpenCreated:
-    """Turn what creators made on a rank into rows and streams."""
+    """The rows and streams that creators made on a rank."""
 
     def __call__(self, items: Items, folder: Path) -> dict[str, Rows | Stream | Draws]:
         """Return the rows or the stream of each part."""
@@ -167,7 +167,7 @@ class OnCreated:
 
 @dataclass
 class ArrayRows:
-    """Be the rows of arrays that every rank has: each step is cut among the ranks."""
+    """The rows of arrays that every rank has: each step is cut among the ranks."""
 
     x: Any
     y: Any

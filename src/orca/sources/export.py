@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Export:
-    """Write rows to Arrow files when called, and remove them when released.
+    """Rows written to Arrow files when called, and removed when released.
 
     Args:
         dealt: Returns the frame whose rows lie evenly in as many partitions as asked for.
@@ -141,7 +141,7 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportTask:
-    """Write record batches to a file of a folder.
+    """A task that writes record batches to a file of a folder.
 
     Attributes:
         folder: A path that `orca.storage.files.filesystem` knows.
@@ -175,7 +175,7 @@ class ExportTask:
 
 @dataclass(frozen=True)
 class PackTask:
-    """Turn record batches into rows that the driver can collect."""
+    """A task that turns record batches into rows that the driver can collect."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch as bytes, with the number of its partition."""
@@ -189,7 +189,7 @@ class PackTask:
 
 @dataclass(frozen=True)
 class ArrowFile:
-    """Give the record batches of an Arrow file.
+    """The record batches of an Arrow file.
 
     Attributes:
         path: Where it is.

@@ -67,7 +67,7 @@ _TYPES = {
 
 
 class FrameSource:
-    """Wrap a Spark DataFrame with feature and label columns."""
+    """A Spark DataFrame with feature and label columns."""
 
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
         _check_alive(data)
@@ -196,7 +196,7 @@ class FrameSource:
 
 @dataclass(frozen=True)
 class OpenFrame:
-    """Spool a rank's record batches: columns become features, labels and weights by their place."""
+    """The spooling of a rank's record batches: columns become features, labels and weights by their place."""
 
     features: int
     labels: int
@@ -222,7 +222,7 @@ class OpenFrame:
 
 @dataclass(frozen=True)
 class PredictTask:
-    """Add prediction columns to record batches. The model sees full batches, whatever the size of the record batches.
+    """Prediction columns added to record batches. The model sees full batches, whatever the size of those.
 
     Attributes:
         task: Gives the outputs for rows of features.
@@ -262,7 +262,7 @@ class PredictTask:
 
 
 class _Answers:
-    """Hold the outputs for rows that are not handed out yet, in their order."""
+    """The outputs for rows that are not handed out yet, in their order."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -297,7 +297,7 @@ def _noted(batches: Iterable[pa.RecordBatch], waiting: deque[pa.RecordBatch]) ->
 
 @dataclass(frozen=True)
 class DescribeTask:
-    """Tell what the model gives for a row."""
+    """A task that tells what the model gives for a row."""
 
     task: Callable[[Any], Any]
     features: tuple[str, ...]

@@ -37,7 +37,7 @@ _UNFIT = {
 
 
 class DatasetSource:
-    """Wrap a Ray Dataset: named feature, label and weight columns, or those called x, y and weights."""
+    """A Ray Dataset: named feature, label and weight columns, or those called x, y and weights."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.data = data
@@ -135,7 +135,7 @@ class DatasetSource:
 
 @dataclass(frozen=True)
 class BlockCuts:
-    """Give a rank's stretches of blocks in Ray's object store."""
+    """A rank's stretches of blocks in Ray's object store."""
 
     part: str
     cuts: tuple[tuple[Any, int, int], ...]
@@ -148,7 +148,7 @@ class BlockCuts:
 
 @dataclass(frozen=True)
 class FileCuts:
-    """Give a rank's stretches of the record batches of an Arrow file."""
+    """A rank's stretches of the record batches of an Arrow file."""
 
     part: str
     path: str
@@ -165,7 +165,7 @@ class FileCuts:
 
 @dataclass(frozen=True)
 class OpenTables:
-    """Spool tables on a rank."""
+    """The spooling of tables on a rank."""
 
     columns: Columns
     parts: tuple[str, ...]
@@ -184,7 +184,7 @@ class OpenTables:
 
 @dataclass(frozen=True)
 class PredictTask:
-    """Add prediction columns to a block."""
+    """Prediction columns added to a block."""
 
     task: Callable[[Any], Any]
     columns: Columns
@@ -201,7 +201,7 @@ class PredictTask:
 
 @dataclass
 class _Folder:
-    """Make a temporary folder when it is asked for."""
+    """A temporary folder, made when it is asked for."""
 
     made: list[Path] = field(default_factory=list)
 
@@ -216,7 +216,7 @@ class _Folder:
 
 
 class _Writer:
-    """Write record batches of one schema to an Arrow file."""
+    """A writer of record batches of one schema to an Arrow file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

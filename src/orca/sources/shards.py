@@ -27,7 +27,7 @@ _PARTS = ("train", "valid")
 
 
 class ShardsSource:
-    """Wrap XShards that live in Spark."""
+    """XShards that live in Spark."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         self.xshards, self.columns, self.labelled, self.weighted = data, spec.columns, spec.labelled, spec.weighted
@@ -71,7 +71,7 @@ class ShardsSource:
 
 @dataclass(frozen=True)
 class OpenShards:
-    """Spool the shards of a rank."""
+    """The spooling of a rank's shards."""
 
     columns: Columns
     labelled: bool
@@ -94,7 +94,7 @@ class OpenShards:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Add predictions to a shard."""
+    """Predictions added to a shard."""
 
     task: Callable[[Any], Any]
     columns: Columns

@@ -20,7 +20,7 @@ import tensorflow as tf  # noqa: E402
 
 
 class DatasetSource:
-    """Wrap a tf.data.Dataset instance: good for predict; training needs a creator, as a pipeline cannot travel."""
+    """A tf.data.Dataset instance: good for predict; training needs a creator, as a pipeline cannot travel."""
 
     batch_size: int | None = None
 
@@ -57,7 +57,7 @@ class DatasetSource:
 
 
 class DatasetStream:
-    """Be the batches of a dataset, cut for the ranks; each pass is a new iterator, which shuffles as the pipeline says.
+    """The batches of a dataset, cut for the ranks; each pass is a new iterator, which shuffles as the pipeline says.
 
     Args:
         dataset: A batched dataset of x, (x, y) or (x, y, weights).
@@ -105,7 +105,7 @@ class DatasetStream:
 
 
 class _Cut:
-    """Cut a rank's rows out of an element, as even_split does; a rank without rows gets the first row as template."""
+    """A rank's rows of an element, as even_split cuts them; a rank without rows gets the first row as template."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

@@ -41,7 +41,7 @@ _BATCH = "a batch of the dataset"
 
 
 class LoaderSource:
-    """Wrap a torch Dataset or DataLoader instance, split over the ranks."""
+    """A torch Dataset or DataLoader instance, split over the ranks."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
         size = spec.batch_size or DEFAULT_BATCH
@@ -87,7 +87,7 @@ class LoaderSource:
 
 @dataclass(frozen=True)
 class Reading:
-    """Say how batches are read: which of their parts are features, labels and weights, and what is drawn from.
+    """How batches are read: which of their parts are features, labels and weights, and what is drawn from.
 
     Attributes:
         columns: The names of features, labels and weight in batches that are dicts.
@@ -116,7 +116,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class LoaderPiece:
-    """Carry loaders to a rank."""
+    """Loaders on their way to a rank."""
 
     loaders: dict[str, Any]
     rank: int
@@ -129,7 +129,7 @@ class LoaderPiece:
 
 @dataclass(frozen=True)
 class OpenLoaders:
-    """Turn the loaders of a rank into rows."""
+    """The rows of a rank's loaders."""
 
     reading: Reading = Reading()
 
@@ -142,7 +142,7 @@ class OpenLoaders:
 
 @dataclass
 class LoaderRows:
-    """Be the rows of a map-style dataset, read through a DataLoader with the settings of the user's own."""
+    """The rows of a map-style dataset, read through a DataLoader with the settings of the user's own."""
 
     loader: DataLoader[Any]
     reading: Reading = Reading()
@@ -175,7 +175,7 @@ class LoaderRows:
 
 @dataclass
 class LoaderSteps:
-    """Be the steps of a loader that brings its own: its batch sampler's batches, or its dataset's items.
+    """The steps of a loader that brings its own: its batch sampler's batches, or its dataset's items.
 
     A rank reads its rows of a batch, but every rank reads whole items: what is in them is known only then.
     """
@@ -223,7 +223,7 @@ class LoaderSteps:
 
 @dataclass(frozen=True)
 class OnRange:
-    """Apply a task to a range of a dataset's rows, or of its items where these are batches."""
+    """A task applied to a range of a dataset's rows, or of its items where these are batches."""
 
     task: Callable[[Any], Any]
     loader: DataLoader[Any]
@@ -338,7 +338,7 @@ def _settings(mine: DataLoader[Any]) -> dict[str, Any]:
 
 
 class _Once:
-    """Be a sampler that gives what it was given, once."""
+    """A sampler that gives its indices once."""
 
     def __init__(self, given: Iterable[Any]) -> None:
         self.given = given

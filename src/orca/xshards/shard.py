@@ -50,7 +50,7 @@ class XShards:
 
 
 class SparkXShards(XShards):
-    """Be shards in a Spark RDD.
+    """Shards in a Spark RDD.
 
     Args:
         rdd: One element a shard.

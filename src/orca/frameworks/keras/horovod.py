@@ -20,7 +20,7 @@ from orca.monitor.telemetry import Parted
 
 
 class HorovodWorld:
-    """Be the same ranks as another world, meeting in Horovod; all of them make it together."""
+    """The ranks of another world, meeting in Horovod; all of them make it together."""
 
     def __init__(self, world: World) -> None:
         self.rank, self.size, self.host = world.rank, world.size, world.host

@@ -73,7 +73,7 @@ _NOT_COMPILED = (
 
 @dataclass
 class KerasLearner(Learner):
-    """Train a Keras model. The fields travel to a rank; everything else is built there.
+    """A Keras model that learns. The fields travel to a rank; everything else is built there.
 
     Attributes:
         creator: A function `(config)` that returns a compiled model; None where a packed model is given.
@@ -890,7 +890,7 @@ def _numbers(value: Any) -> np.ndarray | None:
 
 
 class _Graphs:
-    """Be a function of (structure, tensors) as graphs: one for each structure and kind of tensors.
+    """A function of (structure, tensors) as graphs: one for each structure and kind of tensors.
 
     A graph takes any number of rows. Where another size differs from those seen before, it is traced anew with that
     size left free. A model that runs eagerly gets the function itself.

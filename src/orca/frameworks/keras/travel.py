@@ -155,7 +155,7 @@ def without_optimizer(archive: bytes, compiled: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class PackedModel:
-    """Hold a model on its way to another process.
+    """A model on its way to another process.
 
     Attributes:
         family: "keras" or "tf_keras".
@@ -285,7 +285,7 @@ def _names_in(config: Any) -> tuple[set[str], set[str]]:
 
 
 class _Functions:
-    """Give functions names by which a config can tell them apart, while the model is described.
+    """Names for functions by which a config can tell them apart, while the model is described.
 
     Keras writes a lambda down as bytecode, which knows no globals elsewhere, and other functions by their bare name.
     Under a name of their own all of them are only named, and travel like other custom objects.
@@ -332,7 +332,7 @@ class _Functions:
 
 
 class _StandIn:
-    """Be a callable that has a name and is no function."""
+    """A callable that has a name and is no function."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name

@@ -26,7 +26,7 @@ _WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half 
 
 
 class Horovod:
-    """Average gradients with Horovod; every rank updates all weights.
+    """The sync that averages gradients with Horovod; every rank updates all weights.
 
     Attributes:
         module: The model itself: Horovod needs no wrapper.

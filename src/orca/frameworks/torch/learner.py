@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TorchLearner(Learner):
-    """Train a torch model. The fields travel to a rank; everything else is built there.
+    """A torch model that learns. The fields travel to a rank; everything else is built there.
 
     Attributes:
         model: A module, or a creator `(config)` of one; or several.

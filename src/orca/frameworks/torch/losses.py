@@ -15,7 +15,7 @@ _WINDOW = 64  # steps whose losses are looked at together: one look costs as muc
 
 @dataclass(frozen=True)
 class Part:
-    """Be one rank's part of a step's loss.
+    """One rank's part of a step's loss.
 
     Attributes:
         loss: The loss of this rank's rows.
@@ -41,7 +41,7 @@ def together(parts: list[Part]) -> Part | None:
 
 
 class LossBook:
-    """Keep the losses of an epoch without waiting for each: they are looked at a window at a time.
+    """The losses of an epoch, kept without waiting for each: they are looked at a window at a time.
 
     On a GPU a window is on its way to the CPU while the next one is trained, so that nothing waits for it.
 

@@ -24,7 +24,7 @@ NUM_SAMPLES = "num_samples"
 
 
 class TrainingOperator:
-    """Say how to train, validate and predict: subclass it, override what differs, pass the class to from_torch.
+    """A way to train, validate and predict: subclass it, override what differs, pass the class to from_torch.
 
     Args:
         config: What the creators get.
@@ -206,7 +206,7 @@ class TrainingOperator:
 
 
 class Means:
-    """Add up numbers by rows, on their device, and return their means at the end."""
+    """Numbers added up by rows, on their device, which become means at the end."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Any] = {}

@@ -20,7 +20,7 @@ STEP_FREQS = ("batch", "epoch", "manual", None)
 
 @dataclass(frozen=True)
 class Options:
-    """Say how to train; each is off by default.
+    """How to train; each option is off by default.
 
     Attributes:
         scheduler: A creator `(optimizer, config)` of learning rate schedulers.

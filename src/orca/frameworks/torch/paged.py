@@ -24,7 +24,7 @@ _M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 class Pages:
-    """Put tensors into files, and keep little of those in memory that were put there before."""
+    """Tensors in files, of which little stays in memory."""
 
     def __init__(self) -> None:
         self._places: set[int] = set()

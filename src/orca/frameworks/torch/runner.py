@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Runner:
-    """Show a callback where the run is, and let it have a say.
+    """What a callback sees of a run, and where it has a say.
 
     Attributes:
         batch: The batch as a loader gives it: features and target, on the device.

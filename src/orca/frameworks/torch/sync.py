@@ -42,7 +42,7 @@ if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParall
 
 @dataclass(frozen=True)
 class Clipping:
-    """Say how gradients are clipped before each update: each into bounds, or all together to a norm."""
+    """How gradients are clipped before each update: each into bounds, or all together to a norm."""
 
     bounds: tuple[float, float] | None = None
     norm: float | None = None
@@ -52,7 +52,7 @@ class Clipping:
 
 
 class Sync(Protocol):
-    """Keep one replica equal to all others. Made when the model is on its device."""
+    """The agreement of one replica with all others. Made when the model is on its device."""
 
     module: nn.Module
 
@@ -131,7 +131,7 @@ def sync_of(
 
 
 class Replicated:
-    """Average gradients with DistributedDataParallel; every rank updates all weights."""
+    """The sync that averages gradients with DistributedDataParallel; every rank updates all weights."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused: bool = False, hands_on: bool = False
@@ -250,7 +250,7 @@ class Replicated:
 
 
 class Alone:
-    """Be the only replica: nobody to agree with, and nothing that costs time for it."""
+    """The sync of a single replica: nobody to agree with, and nothing that costs time."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.module, self.optimizer = model, optimizer
@@ -464,7 +464,7 @@ class Sharded:
 
 
 class Flat:
-    """Be some parameters as views of one vector of `size` equal chunks, of which this rank owns one."""
+    """Parameters as views of one vector of `size` equal chunks, of which this rank owns one."""
 
     def __init__(self, params: list[nn.Parameter], numbers: list[int], offsets: list[int], chunk: int, world: World):
         self.params, self.numbers, self.offsets, self.chunk, self.world = params, numbers, offsets, chunk, world
@@ -506,7 +506,7 @@ class Flat:
 
 
 class Slices(Flat):
-    """Cut parameters into equal slices, anywhere: for optimizers that work element by element."""
+    """Parameters cut into equal slices, anywhere: for optimizers that work element by element."""
 
     def __init__(self, params: list[nn.Parameter], numbers: list[int], world: World) -> None:
         offsets = _offsets(params)

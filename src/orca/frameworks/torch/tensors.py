@@ -21,7 +21,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Place:
-    """Be where tensors go: a device, and the precision in which a model takes numbers with a point."""
+    """The destination of tensors: a device, and the precision in which a model takes floating-point numbers."""
 
     device: torch.device
     precision: torch.dtype

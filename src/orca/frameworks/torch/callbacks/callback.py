@@ -27,72 +27,72 @@ class Callback:
     """
 
     def before_run(self, runner: Any) -> None:
-        """Be called before a fit, an evaluation or a prediction."""
+        """Run before a fit, an evaluation or a prediction."""
 
     def after_train(self, runner: Any) -> None:
         """Act after the last epoch of a fit, before any callback's after_run: change the final weights here."""
 
     def after_run(self, runner: Any) -> None:
-        """Be called after it."""
+        """Run after it."""
 
     def before_epoch(self, runner: Any) -> None:
-        """Be called before every epoch of any kind."""
+        """Run before every epoch of any kind."""
 
     def after_epoch(self, runner: Any) -> None:
-        """Be called after every epoch of any kind."""
+        """Run after every epoch of any kind."""
 
     def before_iter(self, runner: Any) -> None:
-        """Be called before every batch of any kind."""
+        """Run before every batch of any kind."""
 
     def after_iter(self, runner: Any) -> None:
-        """Be called after every batch of any kind."""
+        """Run after every batch of any kind."""
 
     def before_train_epoch(self, runner: Any) -> None:
-        """Be called before an epoch of training."""
+        """Run before an epoch of training."""
         self.before_epoch(runner)
 
     def before_val_epoch(self, runner: Any) -> None:
-        """Be called before an evaluation."""
+        """Run before an evaluation."""
         self.before_epoch(runner)
 
     def before_pred_epoch(self, runner: Any) -> None:
-        """Be called before a block of predictions."""
+        """Run before a block of predictions."""
         self.before_epoch(runner)
 
     def after_train_epoch(self, runner: Any) -> None:
-        """Be called after an epoch of training and its validation; `runner.epoch_stats` has the numbers."""
+        """Run after an epoch of training and its validation; `runner.epoch_stats` has the numbers."""
         self.after_epoch(runner)
 
     def after_val_epoch(self, runner: Any) -> None:
-        """Be called after an evaluation."""
+        """Run after an evaluation."""
         self.after_epoch(runner)
 
     def after_pred_epoch(self, runner: Any) -> None:
-        """Be called after a block of predictions."""
+        """Run after a block of predictions."""
         self.after_epoch(runner)
 
     def before_train_iter(self, runner: Any) -> None:
-        """Be called before a training step."""
+        """Run before a training step."""
         self.before_iter(runner)
 
     def before_val_iter(self, runner: Any) -> None:
-        """Be called before a batch of an evaluation."""
+        """Run before a batch of an evaluation."""
         self.before_iter(runner)
 
     def before_pred_iter(self, runner: Any) -> None:
-        """Be called before a batch of predictions."""
+        """Run before a batch of predictions."""
         self.before_iter(runner)
 
     def after_train_iter(self, runner: Any) -> None:
-        """Be called after a training step."""
+        """Run after a training step."""
         self.after_iter(runner)
 
     def after_val_iter(self, runner: Any) -> None:
-        """Be called after a batch of an evaluation."""
+        """Run after a batch of an evaluation."""
         self.after_iter(runner)
 
     def after_pred_iter(self, runner: Any) -> None:
-        """Be called after a batch of predictions."""
+        """Run after a batch of predictions."""
         self.after_iter(runner)
 
     def release(self) -> None:
@@ -119,22 +119,22 @@ class Callback:
     # The older generation.
 
     def on_train_begin(self) -> None:
-        """Be called before a fit."""
+        """Run before a fit."""
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Be called after a fit."""
+        """Run after a fit."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Be called before an epoch, with its number."""
+        """Run before an epoch, with its number."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Be called after an epoch with its statistics: train_loss, val_loss and so on."""
+        """Run after an epoch with its statistics: train_loss, val_loss and so on."""
 
     def on_batch_begin(self, batch: int) -> None:
-        """Be called before a training step, with its number in the epoch."""
+        """Run before a training step, with its number in the epoch."""
 
     def on_batch_end(self, batch: int) -> None:
-        """Be called after a training step."""
+        """Run after a training step."""
 
     def set_model(self, model: Any) -> None:
         """Take the model."""
@@ -195,7 +195,7 @@ _OLDER = {
 
 
 class Hooks:
-    """Call the hooks of callbacks; one that raises is named.
+    """The hooks of callbacks; one that raises is named.
 
     Args:
         callbacks: Instances of Callback, or objects that have some of its methods.

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelCheckpoint(Callback):
-    """Write the state of a fit to files that `est.load_checkpoint` goes on from; the last is `last.ckpt`.
+    """A callback that writes the state of a fit to files for `est.load_checkpoint`; the last is `last.ckpt`.
 
     Files are complete or not there. They are written beside the training, by rank 0, one after the other.
 

@@ -9,7 +9,7 @@ from orca.frameworks.torch.callbacks.callback import Callback
 
 
 class MaxstepsCallback(Callback):
-    """Stop a fit after exactly this many training steps, on all ranks, in the midst of an epoch if need be.
+    """A callback that stops a fit after exactly this many training steps, on all ranks, mid-epoch if need be.
 
     Args:
         max_step: Steps of this fit, over its interruptions; those of earlier fits do not count.

@@ -12,7 +12,7 @@ from orca.frameworks.torch.callbacks.numbers import numbers_in
 
 
 class MLflowLogger(Callback):
-    """Log parameters and the numbers of each epoch to MLflow, on rank 0.
+    """A callback that logs parameters and the numbers of each epoch to MLflow, on rank 0.
 
     Where the program has an active run (`mlflow.start_run()`), they go into that one, which stays open. Otherwise a run
     is made for each fit; it ends as FINISHED, or as FAILED.

@@ -24,7 +24,7 @@ def numbers_in(stats: dict[str, Any]) -> dict[str, float]:
 
 
 class Watch:
-    """Tell whether a number of the epochs got better.
+    """A number of the epochs, and whether it got better.
 
     Args:
         whose: Who watches, for messages.

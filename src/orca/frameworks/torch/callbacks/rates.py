@@ -9,7 +9,7 @@ from orca.frameworks.torch.callbacks.callback import Callback
 
 
 class LearningRateMonitor(Callback):
-    """Add the learning rate to the statistics of each epoch: `lr`; `lr_1`, `lr_2`, ... of further parameter groups.
+    """A callback that adds the learning rate to each epoch: `lr`; `lr_1`, `lr_2`, ... of further parameter groups.
 
     Args:
         log: "epoch" (or None) adds the rate of the epoch's last step, "step" a list of the rates of all its steps.

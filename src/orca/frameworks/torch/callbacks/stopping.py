@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(Callback):
-    """Stop a fit when a number of its epochs no longer gets better.
+    """A callback that stops a fit when a number of its epochs no longer gets better.
 
     The number is one over all ranks, so all of them stop after the same epoch. A resumed fit remembers what was best.
 

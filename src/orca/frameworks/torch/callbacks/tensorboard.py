@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class TensorBoardCallback(Callback):
-    """Write losses, metrics and the learning rate for TensorBoard, on rank 0.
+    """A callback that writes losses, metrics and the learning rate for TensorBoard, on rank 0.
 
     After each epoch every number of its statistics goes under its own name (train_loss, val_loss, val_accuracy, ...),
     and the learning rate under `lr`. With freq="batch" or a number there is also `batch_loss`: that of rank 0's rows.
@@ -105,7 +105,7 @@ class TensorBoardCallback(Callback):
 
 
 class EventFiles:
-    """Write points to event files of a folder: one that grows on this machine, one a flush elsewhere.
+    """The event files of a folder: one that grows on this machine, one a flush elsewhere.
 
     Args:
         folder: Any fsspec path.

@@ -11,7 +11,7 @@ _BETWEEN = 0.2  # seconds between two looks at the loss, which waits for a GPU
 
 
 class TqdmCallback(Callback):
-    """Show a bar an epoch, for training, validation and predictions, on rank 0.
+    """A callback that shows a bar an epoch, for training, validation and predictions, on rank 0.
 
     Its lines come to the driver with all that workers print. The bar of the driver (use_tqdm of the Estimator) shows
     the loss and the rows of all ranks instead.

@@ -11,7 +11,7 @@ from orca.frameworks.torch.callbacks.numbers import numbers_in
 
 
 class WandbLoggerCallback(Callback):
-    """Log the numbers of each epoch to Weights & Biases, on rank 0.
+    """A callback that logs the numbers of each epoch to Weights & Biases, on rank 0.
 
     Args:
         project: Name of the project.
