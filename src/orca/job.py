@@ -248,7 +248,7 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
     since = Position.from_json(state.position)
     if since.step and since.layout != layout:
         logger.warning(
-            "the fit that is gone on with was interrupted after %d steps of an epoch, but the rows are dealt out "
+            "the fit that is resumed was interrupted after %d steps of an epoch, but the rows are dealt out "
             "otherwise now (%s, before %s): in this epoch some rows are seen twice and others not at all.",
             *(since.step, layout, since.layout),
         )

@@ -60,7 +60,7 @@ class Standalone(Kind):
         }
 
     def check(self, session: SparkSession, request: Request) -> None:
-        """Raise where the cluster gave no executor at all: the first job would wait for ever."""
+        """Raise where the cluster gave no executor at all: the first job would wait forever."""
         if executors(session) == 0 and not is_dynamic(session):
             raise OrcaError(
                 f"{session.sparkContext.master} gave no executor with {request.cores} cores and {request.memory} of "

@@ -39,7 +39,7 @@ class FitPlan:
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
         stores: Whether the state stays in `checkpoint_folder` at the end, instead of travelling back.
         end_trigger: When to stop before `epochs` are over.
-        info: What the user tells her own training operator.
+        info: What the user tells their own training operator.
     """
 
     epochs: int = 1

@@ -20,8 +20,8 @@ class Losses:
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
     `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
-    of every step, `rates` the learning rate: filled where the framework's loop is ours. `conducted` says that the user
-    evaluated herself, and may have left metrics alone; `stopped`, that a callback ended the epoch early.
+    of every step, `rates` the learning rate: filled where the framework's loop is ours. `conducted` says that the
+    user's own code evaluated, and may not have fed the metrics; `stopped`, that a callback ended the epoch early.
     """
 
     loss_sum: float = 0.0

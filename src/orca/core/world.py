@@ -151,7 +151,7 @@ def _leave(dist: Any) -> None:
     """Destroy the process group without the GIL.
 
     A group waits for its threads when it goes, and a thread needs the GIL to let go the tensors of a collective that
-    just ended. torch 2.4 holds the GIL when it frees a group, so both wait for ever; it gives the GIL away when it
+    just ended. torch 2.4 holds the GIL when it frees a group, so both wait forever; it gives the GIL away when it
     frees a backend. With the last reference to the backend ours, the threads end there.
     """
     import torch

@@ -80,7 +80,7 @@ class KerasEstimator(TrainingEstimator):
             sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
                 each worker use its own rows and averages the running statistics.
             seed: Seed of initial weights, order and dropout.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
                 while what for.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,

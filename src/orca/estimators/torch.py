@@ -79,7 +79,7 @@ class TorchEstimator(TrainingEstimator):
             log_level: The level from which log records of workers appear on the driver.
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
-            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits for ever.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
                 while what for.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,

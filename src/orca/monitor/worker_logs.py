@@ -1,4 +1,4 @@
-"""Voice: what ranks print and log, shown on the driver. Owns how lines are captured, tagged and shown.
+"""Worker logs: what ranks print and log, shown on the driver. Owns how lines are captured, tagged and shown.
 
 On a rank, `speaking` takes over Python's sys.stdout and sys.stderr and hears the root logger while a job runs. Each
 line goes to the driver over the link and nowhere else: an engine that forwards its workers' output would show it twice.

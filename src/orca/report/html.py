@@ -1,4 +1,4 @@
-"""Report: a run as HTML. Owns what the page says and its looks: one file, no network, readable in light and dark."""
+"""HTML: a run as HTML. Owns what the page says and its looks: one file, no network, readable in light and dark."""
 
 from __future__ import annotations
 

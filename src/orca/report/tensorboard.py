@@ -1,4 +1,4 @@
-"""Summary: a run for TensorBoard. Owns the folders, tags and event files, and how they are read back.
+"""TensorBoard: a run for TensorBoard. Owns the folders, tags and event files, and how they are read back.
 
 Everything is written on the driver, after a fit, as one complete event file a part: at any fsspec path, by the record
 format of tensorboard and without TensorFlow, which its own file writer would load where it is installed.

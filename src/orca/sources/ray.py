@@ -1,7 +1,7 @@
 """DatasetSource: a Ray Dataset. Owns choosing its columns, cutting its blocks for ranks, and predict as a column.
 
 The dataset is computed into Ray's object store before the ranks take their seats: Ray Data needs CPUs, and ranks that
-hold all of them while they wait for rows would wait for ever. What does not fit into memory Ray spills to disk; a rank
+hold all of them while they wait for rows would wait forever. What does not fit into memory Ray spills to disk; a rank
 reads block by block into its spool and lets each go.
 """
 

@@ -101,7 +101,7 @@ class Reading:
 
     @classmethod
     def of(cls, spec: DataSpec) -> Reading:
-        """Return how the user wants her batches read."""
+        """Return how the user wants their batches read."""
         return cls(spec.columns, spec.weighted, spec.seed)
 
     def split(self, batch: Any) -> tuple[Any, Any]:

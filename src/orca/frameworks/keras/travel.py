@@ -74,7 +74,7 @@ def library(family: str) -> Any:
 def pack(model: Any) -> PackedModel:
     """Return a model, compiled or not, as something that can be pickled (with cloudpickle) and rebuilt elsewhere.
 
-    The classes and functions of the user's that the model refers to travel with it, those of her __main__ by value.
+    The classes and functions of the user's that the model refers to travel with it, those of their __main__ by value.
 
     Raises:
         ArgumentError: It is no Keras model, has no weights yet, or cannot be rebuilt from its config.
@@ -392,7 +392,7 @@ def _without_group(data: bytes, name: str) -> bytes:
 
 
 def _check_that_it_comes_back(packed: PackedModel, model: Any) -> None:
-    """Rebuild a model with classes of the user's here, where she sees what goes wrong, and compare the weights."""
+    """Rebuild a model with classes of the user's here, where they see what goes wrong, and compare the weights."""
     rebuilt = packed.unpack()
     ours, theirs = weights_of(model), weights_of(rebuilt)
     same = len(ours) == len(theirs) and all(

@@ -155,7 +155,7 @@ class TorchLearner(Learner):
 
     @property
     def pauses(self) -> bool:  # type: ignore[override]
-        """Say whether an epoch may be trained in several parts: one that the user's operator trains is hers."""
+        """Say whether an epoch may be trained in several parts: one that the user's operator trains is not."""
         return not self._own_step
 
     @staticmethod
@@ -572,7 +572,7 @@ class TorchLearner(Learner):
         return [*pieces, *[template_of(batch)] * (count - own if shared or self.spread else 0)]
 
     def _loss_of(self, piece: Batch) -> tuple[list[Any], list[Any], torch.Tensor]:
-        """Return (outputs, targets, loss) of a piece of a batch, in the user's words where she has some."""
+        """Return (outputs, targets, loss) of a piece of a batch, by the user's own forward pass where there is one."""
         if self._own_forward:
             self.runner.batch = self.place.loaded(piece)
             self.hooks.on_main("on_train_forward", self.runner)

@@ -1,4 +1,4 @@
-"""Book: the losses of an epoch. Owns how they are kept without waiting for the device at every step."""
+"""Losses: the losses of an epoch. Owns how they are kept without waiting for the device at every step."""
 
 from __future__ import annotations
 

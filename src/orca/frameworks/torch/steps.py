@@ -1,6 +1,6 @@
 """Steps: numbered batches, each with random numbers of its own. Owns seeding by step, and reading ahead for a GPU.
 
-An epoch that goes on in its midst draws what it would have drawn, as no step depends on the draws of another.
+An epoch that is resumed mid-way draws what it would have drawn, as no step depends on the draws of another.
 """
 
 from __future__ import annotations

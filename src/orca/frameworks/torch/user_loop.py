@@ -1,4 +1,4 @@
-"""Hands: batches for a loop of the user's own. Owns what happens around each step that she does herself."""
+"""UserLoop: batches for a loop of the user's own. Owns what happens around each step that they do themselves."""
 
 from __future__ import annotations
 

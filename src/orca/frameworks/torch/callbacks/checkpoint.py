@@ -42,7 +42,7 @@ class ModelCheckpoint(Callback):
         save_best_only: Whether to write after an epoch only when it is the best so far of this fit, over its
             interruptions.
 
-    A file written after an epoch is gone on from exactly. One written in the midst of an epoch has the weights of that
+    A file written after an epoch is resumed from exactly. One written mid-epoch has the weights of that
     step; the epoch begins anew (`checkpoint_trigger` of fit keeps the place in it too).
 
     Raises:
