@@ -202,7 +202,6 @@ def test_environment_goes_to_nodes_that_do_not_have_it() -> None:
     assert told["seen"] == [False, False], "the nodes see the environment; start Hadoop with --hide build/hidden"
     assert all("/environment/bin/python" in path for path in told["python"])
     assert told["predictions"] == [[2.0 * number] for number in range(40)]
-    assert told["second"] < told["first"]
 
 
 def small_environment() -> Path:
@@ -235,11 +234,8 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 x = ops.parameter([-1, 1], np.float32, name="x")
 folder = tempfile.mkdtemp()
 ov.save_model(ov.Model([ops.multiply(x, np.float32(2))], [x], "double"), folder + "/double.xml")
-took = []
 for _ in range(2):
-    started = time.monotonic()
     init_orca_context(cluster_mode="yarn-client", cores=1, memory="512m", num_nodes=2, driver_memory="1g")
-    took.append(time.monotonic() - started)
     context, session = OrcaContext.get_spark_context(), OrcaContext.get_spark_session()
     here = sys.argv[1]
     nodes = context.parallelize(range(2), 2).map(lambda _: (sys.executable, os.path.exists(here + "/bin"))).collect()
@@ -250,7 +246,6 @@ for _ in range(2):
 print(json.dumps({
     "python": [python for python, _ in nodes], "seen": [seen for _, seen in nodes],
     "predictions": [list(map(float, np.ravel(row.prediction))) for row in rows],
-    "first": took[0], "second": took[1],
 }))
 """
 

@@ -83,7 +83,7 @@ def test_a_bar_shows_epoch_steps_time_left_loss_and_rows_a_second(terminal: Term
         r"epoch 3:  40%\|\S+ *\| 4/10 \[00:00<00:0\d, +([\d.]+)step/s, loss=0.2500, rows/s=([\d.]+)k\]", last
     )
     assert found, last
-    assert 5 < float(found[1]) < 11 and 15 < float(found[2]) < 33  # 10 steps of 3000 rows a second, on a busy machine
+    assert float(found[1]) < 11 and float(found[2]) == pytest.approx(3 * float(found[1]), rel=0.1)  # 3000 rows a step
 
 
 def test_one_bar_an_epoch_and_one_that_others_followed_is_full(terminal: Terminal) -> None:
