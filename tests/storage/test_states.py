@@ -43,6 +43,33 @@ def test_arrays_of_every_type_come_back(tmp_path: Path) -> None:
         assert before.tobytes() == after.tobytes()
 
 
+def test_arrays_of_the_other_byte_order_keep_their_values(tmp_path: Path) -> None:
+    arrays = [np.array([1, 256], kind) for kind in (">u2", ">f4", ">i8")]
+    for before, after in zip(arrays, loaded({"models": [arrays]}, tmp_path / "state")["models"][0], strict=True):
+        assert after.dtype == before.dtype.newbyteorder("=")
+        assert after.tolist() == before.tolist()
+
+
+def test_one_number_of_a_type_that_numpy_lacks_comes_back(tmp_path: Path) -> None:
+    number = loaded({"models": [], "callbacks": ml_dtypes.bfloat16(1.5)}, tmp_path / "state")["callbacks"]
+    assert (type(number), number) == (ml_dtypes.bfloat16, 1.5)
+
+
+def test_conjugates_come_back(tmp_path: Path) -> None:
+    weight = torch.tensor([1 + 2j]).conj()
+    assert torch.equal(loaded({"models": [{"w": weight}]}, tmp_path / "state")["models"][0]["w"], weight)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.eye(2).to_sparse(), torch.ones(1, device="meta"), np.ma.array([1, 2], mask=[0, 1]), np.array([b"a"], "V1")],
+)
+def test_kinds_that_would_lose_something_are_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        save_state(State(payload={"models": [], "optimizers": value}), str(tmp_path / "state"), "some")
+    assert not os.listdir(tmp_path)
+
+
 def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
     weights = {"w": torch.ones(2, 3, dtype=torch.bfloat16), "0/w": torch.zeros(2)}
     rest = {
