@@ -31,7 +31,8 @@ _NUMBERS = (bool, int, float, complex, str, bytes)
 _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
 MAKERS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda of: _dtype(of[0]).type(of[1]),
-    "array": lambda of: _array(*of),
+    "array": lambda of: _array(*of) if isinstance(of, list) else of.numpy(),  # .pt files of older versions: a tensor
+    "unsigned": lambda of: _array(*of),  # the same
     "counter": Counter,
     "ordered": OrderedDict,
     "defaultdict": lambda of: defaultdict(_FACTORIES[of[0]], of[1]),
