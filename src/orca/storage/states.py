@@ -240,15 +240,18 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
             name += "+"
         tensors[name] = value
         return {"tensor": name}
-    inside = f"{name}/" if name else ""
-    if type(value) in (list, tuple):
-        packed = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
-        return packed if type(value) is list else {"tuple": packed}
-    if type(value) is dict:
-        return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
     parts = parts_of(value)
     if parts is not None:
         return {parts[0]: _pack(parts[1], tensors, name)}
+    inside = f"{name}/" if name else ""
+    # What is derived from these comes back as what it is derived from: a torch.Size as a tuple.
+    if isinstance(value, list | tuple):
+        packed = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
+        return packed if isinstance(value, list) else {"tuple": packed}
+    if isinstance(value, dict):
+        return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
+    if isinstance(value, int | float | str):
+        return value
     raise ArgumentError(
         f"a state with a {type(value).__name__} in it cannot be written as JSON. Save to a path that ends in .pt."
     )
