@@ -152,6 +152,9 @@ class ThreadWorld:
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""
         told = self.meeting.exchange(self.rank, "all_reduce", [np.asarray(array) for array in arrays])
+        forms = [[(array.dtype, array.shape) for array in rank] for rank in told]
+        if any(form != forms[0] for form in forms):  # gloo would end the process
+            raise OrcaError(f"all ranks must reduce arrays of the same type and shape; got {forms}.")
         sums = [np.asarray(reduce(np.add, column)) for column in zip(*told, strict=True)]
         return [total / self.size for total in sums] if how == "mean" else sums
 

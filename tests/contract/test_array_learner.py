@@ -39,8 +39,8 @@ def example() -> Any:
 
 def plain_loop(learner: Any, batches: list[np.ndarray], weighted: bool = False) -> dict[str, np.ndarray]:
     """Train in one process, with the numbers written out."""
-    learner.initial_state(0)
-    w, b, speed_w, speed_b = learner.w, learner.b, 0.0, 0.0
+    initial = learner.initial_state(0).payload["models"][0]
+    w, b, speed_w, speed_b = initial["w"], initial["b"], 0.0, 0.0
     for rows in batches:
         counts = WEIGHTS[rows] if weighted else np.ones(len(rows))
         error = counts * (1.0 / (1.0 + np.exp(-(X[rows] @ w + b))) - Y[rows]) / counts.sum()

@@ -314,6 +314,8 @@ def test_curve_is_a_number_of_the_epoch_as_lists_and_never_its_score() -> None:
     false, true, thresholds = line["val_roc"]
     assert (false[0], false[-1], true[0], true[-1], thresholds[0]) == (0.0, 1.0, 0.0, 1.0, math.inf)
     assert len(thresholds) == 3 and type(thresholds) is list and line["val_mae"] > 0
+    read = json.loads(json.dumps(line))  # as a resumed fit has it: its tuples are lists
+    assert loop.Clock(plan, 0, 0, None).epoch_ended(2, read, (ROC(), MAE())).score == line["val_mae"]
 
 
 THREE_STEPS = [shard(1, 2, 3), shard(5, 7)]

@@ -181,6 +181,19 @@ def test_what_is_written_reaches_the_disk_before_its_name(tmp_path: Path, monkey
     assert sorted(done[:-2]) == sorted(["state.json", "weights", "er", "deep", "one"])
 
 
+def test_folders_that_cannot_be_opened_are_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refused(place: Any, *more: Any, **options: Any) -> int:
+        if os.path.isdir(place):
+            raise PermissionError("a folder that may be written to, and not listed")
+        return opened(place, *more, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    files.write(f"{tmp_path}/model.pt", {"": b"one"}, None)
+    assert (tmp_path / "model.pt").read_bytes() == b"one"
+
+
 def test_removing_leaves_nothing(place: str) -> None:
     files.write(f"{place}/folder", FOLDER, KNOWN)
     files.write(f"{place}/file", {"": b"1"}, KNOWN)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, OrderedDict, defaultdict, deque
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -43,6 +44,33 @@ def test_arrays_of_every_type_come_back(tmp_path: Path) -> None:
         assert before.tobytes() == after.tobytes()
 
 
+def test_arrays_of_the_other_byte_order_keep_their_values(tmp_path: Path) -> None:
+    arrays = [np.array([1, 256], kind) for kind in (">u2", ">f4", ">i8")]
+    for before, after in zip(arrays, loaded({"models": [arrays]}, tmp_path / "state")["models"][0], strict=True):
+        assert after.dtype == before.dtype.newbyteorder("=")
+        assert after.tolist() == before.tolist()
+
+
+def test_one_number_of_a_type_that_numpy_lacks_comes_back(tmp_path: Path) -> None:
+    number = loaded({"models": [], "callbacks": ml_dtypes.bfloat16(1.5)}, tmp_path / "state")["callbacks"]
+    assert (type(number), number) == (ml_dtypes.bfloat16, 1.5)
+
+
+def test_conjugates_come_back(tmp_path: Path) -> None:
+    weight = torch.tensor([1 + 2j]).conj()
+    assert torch.equal(loaded({"models": [{"w": weight}]}, tmp_path / "state")["models"][0]["w"], weight)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.eye(2).to_sparse(), torch.ones(1, device="meta"), np.ma.array([1, 2], mask=[0, 1]), np.array([b"a"], "V1")],
+)
+def test_kinds_that_would_lose_something_are_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        save_state(State(payload={"models": [], "optimizers": value}), str(tmp_path / "state"), "some")
+    assert not os.listdir(tmp_path)
+
+
 def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
     weights = {"w": torch.ones(2, 3, dtype=torch.bfloat16), "0/w": torch.zeros(2)}
     rest = {
@@ -59,6 +87,28 @@ def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
     assert torch.equal(payload["optimizers"][0]["state"].pop(0), rest["optimizers"][0]["state"].pop(0))  # type: ignore[index]
     assert {name: value for name, value in payload.items() if name != "models"} == rest
     assert list(payload["callbacks"]["order"]) == ["b", "a"] and type(payload["callbacks"]["several"][-1]) is np.float32
+
+
+class Weekday(IntEnum):
+    """A number with a name."""
+
+    MONDAY = 1
+
+
+class Pair(NamedTuple):
+    """A tuple with names."""
+
+    one: Any
+    other: Any
+
+
+def test_derived_kinds_come_back_as_what_they_are_derived_from(tmp_path: Path) -> None:
+    pair = Pair(torch.ones(1), np.float64(2.0))
+    kept = [torch.Size([2, 3]), pair, Weekday.MONDAY, torch.__version__, defaultdict(lambda: 0, a=1)]
+    size, tensors, *rest = loaded({"models": [], "callbacks": kept}, tmp_path / "state")["callbacks"]
+    assert (size, type(size), type(tensors)) == ((2, 3), tuple, tuple)
+    assert tensors[0].tolist() == [1.0] and type(tensors[1]) is np.float64
+    assert rest == [1, str(torch.__version__), {"a": 1}] and type(rest[0]) is int
 
 
 def test_names_of_arrays_that_would_be_the_same_are_kept_apart(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ mean over, so that any number of ranks, on rows dealt out in any way, takes the 
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
+from orca.errors import ArgumentError
 from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
 from orca.rows.tree import cut_rows
 
@@ -78,8 +80,9 @@ class ArrayLearner(Learner):
 
     def initial_state(self, seed: int) -> State:
         """Return the weights that training would begin with."""
-        self._make(seed)
-        return self._state()
+        made = copy.copy(self)  # which stays here: what travels is what the user gave, and a model may not be picklable
+        made._make(seed)
+        return made._state()
 
     def restore(self, state: State) -> None:
         """Make the model for answering."""
@@ -156,8 +159,10 @@ class ArrayLearner(Learner):
         self.make()
 
     def _state(self) -> State:
+        """Return copies: training goes on while a checkpoint is written."""
         weights = {name: np.array(value) for name, value in self.weights().items()}
-        return State(payload={"models": [weights], "optimizers": [self.optimizer_state()], "schedulers": []})
+        optimizer = copy.deepcopy(self.optimizer_state())
+        return State(payload={"models": [weights], "optimizers": [optimizer], "schedulers": []})
 
     def _seen(self, batch: Batch) -> Batch:
         """Return the true rows of a batch."""
@@ -171,20 +176,35 @@ class ArrayLearner(Learner):
         """Return the mean loss of a step, and the gradients of that mean, over the rows of all ranks.
 
         A weight that no rank has a gradient for is left out, as it is in one process.
+
+        Raises:
+            ArgumentError: There is a gradient under a name that no weight has.
         """
         weights = self.weights()
+        if unknown := sorted(gradients.keys() - weights.keys()):
+            raise ArgumentError(
+                f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
+                "them under the names that weights() has."
+            )
         used = [float(name in gradients) for name in weights]
         total, mass, *used = self.world.all_reduce([np.array([total, mass, *used])], "sum")[0].tolist()
         names = [name for name, ranks in zip(weights, used, strict=True) if ranks]
         if not mass or not names:
             return total / mass if mass else 0.0, {}
         parts = [np.ravel(gradients.get(name, np.zeros_like(weights[name]))) for name in names]
-        flat = self.world.all_reduce([np.concatenate(parts)], "sum")[0] / mass
+        # By the weights, which are the same on every rank; gradients may not be. A sum in half precision overflows.
+        kind = np.result_type(np.float32, *(weights[name].dtype for name in names))
+        flat = self.world.all_reduce([np.concatenate(parts).astype(kind)], "sum")[0] / kind.type(mass)
         pieces = np.split(flat, np.cumsum([part.size for part in parts])[:-1])
         return total / mass, {
-            name: piece.reshape(weights[name].shape).astype(weights[name].dtype, copy=False)
+            name: piece.reshape(weights[name].shape).astype(_gradient_type(weights[name].dtype), copy=False)
             for name, piece in zip(names, pieces, strict=True)
         }
+
+
+def _gradient_type(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of the gradients of weights: the same, but for whole numbers."""
+    return np.dtype(np.float64) if kind.kind in "biu" else kind
 
 
 def _add(losses: Losses, total: float, mass: float, rows: int) -> None:

@@ -186,9 +186,8 @@ class Clock:
     def epoch_ended(self, steps: int, line: dict[str, Any], metrics: Sequence[Metric]) -> Moment:
         """Return the moment in which an epoch of so many steps ended with these statistics."""
         values = [line.get(f"val_{metric.name.lower()}") for metric in metrics]
-        score = next(
-            (value for value in values if value is not None and not isinstance(value, tuple)), None
-        )  # no curve
+        curves = tuple | list  # a list where the line was read from a checkpoint
+        score = next((value for value in values if value is not None and not isinstance(value, curves)), None)
         return Moment(self.epochs + 1, self.steps + steps, True, line.get("val_loss", line["train_loss"]), score)
 
     def _fires(self, trigger: Trigger | None, step: int) -> bool:

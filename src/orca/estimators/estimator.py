@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,7 +35,12 @@ class Door:
         made: Any = owner if issubclass(owner, kind) else kind
         make: Callable[..., Any] = made.of
         defaults = owner.defaults.get(self.framework)
-        return partial(make, **defaults) if defaults else make
+        return wraps(make)(partial(_make_with, make, defaults)) if defaults else make
+
+
+def _make_with(make: Callable[..., Any], defaults: Mapping[str, Any], **options: Any) -> Any:
+    """Make an Estimator with other defaults, also for options that are given as None."""
+    return make(**options | {name: value for name, value in defaults.items() if options.get(name) is None})
 
 
 class Estimator:
@@ -106,7 +111,7 @@ class Estimator:
     def __getattr__(self, name: str) -> Any:
         if name in self.refused:
             raise NotSupported(f"{name} is not supported: {self.refused[name]}.")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.__getattribute__(name)  # which says what is wrong, also within a property
 
     def shutdown(self, force: bool = False) -> None:
         """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""

@@ -14,7 +14,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,14 +268,13 @@ def _remove(fs: Any, place: str, marker: str) -> None:
 
 def _sync(place: str | Path) -> None:
     """Bring a file or a folder's list of files to the disk: a rename may get there before what it names."""
-    handle = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        if not os.path.isdir(place):  # not every file system does it for folders
-            raise
-    finally:
-        os.close(handle)
+    # Not every file system opens folders, and not every folder may be read by those who write to it.
+    with suppress(OSError) if os.path.isdir(place) else nullcontext():
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _at(path: str) -> tuple[Any, str]:

@@ -30,8 +30,9 @@ _FORMAT = 2
 _NUMBERS = (bool, int, float, complex, str, bytes)
 _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
 MAKERS: dict[str, Callable[[Any], Any]] = {
-    "numpy": lambda of: np.dtype(of[0]).type(of[1]),
-    "array": lambda of: of[1].numpy().view(_dtype(of[0])),
+    "numpy": lambda of: _dtype(of[0]).type(of[1]),
+    "array": lambda of: _array(*of) if isinstance(of, list) else of.numpy(),  # .pt files of older versions: a tensor
+    "unsigned": lambda of: _array(*of),  # the same
     "counter": Counter,
     "ordered": OrderedDict,
     "defaultdict": lambda of: defaultdict(_FACTORIES[of[0]], of[1]),
@@ -142,11 +143,13 @@ def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None =
         try:
             save_file(_contiguous(tensors), file, about)
         except KeyError as error:
-            raise ArgumentError(
-                f"a tensor of type {error.args[0]} cannot be written as safetensors. Save to a path that ends in .pt."
-            ) from error
+            raise _unwritten(error.args[0]) from error
 
     return write_to
+
+
+def _unwritten(kind: Any) -> ArgumentError:
+    return ArgumentError(f"a tensor of type {kind} cannot be written as safetensors. Save to a path that ends in .pt.")
 
 
 def parts_of(value: Any) -> tuple[str, Any] | None:
@@ -154,7 +157,8 @@ def parts_of(value: Any) -> tuple[str, Any] | None:
     match value:
         case np.generic():
             plain = value.item()
-            return ("numpy", [value.dtype.str, plain]) if type(plain) in _NUMBERS else None
+            kind = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16 and the like have no str
+            return ("numpy", [kind, plain]) if type(plain) in _NUMBERS and not isinstance(value, np.void) else None
         case np.ndarray():
             return _array_parts(value)
         case Counter():
@@ -176,15 +180,20 @@ def parts_of(value: Any) -> tuple[str, Any] | None:
 
 
 def _array_parts(array: np.ndarray) -> tuple[str, Any] | None:
-    """Return an array as its type and a tensor of its bits; None for texts, objects and dates."""
-    kind = array.dtype
-    if kind.kind in "OSUMm" or kind.names is not None:
+    """Return an array as its type and a tensor of its bits; None for texts, objects, dates, and masked values."""
+    if array.dtype.kind in "OSUMm" or array.dtype.type is np.void or isinstance(array, np.ma.MaskedArray):
         return None
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)  # torch has no other order of bytes
+    kind = array.dtype
     try:
         bits = array if kind.kind in "bifc" or kind == np.uint8 else array.view(f"i{kind.itemsize}")
         return "array", [kind.name, torch.from_numpy(bits.copy())]
     except (TypeError, ValueError):  # torch lacks a few types, such as long doubles
         return None
+
+
+def _array(name: str, bits: torch.Tensor) -> np.ndarray:
+    return bits.numpy().view(_dtype(name))
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -213,6 +222,9 @@ def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     seen: set[int] = set()
     packed = {}
     for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            raise _unwritten("meta" if tensor.is_meta else tensor.layout)
+        tensor = tensor.resolve_conj().resolve_neg()  # which torch may only have noted
         place = tensor.untyped_storage().data_ptr()
         packed[name] = tensor.contiguous().clone() if place in seen else tensor.contiguous()
         seen.add(place)
@@ -228,15 +240,18 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
             name += "+"
         tensors[name] = value
         return {"tensor": name}
-    inside = f"{name}/" if name else ""
-    if type(value) in (list, tuple):
-        packed = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
-        return packed if type(value) is list else {"tuple": packed}
-    if type(value) is dict:
-        return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
     parts = parts_of(value)
     if parts is not None:
         return {parts[0]: _pack(parts[1], tensors, name)}
+    inside = f"{name}/" if name else ""
+    # What is derived from these comes back as what it is derived from: a torch.Size as a tuple.
+    if isinstance(value, list | tuple):
+        packed = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
+        return packed if isinstance(value, list) else {"tuple": packed}
+    if isinstance(value, dict):
+        return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
+    if isinstance(value, int | float | str):
+        return value
     raise ArgumentError(
         f"a state with a {type(value).__name__} in it cannot be written as JSON. Save to a path that ends in .pt."
     )

@@ -1,0 +1,72 @@
+"""Learners of arrays: types of weights, copies, and gradients that are none."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan
+from orca.errors import WorkerFailed
+from orca.job import FitJob
+from orca.testing import LinearLearner, ThreadEngine, shards_of
+
+
+@dataclass
+class Rounded(LinearLearner):
+    """A learner whose weights are of another type than its gradients."""
+
+    kind: str = "float32"
+
+    def make(self) -> None:
+        super().make()
+        self.weight, self.lock = self.weight.astype(self.kind), threading.Lock()
+
+    def apply(self, gradients: Mapping[str, np.ndarray]) -> None:
+        assert gradients["weight"].dtype == ("float64" if self.kind == "int64" else self.kind)
+        self.weight = (self.weight - self.rate * gradients["weight"]).astype(self.kind)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "int64"])
+def test_gradients_may_be_of_another_type_than_the_weights(kind: str) -> None:
+    x = np.array([[1.0], [2.0], [3.0]])
+    ranks = [(x[:2], x[:2, 0]), (x[2:], x[2:, 0]), (x[:0], x[:0, 0])]  # the last one has no rows
+    job = FitJob(Rounded(1, rate=1e-6, kind=kind), FitPlan(batch_size=2, shuffle=False), (), None)
+    (_, state), *_ = ThreadEngine(3).run(job, shards_of(ranks), Settings(10))
+    assert state.payload["models"][0]["weight"].dtype == kind
+    assert np.isfinite(state.payload["models"][0]["weight"]).all()
+
+
+def test_a_model_that_cannot_be_pickled_stays_where_it_was_made() -> None:
+    learner = Rounded(1)
+    assert learner.initial_state(0).payload["models"][0]["weight"].shape == (2,)
+    pickle.dumps(learner)
+
+
+def test_a_state_is_a_copy() -> None:
+    learner = LinearLearner(1)
+    learner._make(0)
+    state = learner._state()
+    learner.velocity += 1.0  # the next step, while the state is being written
+    assert state.payload["optimizers"][0]["velocity"].tolist() == [0.0, 0.0]
+
+
+@dataclass
+class Misnamed(LinearLearner):
+    """A learner that calls its gradient by another name."""
+
+    def loss_and_gradients(self, batch: Any) -> Any:
+        total, mass, gradients = super().loss_and_gradients(batch)
+        return total, mass, {"Weight": gradients["weight"]}
+
+
+def test_a_gradient_of_no_weight_is_an_error() -> None:
+    job = FitJob(Misnamed(1), FitPlan(), (), None)
+    with pytest.raises(WorkerFailed, match=r"returned gradients of \['Weight'\], but the weights are \['weight'\]"):
+        ThreadEngine(1).run(job, shards_of([(np.ones((3, 1)), np.ones(3))]), Settings(10))
