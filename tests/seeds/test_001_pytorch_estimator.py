@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 import torch
 from torch import nn
 
+from orca.estimators.torch import TorchEstimator
 from orca.registry import BACKENDS
 from seeds.quarters import BATCH, ROWS, assert_same_weights, classifier, loader, quarters, trained
 from zoo.orca.data import XShards
@@ -79,7 +80,7 @@ def test_create_estimator_from_pytorch_model() -> None:
 
 @pytest.mark.parametrize(("estimator", "name"), [(kind, name) for kind, calls in METHODS.items() for name in calls])
 def test_methods_take_the_arguments_they_are_described_with(estimator: str, name: str) -> None:
-    inspect.signature(getattr(Estimator, name)).bind("self", **METHODS[estimator][name])
+    inspect.signature(getattr(TorchEstimator, name)).bind("self", **METHODS[estimator][name])
 
 
 class Listening(TrainingOperator):
