@@ -105,7 +105,7 @@ def test_shims_hold_every_metric() -> None:
 @pytest.mark.parametrize("root", ["zoo", "bigdl"])
 def test_metrics_of_torch_models_are_called_with_tensors(root: str) -> None:
     torch = pytest.importorskip("torch")
-    metrics = importlib.import_module(f"{root}.orca.learn.pytorch").pytorch_metrics
+    metrics = importlib.import_module(f"{root}.orca.learn.pytorch.pytorch_metrics")
     chances, truth = torch.tensor([0.3, 0.4, 0.2, 0.5]), torch.tensor([0, 1, 0, 0])
     assert torch.isclose(metrics.AUROC()(chances, truth), torch.tensor(2 / 3))
     accuracy = metrics.Accuracy()
