@@ -83,6 +83,17 @@ def test_a_call_counts_a_batch_and_gives_its_value() -> None:
     assert math.isnan(metric.compute())
 
 
+def test_rows_that_are_kept_are_not_moved_again() -> None:
+    (metric,) = metrics_of([BinaryAUROC()])
+    for _ in range(3):
+        metric.update(torch.rand(4), torch.ones(4))
+    first, *_ = metric.metric.preds
+    moved: list[Any] = []
+    metric.metric._apply = moved.append
+    metric.update(torch.rand(4), torch.ones(4))
+    assert metric.metric.preds[0] is first and not moved
+
+
 def test_a_metric_that_saw_no_row_has_no_number_and_the_users_own_is_never_changed() -> None:
     mine = torchmetrics.MeanSquaredError()
     (metric,) = metrics_of(mine)

@@ -57,7 +57,10 @@ class TorchMetric(Metric):
         if target.is_floating_point() and type(self.metric).__module__.startswith("torchmetrics.classification"):
             target = target.long()  # these take whole numbers alone, and labels may come as others
         self._rows += rows
-        return getattr(self.metric.to(output.device), verb)(output, target) if rows else math.nan
+        if self.metric.device != output.device:  # else it would take the rows that it keeps along each time
+            self.metric.to(output.device)
+            _keep_rows_here(self.metric)
+        return getattr(self.metric, verb)(output, target) if rows else math.nan
 
     def _total(self) -> Counts:
         states = tuple(
@@ -92,12 +95,19 @@ class TorchMetric(Metric):
 
 
 def _copied(metric: Any) -> Any:
-    """Return a copy that has seen nothing, looks for no process group, and keeps rows in this machine's memory."""
+    """Return a copy that has seen nothing, and looks for no process group."""
     own = copy.deepcopy(metric)
     own.reset()
     for part in _metrics_in(own):
-        part.distributed_available_fn, part.compute_on_cpu = _alone, True
+        part.distributed_available_fn = _alone
+    _keep_rows_here(own)
     return own
+
+
+def _keep_rows_here(metric: Any) -> None:
+    """Let rows that are kept go from a GPU to this machine's memory; where they are there, it would look at all."""
+    for part in _metrics_in(metric):
+        part.compute_on_cpu = metric.device.type != "cpu"
 
 
 def _alone() -> bool:
