@@ -195,6 +195,16 @@ def test_names_say_what_is_inside() -> None:
     assert not [name for name in classes if name.endswith(("Manager", "Factory", "Impl"))]
 
 
+def test_one_word_names_one_class() -> None:
+    names = [
+        node.name
+        for file, tree in TREES.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and name_of(file)[1:2] != ("classic",)
+    ]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 EXAMPLES = [".".join(name_of(file)) for file in FILES if re.search(r"^\s+>>> ", file.read_text(), re.MULTILINE)]
 NEEDS = {"orca.estimators.estimator": "torch", "orca.estimators.keras": "tensorflow", "orca.sources.ray": "ray"}
 

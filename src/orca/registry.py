@@ -51,9 +51,9 @@ ESTIMATORS = {
 SOURCES = (
     ("orca.sources.frame", "FrameSource", "pyspark"),
     ("orca.sources.shards", "ShardsSource", "pyspark"),
-    ("orca.sources.ray", "DatasetSource", "ray"),
+    ("orca.sources.ray", "RayDatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
-    ("orca.sources.tfdata", "DatasetSource", "tensorflow"),
+    ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
     ("orca.sources.creator", "CreatorSource", ""),

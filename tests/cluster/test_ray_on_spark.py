@@ -8,7 +8,7 @@ import re
 import pytest
 
 from orca.cluster.ray import Node, memory_of, seats
-from orca.cluster.spark import Options
+from orca.cluster.spark import SessionOptions
 from orca.errors import ArgumentError
 from programs import run_program
 
@@ -56,16 +56,16 @@ def train(backend, workers):
 @pytest.mark.parametrize(
     ("executors", "width", "share", "wanted"),
     [
-        (2, 2, Options(), (2, 1)),
-        (3, 8, Options(), (3, 7)),
-        (2, 4, Options(num_ray_nodes=1), (1, 3)),
-        (2, 4, Options(ray_node_cpu_cores=1), (2, 1)),
-        (2, 4, Options(num_ray_nodes=1, ray_node_cpu_cores=4), (1, 4)),
-        (1, 8, Options(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2)),
+        (2, 2, SessionOptions(), (2, 1)),
+        (3, 8, SessionOptions(), (3, 7)),
+        (2, 4, SessionOptions(num_ray_nodes=1), (1, 3)),
+        (2, 4, SessionOptions(ray_node_cpu_cores=1), (2, 1)),
+        (2, 4, SessionOptions(num_ray_nodes=1, ray_node_cpu_cores=4), (1, 4)),
+        (1, 8, SessionOptions(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2)),
     ],
 )
 def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
-    executors: int, width: int, share: Options, wanted: tuple[int, int]
+    executors: int, width: int, share: SessionOptions, wanted: tuple[int, int]
 ) -> None:
     assert seats(executors, width, share) == wanted
 
@@ -73,36 +73,36 @@ def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
 @pytest.mark.parametrize(
     ("executors", "width", "share", "message"),
     [
-        (2, 1, Options(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
-        (2, 2, Options(ray_node_cpu_cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
+        (2, 1, SessionOptions(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
+        (2, 2, SessionOptions(ray_node_cpu_cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
         (
             2,
             4,
-            Options(num_ray_nodes=3),
+            SessionOptions(num_ray_nodes=3),
             r"num_ray_nodes=3 with ray_node_cpu_cores=3 does not fit on 2 executor.*: 2 node",
         ),
-        (2, 4, Options(ray_node_cpu_cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
+        (2, 4, SessionOptions(ray_node_cpu_cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
     ],
 )
 def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
-    executors: int, width: int, share: Options, message: str
+    executors: int, width: int, share: SessionOptions, message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         seats(executors, width, share)
 
 
 def test_ray_takes_memory_beside_the_executor_for_its_store_its_nodes_and_their_workers() -> None:
-    assert memory_of(Options(object_store_memory="1g"), 1, 3, "4g") == (1024 + 512 + 3 * 768) << 20
-    assert memory_of(Options(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
+    assert memory_of(SessionOptions(object_store_memory="1g"), 1, 3, "4g") == (1024 + 512 + 3 * 768) << 20
+    assert memory_of(SessionOptions(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
 
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ArgumentError, match="num_ray_nodes must be a positive int; got 0"):
-        Options(num_ray_nodes=0)
+        SessionOptions(num_ray_nodes=0)
     with pytest.raises(ArgumentError, match="env must be a dict; got list"):
-        Options(env=["A=1"])  # type: ignore[arg-type]
+        SessionOptions(env=["A=1"])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="object_store_memory must be bytes, or a number with a unit .* 'much'"):
-        Options(object_store_memory="much")
+        SessionOptions(object_store_memory="much")
 
 
 def test_executors_with_another_ray_are_told() -> None:

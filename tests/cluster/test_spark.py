@@ -351,7 +351,7 @@ def test_settings_are_written_for_this_user_alone(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("value", [0, -1, "5", True])
 def test_a_start_timeout_that_is_no_number_of_seconds_is_refused(value: Any) -> None:
     with pytest.raises(ArgumentError, match="start_timeout must be a number of seconds, or None for no limit; got"):
-        spark.Options(start_timeout=value)
+        spark.SessionOptions(start_timeout=value)
 
 
 def test_the_driver_of_a_connect_session_is_this_process() -> None:

@@ -28,7 +28,7 @@ from cluster.losing import losing
 from cluster.test_ray_on_spark import PRELUDE, QUIET
 from orca.cluster import news, yarn
 from orca.cluster.hadoop import Application
-from orca.cluster.spark import Options, Request
+from orca.cluster.spark import Request, SessionOptions
 from orca.cluster.yarn import BESIDE_HEAP_MB, asked
 from orca.errors import ArgumentError
 
@@ -425,7 +425,7 @@ def test_an_application_in_a_busy_queue_waits_and_says_what_for(
 
 def test_every_argument_reaches_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")
-    options = Options(driver_cores=3, queue="research", env={"WORD": "value"})
+    options = SessionOptions(driver_cores=3, queue="research", env={"WORD": "value"})
     told = asked(Request(4, "3g", 5, options))
     assert told["spark.executor.instances"] == "5" and told["spark.executor.cores"] == "4"
     assert told["spark.executor.memory"] == "3g" and told["spark.driver.cores"] == "3"

@@ -157,10 +157,10 @@ def test_cpus_that_others_hold_are_told_or_left_to_them() -> None:
 
 
 def test_ranks_of_a_node_see_its_gpus_in_their_order() -> None:
-    from orca.engines.ray import Card, Rank, Seat, _devices
+    from orca.engines.ray import Card, Rank, RankSeat, _devices
 
     places = [("a", "1"), ("a", "0"), ("b", "0")]
-    ranks = [Rank(i, Seat(None, i, 1, 1, node, "", "")) for i, (node, _) in enumerate(places)]  # type: ignore[arg-type]
+    ranks = [Rank(i, RankSeat(None, i, 1, 1, node, "", "")) for i, (node, _) in enumerate(places)]  # type: ignore[arg-type]
     cards = [Card(1, (gpu,)) for _, gpu in places]
     assert [_devices(rank, ranks, cards) for rank in ranks] == [("1", "0"), ("1", "0"), ("0",)]
 

@@ -30,7 +30,7 @@ from orca.job import PredictJob
 from orca.registry import source_of
 from orca.rows.arrow import to_arrow
 from orca.rows.tree import flatten
-from orca.sources.frame import DescribeTask, FrameSource, PredictTask
+from orca.sources.frame import DescribeTask, FramePredictTask, FrameSource
 from orca.testing import ThreadEngine
 
 N = 11
@@ -340,7 +340,7 @@ def test_the_model_sees_full_batches_whatever_the_record_batches(sizes: list[int
     cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
     batches = [pa.record_batch([to_arrow(np.arange(10)[cut]), to_arrow(x[cut])], ["id", "x"]) for cut in cuts]
     job = PredictJob.of(Seen(), State(payload={"models": []}), rows)
-    task = PredictTask(job, ("x",), (1,), ("id", "x", "sum", "seen", "twice"), rows, ("float32",) * 3)
+    task = FramePredictTask(job, ("x",), (1,), ("id", "x", "sum", "seen", "twice"), rows, ("float32",) * 3)
     made = list(task(iter(batches)))
     assert [batch.num_rows for batch in made] == [size for size in sizes if size]
     answer = pa.Table.from_batches(made).to_pydict()
@@ -358,7 +358,7 @@ def test_record_batches_wait_no_longer_than_it_takes_to_fill_a_batch() -> None:
             taken.append(number)
             yield pa.record_batch([to_arrow(np.full((3, 1), number, np.float32))], ["x"])
 
-    made = PredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(batches())
+    made = FramePredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(batches())
     for number in range(6):
         assert next(made).to_pydict()["y"] == [number] * 3
         assert len(taken) <= number + 3
@@ -367,7 +367,7 @@ def test_record_batches_wait_no_longer_than_it_takes_to_fill_a_batch() -> None:
 def test_rows_of_different_lengths_in_two_record_batches_are_named() -> None:
     batches = [pa.record_batch([to_arrow(np.zeros((3, width)))], ["x"]) for width in (2, 5)]
     with pytest.raises(DataError, match="column 'x' holds rows of different lengths: 2 and 5"):
-        list(PredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(iter(batches)))
+        list(FramePredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(iter(batches)))
 
 
 def test_batches_go_across_the_record_batches_of_a_task_on_spark(spark: Any) -> None:

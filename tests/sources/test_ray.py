@@ -1,4 +1,4 @@
-"""DatasetSource on a real Ray: every row once for any blocks, columns of all kinds, predict as a lazy column."""
+"""RayDatasetSource on a real Ray: every row once for any blocks, columns of all kinds, predict as a lazy column."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nothing_left() -> Iterator[None]:
 
 def test_a_dataset_is_recognised() -> None:
     source = source_of(_dataset(4), DataSpec())
-    assert type(source).__name__ == "DatasetSource"
+    assert type(source).__name__ == "RayDatasetSource"
     assert source.batch_size == 32
 
 

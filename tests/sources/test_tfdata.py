@@ -17,7 +17,7 @@ from orca.registry import source_of
 from orca.testing import ThreadEngine
 
 tf = pytest.importorskip("tensorflow")
-from orca.sources.tfdata import DatasetSource, DatasetStream  # noqa: E402
+from orca.sources.tfdata import DatasetStream, TfDatasetSource  # noqa: E402
 
 N = 11
 ROWS = np.arange(N, dtype=np.float32)
@@ -219,7 +219,7 @@ def test_creators_of_shuffled_data_answer_for_every_row_once() -> None:
 
 def test_a_dataset_itself_is_answered_but_not_sent_to_workers() -> None:
     source = source_of(numbers(4).map(lambda v: (v, v)), DataSpec(labelled=False))
-    assert isinstance(source, DatasetSource)
+    assert isinstance(source, TfDatasetSource)
     assert source.answer(lambda x: x * 2, ThreadEngine(2)).tolist() == (ROWS * 2).tolist()
     with pytest.raises(
         ArgumentError, match=r"(?s)cannot be sent to the workers.*Pass a creator.*\.batch\(batch_size\)\)"

@@ -191,6 +191,6 @@ def test_ranks_without_settings_reach_what_the_driver_reaches(configure: Any, mo
         return os.environ.get("HADOOP_CONF_DIR"), hdfs.locate("hdfs:///a")
 
     found = LocalEngine(2).run(look, dataclasses.replace(shards, portable=forget), Settings(progress=False))
-    cluster = hdfs.Cluster("hdfs://prod", ("http://one:9870", "http://two:9999"), "ann", False, hdfs._FROM_SETTINGS)
+    cluster = hdfs.HdfsCluster("hdfs://prod", ("http://one:9870", "http://two:9999"), "ann", False, hdfs._FROM_SETTINGS)
     assert found == [(None, (cluster, "/a"))] * 2
     assert "ORCA_HDFS" not in os.environ  # nothing stays on the driver

@@ -24,7 +24,7 @@ from orca.errors import ArgumentError, OrcaError
 from orca.storage import files
 from orca.storage.checkpoints import newest_run, path_of, versions
 from orca.storage.files import filesystem
-from orca.storage.hdfs import Cluster
+from orca.storage.hdfs import HdfsCluster
 from orca.storage.webhdfs import HdfsFileSystem
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -73,7 +73,7 @@ def serving(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[st
 
 
 def connect(*addresses: str) -> HdfsFileSystem:
-    return HdfsFileSystem(Cluster(f"hdfs://test-{uuid.uuid4().hex}", addresses, "ann", False, "From the test."))
+    return HdfsFileSystem(HdfsCluster(f"hdfs://test-{uuid.uuid4().hex}", addresses, "ann", False, "From the test."))
 
 
 @contextmanager

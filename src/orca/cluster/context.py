@@ -140,8 +140,8 @@ def _init_spark(
 ) -> Any:
     """Check the arguments, then reuse the active session or build one."""
     mode = _checked_mode(cluster_mode)
-    _refuse_unknown(kwargs, [option.name for option in fields(_spark.Options)], "init_orca_context")
-    options = _spark.Options(**{name: value for name, value in kwargs.items() if value is not None})
+    _refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
+    options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
     checked = _checked_cores(cores, star=mode == "local")
     active = _spark.active_session()
     if active is not None:
@@ -194,7 +194,7 @@ def _reuse(session: Any) -> Any:
     return _answer(session)
 
 
-def _add_ray(session: Any, options: _spark.Options) -> None:
+def _add_ray(session: Any, options: _spark.SessionOptions) -> None:
     """Put a Ray on the executors of a session, or beside one that has no executors."""
     if _ray_that_is_up() is not None:
         warnings.warn(_RAY_REUSED, stacklevel=4)

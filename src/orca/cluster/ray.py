@@ -31,7 +31,7 @@ import psutil
 
 from orca.cluster import guard
 from orca.cluster.news import knock, wait_until
-from orca.cluster.spark import Options, set_entries
+from orca.cluster.spark import SessionOptions, set_entries
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots
 
@@ -151,7 +151,7 @@ class RayOnSpark(OrcaRayContext):
         ArgumentError: Not so much can be had of this Spark.
     """
 
-    def __init__(self, session: SparkSession, executors: int, width: int, options: Options) -> None:
+    def __init__(self, session: SparkSession, executors: int, width: int, options: SessionOptions) -> None:
         super().__init__(cores=options.ray_node_cpu_cores)
         self.session, self.share = session, options
         self.nodes, self.node_cores = seats(executors, width, options)
@@ -355,7 +355,7 @@ class Nodes:
 _on_spark: list[RayOnSpark] = []  # those that are up: one, or none
 
 
-def beside(slots: int, options: Options) -> OrcaRayContext:
+def beside(slots: int, options: SessionOptions) -> OrcaRayContext:
     """Return the Ray for a local Spark, which has no executors to put it on: one beside it, on the same cores."""
     store = options.object_store_memory
     keywords = {
@@ -368,7 +368,7 @@ def beside(slots: int, options: Options) -> OrcaRayContext:
     return OrcaRayContext(options.ray_node_cpu_cores or slots, None, given)
 
 
-def _variables(options: Options) -> dict[str, str]:
+def _variables(options: SessionOptions) -> dict[str, str]:
     return {str(name): str(value) for name, value in (options.env or {}).items()}
 
 
@@ -377,7 +377,7 @@ def held(session: Any) -> int:
     return sum(ray.held for ray in _on_spark if ray.session is session)
 
 
-def _store(options: Options, executor_memory: str | None) -> int | None:
+def _store(options: SessionOptions, executor_memory: str | None) -> int | None:
     """Return the bytes of a node's object store; None leaves it to Ray."""
     if options.object_store_memory is not None:
         return size_of(options.object_store_memory, "object_store_memory")
@@ -387,12 +387,12 @@ def _store(options: Options, executor_memory: str | None) -> int | None:
         return None
 
 
-def memory_of(options: Options, nodes: int, cores: int, executor_memory: str) -> int:
+def memory_of(options: SessionOptions, nodes: int, cores: int, executor_memory: str) -> int:
     """Return the bytes that so many Ray nodes of so many cores take beside an executor."""
     return nodes * ((_store(options, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
 
 
-def seats(executors: int, width: int, options: Options) -> tuple[int, int]:
+def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int]:
     """Return how many nodes Ray gets and the cores of each.
 
     Raises:

@@ -64,7 +64,7 @@ INCUBATOR = b"WARNING: Using incubator modules:"  # the JVM's word about a modul
 
 
 @dataclass(frozen=True)
-class Options:
+class SessionOptions:
     """Every keyword that init_orca_context takes for Spark beyond its named arguments.
 
     Those without a meaning on a kind of cluster are accepted there and do nothing, as in the systems we follow.
@@ -131,7 +131,7 @@ class Request:
     cores: int | str
     memory: str
     num_nodes: int
-    options: Options
+    options: SessionOptions
     log_output: bool = False
     for_ray: int = 0
 
@@ -337,7 +337,7 @@ def _own_path() -> list[str]:
     return list(dict.fromkeys(given + [path for path in ours if not path.startswith(builtin)]))
 
 
-def _environment(options: Options) -> dict[str, str]:
+def _environment(options: SessionOptions) -> dict[str, str]:
     """Return the environment variables of every session: the interpreter of the workers, the Hadoop user."""
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     env = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -365,7 +365,7 @@ def _put_back(where: MutableMapping[str, str], key: str, value: str | None) -> N
         where[key] = value
 
 
-def _files(kind: Kind, options: Options) -> dict[str, str]:
+def _files(kind: Kind, options: SessionOptions) -> dict[str, str]:
     files = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
     return {key: ",".join(listed(value)) for key, value in files.items() if value}
 

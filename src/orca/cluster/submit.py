@@ -29,8 +29,8 @@ from orca.cluster.java import ensure_java
 from orca.cluster.news import say, wait_until
 from orca.cluster.spark import (
     LAUNCH_DEFAULTS,
-    Options,
     Request,
+    SessionOptions,
     ensure_jvm,
     listed,
     settings_file,
@@ -97,7 +97,7 @@ def run_on_yarn(program: Program, request: Request) -> int:
         }
         command = _command("yarn", program, settings, life, deploy="cluster")
         cluster = settings_of(configuration_folder(request.options.hadoop_conf))
-        watch = Watch(hadoop, asked["spark.yarn.tags"], cluster, request.options.start_timeout)
+        watch = ApplicationWatch(hadoop, asked["spark.yarn.tags"], cluster, request.options.start_timeout)
         with watch.ending_on_interrupt():
             _hand_in(command)
             return watch.until_the_end()
@@ -108,7 +108,7 @@ def _of_the_master(python: str) -> dict[str, str]:
     return {f"spark.yarn.appMasterEnv.{name}": value for name, value in ours.items()}
 
 
-def _listed_settings(options: Options) -> dict[str, str]:
+def _listed_settings(options: SessionOptions) -> dict[str, str]:
     return {"spark.jars": ",".join(listed(options.jars))} if options.jars else {}
 
 
@@ -144,7 +144,7 @@ def _hand_in(command: Sequence[str]) -> None:
         raise OrcaError("spark-submit could not give the program to YARN. Its last words:\n" + "\n".join(lines[-15:]))
 
 
-class Watch:
+class ApplicationWatch:
     """An application on YARN as this program follows it: its states, and what its driver prints.
 
     Args:
@@ -294,7 +294,7 @@ def main(argv: Sequence[str]) -> int:
     keywords = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     if options.no_ship_environment:
         keywords["ship_environment"] = False
-    request = Request(options.cores, options.memory, options.num_nodes, Options(conf=conf, **keywords))
+    request = Request(options.cores, options.memory, options.num_nodes, SessionOptions(conf=conf, **keywords))
     modules = listed(options.py_files)
     if options.cluster_mode != "local":
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # where Python looks when it runs the file

@@ -33,8 +33,8 @@ from orca.cluster.spark import (
     OUTLIVES_PAUSES,
     PATIENCE,
     Kind,
-    Options,
     Request,
+    SessionOptions,
     executors,
     is_dynamic,
     listed,
@@ -139,7 +139,7 @@ class YarnSubmitted(Kind):
 # What is asked for.
 
 
-def reach(options: Options, life: ExitStack) -> str:
+def reach(options: SessionOptions, life: ExitStack) -> str:
     """Set HADOOP_CONF_DIR, see that YARN and HDFS answer, and return this machine's address towards them."""
     folder = configuration_folder(options.hadoop_conf)
     set_environment({"HADOOP_CONF_DIR": str(folder), "YARN_CONF_DIR": str(folder)}, life)
@@ -193,7 +193,7 @@ def asked(request: Request) -> dict[str, str]:
     return settings
 
 
-def _check_queue(hadoop: Hadoop, options: Options) -> None:
+def _check_queue(hadoop: Hadoop, options: SessionOptions) -> None:
     """Raise where there is no such queue: YARN would say so only in its own log."""
     queue = options.queue or str(options.conf.get("spark.yarn.queue", ""))
     if queue:
@@ -205,7 +205,7 @@ def _check_queue(hadoop: Hadoop, options: Options) -> None:
 # What goes along.
 
 
-def shipped(gateway: Any, options: Options, life: ExitStack) -> tuple[Hadoop, dict[str, str], str]:
+def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Hadoop, dict[str, str], str]:
     """Bring environment and jars to the cluster.
 
     Returns:
@@ -253,7 +253,7 @@ def _archive(hadoop: Hadoop, given: str, base: str | None) -> str:
     return hadoop.share(file, f"environment-{digest}{''.join(file.suffixes[-2:])}", base)
 
 
-def _jars(hadoop: Hadoop, options: Options, base: str | None) -> dict[str, str]:
+def _jars(hadoop: Hadoop, options: SessionOptions, base: str | None) -> dict[str, str]:
     if options.spark_yarn_archive:
         return {"spark.yarn.archive": options.spark_yarn_archive}
     folder = Path(spark_home(), "jars")

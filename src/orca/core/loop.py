@@ -134,7 +134,7 @@ def _train_epoch(
     """Train an epoch, or the rest of it, in parts: after each but the last one a checkpoint is due."""
     losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
     while True:
-        part = Part(batches, clock, done.steps + losses.steps)
+        part = EpochPart(batches, clock, done.steps + losses.steps)
         losses = losses.then(learner.train(part, pulse, epoch, clock.plan, part.step))
         if losses.stopped or not part.paused or clock.ends(done.steps + losses.steps):
             return losses
@@ -196,7 +196,7 @@ class Clock:
         return trigger(Moment(self.epochs, self.steps + step, False))
 
 
-class Part:
+class EpochPart:
     """The batches of an epoch up to the step after which something is due; `paused` once they were read up to there.
 
     A learner may read ahead: that the batches were read does not say that they were trained on.

@@ -109,8 +109,8 @@ class RayEngine:
             return [Parcel(native=tuple(each)) for each in dealt]
         return [Parcel(pickled=dumps(each, "the data")) for each in dealt]
 
-    def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> Place:
-        return Place(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
+    def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> RankPlace:
+        return RankPlace(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
 
 
 # What travels.
@@ -155,7 +155,7 @@ def _carried(piece: Callable[[], Items]) -> Carried:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """A rank's number, the address at which others reach it, and how many CPUs are its own."""
 
     rank: int
@@ -208,7 +208,7 @@ class OrcaRank:
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
         return Outcome(Card(os.getpid(), gpus))
 
-    def run(self, envelope: Envelope, place: Place, devices: tuple[str, ...]) -> Outcome:
+    def run(self, envelope: Envelope, place: RankPlace, devices: tuple[str, ...]) -> Outcome:
         """Run the job."""
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
@@ -295,7 +295,7 @@ def _too_few(workers: int) -> TooFewSlots:
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankSeat:
     """The place of one rank in a placement group."""
 
     group: PlacementGroup
@@ -314,7 +314,7 @@ class Seat:
 
 
 @contextmanager
-def _reserved(workers: int) -> Iterator[list[Seat]]:
+def _reserved(workers: int) -> Iterator[list[RankSeat]]:
     """Give seats in rank order, those of a node side by side, and give them back at the end.
 
     A worker gets its share of the CPUs and GPUs of its node; where something else uses the cluster, one CPU.
@@ -360,10 +360,10 @@ def _group(shares: Sequence[tuple[int, int]], within: float) -> PlacementGroup |
     return group if ready else None
 
 
-def _seats(group: PlacementGroup, shares: list[tuple[int, int]], nodes: list[dict[str, Any]]) -> list[Seat]:
+def _seats(group: PlacementGroup, shares: list[tuple[int, int]], nodes: list[dict[str, Any]]) -> list[RankSeat]:
     known = {node["NodeID"]: (str(node["NodeManagerAddress"]), str(node["NodeManagerHostname"])) for node in nodes}
     where = placement_group_table(group)["bundles_to_node_id"]
-    seats = [Seat(group, i, *share, where[i], *known[where[i]]) for i, share in enumerate(shares)]
+    seats = [RankSeat(group, i, *share, where[i], *known[where[i]]) for i, share in enumerate(shares)]
     return sorted(seats, key=lambda seat: (seat.node, seat.bundle))
 
 
@@ -375,12 +375,12 @@ class Rank:
     """A rank's number, seat and actor."""
 
     number: int
-    seat: Seat
+    seat: RankSeat
     actor: Any = None
 
 
 @contextmanager
-def _started(seats: list[Seat]) -> Iterator[list[Rank]]:
+def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
     """Start an actor on each seat; kill them all at the end."""
     kind = ray.remote(max_restarts=0, max_task_retries=0)(OrcaRank)
     ranks: list[Rank] = []

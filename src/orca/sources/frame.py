@@ -136,7 +136,7 @@ class FrameSource:
         kinds = [_spark_type(*head) for head in output.heads]
         passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
         schema = StructType([*passing, *(StructField(f"p{i}", kind) for i, kind in enumerate(kinds))])
-        work = PredictTask(
+        work = FramePredictTask(
             task,
             self.columns.features,
             tuple(self.have.index(name) for name in self.columns.features),
@@ -221,7 +221,7 @@ class OpenFrame:
 
 
 @dataclass(frozen=True)
-class PredictTask:
+class FramePredictTask:
     """Prediction columns added to record batches. The model sees full batches, whatever the size of those.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""DatasetSource: a Ray Dataset. Owns choosing its columns, cutting its blocks for ranks, and predict as a column.
+"""RayDatasetSource: a Ray Dataset. Owns choosing its columns, cutting its blocks for ranks, and predict as a column.
 
 The dataset is computed into Ray's object store before the ranks take their seats: Ray Data needs CPUs, and ranks that
 hold all of them while they wait for rows would wait forever. What does not fit into memory Ray spills to disk; a rank
@@ -36,7 +36,7 @@ _UNFIT = {
 }
 
 
-class DatasetSource:
+class RayDatasetSource:
     """A Ray Dataset: named feature, label and weight columns, or those called x, y and weights."""
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
@@ -73,7 +73,7 @@ class DatasetSource:
             return Extent()
         return Extent(int(self.data.count()), int(self.data.size_bytes()))
 
-    def shards(self, ranks: int, valid: DatasetSource | None = None) -> Shards:
+    def shards(self, ranks: int, valid: RayDatasetSource | None = None) -> Shards:
         """Cut the rows evenly over the ranks, in their order: as blocks for Ray, as Arrow files for other engines."""
         sources = {"train": self} | ({"valid": valid} if valid else {})
         folder = _Folder()
@@ -89,7 +89,7 @@ class DatasetSource:
         """Return the dataset with the prediction column(s): nothing runs until it is used."""
         if task.output:
             _check_free(output_names(self.columns, len(task.output.heads)), self.have)
-        work = PredictTask(task, self.columns)
+        work = BlockPredictTask(task, self.columns)
         result = self.data.map_batches(work, batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
         _keep_order(result)
         return result
@@ -183,7 +183,7 @@ class OpenTables:
 
 
 @dataclass(frozen=True)
-class PredictTask:
+class BlockPredictTask:
     """Prediction columns added to a block."""
 
     task: Callable[[Any], Any]

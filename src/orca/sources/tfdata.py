@@ -19,7 +19,7 @@ triton_first()
 import tensorflow as tf  # noqa: E402
 
 
-class DatasetSource:
+class TfDatasetSource:
     """A tf.data.Dataset instance: good for predict; training needs a creator, as a pipeline cannot travel."""
 
     batch_size: int | None = None

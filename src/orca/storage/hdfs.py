@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(:(?P<port>\d+))?")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class HdfsCluster:
     """One HDFS: its name in paths, and how it is reached.
 
     Attributes:
@@ -65,7 +65,7 @@ def owns(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
 
-def locate(path: str) -> tuple[Cluster, str]:
+def locate(path: str) -> tuple[HdfsCluster, str]:
     """Return the HDFS that a path is on, and the path's place on it.
 
     Args:
@@ -92,7 +92,7 @@ def locate(path: str) -> tuple[Cluster, str]:
         kind = "https" if scheme == "swebhdfs" else "http"
         port = "" if _split(service)[1] else f":{_PORTS[kind][0]}"
         addresses, origin = (f"{kind}://{service}{port}",), _FROM_PATH
-    cluster = Cluster(f"{scheme}://{service}", addresses, None if kerberos else user_name(), kerberos, origin)
+    cluster = HdfsCluster(f"{scheme}://{service}", addresses, None if kerberos else user_name(), kerberos, origin)
     return cluster, "/" + (parts["place"] or "").strip("/")
 
 

@@ -34,7 +34,7 @@ from fsspec.implementations.webhdfs import WebHDFS
 from fsspec.spec import AbstractBufferedFile
 
 from orca.errors import ArgumentError, OrcaError
-from orca.storage.hdfs import Cluster
+from orca.storage.hdfs import HdfsCluster
 
 PATIENCE = 8.0  # seconds until some NameNode must have answered that it is active
 CONNECT = 3.0  # seconds to reach a node that another node named
@@ -64,7 +64,7 @@ class HdfsFileSystem(WebHDFS):
     protocol = ("hdfs",)
     root_marker = "/"
 
-    def __init__(self, cluster: Cluster, **options: Any) -> None:
+    def __init__(self, cluster: HdfsCluster, **options: Any) -> None:
         if self._cached:
             return
         self.cluster = cluster

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 import tf_keras
 
-from orca.frameworks.keras.draws import Draws
+from orca.frameworks.keras.draws import StepDraws
 
 
 def drawing(family: Any) -> Any:
@@ -23,7 +23,7 @@ def drawing(family: Any) -> Any:
 
 def drawn_by(model: Any, width: int, rank: int = 0) -> Any:
     """Return a function of (epoch, step) that runs the model's graph."""
-    draws = Draws(model, 3, rank)
+    draws = StepDraws(model, 3, rank)
 
     @tf.function
     def run() -> Any:

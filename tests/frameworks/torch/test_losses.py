@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from orca.errors import LossNotFinite
-from orca.frameworks.torch.losses import LossBook, Part, together
+from orca.frameworks.torch.losses import LossBook, LossPart, together
 
 
-def mean(loss: float, rows: float, dtype: torch.dtype = torch.float32) -> Part:
+def mean(loss: float, rows: float, dtype: torch.dtype = torch.float32) -> LossPart:
     """Return the part of a loss that is a mean over rows."""
-    return Part(torch.tensor(loss, dtype=dtype), rows, rows, 1.0)
+    return LossPart(torch.tensor(loss, dtype=dtype), rows, rows, 1.0)
 
 
-def total(loss: float, rows: int) -> Part:
+def total(loss: float, rows: int) -> LossPart:
     """Return the part of a loss that is a sum over rows."""
-    return Part(torch.tensor(loss), 1.0, rows, 1.0)
+    return LossPart(torch.tensor(loss), 1.0, rows, 1.0)
 
 
 def test_means_are_added_up_by_what_they_are_means_over() -> None:
@@ -117,8 +117,8 @@ def test_nothing_is_said_where_it_is_ignored(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize("rows", [(3, 2, 4), (1, 1), (1, 5)])
 def test_pieces_of_a_step_become_one_part(rows: tuple[int, ...]) -> None:
     values, whole = [float(number + 1) for number in range(len(rows))], sum(rows)
-    means = together([Part(torch.tensor(v), n, n, n / whole * 2) for v, n in zip(values, rows, strict=True)])
-    sums = together([Part(torch.tensor(v), 1.0, n, 2.0) for v, n in zip(values, rows, strict=True)])
+    means = together([LossPart(torch.tensor(v), n, n, n / whole * 2) for v, n in zip(values, rows, strict=True)])
+    sums = together([LossPart(torch.tensor(v), 1.0, n, 2.0) for v, n in zip(values, rows, strict=True)])
     exact = sum(v * n for v, n in zip(values, rows, strict=True))
     assert means is not None and sums is not None
     assert (float(means.loss) * means.times, means.mass) == (pytest.approx(exact), whole)

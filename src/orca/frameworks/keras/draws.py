@@ -1,4 +1,4 @@
-"""Draws: the random numbers of a step. Owns what layers that draw (dropout, noise) draw in each step of each rank.
+"""StepDraws: the random numbers of a step. Owns what layers that draw (dropout, noise) draw in each step of each rank.
 
 A step draws from (seed, epoch, rank, step) and not from a generator that runs on, so that an epoch can be resumed at
 any step. Layers keep their own seeds apart from each other, and two layers with the same seed draw the same.
@@ -15,7 +15,7 @@ import tensorflow as tf
 from orca.frameworks.keras.travel import family_of
 
 
-class Draws:
+class StepDraws:
     """The generators of a model, seeded anew in each step.
 
     Args:

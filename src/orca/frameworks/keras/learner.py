@@ -29,7 +29,7 @@ from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
-from orca.frameworks.keras.draws import Draws
+from orca.frameworks.keras.draws import StepDraws
 from orca.frameworks.keras.files import (
     latest_checkpoint,
     load_model,
@@ -416,7 +416,7 @@ class KerasLearner(Learner):
         if self.training:
             _check_kept(state)
             _seat_optimizers(self.model, state)
-            self.draws = Draws(self.model, self.seed, self.world.rank)
+            self.draws = StepDraws(self.model, self.seed, self.world.rank)
         self.agreement = Agreement(self.model, self.world, self.sync_batch_norm)
         with _undisturbed(self.model):
             self.agreement.ask_layers(sample)

@@ -34,7 +34,7 @@ from orca.frameworks.torch.build import (
 )
 from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, Tally, scalar
-from orca.frameworks.torch.losses import LossBook, Part, together
+from orca.frameworks.torch.losses import LossBook, LossPart, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
@@ -420,7 +420,7 @@ class TorchLearner(Learner):
             pulse.profile["communication"] += self.agree.communicated() * losses.steps
         return losses
 
-    def _train_step(self, batch: Batch, pulse: Pulse) -> Part | None:
+    def _train_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
         self._open(batch)
         if isinstance(self.steppers[0], torch.optim.LBFGS):
             part = self._closure_step(batch, pulse)
@@ -510,9 +510,9 @@ class TorchLearner(Learner):
                 scheduler.step()
         self.runner.global_step += 1
 
-    def _closure_step(self, batch: Batch, pulse: Pulse) -> Part | None:
+    def _closure_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
         """Step an optimizer that asks for the loss several times: every rank must see the same loss."""
-        seen: list[Part | None] = []
+        seen: list[LossPart | None] = []
 
         def closure() -> float:
             with self.writes.watch():
@@ -529,13 +529,13 @@ class TorchLearner(Learner):
         self.agree.step(batch.leader, lambda: self.steppers[0].step(closure))  # type: ignore[arg-type]
         return seen[0]
 
-    def _gradients(self, batch: Batch, pulse: Pulse) -> Part | None:
+    def _gradients(self, batch: Batch, pulse: Pulse) -> LossPart | None:
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
         pulse.at(FORWARD)
         self.agree.zero()
         self.counting.send(batch)
         pieces = self._pieces(batch)
-        parts: list[Part] = []
+        parts: list[LossPart] = []
         whole = 0.0
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
@@ -555,7 +555,7 @@ class TorchLearner(Learner):
                 if not mass:  # every target of this piece is ignored: its mean is 0 / 0
                     self.agree.backward(_nothing_of(outputs), 1.0)
                     continue
-                part = Part(loss.detach(), times, mass, times / whole * self.world.size)
+                part = LossPart(loss.detach(), times, mass, times / whole * self.world.size)
                 self.agree.backward(self.scaler.scale(loss), part.weight)
                 parts.append(part)
         return together(parts)
@@ -591,7 +591,7 @@ class TorchLearner(Learner):
 
     # Training with the user's own hands.
 
-    def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> Part | None:
+    def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> LossPart | None:
         runner = self.runner
         runner.batch = self.place.loaded(batch)
         self.hooks("before_train_iter", runner, step)
@@ -599,7 +599,7 @@ class TorchLearner(Learner):
         self.hooks("after_train_iter", runner, step)
         return part
 
-    def _handed_step(self, batch: Batch, pulse: Pulse) -> Part | None:
+    def _handed_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
         """Let the main callback do forward pass, backward pass and update."""
         runner = self.runner
         self.open_step(batch)
@@ -612,7 +612,9 @@ class TorchLearner(Learner):
         self.close_step(batch)
         weight = batch.rows * self.world.size / batch.step_rows
         loss = runner.loss
-        return Part(scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
+        return (
+            LossPart(scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
+        )
 
     def open_step(self, batch: Batch) -> None:
         """Weigh this rank's rows in the step to come.

@@ -14,7 +14,7 @@ _WINDOW = 64  # steps whose losses are looked at together: one look costs as muc
 
 
 @dataclass(frozen=True)
-class Part:
+class LossPart:
     """One rank's part of a step's loss.
 
     Attributes:
@@ -30,14 +30,16 @@ class Part:
     weight: float
 
 
-def together(parts: list[Part]) -> Part | None:
+def together(parts: list[LossPart]) -> LossPart | None:
     """Return the parts of a step's loss as one."""
     if len(parts) < 2:
         return parts[0] if parts else None
     times, mass, weight = (sum(getattr(part, name) for part in parts) for name in ("times", "mass", "weight"))
     total = torch.stack([part.loss * part.times for part in parts]).sum()
     sums = parts[0].times == 1.0 and mass != times  # a loss that is a sum: so is that of all pieces
-    return Part(total if sums else total / times, 1.0 if sums else times, mass, weight / len(parts) if sums else weight)
+    return LossPart(
+        total if sums else total / times, 1.0 if sums else times, mass, weight / len(parts) if sums else weight
+    )
 
 
 class LossBook:
@@ -54,11 +56,11 @@ class LossBook:
     def __init__(self, epoch: int, on_nan: str, first_step: int = 0) -> None:
         self.epoch, self.on_nan, self.first_step = epoch, on_nan, first_step
         self.losses = Losses()
-        self.window: list[Part | None] = []
-        self.sent: tuple[list[Part | None], torch.Tensor, Any] | None = None
+        self.window: list[LossPart | None] = []
+        self.sent: tuple[list[LossPart | None], torch.Tensor, Any] | None = None
         self.shown: float | None = None
 
-    def add(self, part: Part | None, rows: int) -> float | None:
+    def add(self, part: LossPart | None, rows: int) -> float | None:
         """Write down a step's loss (None for a step without rows); return the newest loss that was looked at."""
         self.losses.steps += 1
         self.losses.rows += rows
