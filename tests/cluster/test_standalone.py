@@ -57,7 +57,7 @@ def test_training_says_the_one_setting_it_needs_with_dynamic_allocation(run_prog
 TRAINING = """
 import threading, time, numpy as np, torch
 import apart
-from orca.core import wire
+from orca.monitor import protocol
 from torch import nn
 from orca import Estimator, init_orca_context, stop_orca_context
 from orca.callbacks import Callback
@@ -107,7 +107,7 @@ def test_a_node_that_is_cut_off_is_named_and_the_run_goes_on_with_the_other(
 def pull():
     apart.cut(2)
 
-wire.GONE_AFTER = 20.0  # the real ones, of some minutes, with less patience
+protocol.GONE_AFTER = 20.0  # the real ones, of some minutes, with less patience
 run({"spark.network.timeout": "30s"}, max_failures=1, checkpoint_trigger=SeveralIteration(3))
 """
     said = run_program(TRAINING.format(folder=str(tmp_path)) + code, timeout=300)

@@ -31,7 +31,7 @@ RANK = """
 import json, os, sys, time
 from orca.monitor.heartbeat import *
 from orca.monitor.telemetry import *
-from orca.core import telemetry
+from orca.monitor import telemetry
 ticket = Ticket(**json.loads(sys.argv[1]))
 rank = int(sys.argv[2])
 link = Link.connect(ticket, rank)

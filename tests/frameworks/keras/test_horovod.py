@@ -74,6 +74,10 @@ def leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in flatten(tree)[0]]
 
 
+def kept(state: Any) -> list[Any]:
+    return [state.payload["models"], state.payload["optimizers"]]
+
+
 @built
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(40,), (34, 6)], ids=["1 rank", "2 ranks"])
@@ -81,7 +85,7 @@ def test_ranks_learn_what_they_learn_without_horovod(sizes: tuple[int, ...]) -> 
     words = [(sync, optimizer) for optimizer in ("adam", "momentum") for sync in ("horovod", "replicated")]
     told = fit(*(learner(*pair) for pair in words), sizes=sizes)
     for (history, state), (its_history, its_state) in (told[:2], told[2:]):
-        for one, other in zip(leaves(state.payload), leaves(its_state.payload), strict=True):
+        for one, other in zip(leaves(kept(state)), leaves(kept(its_state)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
         for line, its_line in zip(history.epochs, its_history.epochs, strict=True):
             assert line["train_loss"] == pytest.approx(its_line["train_loss"], abs=1e-5)
