@@ -134,6 +134,7 @@ PROVE = """
     """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_names_what_workers_lack(tmp_path: Path, run_program: Callable[..., Any]) -> None:
     without = environment(tmp_path / "without", site.getsitepackages())

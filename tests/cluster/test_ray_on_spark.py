@@ -124,6 +124,7 @@ assert not psutil.Process().children() and "ray" not in sys.modules and "pyspark
     assert "needs executors of 2 cores or more" in run_program(PRELUDE + code, env=QUIET).stdout
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_local_spark_gets_a_ray_beside_it() -> None:

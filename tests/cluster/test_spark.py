@@ -107,6 +107,7 @@ assert sc.parallelize([1, 2]).sum() == 3
     assert "WARN " not in said.stderr and "Setting default log level" not in said.stderr
 
 
+@pytest.mark.full
 @slow
 def test_a_session_of_the_program_is_reused() -> None:
     code = """
@@ -193,6 +194,7 @@ assert [n for n in os.listdir(tempfile.gettempdir()) if n.startswith("orca-")] =
     run_program(PRELUDE + code, env={**CLEAN, "TMPDIR": str(tmp_path)})
 
 
+@pytest.mark.full
 @slow
 def test_own_standalone_cluster_does_not_outlive_a_killed_driver(tmp_path: Path) -> None:
     code = """

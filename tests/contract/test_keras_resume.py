@@ -421,6 +421,7 @@ def repeated(config: dict[str, Any], batch_size: int) -> Any:
     return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(ROWS).repeat(2).batch(batch_size)
 
 
+@pytest.mark.full
 def test_a_pipeline_that_shuffles_several_times_in_a_pass_goes_on_in_its_order(tmp_path: Path) -> None:
     arguments = {"data": repeated, "epochs": 2}
     one, _ = unbroken(**arguments)

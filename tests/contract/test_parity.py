@@ -18,7 +18,7 @@ from orca.core.source import Columns, DataSpec
 from orca.registry import engine_class, source_of
 
 ENGINES = ("local", "spark", "ray")
-RANKS = (1, 2, 3)
+RANKS = (pytest.param(1, marks=pytest.mark.full), pytest.param(2, marks=pytest.mark.full), 3)
 pytestmark = pytest.mark.timeout(300)  # the first test of a run waits for all of it
 SHAPES = {case.name: case for case in truth.shape_cases()}
 LOADERS = {case.name: case for case in truth.loader_cases()}
@@ -96,10 +96,11 @@ def test_metrics_equal_one_process(engine: str, ranks: int, outcomes: Any) -> No
         assert line["val_accuracy"] == expected["val_accuracy"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", ["dataset", "loader", "dropping", "creator"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_number_of_ranks_sees_the_same_batches_of_a_dataset(engine: str, case: str, outcomes: Any) -> None:
-    runs = [[rank[case] for rank in outcomes(engine, ranks)] for ranks in RANKS]
+    runs = [[rank[case] for rank in outcomes(engine, ranks)] for ranks in (1, 2, 3)]
     batches = [
         [[[n for rank in step for n in rank] for step in epoch] for epoch in numbered(case, told)] for told in runs
     ]
@@ -142,6 +143,7 @@ def test_options_equal_one_process(ranks: int, case: str, optional: Any) -> None
     check_parity(OPTIONS[case], [rank[case] for rank in optional(ranks)])
 
 
+@pytest.mark.full
 def test_estimator_of_arrays() -> None:
     case = SHAPES["even-adam-replicated"]
     estimator = check_estimator(case, truth.rows_for("even"), "local", 2)

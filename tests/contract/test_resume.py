@@ -122,6 +122,7 @@ def test_lost_worker_is_made_up_for(
     assert "rank 1 on" in caplog.text
 
 
+@pytest.mark.full
 def test_without_checkpoints_the_fit_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mark = tmp_path / "mark"
     mark.touch()
@@ -145,7 +146,7 @@ def test_an_error_in_user_code_is_not_tried_again(tmp_path: Path) -> None:
         estimator().fit(data(), 1, BATCH, callbacks=[Trouble(3, str(mark), kill=False)], max_failures=5)
 
 
-@pytest.mark.parametrize("seed", [3, None])
+@pytest.mark.parametrize("seed", [3, pytest.param(None, marks=pytest.mark.full)])
 def test_interrupted_program_goes_on_where_it_was(tmp_path: Path, seed: int | None) -> None:
     mark, folder = tmp_path / "mark", str(tmp_path / "models")
     mark.touch()
@@ -212,6 +213,7 @@ def test_checkpoints_are_kept_by_triggers_and_loaded_by_version(tmp_path: Path) 
         loaded.load_orca_checkpoint(str(tmp_path), version=8)
 
 
+@pytest.mark.full
 def test_end_triggers_stop_a_fit() -> None:
     assert len(estimator().fit(data(), 9, BATCH, end_trigger=MaxEpoch(2))) == 2
     lines = estimator().fit(data(), 9, BATCH, end_trigger=MaxIteration(11))

@@ -703,6 +703,7 @@ def wide(config: dict[str, Any]) -> nn.Module:
 
 
 @needs_full_shards
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TRAIN, TEST = 6000, 1000
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_steps_train_and_test_a_network(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_mode_is_guessed_by_the_name() -> None:
     [
         ("replicated", 1),
         ("replicated", 2),
-        ("sharded", 2),
+        pytest.param("sharded", 2, marks=pytest.mark.full),
         pytest.param("fully sharded", 2, marks=needs_full_shards),
     ],
 )
