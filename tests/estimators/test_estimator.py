@@ -10,6 +10,7 @@ import torch
 from orca import Estimator
 from orca.classic import zoo
 from orca.estimators import estimator
+from orca.estimators.torch import TorchEstimator
 
 
 def parts() -> dict[str, Any]:
@@ -31,3 +32,18 @@ def test_what_is_wrong_within_a_property_is_said(monkeypatch: pytest.MonkeyPatch
         made.engine  # noqa: B018
     with pytest.raises(AttributeError, match="'TorchEstimator' object has no attribute 'fitt'"):
         made.fitt  # noqa: B018
+
+
+class Louder(Estimator):
+    """An Estimator of the user's own."""
+
+    def shutdown(self, force: bool = False) -> str:
+        return "loud"
+
+
+def test_a_class_of_the_users_own_keeps_what_it_changes() -> None:
+    made = Louder.from_torch(**parts(), backend="local")
+    assert isinstance(made, Louder) and isinstance(made, TorchEstimator) and made.shutdown() == "loud"
+    assert type(made) is type(Louder.from_torch(**parts(), backend="local"))
+    assert type(TorchEstimator.from_torch(**parts(), backend="local")) is TorchEstimator
+    assert TorchEstimator.from_openvino.__self__.__name__ == "OpenvinoEstimator"

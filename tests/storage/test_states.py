@@ -136,7 +136,7 @@ def test_arrays_may_stay_in_their_files(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     for value, name in ((object(), "object"), (np.array(["a"]), "ndarray"), (lambda: 0, "function")):
-        with pytest.raises(ArgumentError, match=f"a state with a {name} in it cannot be written as JSON"):
+        with pytest.raises(ArgumentError, match=f"a {name} in it cannot be written as arrays and JSON. Leave it out"):
             save_state(State(payload={"models": [], "operator": value}), str(tmp_path / "state"), "some")
     assert os.listdir(tmp_path) == []
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import orca.estimators
-from orca.classic import OlderEstimator
 
 
-class Estimator(orca.estimators.Estimator, metaclass=OlderEstimator):
+class Estimator(orca.estimators.Estimator):
     """The Estimator whose predictions lose their dimensions of size 1 but the first."""
 
     defaults = {"torch": {"squeeze": True}}  # noqa: RUF012

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import orca.estimators
-from orca.classic import OlderEstimator
 
 
-class Estimator(orca.estimators.Estimator, metaclass=OlderEstimator):
+class Estimator(orca.estimators.Estimator):
     """The Estimator whose default backend is "bigdl"."""
 
     defaults = {"torch": {"backend": "bigdl"}}  # noqa: RUF012

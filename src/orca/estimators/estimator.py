@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,17 +25,26 @@ _PATH_NAMES = ("model_path", "checkpoint", "filepath", "path")
 
 
 class Door:
-    """A `from_...` method of Estimator: the method `of` of a framework's Estimator, loaded when it is asked for."""
+    """A `from_...` method of Estimator: the method `of` of a framework's Estimator, loaded when it is asked for.
+
+    A class that is derived from Estimator gets the verbs of the framework besides its own.
+    """
 
     def __init__(self, framework: str) -> None:
         self.framework = framework
 
-    def __get__(self, instance: Any, owner: type[Estimator]) -> Callable[..., Any]:
-        kind = estimator_class(self.framework)
-        made: Any = owner if issubclass(owner, kind) else kind
-        make: Callable[..., Any] = made.of
+    def __get__(self, instance: Any, owner: Any) -> Callable[..., Any]:
+        kind: Any = estimator_class(self.framework)
+        if owner is not Estimator and not hasattr(owner, "of"):  # no framework's own
+            kind = _derived(owner, kind)
+        make: Callable[..., Any] = (owner if issubclass(owner, kind) else kind).of
         defaults = owner.defaults.get(self.framework)
         return wraps(make)(partial(_make_with, make, defaults)) if defaults else make
+
+
+@cache
+def _derived(owner: Any, kind: Any) -> Any:
+    return type(owner.__name__, (owner, kind), {"__module__": owner.__module__, "__doc__": owner.__doc__})
 
 
 def _make_with(make: Callable[..., Any], defaults: Mapping[str, Any], **options: Any) -> Any:

@@ -19,7 +19,7 @@ from orca.core.learner import FitPlan, Learner
 from orca.core.loop import History
 from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
-from orca.core.state import STOPPED, OutputSpec, State
+from orca.core.state import STOPPED, STOPPING, OutputSpec, State
 from orca.core.triggers import EveryEpoch, trigger_of
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.estimators.estimator import Estimator, listed, natural, positive
@@ -251,7 +251,7 @@ class TrainingEstimator(Estimator):
             logger.info("resuming the fit in %s after %d steps", folder, state.steps)
             if state.position is not None:
                 plan = replace(plan, seed=state.position["seed"])
-                if state.position.get("ended") == STOPPED:
+                if state.position.get("ended") in (STOPPED, STOPPING):
                     logger.info(
                         "a callback stopped that fit, so nothing is left to train. To train on, load its checkpoint "
                         "with load_orca_checkpoint and fit without resume."

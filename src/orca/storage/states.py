@@ -27,6 +27,7 @@ from orca.storage.files import MARKER, filesystem, here, write
 WEIGHTS, OTHERS = "weights.safetensors", "optimizer.safetensors"
 FILES = {WEIGHTS, OTHERS, MARKER}
 _FORMAT = 2
+_INSTEAD = "Leave it out; a torch model may be saved to a path that ends in .pt."
 _NUMBERS = (bool, int, float, complex, str, bytes)
 _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
 MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -149,7 +150,7 @@ def tensor_file(tensors: dict[str, torch.Tensor], about: dict[str, str] | None =
 
 
 def _unwritten(kind: Any) -> ArgumentError:
-    return ArgumentError(f"a tensor of type {kind} cannot be written as safetensors. Save to a path that ends in .pt.")
+    return ArgumentError(f"a tensor of type {kind} cannot be written as safetensors. {_INSTEAD}")
 
 
 def parts_of(value: Any) -> tuple[str, Any] | None:
@@ -252,9 +253,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
         return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
     if isinstance(value, int | float | str):
         return value
-    raise ArgumentError(
-        f"a state with a {type(value).__name__} in it cannot be written as JSON. Save to a path that ends in .pt."
-    )
+    raise ArgumentError(f"a state with a {type(value).__name__} in it cannot be written as arrays and JSON. {_INSTEAD}")
 
 
 def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -398,7 +398,7 @@ def test_an_incomplete_folder_is_named(tmp_path: Path) -> None:
 
 def test_what_a_folder_cannot_hold_is_named(tmp_path: Path) -> None:
     state = State(payload={"models": [{}], "optimizers": [{"when": object()}]})
-    with pytest.raises(ArgumentError, match="a state with a object in it cannot be written as JSON. Save to .*.pt"):
+    with pytest.raises(ArgumentError, match="a object in it cannot be written as arrays and JSON. Leave it out; .*.pt"):
         save_file(state, str(tmp_path / "model"))
     state = State(payload={"models": [{"w": torch.zeros(2, dtype=torch.complex128)}]})
     for name in ("model", "model.safetensors"):

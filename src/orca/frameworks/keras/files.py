@@ -23,7 +23,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from orca.core.state import OutputSpec
 from orca.errors import ArgumentError
 from orca.frameworks.keras.optimizers import is_built, optimizer_state, set_optimizer_state
 from orca.frameworks.keras.travel import family_of, library, without_optimizer
@@ -31,11 +30,8 @@ from orca.storage import files
 from orca.storage.checkpoints import path_of, versions
 
 H5_SUFFIXES = (".h5", ".hdf5")
-_FORMAT = 1
-_STATE, _ARRAYS, _SLOTS = files.MARKER, "weights.safetensors", "optimizer.safetensors"
-_CALLBACKS = "callbacks.safetensors"
+_STATE, _SLOTS = files.MARKER, "optimizer.safetensors"
 _SAVED, _INSIDE = "saved_model.pb", "model.keras"
-_OURS = {_STATE, _ARRAYS, _SLOTS, _CALLBACKS}
 _SAVED_MODEL = {_SAVED, _INSIDE, _SLOTS, "keras_metadata.pb", "fingerprint.pb", "variables", "assets", "assets.extra"}
 
 
@@ -407,7 +403,7 @@ def _load_checkpoint_of_tensorflow(
                 status.assert_existing_objects_matched()
 
 
-# Arrays and structures.
+# Arrays.
 
 
 def _array_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -431,35 +427,6 @@ def _array_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def _foreign_dtypes(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     return {name: array.dtype.name for name, array in arrays.items() if hasattr(ml_dtypes, array.dtype.name)}
-
-
-def _described(spec: OutputSpec | None) -> Any:
-    return None if spec is None else (spec.heads, _written(spec.structure))
-
-
-def _read_spec(told: Any) -> OutputSpec | None:
-    return OutputSpec(tuple((dtype, tuple(shape)) for dtype, shape in told[0]), _read(told[1])) if told else None
-
-
-def _written(structure: Any) -> Any:
-    """Return a structure as JSON: tuples must come back as tuples."""
-    if isinstance(structure, tuple):
-        return {"tuple": [_written(item) for item in structure]}
-    if isinstance(structure, list):
-        return [_written(item) for item in structure]
-    if isinstance(structure, dict):
-        return {"map": [[_written(key), _written(value)] for key, value in structure.items()]}
-    return structure
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_read(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "tuple" in value:
-        return tuple(_read(item) for item in value["tuple"])
-    return {_read(key): _read(item) for key, item in value["map"]}
 
 
 # Places.
