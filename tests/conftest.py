@@ -71,6 +71,8 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         patch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
         patch.setattr(tempfile, "tempdir", folder)
         yield
+        if "orca.engines.forkserver" in sys.modules:
+            sys.modules["orca.engines.forkserver"].end_servers()  # as the end of the program would
         processes = programs.end_processes("ORCA_TEST_RUN", mark, GRACE, spared=[os.getpid(), *_spared()])
         folders = _folders_left(Path(folder))
     shutil.rmtree(folder, ignore_errors=True)

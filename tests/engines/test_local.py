@@ -89,6 +89,7 @@ class CrashAtExit:
     """Return a result on every rank, then let rank 1 crash in its teardown."""
 
     def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> int:
+        world.all_gather("here")  # nobody is still connecting
         if world.rank == 1:
             atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
         return world.rank

@@ -1,8 +1,9 @@
 """LocalEngine: ranks as processes of this machine. Owns starting, watching and ending them.
 
-A rank is `python -m orca.engines.local RANK WORK PIECES RESULT`: not a fork (threads and JVMs do not survive one) and
-not multiprocessing's spawn (it imports the user's program again, which then starts everything again). The last three
-are descriptors of files without a name: nothing is left of them, even when the driver is killed.
+A rank is `main(RANK, WORK, PIECES, RESULT)` in a process that a ForkServer forks, or, where there is none, that is
+started with these arguments: not a fork of the driver (threads and JVMs do not survive one) and not multiprocessing's
+spawn (it imports the user's program again, which then starts everything again). The last three are descriptors of
+files without a name: nothing is left of them, even when the driver is killed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import cloudpickle
 
 from orca.core.engine import Envelope, HubPeer, Job, Settings, cores, dispatch, dumps, run_rank
 from orca.core.source import Items, Shards
+from orca.engines import forkserver
 from orca.errors import WorkerLost
 from orca.monitor.telemetry import Hub, Link, Parted
 
@@ -32,6 +34,8 @@ _LENGTH = struct.Struct("<Q")  # before a result
 ENDED_WITHIN = 60.0  # seconds for ranks to end after all of them gave their results
 
 logger = logging.getLogger(__name__)
+
+Rank = subprocess.Popen[bytes] | forkserver.ForkedRank
 
 
 class LocalEngine:
@@ -55,13 +59,14 @@ class LocalEngine:
         """Run a job on all ranks together; results in rank order."""
         with dispatch(job, shards, self.workers, _HOST, settings) as (envelope, hub), ExitStack() as files:
             results = [files.enter_context(tempfile.TemporaryFile()) for _ in range(self.workers)]
-            ranks: list[subprocess.Popen[bytes]] = []
+            ranks: list[Rank] = []
             try:
                 with _written(pickle.dumps(envelope)) as work:
                     pieces = shards.portable()
                     for rank, result in enumerate(results):
                         with _written(dumps(pieces[rank :: self.workers], "the data")) as share:
-                            ranks.append(self._start(rank, [work.fileno(), share.fileno(), result.fileno()]))
+                            files_of_rank = [work.fileno(), share.fileno(), result.fileno()]
+                            ranks.append(self._start(rank, files_of_rank, _modules_of(job)))
                     del pieces
                 _watch(ranks, [result.fileno() for result in results], hub)
                 return [pickle.loads(_contents(result.fileno())[_LENGTH.size :]) for result in results]
@@ -78,12 +83,26 @@ class LocalEngine:
         """Run a task on each piece, in this process: the data is here already."""
         return [task(piece) for piece in pieces]
 
-    def _start(self, rank: int, files: list[int]) -> subprocess.Popen[bytes]:
-        threads = str(max(1, cores() // self.workers))
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        environment.setdefault("OMP_NUM_THREADS", threads)
+    def _start(self, rank: int, files: list[int], modules: tuple[str, ...] = ()) -> Rank:
+        environment = self._environment()
+        if forkserver.AVAILABLE:
+            path = (os.getcwd(), *filter(None, sys.path))
+            start = forkserver.Start((rank,), environment, os.getcwd(), path, modules)
+            return forkserver.server_for(environment).start(start, files)
         command = [sys.executable, "-m", "orca.engines.local", *map(str, [rank, *files])]
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=files)
+
+    def _environment(self) -> dict[str, str]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.workers)))
+        return environment
+
+
+def _modules_of(job: Job) -> tuple[str, ...]:
+    """Return what a job's ranks load that takes long; modules of the user's own may change between two calls."""
+    learner = getattr(job, "learner", None)
+    ours = [name for name in (type(job).__module__, type(learner).__module__) if name.startswith("orca.")]
+    return (*ours, *getattr(learner, "imports", ()))
 
 
 @contextmanager
@@ -103,7 +122,7 @@ def _contents(file: int) -> bytes:
     return bytes(content)
 
 
-def _watch(ranks: list[subprocess.Popen[bytes]], results: list[int], hub: Hub) -> None:
+def _watch(ranks: list[Rank], results: list[int], hub: Hub) -> None:
     """Wait until every rank gave its result and ended; raise for the one that failed first.
 
     A rank with a whole result has done its work: how its process ends (a library may crash or hang in its teardown)
