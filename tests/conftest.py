@@ -95,6 +95,8 @@ def pickled_like_a_users_code(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Yield the one SparkSession of this process: local, 3 slots. Other cluster modes run through run_program."""
+    import torch  # noqa: F401  # as programs do: Spark's workers are forked with what is loaded now
+
     from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
 
     init_orca_context(cluster_mode="local", cores=3)

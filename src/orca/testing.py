@@ -239,6 +239,8 @@ def leaks(grace: float = 5.0) -> Iterator[None]:
     """
     before = _held()
     yield
+    if "orca.engines.forkserver" in sys.modules:
+        sys.modules["orca.engines.forkserver"].end_servers()  # they are kept for the next call
     deadline = time.monotonic() + grace
     while left := {what: name for what, name in _held().items() if what not in before}:
         if time.monotonic() > deadline:

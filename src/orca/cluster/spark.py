@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
-from orca.core.loading import hush_pyspark
+from orca.core.loading import MODULES, hush_pyspark, slow_modules
 from orca.core.units import check_seconds, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
@@ -48,6 +48,7 @@ DEFAULTS = {
     "spark.python.worker.reuse": "true",
     REDACTION: NOT_SHOWN,
 }
+DAEMON = "spark.python.daemon.module"
 DYNAMIC = "spark.dynamicAllocation.enabled"
 # A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
 # whose machine is cut off is given up soon after, as the hub does (monitor/protocol.py).
@@ -317,12 +318,14 @@ def running(session: SparkSession) -> int:
 
 def on_this_machine(request: Request, life: ExitStack) -> dict[str, str]:
     """Return the settings of a cluster that never leaves this machine, and set the environment it needs."""
-    env = {"SPARK_LOCAL_IP": LOOPBACK}
+    env, settings = {"SPARK_LOCAL_IP": LOOPBACK}, {}
     if request.options.python_location is None:
         # The workers see the modules this program sees, also those beside its script.
         env["PYTHONPATH"] = os.pathsep.join(_own_path())
+        settings = {DAEMON: "orca.engines.daemon", f"spark.executorEnv.{MODULES}": " ".join(slow_modules())}
     set_environment(env, life)
     return {
+        **settings,
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.ui.enabled": "false",

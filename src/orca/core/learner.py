@@ -70,12 +70,10 @@ class Predictor(ABC):
 
     Attributes:
         numbers: Whether the framework has tensors of numbers alone, so that texts and dates are refused on the driver.
-        imports: What its ranks load besides its own module and what takes long: loaded once where ranks are forked.
         gpu: The GPU to answer on, where the cluster gave this process one.
     """
 
     numbers: ClassVar[bool] = False
-    imports: ClassVar[tuple[str, ...]] = ()
     gpu: str | None = None
 
     @abstractmethod

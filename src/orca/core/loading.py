@@ -1,11 +1,42 @@
-"""Loading: libraries that do not get along by themselves. Owns the order of loading them, and warnings not shown."""
+"""Loading: libraries that take long or do not get along. Owns loading before a fork, their order, their warnings."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
+
+# What a rank loads with a library; torch's first optimizer loads its compiler.
+_WITH = {
+    "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo"),
+    "tensorflow": ("orca.job", "orca.frameworks.keras.learner"),
+}
+MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes
+
+
+def slow_modules() -> list[str]:
+    """Return what takes ranks long to load, for the frameworks that this program has loaded."""
+    return [module for library, modules in _WITH.items() if library in sys.modules for module in modules]
+
+
+def load(modules: Iterable[str]) -> None:
+    """Load modules into a process that ranks are forked from; it must not start threads of its own."""
+    for name in modules:
+        if name not in sys.modules:
+            with suppress(Exception):  # the rank reports it, where it imports the same
+                importlib.import_module(name)
+    gc.freeze()  # a rank's collector need not look at them, nor copy their pages
+    warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # threads of libraries: they wait for work
+
+
+def draw_anew() -> None:
+    """Give a forked process random numbers of its own, as a new one has; Python's generator does so by itself."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
 
 
 def triton_first() -> None:

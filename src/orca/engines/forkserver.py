@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import gc
 import os
 import pickle
 import selectors
@@ -22,14 +21,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 
 from orca.core.engine import preload
+from orca.core.loading import draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
 KEPT = 2  # servers at a time: each holds what it has loaded
@@ -194,7 +192,7 @@ class Server:
         if files:
             return self._fork(*files)
         if message:
-            _load(message.decode().split())
+            load(message.decode().split())
         else:
             self._selector.unregister(self._requests)
         return None
@@ -203,7 +201,7 @@ class Server:
         with open(request, "rb") as stream:
             stream.seek(0)
             start: Start = pickle.load(stream)
-        _load(start.modules)
+        load(start.modules)
         process = os.fork()
         if not process:
             os.close(channel)
@@ -242,14 +240,6 @@ class Server:
             channel.close()
 
 
-def _load(modules: Iterable[str]) -> None:
-    for name in modules:
-        if name not in sys.modules:
-            with suppress(Exception):  # the rank reports it, where it imports the same
-                import_module(name)
-    gc.freeze()  # a rank's collector need not look at it, nor copy its pages
-
-
 def _become(start: Start, files: tuple[int, ...]) -> Start:
     """Turn this copy of the server into a rank; return its start with the numbers of its files as arguments."""
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
@@ -261,16 +251,13 @@ def _become(start: Start, files: tuple[int, ...]) -> Start:
     os.environ.update(start.environment)
     os.chdir(start.folder)
     sys.path[:] = start.path
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # as in a new process; Python's generator does so by itself
+    draw_anew()
     return replace(start, arguments=(*start.arguments, *files[2:]))
 
 
 def main(requests: int) -> None:
     """Serve; in a rank, run it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
-    warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)  # threads of libraries: they wait for work
     preload()
     start = Server(socket.socket(fileno=requests)).serve()
     code = 0

@@ -24,6 +24,7 @@ from typing import IO, Any
 import cloudpickle
 
 from orca.core.engine import Envelope, HubPeer, Job, Settings, cores, dispatch, dumps, run_rank
+from orca.core.loading import slow_modules
 from orca.core.source import Items, Shards
 from orca.engines import forkserver
 from orca.errors import WorkerLost
@@ -65,8 +66,7 @@ class LocalEngine:
                     pieces = shards.portable()
                     for rank, result in enumerate(results):
                         with _written(dumps(pieces[rank :: self.workers], "the data")) as share:
-                            files_of_rank = [work.fileno(), share.fileno(), result.fileno()]
-                            ranks.append(self._start(rank, files_of_rank, _modules_of(job)))
+                            ranks.append(self._start(rank, [work.fileno(), share.fileno(), result.fileno()]))
                     del pieces
                 _watch(ranks, [result.fileno() for result in results], hub)
                 return [pickle.loads(_contents(result.fileno())[_LENGTH.size :]) for result in results]
@@ -83,11 +83,11 @@ class LocalEngine:
         """Run a task on each piece, in this process: the data is here already."""
         return [task(piece) for piece in pieces]
 
-    def _start(self, rank: int, files: list[int], modules: tuple[str, ...] = ()) -> Rank:
+    def _start(self, rank: int, files: list[int]) -> Rank:
         environment = self._environment()
         if forkserver.AVAILABLE:
             path = (os.getcwd(), *filter(None, sys.path))
-            start = forkserver.Start((rank,), environment, os.getcwd(), path, modules)
+            start = forkserver.Start((rank,), environment, os.getcwd(), path, tuple(slow_modules()))
             return forkserver.server_for(environment).start(start, files)
         command = [sys.executable, "-m", "orca.engines.local", *map(str, [rank, *files])]
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=files)
@@ -96,13 +96,6 @@ class LocalEngine:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.workers)))
         return environment
-
-
-def _modules_of(job: Job) -> tuple[str, ...]:
-    """Return what a job's ranks load that takes long; modules of the user's own may change between two calls."""
-    learner = getattr(job, "learner", None)
-    ours = [name for name in (type(job).__module__, type(learner).__module__) if name.startswith("orca.")]
-    return (*ours, *getattr(learner, "imports", ()))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 import pyarrow as pa
+import pyspark
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -130,7 +131,11 @@ class SparkEngine:
 
     def _deal(self, pieces: list[Any], ranks: int) -> DataFrame:
         """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""
-        rows = [(number % ranks, dumps(piece, "the data")) for number, piece in enumerate(pieces)]
+        content = [dumps(piece, "the data") for piece in pieces]
+        places = [number % ranks for number in range(len(pieces))]
+        table = pa.table({"rank": pa.array(places, pa.int32()), "piece": pa.array(content, pa.binary())})
+        # Rows of Python would go through workers of another kind, which load everything once more.
+        rows = table if pyspark.__version__ >= "4" else list(zip(places, content, strict=True))
         frame = self.session.createDataFrame(rows, "rank int, piece binary")
         if hasattr(frame, "repartitionById"):
             return frame.repartitionById(ranks, "rank")

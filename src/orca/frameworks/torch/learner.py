@@ -91,7 +91,6 @@ class TorchLearner(Learner):
     callbacks: tuple[Any, ...] = ()
     framework: ClassVar[str] = "torch"
     numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
-    imports: ClassVar[tuple[str, ...]] = ("torch._dynamo",)  # every optimizer loads it with its first step
     said = False  # that the last thing in an item is taken for a label
 
     @classmethod

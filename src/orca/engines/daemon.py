@@ -1,0 +1,24 @@
+"""Daemon: the process that Spark forks its Python workers from. Owns loading what ranks need before the first of them.
+
+Spark's own daemon loads nothing, so every worker spends seconds on importing the framework, and again when it has been
+idle for a minute.
+"""
+
+from __future__ import annotations
+
+import os
+
+from orca.core.loading import MODULES, draw_anew, load
+
+
+def main() -> None:
+    """Load, then be Spark's daemon."""
+    load(os.environ.get(MODULES, "").split())
+    os.register_at_fork(after_in_child=draw_anew)
+    from pyspark.daemon import manager
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()
