@@ -19,9 +19,10 @@ from orca.core.metrics import MAE
 from orca.core.plan import Plan
 from orca.core.source import Shards
 from orca.core.state import OutputSpec, State
+from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError
 from orca.job import EvaluateJob, FitJob, PredictJob
-from orca.testing import LinearLearner, ThreadEngine, shards_of
+from orca.testing import LinearLearner, shards_of
 
 SETTINGS = Settings(stall_timeout=20)
 PLAN = FitPlan(epochs=3, batch_size=6, seed=5)
@@ -42,7 +43,7 @@ def split(counts: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def fit(shards: Shards, ranks: int, plan: FitPlan = PLAN, state: State | None = None) -> tuple[list[Any], State]:
-    told = ThreadEngine(ranks).run(FitJob(LEARNER, plan, (), state), shards, SETTINGS)
+    told = LocalEngine(ranks).run(FitJob(LEARNER, plan, (), state), shards, SETTINGS)
     assert [kept is not None for _, kept in told] == [True, *[False] * (ranks - 1)]
     return told[0][0].epochs, told[0][1]
 
@@ -170,7 +171,7 @@ def test_evaluate_is_exact_over_ranks(ranks: int) -> None:
     x, y = data()
     _, state = fit(shards_of([(x, y)]), 1)
     counts = {1: (42,), 2: (40, 2), 3: (5, 0, 37)}[ranks]
-    told = ThreadEngine(ranks).run(EvaluateJob(LEARNER, 8, (MAE(),), state), shards_of(split(counts)), SETTINGS)
+    told = LocalEngine(ranks).run(EvaluateJob(LEARNER, 8, (MAE(),), state), shards_of(split(counts)), SETTINGS)
     error = np.column_stack([x, np.ones(42)]) @ state.payload["models"][0]["weight"] - y
     for reduced, own, output in told:
         assert reduced == told[0][0] and list(reduced) == list(own) == ["num_samples", "val_loss", "MAE"]
@@ -182,7 +183,7 @@ def test_evaluate_is_exact_over_ranks(ranks: int) -> None:
 
 def test_evaluate_profile_has_its_phases() -> None:
     job = EvaluateJob(LEARNER, 8, (), None, profile=True)
-    ((reduced, own, _),) = ThreadEngine(1).run(job, shards_of([data()]), SETTINGS)
+    ((reduced, own, _),) = LocalEngine(1).run(job, shards_of([data()]), SETTINGS)
     assert reduced["profile"] == own["profile"] and reduced["profile"]["mean_eval_fwd_s"] > 0
 
 

@@ -15,85 +15,19 @@ import pytest
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.source import Shards
-from orca.core.world import World
+from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, WorkerFailed
 from orca.job import FitJob
-from orca.testing import LinearLearner, ThreadEngine, leaks, shards_of
+from orca.testing import LinearLearner, leaks, shards_of
 
 SETTINGS = Settings(stall_timeout=10)
 
 
 def run(job: Any, ranks: int, settings: Settings = SETTINGS) -> list[Any]:
-    return ThreadEngine(ranks).run(job, Shards(lambda items, folder: {}, list), settings)
+    return LocalEngine(ranks).run(job, Shards(lambda items, folder: {}, list), settings)
 
 
-def test_results_come_in_rank_order() -> None:
-    def job(world: World, rows: Any, pulse: Any) -> Any:
-        time.sleep(0.02 * (world.size - world.rank))
-        return world.rank, world.size, world.local_rank, world.local_size
-
-    assert run(job, 3) == [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)]
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_threads_meet_as_processes_do(ranks: int) -> None:
-    def job(world: World, rows: Any, pulse: Any) -> Any:
-        value = np.array([world.rank, 1.0])
-        return (
-            world.all_gather(world.rank),
-            world.gather(world.rank),
-            world.broadcast(world.rank + 7),
-            world.all_reduce([value], "sum")[0].tolist(),
-            world.all_reduce([value])[0].tolist(),
-        )
-
-    everyone, total = list(range(ranks)), sum(range(ranks))
-    for rank, told in enumerate(run(job, ranks)):
-        gathered = everyone if rank == 0 else None
-        assert told == (everyone, gathered, 7, [total, ranks], [total / ranks, 1.0])
-
-
-def test_ranks_share_nothing() -> None:
-    mine = [0]
-
-    def job(world: World, rows: Any, pulse: Any) -> Any:
-        mine.append(world.rank)
-        mine_too = world.all_gather(mine)
-        mine_too[0].append(99)
-        return mine
-
-    assert run(job, 2) == [[0, 0], [0, 1]] and mine == [0]
-
-
-def test_a_failing_rank_is_named_and_the_others_are_released() -> None:
-    def job(world: World, rows: Any, pulse: Any) -> Any:
-        if world.rank == 1:
-            time.sleep(0.05)
-            raise KeyError("lost label")
-        return world.all_gather(world.rank)
-
-    with leaks(), pytest.raises(WorkerFailed, match=r"rank 1 on 127.0.0.1 failed: KeyError: 'lost label'") as info:
-        run(job, 3)
-    assert 'raise KeyError("lost label")' in info.value.remote_traceback
-
-
-def test_a_rank_that_does_not_come_is_not_waited_for_for_ever() -> None:
-    def job(world: World, rows: Any, pulse: Any) -> Any:
-        return world.all_gather(1) if world.rank == 0 else None
-
-    with pytest.raises(WorkerFailed, match=r"rank 0 .*Parted: rank 0 waits in all_gather for ranks that will not come"):
-        run(job, 2, Settings(stall_timeout=0.2))
-
-
-def test_different_collectives_at_the_same_time_are_an_error() -> None:
-    def job(world: World, rows: Any, pulse: Any) -> Any:
-        return world.all_gather(1) if world.rank == 0 else world.broadcast(1)
-
-    with pytest.raises(WorkerFailed, match=r"must call the same collective; got \['all_gather', 'broadcast'\]"):
-        run(job, 2)
-
-
-def test_what_cannot_travel_is_found_here_too() -> None:
+def test_what_cannot_travel_is_named() -> None:
     lock = threading.Lock()
     with pytest.raises(ArgumentError, match="the job cannot be sent to the workers"):
         run(lambda world, rows, pulse: lock, 1)
@@ -112,12 +46,8 @@ def test_rows_are_closed_and_shards_released_after_a_failure() -> None:
         marks = Path(folder)
         shards = Shards(lambda items, folder: {"train": Rows()}, list, release=lambda: told.append("released"))  # type: ignore[dict-item]
         with leaks(), pytest.raises(WorkerFailed, match="ZeroDivisionError"):
-            ThreadEngine(1).run(lambda world, rows, pulse: 1 // 0, shards, SETTINGS)
+            LocalEngine(1).run(lambda world, rows, pulse: 1 // 0, shards, SETTINGS)
         assert told == ["released"] and (marks / "closed").exists()
-
-
-def test_map_keeps_the_order_of_the_pieces() -> None:
-    assert ThreadEngine(2).map(lambda piece: piece * 2, [3, 1, 2]) == [6, 2, 4]
 
 
 def test_the_linear_learner_learns() -> None:
@@ -125,7 +55,7 @@ def test_the_linear_learner_learns() -> None:
     x = chance.normal(size=(60, 2))
     y = x @ [2.0, -1.0] + 0.5
     job = FitJob(LinearLearner(2), FitPlan(epochs=20, batch_size=8), (), None)
-    (history, state), *_ = ThreadEngine(2).run(job, shards_of([(x[:50], y[:50]), (x[50:], y[50:])]), SETTINGS)
+    (history, state), *_ = LocalEngine(2).run(job, shards_of([(x[:50], y[:50]), (x[50:], y[50:])]), SETTINGS)
     assert history.epochs[-1]["train_loss"] < 1e-6
     assert state.payload["models"][0]["weight"] == pytest.approx([2.0, -1.0, 0.5], abs=1e-3)
 

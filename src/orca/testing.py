@@ -1,162 +1,30 @@
 """Testing: small stand-ins for each axis, for our tests and for plug-in authors. Owns what a test may rely on.
 
-    engine = ThreadEngine(3)                                  # ranks are threads: instant, no torch
-    engine.run(FitJob(LinearLearner(2), FitPlan(), (), None), shards_of([(x, y), (x2, y2)]), Settings())
-
-Nothing is shared between the ranks of a ThreadEngine: jobs, data and results are pickled as for real ones.
+LocalEngine(2).run(FitJob(LinearLearner(2), FitPlan(), (), None), shards_of([(x, y), (x2, y2)]), Settings())
 """
 
 from __future__ import annotations
 
 import gc
-import pickle
 import sys
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import psutil
 
 from orca.core.array_learner import ArrayLearner
-from orca.core.engine import Job, Settings, dumps, scratch, seal
 from orca.core.source import Batch, Shards
 from orca.core.state import State
-from orca.errors import OrcaError, WorkerFailed
-from orca.monitor.heartbeat import Pulse
-from orca.monitor.telemetry import Parted, from_parting, reason_of
 from orca.sources.arrays import Block, OpenBlocks
 
 _HOST = "127.0.0.1"
-
-
-class ThreadEngine:
-    """An engine whose ranks are threads of this process.
-
-    Args:
-        workers: How many.
-    """
-
-    name = "threads"
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    @classmethod
-    def on_cluster(cls, workers_per_node: int) -> ThreadEngine:
-        """Return the engine: this process is the only node."""
-        return cls(workers_per_node)
-
-    def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
-        """Run a job on all ranks together; results in rank order, or WorkerFailed for the rank that failed first."""
-        meeting = Meeting(self.workers, settings.stall_timeout)
-        try:
-            work, pieces = seal(job, shards.open), shards.portable()
-            data = [dumps(pieces[rank :: self.workers], "the data") for rank in range(self.workers)]
-            with ThreadPoolExecutor(self.workers, thread_name_prefix="rank") as pool:
-                futures = [pool.submit(meeting.attend, rank, work, data[rank]) for rank in range(self.workers)]
-            if meeting.failures:
-                raise _first(meeting.failures)
-            return [pickle.loads(future.result()) for future in futures]
-        finally:
-            shards.release()
-
-    def settle(self) -> None:
-        """Return at once: threads are not lost."""
-
-    def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
-        """Run a task on each piece, one after the other."""
-        return [task(piece) for piece in pieces]
-
-
-class Meeting:
-    """The place where the threads of a run meet, and the failures among them, in order."""
-
-    def __init__(self, size: int, timeout: float) -> None:
-        self.size = size
-        self.barrier = threading.Barrier(size, timeout=timeout if timeout > 0 else None)
-        self.board: list[Any] = [None] * size
-        self.failures: list[tuple[int, BaseException]] = []
-
-    def attend(self, rank: int, work: bytes, data: bytes) -> bytes:
-        """Run one rank: read its rows, do the job; a failure releases the others."""
-        pulse = Pulse()
-        try:
-            job, open_rows = cloudpickle.loads(work)
-            with pulse.current(), scratch() as folder:
-                rows = dict(open_rows(chain.from_iterable(piece() for piece in cloudpickle.loads(data)), folder))
-                try:
-                    return dumps(job(ThreadWorld(rank, self), rows, pulse), "the result")
-                finally:
-                    for part in rows.values():
-                        part.close()
-        except BaseException as error:
-            self.failures.append((rank, error))
-            self.barrier.abort()
-            return b""
-
-    def exchange(self, rank: int, what: str, item: Any) -> list[Any]:
-        """Return what every rank brought, in rank order; each gets copies of its own."""
-        self.board[rank] = (what, pickle.dumps(item))
-        try:
-            self.barrier.wait()
-            told = list(self.board)
-            self.barrier.wait()  # nobody writes on the board before all have read it
-        except threading.BrokenBarrierError:
-            raise Parted(f"rank {rank} waits in {what} for ranks that will not come") from None
-        if any(other != what for other, _ in told):
-            raise OrcaError(f"all ranks must call the same collective; got {[other for other, _ in told]}.")
-        return [pickle.loads(brought) for _, brought in told]
-
-
-def _first(failures: list[tuple[int, BaseException]]) -> WorkerFailed:
-    """Return the failure that explains the others: the first that is no consequence of another."""
-    rank, error = next((f for f in failures if not from_parting(f[1])), failures[0])
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return WorkerFailed(rank, _HOST, reason_of(error), text)
-
-
-class ThreadWorld:
-    """A world of threads that meet at a barrier."""
-
-    host = _HOST
-
-    def __init__(self, rank: int, meeting: Meeting) -> None:
-        self.rank = self.local_rank = rank
-        self.size = self.local_size = meeting.size
-        self.meeting = meeting
-
-    def all_gather(self, item: Any) -> list[Any]:
-        """Return every rank's item, in rank order, on every rank."""
-        return self.meeting.exchange(self.rank, "all_gather", item)
-
-    def gather(self, item: Any) -> list[Any] | None:
-        """Return every rank's item on rank 0; None elsewhere."""
-        told = self.meeting.exchange(self.rank, "gather", item)
-        return told if self.rank == 0 else None
-
-    def broadcast(self, item: Any) -> Any:
-        """Return rank 0's item on every rank."""
-        return self.meeting.exchange(self.rank, "broadcast", item if self.rank == 0 else None)[0]
-
-    def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
-        """Return the element-wise mean or sum over all ranks."""
-        told = self.meeting.exchange(self.rank, "all_reduce", [np.asarray(array) for array in arrays])
-        forms = [[(array.dtype, array.shape) for array in rank] for rank in told]
-        if any(form != forms[0] for form in forms):  # gloo would end the process
-            raise OrcaError(f"all ranks must reduce arrays of the same type and shape; got {forms}.")
-        sums = [np.asarray(reduce(np.add, column)) for column in zip(*told, strict=True)]
-        return [total / self.size for total in sums] if how == "mean" else sums
 
 
 @dataclass

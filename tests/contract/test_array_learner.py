@@ -17,10 +17,11 @@ from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.triggers import MaxIteration, SeveralIteration
+from orca.engines.local import LocalEngine
 from orca.errors import LossNotFinite, WorkerFailed
 from orca.job import FitJob
 from orca.storage.checkpoints import newest_run, path_of
-from orca.testing import LinearLearner, ThreadEngine, shards_of
+from orca.testing import LinearLearner, shards_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "new-framework.md"
 X = np.random.default_rng(1).normal(size=(53, 3))
@@ -77,7 +78,7 @@ class Recording:
 def test_any_number_of_ranks_trains_as_one_process_does(cuts: list[int]) -> None:
     shards = [(part, Y[list(map(index_of, part))]) for part in np.split(X, cuts[:-1])]
     job = Recording(FitJob(example()(3), FitPlan(epochs=3, batch_size=7), (), None))
-    results = ThreadEngine(len(cuts)).run(job, shards_of(shards), Settings(20))
+    results = LocalEngine(len(cuts)).run(job, shards_of(shards), Settings(20))
     steps = [np.concatenate(parts) for parts in zip(*(steps for _, steps in results), strict=True)]
     assert len(steps) == 24 and min(map(len, steps)) == 4  # a last step in which most ranks have no row
     weights = plain_loop(example()(3), [np.array(list(map(index_of, rows))) for rows in steps])
@@ -167,7 +168,7 @@ class Halves(LinearLearner):
 def test_a_weight_that_no_rank_uses_is_left_out_of_the_step() -> None:
     x = np.array([[1.0], [9.0], [1.0], [1.0]])
     job = FitJob(Halves(1), FitPlan(batch_size=2, shuffle=False), (), None)
-    (_, state), *_ = ThreadEngine(2).run(job, shards_of([(x[:2], x[:2, 0]), (x[2:], x[2:, 0])]), Settings(10))
+    (_, state), *_ = LocalEngine(2).run(job, shards_of([(x[:2], x[:2, 0]), (x[2:], x[2:, 0])]), Settings(10))
     assert state.payload["models"][0]["rare"] == pytest.approx([0.5])  # one row of one step of two rows
 
 
@@ -177,7 +178,7 @@ def test_a_loss_that_is_not_finite_is_an_error() -> None:
         job = FitJob(LinearLearner(1), FitPlan(batch_size=2, on_nan=on_nan), (), None)
         shards = shards_of([(x[:1], x[:1, 0]), (x[1:], x[:1, 0])])
         if on_nan == "ignore":
-            assert len(ThreadEngine(2).run(job, shards, Settings(10))) == 2
+            assert len(LocalEngine(2).run(job, shards, Settings(10))) == 2
             continue
         with pytest.raises(WorkerFailed, match=f"{LossNotFinite.__name__}: the loss became inf at step 1 of epoch 1"):
-            ThreadEngine(2).run(job, shards, Settings(10))
+            LocalEngine(2).run(job, shards, Settings(10))

@@ -13,9 +13,10 @@ import pytest
 
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
+from orca.engines.local import LocalEngine
 from orca.errors import WorkerFailed
 from orca.job import FitJob
-from orca.testing import LinearLearner, ThreadEngine, shards_of
+from orca.testing import LinearLearner, shards_of
 
 
 @dataclass
@@ -38,7 +39,7 @@ def test_gradients_may_be_of_another_type_than_the_weights(kind: str) -> None:
     x = np.array([[1.0], [2.0], [3.0]])
     ranks = [(x[:2], x[:2, 0]), (x[2:], x[2:, 0]), (x[:0], x[:0, 0])]  # the last one has no rows
     job = FitJob(Rounded(1, rate=1e-6, kind=kind), FitPlan(batch_size=2, shuffle=False), (), None)
-    (_, state), *_ = ThreadEngine(3).run(job, shards_of(ranks), Settings(10))
+    (_, state), *_ = LocalEngine(3).run(job, shards_of(ranks), Settings(10))
     assert state.payload["models"][0]["weight"].dtype == kind
     assert np.isfinite(state.payload["models"][0]["weight"]).all()
 
@@ -69,4 +70,4 @@ class Misnamed(LinearLearner):
 def test_a_gradient_of_no_weight_is_an_error() -> None:
     job = FitJob(Misnamed(1), FitPlan(), (), None)
     with pytest.raises(WorkerFailed, match=r"returned gradients of \['Weight'\], but the weights are \['weight'\]"):
-        ThreadEngine(1).run(job, shards_of([(np.ones((3, 1)), np.ones(3))]), Settings(10))
+        LocalEngine(1).run(job, shards_of([(np.ones((3, 1)), np.ones(3))]), Settings(10))

@@ -12,8 +12,9 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed, StreamFeed, feed_of, spool_parts, unweigh, weigh
 from orca.core.source import Batch, Rows, Shards
 from orca.core.world import World
+from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
-from orca.testing import ThreadEngine, shards_of
+from orca.testing import shards_of
 
 
 class NumberRows:
@@ -39,7 +40,7 @@ class NumberRows:
 def on_ranks(job: Callable[[World, dict[str, Rows], Any], Any], *rows: Rows) -> list[Any]:
     """Run a job on as many ranks as there are rows, each with its own."""
     shards = Shards(lambda items, _: {"train": next(items)}, lambda: [lambda row=row: iter([row]) for row in rows])
-    return ThreadEngine(len(rows)).run(job, shards, Settings(stall_timeout=20))
+    return LocalEngine(len(rows)).run(job, shards, Settings(stall_timeout=20))
 
 
 def steps_of(*rows: Rows, batch_size: int | None, epoch: int = 1, shuffle: bool = True, seed: int = 3) -> list[Any]:
@@ -114,7 +115,7 @@ def test_labels_come_with_templates_too() -> None:
         (batch,) = Feed(parts["train"], world, 8, shuffle=False, seed=0).epoch(1)
         return batch
 
-    full, idle = ThreadEngine(2).run(job, shards_of([(x, y), empty]), Settings())
+    full, idle = LocalEngine(2).run(job, shards_of([(x, y), empty]), Settings())
     assert full.rows == 3 and full.x.tolist() == x.tolist() and full.y["b"][0].shape == (3, 2)
     assert idle.rows == 0 and idle.x.shape == (1, 2) and list(idle.y) == ["a", "b"] and idle.y["b"][0].shape == (1, 2)
 
@@ -319,7 +320,7 @@ def test_weights_travel_beside_labels_and_a_template_row_weighs_nothing() -> Non
         feed = feed_of(rows["train"], world, 3, shuffle=True, seed=0, weighted=True)
         return list(feed.epoch(1))
 
-    full, idle = ThreadEngine(2).run(job, shards_of(parts), Settings())
+    full, idle = LocalEngine(2).run(job, shards_of(parts), Settings())
     assert sorted(value for batch in full for value in batch.y.tolist()) == y.tolist()
     for batch in full:
         assert batch.weights.tolist() == (batch.y / 2).tolist() and batch.weights.dtype == np.float64
@@ -331,7 +332,7 @@ def test_rows_without_labels_may_weigh_too() -> None:
         (batch,) = feed_of(rows["train"], world, 3, shuffle=False, seed=0, weighted=True).epoch(1)
         return batch.y, batch.weights.tolist(), batch.weights.dtype
 
-    (told,) = ThreadEngine(1).run(job, shards_of([(np.ones((2, 1)), weigh(None, [1, 3]))]), Settings())
+    (told,) = LocalEngine(1).run(job, shards_of([(np.ones((2, 1)), weigh(None, [1, 3]))]), Settings())
     assert told == (None, [1.0, 3.0], np.float32)
     assert unweigh(weigh(None, [1, 3]))[0] is None
 
@@ -436,7 +437,7 @@ def test_texts_reach_the_batches_as_objects(tmp_path: Path) -> None:
     def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
         return [batch.x for batch in feed_of(parts["train"], world, 2, shuffle=False, seed=0).epoch(1)]
 
-    (words, tags), (last, _) = ThreadEngine(1).run(job, shards_of([(x, None)]), Settings())[0]
+    (words, tags), (last, _) = LocalEngine(1).run(job, shards_of([(x, None)]), Settings())[0]
     assert words.dtype == tags.dtype == object
     assert words.tolist() == ["a", "bc"] and tags.tolist() == [["x", "y"], ["z", ""]] and last.tolist() == ["ä"]
 

@@ -23,9 +23,10 @@ from orca.core.source import Batch, Rows
 from orca.core.state import Losses, Position, State
 from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, trigger_of
 from orca.core.world import World
+from orca.engines.local import LocalEngine
 from orca.errors import WorkerFailed
 from orca.storage.checkpoints import CheckpointWriter
-from orca.testing import LinearLearner, ThreadEngine, shards_of
+from orca.testing import LinearLearner, shards_of
 
 SETTINGS = Settings(stall_timeout=20)
 TRAINING = ["num_samples", "epoch", "batch_count", "train_loss", "last_train_loss"]
@@ -81,7 +82,7 @@ UNEVEN = [shard(1, 2, 3), shard(), shard(10)]
 
 
 def test_history_has_a_line_an_epoch_with_exact_numbers() -> None:
-    histories = ThreadEngine(3).run(LoopJob(PLAN, learner=Summing(1)), shards_of(UNEVEN), SETTINGS)
+    histories = LocalEngine(3).run(LoopJob(PLAN, learner=Summing(1)), shards_of(UNEVEN), SETTINGS)
     # Steps: rows at 1/6, 3/6, 5/6 of rank 0 and 1/2 of rank 2: {1, 2}, then {10, 3}.
     assert histories[0].epochs == [
         {"num_samples": 4, "epoch": 1, "batch_count": 2, "train_loss": 4.0, "last_train_loss": 6.5},
@@ -92,7 +93,7 @@ def test_history_has_a_line_an_epoch_with_exact_numbers() -> None:
 
 
 def test_each_rank_keeps_its_own_line() -> None:
-    first, idle, last = ThreadEngine(3).run(LoopJob(PLAN, learner=Summing(1)), shards_of(UNEVEN), SETTINGS)
+    first, idle, last = LocalEngine(3).run(LoopJob(PLAN, learner=Summing(1)), shards_of(UNEVEN), SETTINGS)
     own = {"num_samples": 3, "epoch": 1, "batch_count": 2, "train_loss": 2.0, "last_train_loss": 3.0}
     assert first.mine[0] == own
     assert last.mine[0] == {**own, "num_samples": 1, "train_loss": 10.0, "last_train_loss": 10.0}
@@ -101,14 +102,14 @@ def test_each_rank_keeps_its_own_line() -> None:
 
 
 def test_epochs_go_on_after_those_trained() -> None:
-    (history,) = ThreadEngine(1).run(LoopJob(PLAN, trained=5), shards_of([shard(1, 2)]), SETTINGS)
+    (history,) = LocalEngine(1).run(LoopJob(PLAN, trained=5), shards_of([shard(1, 2)]), SETTINGS)
     assert [line["epoch"] for line in history.epochs] == [6, 7]
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, [1]), (3, [2, 1]), (4, [2, 2]), (7, [2, 2, 2, 1])])
 def test_max_steps_says_how_long_to_train_whatever_the_epochs(limit: int, steps: list[int]) -> None:
     job = LoopJob(replace(PLAN, max_steps=limit), learner=Summing(1))
-    for history in ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)]), SETTINGS):
+    for history in LocalEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)]), SETTINGS):
         assert [line["batch_count"] for line in history.epochs] == steps and history.steps == sum(steps)
         assert [line["num_samples"] for line in history.epochs] == [2 * count for count in steps]
 
@@ -116,7 +117,7 @@ def test_max_steps_says_how_long_to_train_whatever_the_epochs(limit: int, steps:
 @pytest.mark.parametrize("limit", [None, 3])
 def test_no_rows_are_no_steps_and_no_lines(limit: int | None) -> None:
     job = LoopJob(FitPlan(epochs=1, max_steps=limit))
-    (history,) = ThreadEngine(1).run(job, shards_of([shard()]), SETTINGS)
+    (history,) = LocalEngine(1).run(job, shards_of([shard()]), SETTINGS)
     assert history.epochs == [] and history.steps == 0
 
 
@@ -128,7 +129,7 @@ def test_validation_merges_exactly(ranks: int) -> None:
     middle = CustomizedMetric(lambda output, target: float(np.median(target))).named("Middle")
     job = LoopJob(FitPlan(epochs=1, batch_size=2), (MSE(), MAE(), middle), learner=Summing(1))
     shards = shards_of(train, [shard(*part) for part in valid])
-    told = ThreadEngine(ranks).run(job, shards, SETTINGS)
+    told = LocalEngine(ranks).run(job, shards, SETTINGS)
     learner = LinearLearner(1)
     learner.restore(learner.initial_state(0))
     error = learner.predict(values.reshape(-1, 1)) - 2 * values
@@ -144,7 +145,7 @@ def test_validation_merges_exactly(ranks: int) -> None:
 
 def test_profile_tells_where_time_went() -> None:
     job = LoopJob(replace(PLAN, profile=True))
-    histories = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)], [shard(1), shard(2)]), SETTINGS)
+    histories = LocalEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)], [shard(1), shard(2)]), SETTINGS)
     names = [f"mean_{name}_s" for name in ("data", "eval_fwd", "fwd", "bwd", "optimizer", "comm", "train_epoch")]
     for history in histories:
         for line in (*history.epochs, *history.mine):
@@ -166,12 +167,12 @@ class Timed(Summing):
 
 def test_profile_is_the_mean_over_the_steps_of_its_own_epoch() -> None:
     job = LoopJob(replace(PLAN, profile=True), learner=Timed(1))
-    for history in ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)]), SETTINGS):
+    for history in LocalEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)]), SETTINGS):
         assert [line["profile"]["mean_fwd_s"] for line in history.epochs] == [0.5, 0.5]
 
 
 def test_without_profile_there_is_none() -> None:
-    (history,) = ThreadEngine(1).run(LoopJob(PLAN), shards_of([shard(1, 2)]), SETTINGS)
+    (history,) = LocalEngine(1).run(LoopJob(PLAN), shards_of([shard(1, 2)]), SETTINGS)
     assert all(list(line) == TRAINING for line in history.epochs)
 
 
@@ -191,7 +192,7 @@ class EvaluateLoop:
 
 def test_evaluate_counts_only_the_steps_asked_for() -> None:
     shards = shards_of([shard(1, 2, 3), shard(4, 5, 6)])
-    all_rows, some = (ThreadEngine(2).run(EvaluateLoop((MSE(),), n), shards, SETTINGS) for n in (None, 2))
+    all_rows, some = (LocalEngine(2).run(EvaluateLoop((MSE(),), n), shards, SETTINGS) for n in (None, 2))
     assert [reduced["num_samples"] for reduced, _ in all_rows] == [6, 6]
     assert [reduced["num_samples"] for reduced, _ in some] == [4, 4]
     assert [own["num_samples"] for _, own in some] == [2, 2]
@@ -242,7 +243,7 @@ class NotingJob:
 
 def test_an_epoch_of_some_steps_goes_on_in_the_data_where_the_last_one_ended() -> None:
     plan = FitPlan(epochs=4, batch_size=2, shuffle=False, steps_per_epoch=2)
-    ((history, seen, calls),) = ThreadEngine(1).run(NotingJob(plan), shards_of([shard(1, 2, 3, 4, 5)]), SETTINGS)
+    ((history, seen, calls),) = LocalEngine(1).run(NotingJob(plan), shards_of([shard(1, 2, 3, 4, 5)]), SETTINGS)
     assert seen == [[1, 2, 3, 4], [5, 1, 2], [3, 4, 5], [1, 2, 3, 4]]
     assert [line["batch_count"] for line in history.epochs] == [2, 2, 2, 2]
     assert calls[0] == ("begin", 2) and calls[-1] == "finish"
@@ -252,7 +253,7 @@ def test_an_epoch_of_some_steps_goes_on_in_the_data_where_the_last_one_ended() -
 def test_validation_comes_after_the_epochs_it_is_asked_for(freq: Any, validated: list[int]) -> None:
     plan = FitPlan(epochs=4, batch_size=2, shuffle=False, validation_freq=freq, validation_steps=1)
     shards = shards_of([shard(1, 2)], [shard(1, 2, 3, 4)])
-    ((history, _, calls),) = ThreadEngine(1).run(NotingJob(plan), shards, SETTINGS)
+    ((history, _, calls),) = LocalEngine(1).run(NotingJob(plan), shards, SETTINGS)
     assert [line["epoch"] for line in history.epochs if "val_loss" in line] == validated
     assert {line["val_num_samples"] for line in history.epochs if "val_loss" in line} == {2}
     assert [call[1] for call in calls[1:-1] if call[2]] == validated
@@ -261,7 +262,7 @@ def test_validation_comes_after_the_epochs_it_is_asked_for(freq: Any, validated:
 @pytest.mark.parametrize("stopper", [0, 1])
 def test_one_rank_that_asks_to_stop_stops_all_of_them(stopper: int) -> None:
     plan = FitPlan(epochs=9, batch_size=2, shuffle=False)
-    told = ThreadEngine(2).run(NotingJob(plan, 3, stopper), shards_of([shard(1, 2), shard(3)]), SETTINGS)
+    told = LocalEngine(2).run(NotingJob(plan, 3, stopper), shards_of([shard(1, 2), shard(3)]), SETTINGS)
     assert [len(history.epochs) for history, _, _ in told] == [3, 3]
     assert [calls[-1] for _, _, calls in told] == ["finish", "finish"]
 
@@ -286,12 +287,12 @@ def test_fit_goes_on_from_any_checkpoint_as_if_it_had_not_ended() -> None:
     plan = FitPlan(epochs=3, batch_size=2, checkpoint_trigger=SeveralIteration(2))
     shards = [shard(1, 2, 3), shard(), shard(5, 7)]  # three steps an epoch
     learner = LinearLearner(1, rate=0.001, momentum=0.9)
-    (history, kept, payload), *_ = ThreadEngine(3).run(KeptJob(plan, learner=learner), shards_of(shards), SETTINGS)
+    (history, kept, payload), *_ = LocalEngine(3).run(KeptJob(plan, learner=learner), shards_of(shards), SETTINGS)
     assert [(state.steps, state.epoch) for state in kept] == [(2, 0), (4, 1), (6, 2), (8, 2)]
     for state in kept:
         told = json.loads(json.dumps(state.position))
         job = KeptJob(plan, learner=learner, since={"position": told, "payload": state.payload})
-        (again, later, ended), *others = ThreadEngine(3).run(job, shards_of(shards), SETTINGS)
+        (again, later, ended), *others = LocalEngine(3).run(job, shards_of(shards), SETTINGS)
         for line, expected in zip(again.epochs, history.epochs, strict=True):
             assert line == pytest.approx(expected, rel=1e-12)
         assert [state.steps for state in later] == [steps for steps in (2, 4, 6, 8) if steps > state.steps]
@@ -301,7 +302,7 @@ def test_fit_goes_on_from_any_checkpoint_as_if_it_had_not_ended() -> None:
 
 def test_end_trigger_stops_within_an_epoch() -> None:
     plan = FitPlan(epochs=9, batch_size=2, end_trigger=MaxIteration(4))
-    (history, *_), *_ = ThreadEngine(2).run(KeptJob(plan), shards_of([shard(1, 2, 3), shard(5, 7)]), SETTINGS)
+    (history, *_), *_ = LocalEngine(2).run(KeptJob(plan), shards_of([shard(1, 2, 3), shard(5, 7)]), SETTINGS)
     assert [line["batch_count"] for line in history.epochs] == [3, 1]
 
 
@@ -309,7 +310,7 @@ def test_curve_is_a_number_of_the_epoch_as_lists_and_never_its_score() -> None:
     plan = FitPlan(epochs=9, batch_size=2, end_trigger=MaxScore(0.0))
     valid = [(np.array([[1.0], [2.0]]), np.array([0.0, 1.0])), (np.zeros((0, 1)), np.zeros(0))]
     job = LoopJob(plan, (ROC(), MAE()))
-    history, _ = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3), shard(5)], valid), SETTINGS)
+    history, _ = LocalEngine(2).run(job, shards_of([shard(1, 2, 3), shard(5)], valid), SETTINGS)
     (line,) = history.epochs  # its score, the error, is above 0
     false, true, thresholds = line["val_roc"]
     assert (false[0], false[-1], true[0], true[-1], thresholds[0]) == (0.0, 1.0, 0.0, 1.0, math.inf)
@@ -324,7 +325,7 @@ STEADY = LinearLearner(1, rate=0.001, momentum=0.9)
 
 def resumed(plan: FitPlan, state: State, learner: LinearLearner = STEADY) -> Any:
     since = {"position": json.loads(json.dumps(state.position)), "payload": state.payload}
-    told = ThreadEngine(2).run(KeptJob(plan, learner=learner, since=since), shards_of(THREE_STEPS), SETTINGS)
+    told = LocalEngine(2).run(KeptJob(plan, learner=learner, since=since), shards_of(THREE_STEPS), SETTINGS)
     return told[0]
 
 
@@ -341,7 +342,7 @@ def resumed(plan: FitPlan, state: State, learner: LinearLearner = STEADY) -> Any
 def test_fit_that_its_end_trigger_ended_has_nothing_left_to_train(trigger: Any, steps: list[int]) -> None:
     plan = FitPlan(epochs=9, batch_size=2, end_trigger=trigger, checkpoint_trigger=SeveralIteration(1))
     job = KeptJob(plan, learner=STEADY)
-    (history, kept, payload), *_ = ThreadEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
+    (history, kept, payload), *_ = LocalEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
     assert [line["batch_count"] for line in history.epochs] == steps
     assert [state.steps for state in kept] == list(range(1, sum(steps) + 1))
     for state in kept:  # the last one is complete; from one before it, the fit ends at the same step
@@ -354,7 +355,7 @@ def test_fit_that_its_end_trigger_ended_has_nothing_left_to_train(trigger: Any, 
 
 def test_fit_that_went_further_than_is_asked_for_ends_where_it_is() -> None:
     plan = FitPlan(epochs=3, batch_size=2, checkpoint_trigger=SeveralIteration(5))
-    (_, kept, _), *_ = ThreadEngine(2).run(KeptJob(plan, learner=STEADY), shards_of(THREE_STEPS), SETTINGS)
+    (_, kept, _), *_ = LocalEngine(2).run(KeptJob(plan, learner=STEADY), shards_of(THREE_STEPS), SETTINGS)
     (state,) = kept  # after the second step of the second epoch
     for less in ({"epochs": 1}, {"max_steps": 2}, {"max_steps": 4}, {"end_trigger": MaxIteration(4)}):
         history, _, payload = resumed(replace(plan, **less), state)  # type: ignore[arg-type]
@@ -402,7 +403,7 @@ class HastyJob(KeptJob):
 @pytest.mark.parametrize(("due", "kept"), [(3, []), (2, [(2, "stopped")]), (1, [(1, ""), (2, "stopped")])])
 def test_stop_ends_the_epoch_wherever_a_checkpoint_is_due(due: int, kept: list[Any]) -> None:
     plan = FitPlan(epochs=3, batch_size=1, checkpoint_trigger=SeveralIteration(due))
-    ((history, found, trained),) = ThreadEngine(1).run(
+    ((history, found, trained),) = LocalEngine(1).run(
         HastyJob(plan, stop_at=2), shards_of([shard(1, 2, 3, 4, 5, 6)]), SETTINGS
     )
     assert len(trained) == history.steps == 2 and found == kept
@@ -418,7 +419,7 @@ class Restoring(LinearLearner):
 @pytest.mark.parametrize("plan", [FitPlan(epochs=2, checkpoint_trigger=EveryEpoch()), FitPlan(epochs=2, stores=True)])
 def test_last_state_is_the_one_after_the_callbacks_had_their_say(plan: FitPlan) -> None:
     job = KeptJob(replace(plan, batch_size=2), learner=Restoring(1))
-    (_, kept, _), *_ = ThreadEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
+    (_, kept, _), *_ = LocalEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
     assert kept[-1].steps == 6 and kept[-1].position["ended"] == "complete"
     assert kept[-1].payload["models"][0]["weight"].tolist() == [7.0, 7.0]
     assert len({state.steps for state in kept}) == len(kept)  # each is written once
@@ -459,7 +460,7 @@ def test_checkpoint_of_the_last_epoch_is_written_before_callbacks_can_fail_at_th
     plan = FitPlan(epochs=2, batch_size=2, checkpoint_trigger=EveryEpoch(), callbacks=(object(),))
     job = WrittenJob(plan, learner=Failing(stop_after), folder=str(tmp_path))
     with pytest.raises(WorkerFailed, match="the report could not be sent"):
-        ThreadEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
+        LocalEngine(2).run(job, shards_of(THREE_STEPS), SETTINGS)
     position = json.loads((tmp_path / f"orca.{steps}").read_text())
     assert (len(position["lines"]), position["ended"]) == (steps // 3, ended)
     state = State(payload=LinearLearner(1).initial_state(0).payload, position=position)
@@ -468,7 +469,7 @@ def test_checkpoint_of_the_last_epoch_is_written_before_callbacks_can_fail_at_th
 
 
 def test_traces_have_the_loss_of_every_step_over_all_ranks() -> None:
-    histories = ThreadEngine(3).run(LoopJob(PLAN), shards_of(UNEVEN), SETTINGS)
+    histories = LocalEngine(3).run(LoopJob(PLAN), shards_of(UNEVEN), SETTINGS)
     for line, trace in zip(histories[0].epochs, histories[0].traces, strict=True):
         assert line["train_loss"] == pytest.approx(trace.losses.mean())  # two steps of two rows
         assert line["last_train_loss"] == pytest.approx(trace.losses[-1])

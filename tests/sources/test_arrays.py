@@ -12,12 +12,12 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.source import Columns, DataSpec, Extent
 from orca.core.state import OutputSpec, State
+from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError
 from orca.job import PredictJob
 from orca.registry import source_of
 from orca.rows.tree import flatten, map_tree
 from orca.sources.arrays import ArraySource, PandasSource
-from orca.testing import ThreadEngine
 
 N = 7
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -35,7 +35,7 @@ class ReadAll:
 
 
 def read(source: Any, ranks: int = 2, valid: Any = None) -> list[dict[str, list[Any]]]:
-    return ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, valid), Settings(10))
+    return LocalEngine(ranks).run(ReadAll(), source.shards(ranks, valid), Settings(10))
 
 
 def labels(told: list[dict[str, list[Any]]], part: str = "train") -> list[Any]:
@@ -138,7 +138,7 @@ def test_the_batch_size_is_32_unless_given() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3, 10])
 def test_predictions_are_arrays_in_the_order_of_the_rows(ranks: int) -> None:
-    engine = ThreadEngine(ranks)
+    engine = LocalEngine(ranks)
     unlabelled = spec(labelled=False)
     np.testing.assert_array_equal(source_of(A, unlabelled).answer(doubled, engine), A * 2)
     first, second = source_of((A, B), unlabelled).answer(doubled, engine)
@@ -209,7 +209,7 @@ def test_missing_cells_are_refused() -> None:
 def test_a_frame_is_answered_with_one_more_column() -> None:
     given = frame()
     source = source_of(given, spec("list", labelled=False))
-    answer = source.answer(lambda x: x.sum(axis=1, keepdims=True), ThreadEngine(3))
+    answer = source.answer(lambda x: x.sum(axis=1, keepdims=True), LocalEngine(3))
     assert answer["prediction"].tolist() == [i + 1.0 for i in B]
     assert answer.index.tolist() == given.index.tolist()
     pd.testing.assert_frame_equal(answer.drop(columns="prediction"), given)
@@ -217,7 +217,7 @@ def test_a_frame_is_answered_with_one_more_column() -> None:
 
 
 def test_answers_of_several_numbers_are_arrays_in_cells() -> None:
-    answer = source_of(frame(), spec("array", labelled=False)).answer(doubled, ThreadEngine(2))
+    answer = source_of(frame(), spec("array", labelled=False)).answer(doubled, LocalEngine(2))
     assert [cell.tolist() for cell in answer["prediction"]] == [[[2 * i, 2 * i]] * 2 for i in B]
 
 
@@ -225,7 +225,7 @@ def test_output_columns_are_named_as_asked() -> None:
     def heads(x: Any) -> Any:
         return {"a": x, "b": x.sum(axis=1)}
 
-    engine = ThreadEngine(2)
+    engine = LocalEngine(2)
     answer = source_of(frame(), spec("list", outputs=["both", "total"], labelled=False)).answer(heads, engine)
     assert answer["total"].tolist() == [i + 1.0 for i in B]
     assert [cell.tolist() for cell in answer["both"]] == frame()["list"].tolist()
@@ -249,7 +249,7 @@ class ReadWeights:
 
 def weighed(source: Any) -> dict[Any, float]:
     """Return the weight of every label."""
-    told = ThreadEngine(2).run(ReadWeights(), source.shards(2), Settings(10))
+    told = LocalEngine(2).run(ReadWeights(), source.shards(2), Settings(10))
     return {y: w for rank in told for ys, ws in rank for y, w in zip(ys, ws, strict=True)}
 
 
@@ -262,7 +262,7 @@ def test_weights_are_the_third_thing_or_a_named_one() -> None:
     kinds += [((A, B, weights[:, None]), plain), ({"a": A, "b": B, "w": weights}, named), (frame, named)]
     for data, how in kinds:
         assert weighed(source_of(data, how)) == wanted
-    answer = source_of(frame, DataSpec(Columns(("a",)), labelled=False)).answer(lambda x: x[:, 0], ThreadEngine(2))
+    answer = source_of(frame, DataSpec(Columns(("a",)), labelled=False)).answer(lambda x: x[:, 0], LocalEngine(2))
     assert answer["prediction"].tolist() == A[:, 0].tolist()
 
 
@@ -364,7 +364,7 @@ def test_an_empty_frame_with_arrays_in_its_cells_is_answered() -> None:
     state = State(output=OutputSpec((("float32", (1,)),)))
     frame = pd.DataFrame({"row": pd.Series([], dtype=object)})
     task = PredictJob.of(None, state, 4)  # type: ignore[arg-type]
-    answer = source_of(frame, spec("row", labelled=False)).answer(task, ThreadEngine(2))
+    answer = source_of(frame, spec("row", labelled=False)).answer(task, LocalEngine(2))
     assert list(answer.columns) == ["row", "prediction"] and len(answer) == 0
 
 

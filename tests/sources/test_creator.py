@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,10 +16,10 @@ import pytest
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
 from orca.core.source import DataSpec, Extent
+from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.registry import source_of
 from orca.sources.creator import ArrayRows, Creation, CreatorSource, call_creator
-from orca.testing import ThreadEngine
 
 pytest.importorskip("torch")
 import torch
@@ -62,7 +64,7 @@ def _told(batch: Any) -> tuple[list[float], int]:
 def steps_of(source: Any, ranks: int, shuffle: bool = False, part: str = "train", valid: Any = None) -> list[Any]:
     """Return the labels of every step over all ranks, epoch by epoch; each must have the rows it says."""
     job = ReadAll(source.batch_size, shuffle)
-    told = ThreadEngine(ranks).run(job, source.shards(ranks, valid), Settings(20))
+    told = LocalEngine(ranks).run(job, source.shards(ranks, valid), Settings(20))
     return [
         [_joined(step) for step in zip(*epoch, strict=True)]
         for epoch in zip(*(rank[part] for rank in told), strict=True)
@@ -204,7 +206,7 @@ def test_a_batch_sampler_makes_steps_of_the_whole_batch_size(whole: bool, ranks:
         return DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), batch_size, False))
 
     assert steps_of(source_of(creator, spec(4, whole)), ranks) == [STEPS, STEPS]
-    np.testing.assert_array_equal(source_of(creator, spec(4)).answer(Single(lambda x: x), ThreadEngine(ranks)), X)
+    np.testing.assert_array_equal(source_of(creator, spec(4)).answer(Single(lambda x: x), LocalEngine(ranks)), X)
 
 
 @dataclass(frozen=True)
@@ -233,17 +235,17 @@ def tf_weights(config: dict[str, Any], batch_size: int) -> Any:
 )
 def test_what_a_creator_makes_may_have_weights(creator: Any) -> None:
     source = source_of(creator, DataSpec(batch_size=4, weighted=True))
-    told = ThreadEngine(2).run(ReadWeights(), source.shards(2), Settings(20))
+    told = LocalEngine(2).run(ReadWeights(), source.shards(2), Settings(20))
     assert sorted(pair for rank in told for pair in rank) == [(y, y / 4) for y in ROWS.tolist()]
     answers = source_of(creator, DataSpec(batch_size=4, labelled=False, weighted=True)).answer(
-        Single(doubled), ThreadEngine(2)
+        Single(doubled), LocalEngine(2)
     )
     np.testing.assert_array_equal(answers, X * 2)
 
 
 def test_arrays_with_weights_are_answered_without_a_word_of_them() -> None:
     source = source_of(lambda config: (X, ROWS, ROWS / 4), DataSpec(batch_size=4, labelled=False))
-    np.testing.assert_array_equal(source.answer(Single(doubled), ThreadEngine(2)), X * 2)
+    np.testing.assert_array_equal(source.answer(Single(doubled), LocalEngine(2)), X * 2)
 
 
 def doubled(x: Any) -> Any:
@@ -294,11 +296,11 @@ def test_a_creator_that_returns_something_else_is_named(made: Any, word: str, wh
 
 
 @pytest.mark.parametrize("kind", ["loader", "tf.data"])
-def test_all_ranks_must_see_the_same_dataset(kind: str) -> None:
+def test_all_ranks_must_see_the_same_dataset(kind: str, tmp_path: Path) -> None:
     def creator(config: dict[str, Any], batch_size: int) -> Any:
-        import threading
-
-        rows = 4 + 4 * int(threading.current_thread().name[-1])  # another dataset on each rank: rank_0, rank_1
+        with suppress(FileExistsError):
+            os.symlink(str(os.getpid()), tmp_path / "first")
+        rows = 4 if os.readlink(tmp_path / "first") == str(os.getpid()) else 8  # another dataset on each rank
         if kind == "loader":
             return DataLoader(TensorDataset(torch.ones(rows), torch.ones(rows)), batch_size=2)
         return of_tf(config, batch_size).take(rows // 4)
@@ -316,10 +318,10 @@ def test_a_creator_without_torch_or_tensorflow_loads_neither(run_program: Callab
         import numpy as np
         from orca.core.source import DataSpec
         from orca.registry import source_of
-        from orca.testing import ThreadEngine
+        from orca.engines.local import LocalEngine
 
         source = source_of(lambda config: np.arange(5.0), DataSpec(labelled=False))
-        print(source.answer(lambda x: x + 1, ThreadEngine(2)).tolist(), {"torch", "tensorflow"} & set(sys.modules))
+        print(source.answer(lambda x: x + 1, LocalEngine(2)).tolist(), {"torch", "tensorflow"} & set(sys.modules))
         """
     )
     assert said.stdout.strip() == "[1.0, 2.0, 3.0, 4.0, 5.0] set()"
@@ -328,7 +330,7 @@ def test_a_creator_without_torch_or_tensorflow_loads_neither(run_program: Callab
 # Answers.
 
 
-class Pretending(ThreadEngine):
+class Pretending(LocalEngine):
     """Count the pieces of a map."""
 
     pieces = 0
@@ -365,14 +367,14 @@ def test_predictions_are_in_the_order_of_the_data_and_made_on_the_workers(kind: 
 def test_a_shuffled_loader_answers_in_the_order_of_its_dataset() -> None:
     for creator in (lambda config, batch_size: loader_of(batch_size, shuffle=True), lambda config: DATA):
         answer = source_of(creator, DataSpec(labelled=False, batch_size=4)).answer(
-            Single(lambda x: x * 2), ThreadEngine(2)
+            Single(lambda x: x * 2), LocalEngine(2)
         )
         np.testing.assert_array_equal(answer, X * 2)
 
 
 def test_fewer_rows_than_workers_are_answered() -> None:
     source = source_of(lambda: (X[:2], ROWS[:2]), DataSpec(labelled=False))
-    np.testing.assert_array_equal(source.answer(Single(lambda x: x * 2), ThreadEngine(5)), X[:2] * 2)
+    np.testing.assert_array_equal(source.answer(Single(lambda x: x * 2), LocalEngine(5)), X[:2] * 2)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "tf.data"])
@@ -381,7 +383,7 @@ def test_nothing_to_predict_is_said(kind: str) -> None:
         return (X[:0], ROWS[:0]) if kind == "arrays" else of_tf(config, batch_size).take(0)
 
     with pytest.raises(DataError, match="there are no rows to predict: what 'nothing' returned is empty"):
-        source_of(nothing, DataSpec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))
+        source_of(nothing, DataSpec(labelled=False)).answer(Single(lambda x: x), LocalEngine(2))
 
 
 def test_the_extent_of_a_creator_is_unknown_and_does_not_call_it() -> None:

@@ -25,13 +25,13 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.source import Columns, DataSpec, Extent
 from orca.core.state import OutputSpec, State
+from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
 from orca.rows.arrow import to_arrow
 from orca.rows.tree import flatten
 from orca.sources.frame import DescribeTask, FramePredictTask, FrameSource
-from orca.testing import ThreadEngine
 
 N = 11
 SETTINGS = Settings(30)
@@ -118,7 +118,7 @@ def read(frame: Any, features: Any, labels: Any = ("label",), ranks: int = 2, va
     source = source_of(frame, spec(features, labels))
     assert isinstance(source, FrameSource)
     other = None if valid is None else source_of(valid, spec(features, labels))
-    return ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, other), SETTINGS)
+    return LocalEngine(ranks).run(ReadAll(), source.shards(ranks, other), SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -534,11 +534,11 @@ class ReadWeights:
 def test_a_column_of_weights_travels_along(spark: Any) -> None:
     rows = spark.range(0, 9, 1, 2).selectExpr("id", "array(id, 1) as x", "id / 4 as w", "id - 3 as bad")
     columns = Columns(("x",), ("id",), weight="w")
-    told = ThreadEngine(2).run(ReadWeights(), source_of(rows, DataSpec(columns)).shards(2), SETTINGS)
+    told = LocalEngine(2).run(ReadWeights(), source_of(rows, DataSpec(columns)).shards(2), SETTINGS)
     assert sorted(pair for rank in told for pair in rank) == [(i, i / 4) for i in range(9)]
     with pytest.raises(WorkerFailed, match="weights must be finite and not negative; got -3.0"):
         negative = source_of(rows, DataSpec(Columns(("x",), ("id",), weight="bad")))
-        ThreadEngine(1).run(ReadWeights(), negative.shards(1), SETTINGS)
+        LocalEngine(1).run(ReadWeights(), negative.shards(1), SETTINGS)
     with pytest.raises(DataError, match="there is no column 'weight'"):
         source_of(rows, DataSpec(Columns(("x",), ("id",), weight="weight")))
     with pytest.raises(

@@ -16,11 +16,11 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.source import Columns, DataSpec, Extent
 from orca.core.state import OutputSpec, State
+from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
 from orca.sources.shards import Predicted, ShardsSource, read_shard
-from orca.testing import ThreadEngine
 
 N = 9
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -45,7 +45,7 @@ def read(shards: Any, how: DataSpec, ranks: int = 2, valid: Any = None) -> list[
     source = source_of(shards, how)
     assert isinstance(source, ShardsSource)
     other = None if valid is None else source_of(valid, how)
-    told = ThreadEngine(ranks).run(ReadAll(), source.shards(ranks, other), Settings(30))
+    told = LocalEngine(ranks).run(ReadAll(), source.shards(ranks, other), Settings(30))
     assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-rows")] == []
     return told
 
@@ -121,11 +121,11 @@ def test_weights_are_an_entry_of_a_shard_or_a_column(spark: Any) -> None:
     frames = plain.transform_shard(lambda s: pd.DataFrame({"one": s["y"], "label": s["y"], "w": s["weights"]}))
     named = DataSpec(Columns(("one",), ("label",), weight="w"))
     for shards, how in ((plain, DataSpec(weighted=True)), (frames, named)):
-        told = ThreadEngine(2).run(ReadWeights(), source_of(shards, how).shards(2), Settings(30))
+        told = LocalEngine(2).run(ReadWeights(), source_of(shards, how).shards(2), Settings(30))
         assert sorted(pair for rank in told for pair in rank) == [(b, b / 4) for b in B.tolist()]
     missing = source_of(plain, DataSpec(Columns(weight="w")))
     with pytest.raises(WorkerFailed, match="no weights under the name 'w'; a shard has .*Name their column"):
-        ThreadEngine(1).run(ReadWeights(), missing.shards(1), Settings(30))
+        LocalEngine(1).run(ReadWeights(), missing.shards(1), Settings(30))
 
 
 def test_unequal_lengths_in_a_shard_are_named(spark: Any) -> None:

@@ -14,7 +14,6 @@ from orca.core.source import DataSpec, Extent
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError
 from orca.registry import source_of
-from orca.testing import ThreadEngine
 
 tf = pytest.importorskip("tensorflow")
 from orca.sources.tfdata import DatasetStream, TfDatasetSource  # noqa: E402
@@ -205,13 +204,13 @@ def test_a_shuffle_without_a_seed_is_the_same_on_all_ranks_and_another_in_the_ne
     first, second = orders(LocalEngine(2), 7)
     assert sorted(first) == sorted(second) == list(range(23))
     assert first != second and list(range(23)) not in (first, second)
-    assert orders(ThreadEngine(3), 7) == [first, second]
-    assert orders(ThreadEngine(1), 8) != [first, second]
+    assert orders(LocalEngine(3), 7) == [first, second]
+    assert orders(LocalEngine(1), 8) != [first, second]
 
 
 def test_creators_of_shuffled_data_answer_for_every_row_once() -> None:
     source = source_of(shuffled, DataSpec(labelled=False, batch_size=4))
-    assert sorted(source.answer(lambda x: x, ThreadEngine(3)).tolist()) == list(range(23))
+    assert sorted(source.answer(lambda x: x, LocalEngine(3)).tolist()) == list(range(23))
 
 
 # A dataset itself.
@@ -220,13 +219,13 @@ def test_creators_of_shuffled_data_answer_for_every_row_once() -> None:
 def test_a_dataset_itself_is_answered_but_not_sent_to_workers() -> None:
     source = source_of(numbers(4).map(lambda v: (v, v)), DataSpec(labelled=False))
     assert isinstance(source, TfDatasetSource)
-    assert source.answer(lambda x: x * 2, ThreadEngine(2)).tolist() == (ROWS * 2).tolist()
+    assert source.answer(lambda x: x * 2, LocalEngine(2)).tolist() == (ROWS * 2).tolist()
     with pytest.raises(
         ArgumentError, match=r"(?s)cannot be sent to the workers.*Pass a creator.*\.batch\(batch_size\)\)"
     ):
         source.shards(2)
     with pytest.raises(DataError, match="there are no rows to predict: the dataset is empty"):
-        source_of(numbers(4).take(0), DataSpec(labelled=False)).answer(lambda x: x, ThreadEngine(2))
+        source_of(numbers(4).take(0), DataSpec(labelled=False)).answer(lambda x: x, LocalEngine(2))
 
 
 def test_the_extent_of_a_pipeline_is_unknown() -> None:

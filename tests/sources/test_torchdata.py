@@ -34,13 +34,13 @@ from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.feed import feed_of
 from orca.core.source import Columns, DataSpec, Extent
+from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.estimators.torch import TorchEstimator
 from orca.monitor.heartbeat import Pulse
 from orca.registry import source_of
 from orca.rows.tree import flatten
 from orca.sources.torchdata import LoaderSource, Reading, loader_rows, split_batch
-from orca.testing import ThreadEngine
 
 N = 10
 ROWS = torch.arange(N, dtype=torch.float32)
@@ -78,7 +78,7 @@ class ReadAll:
 def steps_of(source: Any, ranks: int, shuffle: bool = True, epochs: int = 1, valid: Any = None) -> list[Any]:
     """Return the labels of every step over all ranks, epoch by epoch; each must have the rows it says."""
     job = ReadAll(source.batch_size, shuffle, epochs)
-    told = ThreadEngine(ranks).run(job, source.shards(ranks, valid), SETTINGS)
+    told = LocalEngine(ranks).run(job, source.shards(ranks, valid), SETTINGS)
     return [
         [_joined(step) for step in zip(*epoch, strict=True)]
         for epoch in zip(*(rank["train"] for rank in told), strict=True)
@@ -463,7 +463,7 @@ def test_a_stream_keeps_the_settings_of_its_loader() -> None:
 
 def test_validation_data_travels_along() -> None:
     train, valid = source_of(DataLoader(DATA, batch_size=4), spec()), source_of(DataLoader(Stream(3)), spec())
-    told = ThreadEngine(2).run(ReadAll(4), train.shards(2, valid), SETTINGS)
+    told = LocalEngine(2).run(ReadAll(4), train.shards(2, valid), SETTINGS)
     assert sorted(y for rank in told for ys, _ in rank["valid"][0] for y in ys) == [0, 1, 2]
     assert sorted(y for rank in told for ys, _ in rank["train"][0] for y in ys) == ROWS.tolist()
 
@@ -530,17 +530,17 @@ def test_weights_are_the_last_part_of_a_batch(ranks: int) -> None:
     kinds += [(DataLoader(WEIGHED, 4, collate_fn=as_dict), named)]
     for data, how in kinds:
         source = source_of(data, how)
-        told = ThreadEngine(ranks).run(ReadWeights(source.batch_size), source.shards(ranks), SETTINGS)
+        told = LocalEngine(ranks).run(ReadWeights(source.batch_size), source.shards(ranks), SETTINGS)
         assert {y: w for rank in told for y, w in rank.items()} == {y: y / 4 for y in ROWS.tolist()}
 
 
 def test_batches_without_weights_are_named() -> None:
     source = source_of(DATA, DataSpec(batch_size=4, weighted=True))
     with pytest.raises(WorkerFailed, match=r"a batch with weights must be \(x, y, weights\) .*got 2 thing\(s\)"):
-        ThreadEngine(1).run(ReadWeights(4), source.shards(1), SETTINGS)
+        LocalEngine(1).run(ReadWeights(4), source.shards(1), SETTINGS)
     negative = source_of(TensorDataset(*DATA.tensors, ROWS - 1), DataSpec(batch_size=4, weighted=True))
     with pytest.raises(WorkerFailed, match="weights must be finite and not negative; got -1.0"):
-        ThreadEngine(1).run(ReadWeights(4), negative.shards(1), SETTINGS)
+        LocalEngine(1).run(ReadWeights(4), negative.shards(1), SETTINGS)
 
 
 # Answers
@@ -561,7 +561,7 @@ class Single:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
-    engine, expected = ThreadEngine(ranks), np.asarray(DATA.tensors[0]) * 2
+    engine, expected = LocalEngine(ranks), np.asarray(DATA.tensors[0]) * 2
     unlabelled = spec(4, labelled=False)
     kinds: list[Any] = [
         DATA,
@@ -577,7 +577,7 @@ def test_predictions_are_arrays_in_the_order_of_the_dataset(ranks: int) -> None:
 
 def test_several_features_reach_the_model_together() -> None:
     two = TensorDataset(ROWS, ROWS + 1)
-    answer = source_of(two, spec(4, labelled=False)).answer(lambda x: (x[0] + x[1], x[1]), ThreadEngine(2))
+    answer = source_of(two, spec(4, labelled=False)).answer(lambda x: (x[0] + x[1], x[1]), LocalEngine(2))
     assert flatten(answer)[0][0].tolist() == (2 * ROWS + 1).tolist()
     assert len(answer) == 2
 
@@ -721,20 +721,20 @@ def test_the_seed_reaches_an_iterable_dataset() -> None:
 
 def test_no_row_is_dropped_from_an_answer() -> None:
     dropping = DataLoader(Stream(), batch_size=4, drop_last=True)
-    answer = source_of(dropping, spec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))
+    answer = source_of(dropping, spec(labelled=False)).answer(Single(lambda x: x), LocalEngine(2))
     assert len(answer) == len(ROWS)
-    created = source_of(lambda: dropping, spec(labelled=False)).answer(Single(lambda x: x), ThreadEngine(2))
+    created = source_of(lambda: dropping, spec(labelled=False)).answer(Single(lambda x: x), LocalEngine(2))
     np.testing.assert_array_equal(created, answer)
 
 
 def test_nothing_to_predict_is_said() -> None:
     for empty in (TensorDataset(ROWS[:0]), Stream(0)):
         with pytest.raises(DataError, match="there are no rows to predict: the dataset is empty"):
-            source_of(empty, spec(labelled=False)).answer(lambda x: x, ThreadEngine(2))
+            source_of(empty, spec(labelled=False)).answer(lambda x: x, LocalEngine(2))
 
 
 def test_a_dataset_shorter_than_the_ranks_is_answered() -> None:
-    answer = source_of(TensorDataset(ROWS[:2]), spec(labelled=False)).answer(lambda x: x * 2, ThreadEngine(5))
+    answer = source_of(TensorDataset(ROWS[:2]), spec(labelled=False)).answer(lambda x: x * 2, LocalEngine(5))
     assert answer.tolist() == [0, 2]
 
 
