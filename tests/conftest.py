@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -40,6 +41,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError("pytest-xdist does not see the groups of tests. Install another version of pytest.")
 
 
+def pytest_unconfigure() -> None:
+    """Let Python's own end see all objects again (see garbage_is_soon_collected)."""
+    gc.unfreeze()
+
+
 def _group_of(item: pytest.Item) -> str:
     params = getattr(getattr(item, "callspec", None), "params", {})
     asked = {*getattr(item, "fixturenames", ()), *(value for value in params.values() if isinstance(value, str))}
@@ -76,6 +82,14 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     shutil.rmtree(folder, ignore_errors=True)
     if processes or folders:
         pytest.fail("left behind: " + "; ".join([*processes, *folders]), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_soon_collected() -> None:
+    """Let the collector, which Keras calls with every model, pass over what stays: modules and TensorFlow's graphs."""
+    if len(gc.get_objects()) > 100_000:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
