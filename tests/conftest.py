@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -38,6 +39,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a pytest-xdist that does not see the groups: each of its processes would start a Spark and a Ray."""
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests. Install another version of pytest.")
+
+
+def pytest_unconfigure() -> None:
+    """Let Python's own end see all objects again (see garbage_is_soon_collected)."""
+    gc.unfreeze()
 
 
 def _group_of(item: pytest.Item) -> str:
@@ -78,6 +84,14 @@ def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     shutil.rmtree(folder, ignore_errors=True)
     if processes or folders:
         pytest.fail("left behind: " + "; ".join([*processes, *folders]), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_soon_collected() -> None:
+    """Let the collector, which Keras calls with every model, pass over what stays: modules and TensorFlow's graphs."""
+    if len(gc.get_objects()) > 100_000:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -191,7 +191,7 @@ def test_model_dir_keeps_a_checkpoint_to_go_on_from(first: Any) -> None:
     assert int(again.get_model().optimizer.iterations) == 3 * STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_processes_evaluate_and_predict_as_keras_does(first: Any) -> None:
     model = first.est.get_model()
     loss, accuracy = model.evaluate(X, Y, verbose=0)
@@ -248,11 +248,11 @@ def test_arrays_train(data: Any) -> None:
 
 
 def test_validation_freq_says_which_epochs_validate() -> None:
-    every = fitted(epochs=4, validation_data=batched)[1]
+    every = alone(epochs=4, validation_data=batched({}, BATCH))[1]
     second = fitted(epochs=4, validation_data=batched, validation_freq=2)[1]
     these = fitted(epochs=4, validation_data=batched, validation_freq=[1, 4])[1]
-    assert second["val_loss"] == pytest.approx([every["val_loss"][1], every["val_loss"][3]])
-    assert these["val_loss"] == pytest.approx([every["val_loss"][0], every["val_loss"][3]])
+    assert second["val_loss"] == pytest.approx([every["val_loss"][1], every["val_loss"][3]], rel=1e-4)
+    assert these["val_loss"] == pytest.approx([every["val_loss"][0], every["val_loss"][3]], rel=1e-4)
     assert len(second["loss"]) == 4
 
 
@@ -276,8 +276,7 @@ def test_sample_weight_weighs_rows_as_keras_does() -> None:
     assert_same_history(stats, history)
     assert_same_weights(est.get_model(), model)
     loss = model.evaluate(X, Y, BATCH, sample_weight=weights, verbose=0)[0]
-    for given, options in (((X, Y, weights), {"sample_weight": True}), (frame, columns)):
-        assert est.evaluate(given, BATCH, **options)["validation_loss"] == pytest.approx(loss, rel=1e-4)
+    assert est.evaluate(frame, BATCH, **columns)["validation_loss"] == pytest.approx(loss, rel=1e-4)
     assert estimator().fit(frame, 1, BATCH, **columns)["num_samples"] == 50
     with pytest.raises(OrcaError, match="the rows must come with weights"):
         est.fit(batched, batch_size=BATCH, sample_weight=True)
@@ -665,8 +664,9 @@ def test_creators_and_datasets_are_answered_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [(keras, name) for name in ("model.keras", "model.h5", "folder", "checkpoint")]
-    + [(tf_keras, name) for name in ("model.keras", "model.h5", "folder")],
+    [(keras, "model.keras"), (tf_keras, "folder")]  # frameworks/keras/test_files.py has all kinds of files
+    + [pytest.param(keras, name, marks=pytest.mark.full) for name in ("model.h5", "folder", "checkpoint")]
+    + [pytest.param(tf_keras, name, marks=pytest.mark.full) for name in ("model.keras", "model.h5")],
 )
 def test_loaded_model_goes_on_as_if_never_saved(name: str, family: Any, tmp_path: Path) -> None:
     creator: Callable[..., Any] = classifier if family is keras else legacy

@@ -30,7 +30,7 @@ Y = (X @ np.array([[1.0], [-2.0], [0.5], [3.0]], "float32")).astype("float32")
 def dense(family: Any, optimizer: Any) -> Any:
     family.utils.set_random_seed(1)
     model = family.Sequential([family.layers.Dense(3, "tanh", input_shape=(4,)), family.layers.Dense(1)])
-    model.compile(optimizer, "mse")
+    model.compile(optimizer, "mse", run_eagerly=True)  # to trace takes longer than six steps
     return model
 
 

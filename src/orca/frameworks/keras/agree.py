@@ -16,10 +16,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,7 +172,7 @@ class Agreement:
         pieces = [piece for grad in sparse for piece in (grad.indices, grad.values)]
         kinds = [kind, tf.float64, *(piece.dtype for piece in pieces)]  # one alone would come back without its list
         numbers = [tf.cast(each, tf.float64) for each in (self._rows, self._share, self.seen(), self._elements)]
-        add = partial(self._add_gradients, self._seen is not None)
+        add = _unheld(self._add_gradients, self._seen is not None)
         total, _, *added = tf.numpy_function(add, [flat, *numbers, *pieces], kinds)
         total.set_shape(flat.shape)
         for piece, old in zip(added, pieces, strict=True):
@@ -241,7 +241,7 @@ class Agreement:
         return tf.where(tf.stop_gradient(_doubles(once, again)), self._whole(once), once)
 
     def _sum(self, vector: Any) -> Any:
-        total = tf.numpy_function(self._add, [vector], vector.dtype)
+        total = tf.numpy_function(_unheld(self._add), [vector], vector.dtype)
         total.set_shape(vector.shape)
         return total
 
@@ -286,6 +286,20 @@ class Agreement:
         mine = [(i[kept], (v[kept] * share).astype(v.dtype)) for i, v in zip(indices, values, strict=True)]
         entries = self.world.all_gather(mine)
         return [np.concatenate([rank[i][k] for rank in entries]) for i in range(len(mine)) for k in (0, 1)]
+
+
+def _unheld(method: Any, *first: Any) -> Callable[..., Any]:
+    """Return a method, given its first arguments, that does not keep its object alive.
+
+    TensorFlow keeps the functions in a graph as long as the thread's own graph: a model would outlive its fit.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        bound: Any = reference()
+        return bound(*first, *arguments)
+
+    return call
 
 
 class _Note:
