@@ -27,7 +27,6 @@ from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
 from orca.monitor.heartbeat import Pulse
-from orca.testing import ThreadEngine
 
 # Models.
 
@@ -387,20 +386,15 @@ def batches(part: str, steps: list[list[int]], class_weight: dict[int, float] | 
         yield (x[rows], y[rows]) if weights is None else (x[rows], y[rows], weights)
 
 
-# Ranks that are threads: instant, for many small models.
+def on_ranks(ranks: int, creator: Callable[[Any], Any], data: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Train on so many ranks, which compute in the precision of this process; return (model, statistics)."""
+    kind = keras.backend.floatx()
 
+    def precise(config: Any) -> Any:
+        compute_in(kind)
+        return creator(config)
 
-class ThreadsEstimator(KerasEstimator):
-    """An Estimator whose ranks are threads."""
-
-    @property
-    def engine(self) -> Any:
-        return ThreadEngine(self.workers_per_node)
-
-
-def on_threads(ranks: int, creator: Callable[[Any], Any], data: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Train on ranks that are threads; return (model, statistics)."""
-    est = ThreadsEstimator.of(model_creator=creator, workers_per_node=ranks)
+    est = KerasEstimator.of(model_creator=precise, backend="local", workers_per_node=ranks)
     stats = est.fit(data, **options)
     return est.get_model(), stats
 
@@ -425,7 +419,7 @@ def assert_same_training(
     model, history = by_keras(creator, data, batch_size, **options)
     stats: dict[str, Any] = {}
     for size in ranks:
-        trained, stats = on_threads(size, creator, data, batch_size=batch_size, **options)
+        trained, stats = on_ranks(size, creator, data, batch_size=batch_size, **options)
         for mine, theirs in zip(trained.get_weights(), model.get_weights(), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance, err_msg=f"{size} ranks")
         for name in history.keys() - set(apart_from):

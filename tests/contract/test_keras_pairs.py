@@ -8,7 +8,7 @@ does. What Keras itself refuses is not in the table.
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from itertools import combinations
 from typing import Any
 
@@ -20,11 +20,6 @@ import keras
 import tensorflow as tf
 
 from contract.keras_truth import assert_same_training, doubles
-
-# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
-with suppress(RuntimeError):
-    tf.config.threading.set_inter_op_parallelism_threads(8)
-tf.constant(0)
 
 SEED = 5
 ROWS, BATCH = 22, 7

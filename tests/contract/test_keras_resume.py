@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,7 @@ from orca import Estimator
 from orca.errors import ArgumentError, WorkerFailed
 from orca.estimators.keras import KerasEstimator
 from orca.storage.checkpoints import newest_run, versions
-from orca.testing import ThreadEngine
 from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
-
-# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
-with suppress(RuntimeError):
-    tf.config.threading.set_inter_op_parallelism_threads(8)
-tf.constant(0)
 
 pytestmark = pytest.mark.timeout(240)
 ROWS, BATCH, STEPS = 43, 6, 8  # the last step has one row
@@ -107,9 +100,9 @@ class LegacyTrouble(Failing, tf_keras.callbacks.Callback):
 
 
 def estimator(ranks: int = 2, **options: Any) -> KerasEstimator:
-    """Return an Estimator on so many threads."""
-    made = type("InThreads", (KerasEstimator,), {"engine": property(lambda self: ThreadEngine(ranks))})
-    return made.of(**{"model_creator": creator, "seed": 3, **options})
+    """Return an Estimator on so many ranks."""
+    arguments = {"model_creator": creator, "seed": 3, "backend": "local", "workers_per_node": ranks, **options}
+    return KerasEstimator.of(**arguments)
 
 
 def interrupted(folder: Path, step: int, ranks: int = 2, options: Any = None, **arguments: Any) -> Any:

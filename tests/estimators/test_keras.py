@@ -6,7 +6,6 @@ import json
 import os
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +22,6 @@ import tf_keras
 from orca import Estimator
 from orca.errors import ArgumentError, LossNotFinite, MissingDependency, NotYet, OrcaError, WorkerFailed
 from orca.estimators.keras import KerasEstimator
-from orca.testing import ThreadEngine
-
-# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
-with suppress(RuntimeError):
-    tf.config.threading.set_inter_op_parallelism_threads(8)
-tf.constant(0)
 
 pytestmark = pytest.mark.timeout(200)
 RNG = np.random.default_rng(0)
@@ -36,14 +29,6 @@ X = RNG.normal(size=(50, 4)).astype(np.float32)
 Y = (X @ np.array([1, -1, 2, 0.5], np.float32) > 0).astype(np.int64)
 BATCH = 8
 STEPS = 7  # of 50 rows
-
-
-class InThreads(KerasEstimator):
-    """Train on two ranks that are threads: what the verbs do does not depend on how ranks start."""
-
-    @property
-    def engine(self) -> Any:
-        return ThreadEngine(2)
 
 
 def classifier(config: dict[str, Any], family: Any = keras) -> Any:
@@ -69,10 +54,10 @@ def endless(config: dict[str, Any], batch_size: int) -> Any:
 
 
 def estimator(**options: Any) -> KerasEstimator:
-    """Return an Estimator of the classifier on two threads."""
+    """Return an Estimator of the classifier on two ranks."""
     if not {"model_creator", "keras_model"} & set(options):
         options["model_creator"] = classifier
-    return InThreads.of(**options)
+    return KerasEstimator.of(**{"backend": "local", "workers_per_node": 2, **options})
 
 
 def fitted(**options: Any) -> tuple[KerasEstimator, dict[str, Any]]:

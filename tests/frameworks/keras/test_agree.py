@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,13 +12,8 @@ import keras
 import tensorflow as tf
 import tf_keras
 
-from contract.keras_truth import assert_same_training, doubles, on_threads
+from contract.keras_truth import assert_same_training, doubles, on_ranks
 from orca.errors import OrcaError
-
-# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
-with suppress(RuntimeError):
-    tf.config.threading.set_inter_op_parallelism_threads(8)
-tf.constant(0)
 
 X = np.random.default_rng(0).normal(size=(22, 4))
 Y = (X @ np.array([1, -1, 2, 0.5]) > 0).astype(np.int64)
@@ -177,7 +171,7 @@ def test_loss_over_another_number_of_values_in_each_row_is_refused() -> None:
     labels = np.ones_like(Y)
     labels[0] = 0
     with pytest.raises(OrcaError, match="not the same number for every row.*reduction='sum'"):
-        on_threads(2, creator, batched(X, labels), batch_size=BATCH)
+        on_ranks(2, creator, batched(X, labels), batch_size=BATCH)
 
 
 # A train_step of the user's own
@@ -296,7 +290,7 @@ def test_weights_that_a_step_writes_are_those_of_all_ranks() -> None:
     assert_equal(creator, batched(X, Y))
     one_step = X[:BATCH], Y[:BATCH]  # within a step each rank sees its own rows
     assert_equal(lambda config: perceptron(keras.layers.SpectralNormalization(keras.layers.Dense(2))), batched(X, Y))
-    trained = on_threads(3, lambda config: perceptron(Habit()), batched(*one_step), batch_size=BATCH)[0]
+    trained = on_ranks(3, lambda config: perceptron(Habit()), batched(*one_step), batch_size=BATCH)[0]
     model = perceptron(Habit())
     model.fit(*one_step, batch_size=BATCH, verbose=0, shuffle=False)
     np.testing.assert_allclose(trained.layers[1].level, model.layers[1].level, rtol=1e-8)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,11 @@ import tf_keras
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.state import OutputSpec, State
+from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.frameworks.keras.learner import KerasLearner, is_model
 from orca.job import EvaluateJob, FitJob, PredictJob
-from orca.testing import ThreadEngine, shards_of
-
-# Ranks that are threads wait for each other inside TensorFlow's pool: it needs a thread for each, from the start on.
-with suppress(RuntimeError):
-    tf.config.threading.set_inter_op_parallelism_threads(8)
-tf.constant(0)
+from orca.testing import shards_of
 
 X = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.float32)
@@ -47,7 +42,7 @@ def parts(*sizes: int) -> Any:
 
 def fit(learner: KerasLearner, *sizes: int, state: State | None = None, **options: Any) -> tuple[Any, State]:
     plan = FitPlan(**{"batch_size": 8, "shuffle": False, **options})
-    results = ThreadEngine(len(sizes)).run(FitJob(learner, plan, (), state), parts(*sizes), Settings())
+    results = LocalEngine(len(sizes)).run(FitJob(learner, plan, (), state), parts(*sizes), Settings())
     return results[0]
 
 
@@ -98,7 +93,7 @@ def test_metrics_that_are_no_means_merge_exactly() -> None:
     loss, auc = model.evaluate(X, Y, verbose=0)
     for sizes in ((20, 3), (0, 23)):
         job = EvaluateJob(learner_of(), 8, (), start)
-        reduced, _, (_, output) = ThreadEngine(len(sizes)).run(job, parts(*sizes), Settings())[0]
+        reduced, _, (_, output) = LocalEngine(len(sizes)).run(job, parts(*sizes), Settings())[0]
         assert reduced == pytest.approx({"num_samples": 23, "val_loss": loss, "val_auc": auc}, rel=1e-5)
         assert output == OutputSpec((("float32", (1,)),), output.structure)
 
