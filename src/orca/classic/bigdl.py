@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import orca.estimators
+from orca.classic.mmcv import MMCVRayEstimator
 
 
 class Estimator(orca.estimators.Estimator):
     """The Estimator whose predictions lose their dimensions of size 1 but the first."""
 
     defaults = {"torch": {"squeeze": True}}  # noqa: RUF012
+    from_mmcv = MMCVRayEstimator

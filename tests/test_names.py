@@ -1,0 +1,97 @@
+"""Import paths of older programs: every name of names.txt imports, but those of parts that are still to come."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
+PENDING = {
+    "Ray contexts, HorovodRayRunner": """
+        bigdl.orca.learn.horovod bigdl.orca.ray zoo.orca.learn.horovod zoo.ray
+    """,
+    "XShards, pandas, images": """
+        bigdl.orca.data.image bigdl.orca.data.image.parquet_dataset bigdl.orca.data.image.preprocessing
+        bigdl.orca.data.image.utils bigdl.orca.data.pandas bigdl.orca.data.ray_xshards bigdl.orca.data.tf.data
+        bigdl.orca.data.transformer bigdl.orca.data.utils bigdl.orca.data:SharedValue bigdl.orca.data:read_images
+        bigdl.orca.data:spark_df_to_ray_dataset bigdl.orca.data:transformer zoo.orca.data.image
+        zoo.orca.data.image.parquet_dataset zoo.orca.data.image.utils zoo.orca.data.pandas zoo.orca.data.ray_xshards
+        zoo.orca.data.tf.data zoo.orca.data:SharedValue
+    """,
+    "NNFrames, nncontext, torch wrappers, optimizers": """
+        bigdl.dlframes.dl_classifier bigdl.dllib.nncontext bigdl.dllib.nnframes bigdl.dllib.nnframes.nn_classifier
+        bigdl.orca.learn.optimizers bigdl.orca.learn.optimizers.schedule bigdl.orca.torch zoo.common.nncontext
+        zoo.orca.learn.optimizers zoo.orca.learn.optimizers.schedule zoo.pipeline.api.torch zoo.pipeline.nnframes
+        zoo.pipeline.nnframes.nn_classifier zoo:init_nncontext zoo:init_spark_conf zoo:init_spark_on_local
+        zoo:init_spark_on_yarn
+    """,
+    "TensorFlow 1, TFPark": """
+        bigdl.dllib.utils.tf bigdl.orca.learn.tf.estimator bigdl.orca.learn.tf.tf_estimator bigdl.orca.tfpark
+        bigdl.orca.tfpark.gan.gan_estimator zoo.orca.learn.tf.estimator zoo.tfpark zoo.tfpark.estimator
+        zoo.tfpark.gan.gan_estimator zoo.tfpark.text.estimator zoo.tfpark.text.keras zoo.util.tf
+    """,
+    "MXNet": """
+        bigdl.orca.learn.mxnet zoo.orca.learn.mxnet
+    """,
+    "BigDL layers": """
+        bigdl.dataset bigdl.dataset.base bigdl.dataset.transformer bigdl.dllib.estimator bigdl.dllib.feature.common
+        bigdl.dllib.feature.dataset bigdl.dllib.feature.dataset.base bigdl.dllib.feature.dataset.dataset
+        bigdl.dllib.feature.dataset.transformer bigdl.dllib.feature.image bigdl.dllib.feature.image.imagePreprocessing
+        bigdl.dllib.feature.image.imageset bigdl.dllib.feature.text bigdl.dllib.feature.transform.vision.image
+        bigdl.dllib.keras bigdl.dllib.keras.autograd bigdl.dllib.keras.backend bigdl.dllib.keras.converter
+        bigdl.dllib.keras.layers bigdl.dllib.keras.metrics bigdl.dllib.keras.models bigdl.dllib.keras.objectives
+        bigdl.dllib.keras.optimizers bigdl.dllib.keras.utils bigdl.dllib.net bigdl.dllib.nn.criterion
+        bigdl.dllib.nn.initialization_method bigdl.dllib.nn.keras.backend bigdl.dllib.nn.keras.keras_utils
+        bigdl.dllib.nn.keras.layers.layer bigdl.dllib.nn.keras.layers.topology bigdl.dllib.nn.layer
+        bigdl.dllib.optim.optimizer bigdl.dllib.utils.common bigdl.dllib.utils.file_utils:Sample
+        bigdl.dllib.utils.file_utils:set_core_number bigdl.keras.converter bigdl.nn.criterion
+        bigdl.nn.initialization_method bigdl.nn.keras.layer bigdl.nn.keras.topology bigdl.nn.layer bigdl.optim.optimizer
+        bigdl.orca.inference bigdl.orca.learn.bigdl bigdl.orca.learn.bigdl.estimator bigdl.transform.vision.image
+        bigdl.util.common zoo.common:Sample zoo.common:set_core_number zoo.feature.common zoo.feature.image
+        zoo.feature.image.imagePreprocessing zoo.feature.image.imageset zoo.feature.text zoo.orca.learn.bigdl
+        zoo.orca.learn.bigdl.estimator zoo.pipeline.api.autograd zoo.pipeline.api.keras zoo.pipeline.api.keras.layers
+        zoo.pipeline.api.keras.metrics zoo.pipeline.api.keras.models zoo.pipeline.api.keras.objectives
+        zoo.pipeline.api.keras.optimizers zoo.pipeline.api.keras.utils zoo.pipeline.api.keras2.layers
+        zoo.pipeline.api.net zoo.pipeline.api.utils zoo.pipeline.estimator zoo.pipeline.inference
+    """,
+}
+
+
+@cache
+def absent() -> frozenset[str]:
+    lines = Path(__file__).with_name("names.txt").read_text().splitlines()
+    parts = [line.partition(":") for line in lines if not line.startswith("#")]
+    assert len(parts) == 147
+    return frozenset(name for module, _, names in parts for name in lacking(module, names.split(",")))
+
+
+def lacking(module: str, names: list[str]) -> Iterator[str]:
+    """Yield a module that does not import, or those of its names that it lacks."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        assert error.name and f"{module}.".startswith(f"{error.name}."), error  # it is there, and lacks something else
+        yield module
+        return
+    for name in filter(None, map(str.strip, names)):
+        scope: dict[str, object] = {}
+        try:
+            exec(f"from {module} import {name}", scope)
+        except ImportError:
+            yield f"{module}:{name}"
+        else:
+            assert name != "*" or set(scope) - {"__builtins__"} == set(importlib.import_module(module).__all__)
+
+
+def test_every_name_imports_but_those_of_parts_to_come() -> None:
+    pending = {name for names in PENDING.values() for name in names.split()}
+    assert sorted(absent() - pending) == []
+
+
+@pytest.mark.parametrize("part", PENDING)
+def test_part_to_come_lists_no_name_that_imports(part: str) -> None:
+    assert sorted(set(PENDING[part].split()) - absent()) == [], "remove these from PENDING"
