@@ -549,6 +549,47 @@ def test_a_class_of_an_older_program_may_give_a_metric_of_torchmetrics() -> None
     assert measure(metric, CHANCE, TRUTH) == pytest.approx(measure(Accuracy(), CHANCE, TRUTH))
 
 
+@pytest.mark.parametrize("base", [Metric, object])
+def test_a_class_of_an_older_program_may_count_in_its_own_way(base: type) -> None:
+    class Largest(base):  # type: ignore[misc,valid-type]
+        def __init__(self) -> None:
+            self.largest = torch.tensor(0.0)
+
+        def __call__(self, preds: Any, targets: Any) -> None:
+            self.largest = torch.maximum(self.largest, (preds - targets).abs().max())
+
+        def compute(self) -> Any:
+            return self.largest
+
+    class Named(Metric):
+        def get_pytorch_metric(self) -> Any:
+            return Largest()
+
+        def get_name(self) -> str:
+            return "largest"
+
+    output, target = torch.as_tensor(VALUES), torch.as_tensor(WANTED)
+    for metric, name in ((Largest(), "Largest"), (Named(), "largest")):
+        (given,) = metrics_of(metric)
+        assert given.name == name
+        parts = [given.start() for _ in range(3)]
+        for part, rows in zip(parts, (slice(0, 50), slice(50, 50), slice(50, None)), strict=True):
+            part.update(output[rows], target[rows])
+        whole = given.start()
+        whole.merge(*(part.state() for part in parts))
+        assert whole.result() == pytest.approx(abs(VALUES - WANTED).max())
+
+
+def test_a_class_of_an_older_program_is_asked_for_the_backend_it_knows() -> None:
+    class Share(Metric):
+        def get_metric(self, backend: str = "bigdl") -> Any:
+            return {"tf": MSE(), "bigdl": MAE()}[backend]
+
+    for backend, kind in (("tf", MSE), ("bigdl", MAE)):
+        assert [type(m) for m in Metric.convert_metrics_list(Share(), backend) or ()] == [kind]
+        assert {name: type(m) for name, m in Metric.convert_metrics_dict([Share()], backend).items()} == {"Share": kind}
+
+
 def test_a_new_metric_is_a_tally_and_a_score(kind: Callable[[np.ndarray], Any]) -> None:
     class RMSE(Metric):
         def tally(self, output: Any, target: Any) -> tuple[Any, ...]:

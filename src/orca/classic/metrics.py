@@ -1,12 +1,15 @@
-"""Metrics: those of pytorch_metrics, as programs of BigDL Orca know them. Owns what differs from ours."""
+"""Metrics: those of learn.metrics and pytorch_metrics, as older programs know them. Owns what differs from ours."""
 
 # ruff: noqa: F405
 from __future__ import annotations
 
+from typing import Any
+
+from orca import metrics as ours
 from orca.core.metrics import MeanMetric as AccuracyMetric
 from orca.core.metrics import Metric as PytorchMetric
+from orca.core.metrics import PositivesMetric, _classes_last, _largest
 from orca.metrics import *  # noqa: F403
-from orca.metrics import AUC
 
 __all__ = [
     "AUROC", "MAE", "MSE", "ROC", "Accuracy", "AccuracyMetric", "BinaryAccuracy", "BinaryCrossEntropy",
@@ -16,8 +19,36 @@ __all__ = [
 ]  # fmt: skip
 
 
-class AUROC(AUC):
-    """The exact area under the ROC curve, of any scores: AUC without thresholds."""
+class AUC(ours.AUC):
+    """The exact area under the ROC curve, of any scores: the number of thresholds is accepted, and not needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, threshold_num: int | None = 200) -> None:
         super().__init__(threshold_num=None)
+
+
+class AUROC(AUC):
+    """AUC under the name of pytorch_metrics."""
+
+
+class _ManyClassesMetric(PositivesMetric):
+    """The same, and of more than two classes the mean over all of their decisions, as torchmetrics does by default."""
+
+    def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
+        """Return true positives, false positives and false negatives, of several classes those of all together."""
+        if output.ndim < 2 or output.shape[1] < 3 or output.shape == target.shape:
+            return super().tally(output, target)
+        scores, labels = _classes_last(self.name, output, target)
+        right = (_largest(scores) == labels).sum()
+        return right, labels.numel() - right, labels.numel() - right
+
+
+class Precision(_ManyClassesMetric, ours.Precision):
+    """Precision that takes several classes."""
+
+
+class Recall(_ManyClassesMetric, ours.Recall):
+    """Recall that takes several classes."""
+
+
+class F1Score(_ManyClassesMetric, ours.F1Score):
+    """F1Score that takes several classes."""

@@ -44,7 +44,7 @@ RESERVED = ("loss", "num_samples", "profile", "val_loss")  # keys of the statist
 BACKENDS = ("bigdl", "tf", "pytorch", "mxnet")
 
 
-def metrics_of(spec: object) -> list[Metric]:
+def metrics_of(spec: object, backend: str = "pytorch") -> list[Metric]:
     """Return the metrics a user asked for, each with a name of its own and nothing counted.
 
     Args:
@@ -53,6 +53,7 @@ def metrics_of(spec: object) -> list[Metric]:
             A metric given by name has that name, as it is written. Given objects are never changed: copies are
             returned. Names that differ in case alone count as equal, as some statistics are lower-case; the second
             becomes ``Accuracy_2``.
+        backend: For which of the older systems' backends to ask classes of the user: see `Metric.get_metric`.
 
     Raises:
         ArgumentError: For anything else, and for a name that the statistics need themselves.
@@ -70,17 +71,19 @@ def metrics_of(spec: object) -> list[Metric]:
     if isinstance(spec, Mapping):
         metrics = []
         for name, item in spec.items():
-            members = _metrics_of(item)
+            members = _metrics_of(item, backend)
             metrics += [m.named(str(name) if len(members) == 1 else f"{name}_{m.name}") for m in members]
     else:
-        metrics = [m for item in (spec if isinstance(spec, (list, tuple)) else [spec]) for m in _metrics_of(item)]
+        items = spec if isinstance(spec, (list, tuple)) else [spec]
+        metrics = [metric for item in items for metric in _metrics_of(item, backend)]
     return _uniquely_named(metrics)
 
 
-def _metrics_of(item: object) -> list[Metric]:
-    if isinstance(item, Metric):
-        counter = item.get_metric("pytorch")
-        return [m.named(item.get_name()) for m in ([counter] if isinstance(counter, Metric) else _metrics_of(counter))]
+def _metrics_of(item: object, backend: str) -> list[Metric]:
+    if isinstance(item, Metric) and not _is_own(item):
+        counter = item.get_metric(backend)
+        ready = isinstance(counter, Metric) and not _is_own(counter)
+        return [m.named(item.get_name()) for m in ([counter] if ready else _metrics_of(counter, backend))]
     if isinstance(item, str):
         return [_by_name(item)]
     if "torchmetrics" in sys.modules:
@@ -90,8 +93,13 @@ def _metrics_of(item: object) -> list[Metric]:
         if theirs is not None:
             return theirs
     if callable(item) and not isinstance(item, type):
-        return [CustomizedMetric(item)]
+        return [OwnMetric(item) if hasattr(item, "compute") else CustomizedMetric(item)]
     raise _no_metric(item)
+
+
+def _is_own(metric: Metric) -> bool:
+    """Say whether a metric counts in the user's own way: in `__call__` and `compute`."""
+    return type(metric).compute is not Metric.compute
 
 
 def _by_name(word: str) -> Metric:
@@ -109,7 +117,7 @@ def _no_metric(item: object) -> ArgumentError:
         got, advice = f"the class {item.__name__}", f"Write {item.__name__}(), with the brackets."
     else:
         got = type(item).__name__
-        advice = "Pass metrics such as [Accuracy()] from orca.learn.metrics, or functions f(output, target)."
+        advice = "Pass metrics such as [Accuracy()] from orca.metrics, or functions f(output, target)."
     return ArgumentError(f"Only orca metrics and customized functions are supported, but get {got}. {advice}")
 
 
@@ -248,13 +256,13 @@ class Metric:
 
     @staticmethod
     def convert_metrics_list(metrics: object, backend: str = "bigdl") -> list[Metric] | None:
-        """Return a copy of each metric that has seen no rows."""
-        return None if metrics is None else metrics_of(metrics)
+        """Return what counts each metric for a backend, with nothing counted."""
+        return None if metrics is None else metrics_of(metrics, backend)
 
     @staticmethod
     def convert_metrics_dict(metrics: object, backend: str = "bigdl") -> dict[str, Metric]:
-        """Return name -> a copy of each metric that has seen no rows."""
-        return {metric.name: metric for metric in metrics_of(metrics)}
+        """Return name -> what counts the metric for a backend, with nothing counted."""
+        return {metric.name: metric for metric in metrics_of(metrics, backend)}
 
     def _read(self, output: Tree, target: Tree) -> tuple[Tree, Tree]:
         """Return what a tally sees of a batch: the first output and target as tensors on the output's device."""
@@ -459,7 +467,7 @@ class SparseCategoricalCrossEntropy(_ProbabilityMetric):
         return super().score(total, count, outside)
 
 
-class _PositivesMetric(Metric):
+class PositivesMetric(Metric):
     """True positives, divided by themselves and a weighted sum of false positives and false negatives; 0 for 0 / 0."""
 
     weights = (0.0, 0.0)
@@ -476,7 +484,7 @@ class _PositivesMetric(Metric):
         return true / (true + self.weights[0] * false + self.weights[1] * missed).clip(1)
 
 
-class Precision(_PositivesMetric):
+class Precision(PositivesMetric):
     """The share of the outputs saying 1 that are right; 0 when none says 1.
 
     Outputs say 1 above 0.5; (n, 2) outputs with n targets (probabilities or logits) where class 1 is the larger.
@@ -485,13 +493,13 @@ class Precision(_PositivesMetric):
     weights = (1.0, 0.0)
 
 
-class Recall(_PositivesMetric):
+class Recall(PositivesMetric):
     """The share of the targets 1 whose output says 1 too, as in Precision; 0 when no target is 1."""
 
     weights = (0.0, 1.0)
 
 
-class F1Score(_PositivesMetric):
+class F1Score(PositivesMetric):
     """The harmonic mean of precision and recall; 0 when there are no positives. See Precision."""
 
     weights = (0.5, 0.5)
@@ -636,6 +644,21 @@ class CustomizedMetric(Metric):
     def _read(self, output: Tree, target: Tree) -> tuple[Tree, Tree]:
         output, target = (map_tree(functools.partial(_array, self.name), tree) for tree in (output, target))
         return output, target
+
+
+class OwnMetric(CustomizedMetric):
+    """A metric that counts in a `__call__` and a `compute` of the user's own: a copy of it sees all rows at once."""
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__(metric)
+        self.name = metric.get_name() if isinstance(metric, Metric) else type(metric).__name__
+
+    def score(self, output: Tree, target: Tree) -> float:
+        """Return what a copy of the metric says."""
+        counter: Any = copy.deepcopy(self.compute_function)
+        counter(output, target)
+        need = f"compute() of the metric {self.name!r} must return one number"
+        return _one_number(counter.compute(), need, "Return for example its mean.")
 
 
 # What may be asked for by its name.

@@ -136,7 +136,7 @@ class TorchLearner(Learner):
         ):
             raise ArgumentError(
                 f"training_operator_cls must be a subclass of TrainingOperator, not an instance; got "
-                f"{options.operator!r}. Import it from orca.learn.pytorch."
+                f"{options.operator!r}. Import it from orca.operator."
             )
         made = cls(model, optimizer, loss, config, sync, hook, options)
         if made._own_step and options.operator is not None:

@@ -1,7 +1,8 @@
 """Metrics, as zoo.orca.learn.metrics names them."""
 
 # ruff: noqa: F405
-from orca.metrics import *
+from orca.classic.metrics import *
+from orca.classic.metrics import AUC, Metric
 
 __all__ = [
     "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",
