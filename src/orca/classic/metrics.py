@@ -1,6 +1,5 @@
 """Metrics: those of learn.metrics and pytorch_metrics, as older programs know them. Owns what differs from ours."""
 
-# ruff: noqa: F405
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +8,23 @@ from orca import metrics as ours
 from orca.core.metrics import MeanMetric as AccuracyMetric
 from orca.core.metrics import Metric as PytorchMetric
 from orca.core.metrics import PositivesMetric, _classes_last, _largest
-from orca.metrics import *  # noqa: F403
+from orca.metrics import (
+    MAE,
+    MSE,
+    ROC,
+    Accuracy,
+    BinaryAccuracy,
+    BinaryCrossEntropy,
+    CategoricalAccuracy,
+    CategoricalCrossEntropy,
+    CustomizedMetric,
+    KLDivergence,
+    Poisson,
+    PrecisionRecallCurve,
+    SparseCategoricalAccuracy,
+    SparseCategoricalCrossEntropy,
+    Top5Accuracy,
+)
 
 __all__ = [
     "AUROC", "MAE", "MSE", "ROC", "Accuracy", "AccuracyMetric", "BinaryAccuracy", "BinaryCrossEntropy",

@@ -2,7 +2,8 @@
 
 # ruff: noqa: F405
 from orca.classic.metrics import *
-from orca.classic.metrics import AUC, Metric
+from orca.classic.metrics import AUC
+from orca.core.metrics import Metric
 
 __all__ = [
     "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy", "CategoricalAccuracy",
