@@ -689,6 +689,22 @@ def test_get_model_without_weights_is_as_created() -> None:
         assert_same_weights(est.get_model(), classifier({}), 0)
 
 
+@pytest.mark.parametrize("family", [keras, tf_keras])
+def test_weights_of_another_model_are_refused_and_the_old_ones_stay(tmp_path: Path, family: Any) -> None:
+    def wider(config: dict[str, Any]) -> Any:
+        return family.Sequential([family.Input((4,)), family.layers.Dense(7), family.layers.Dense(2)])
+
+    est, other = (estimator(model_creator=creator) for creator in (lambda config: classifier(config, family), wider))
+    before = est.get_model().get_weights()
+    path = other.save_checkpoint(str(tmp_path / "checkpoint"))
+    with pytest.raises(ArgumentError, match=r"weight .*\(4, 5\).*\(4, 7\)|\(4, 7\).*\(4, 5\)"):
+        est.load_checkpoint(path)
+    other.save_weights(str(tmp_path / "other.weights.h5"))
+    with pytest.raises(ArgumentError, match="do not fit the model"):
+        est.load_weights(str(tmp_path / "other.weights.h5"))
+    assert all(map(np.array_equal, est.get_model().get_weights(), before))
+
+
 def test_latest_checkpoint_is_the_one_of_the_last_fit(tmp_path: Path) -> None:
     folder = str(tmp_path / "kept")
     est = estimator(model_dir=folder)

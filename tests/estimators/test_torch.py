@@ -256,6 +256,72 @@ def test_an_entire_model_is_loaded_and_trained_on(tmp_path: Path) -> None:
         bound.fit((X, Y))
 
 
+def deeper(config: dict[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("kind", ["folder", "file.pt", "plain.pt", "weights.safetensors", "state dict", "checkpoint"])
+def test_weights_of_another_model_are_refused_by_name_and_the_old_ones_stay(tmp_path: Path, kind: str) -> None:
+    other, made, path = estimator(deeper, model_dir=str(tmp_path / "run")), estimator(), str(tmp_path / kind)
+    made.fit((X, Y))
+    before = [weight.clone() for weight in weights(made)]
+    words = (
+        r"does not fit the model: it lacks 2.running_mean, 2.running_var, 2.num_batches_tracked; "
+        r"the model has no 1.bias, 1.weight, 3.num_batches_tracked and 4 more; "
+        r"other shapes: 0.weight \(5, 3\) where the model has \(4, 3\), 0.bias \(5,\) where .* and 2 more\. "
+        r"The weights stay as they were"
+    )
+    with pytest.raises(ArgumentError, match=words):
+        if kind == "state dict":
+            made.load_state_dict(other.get_state_dict())
+        elif kind == "checkpoint":
+            other.fit((X, Y), checkpoint_trigger=SeveralIteration(1))
+            made.load_orca_checkpoint(str(tmp_path / "run"))
+        elif kind == "plain.pt":
+            torch.save(deeper({}).state_dict(), path)
+            made.load(path)
+        else:
+            made.load(other.save(path))
+    assert all(map(torch.equal, weights(made), before))
+    made.fit((X, Y))
+
+
+def test_number_of_models_and_the_resumed_fit_are_checked_too(tmp_path: Path) -> None:
+    made = estimator()
+    with pytest.raises(ArgumentError, match="holds the weights of 2 models, and this Estimator has 1"):
+        made.load_state_dict({"models": [net({}).state_dict()] * 2})
+    other = estimator(deeper, model_dir=str(tmp_path))
+    other.fit((X, Y), checkpoint_trigger=SeveralIteration(1))
+    with pytest.raises(ArgumentError, match="does not fit the model"):
+        estimator(model_dir=str(tmp_path)).fit((X, Y), resume=True)
+
+
+def test_modules_that_bring_other_names_together_are_asked() -> None:
+    class Renamed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.LazyLinear(2)
+            self._register_load_state_dict_pre_hook(self._rename)
+
+        def _rename(self, weights: dict[str, Any], prefix: str, *more: Any) -> None:
+            for key in [key for key in weights if key.startswith("old.")]:
+                weights["body." + key.removeprefix("old.")] = weights.pop(key)
+
+        def forward(self, x: Any) -> Any:
+            return self.body(x)
+
+    trained = nn.Linear(3, 2)
+    made = estimator(lambda config: Renamed())
+    made.load_state_dict({f"old.{key}": value for key, value in trained.state_dict().items()})
+    assert torch.equal(made.get_model().body.weight, trained.weight)
+
+
+def test_creator_that_fails_here_leaves_the_check_to_the_workers(caplog: pytest.LogCaptureFixture) -> None:
+    made = estimator(lambda config: 1 / 0)
+    made.load_state_dict(net({}).state_dict())
+    assert "the model cannot be built here, to compare it with the state dict: ZeroDivisionError" in caplog.text
+
+
 # What belongs to the user
 
 

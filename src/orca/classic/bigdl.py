@@ -7,7 +7,12 @@ from orca.classic.mmcv import MMCVRayEstimator
 
 
 class Estimator(orca.estimators.Estimator):
-    """The Estimator whose predictions lose their dimensions of size 1 but the first."""
+    """The Estimator whose predictions lose their dimensions of size 1 but the first.
+
+    Its `save` writes one torch file at any path, with backend="bigdl" the model's own state dict. Runners of
+    mmcv are refused.
+    """
 
     defaults = {"torch": {"squeeze": True}}  # noqa: RUF012
     from_mmcv = MMCVRayEstimator
+    one_file = True

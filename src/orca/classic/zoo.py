@@ -6,6 +6,10 @@ import orca.estimators
 
 
 class Estimator(orca.estimators.Estimator):
-    """The Estimator whose default backend is "bigdl"."""
+    """The Estimator whose default backend is "bigdl", and whose `save` writes one torch file at any path.
+
+    With that backend the file is the model's own state dict.
+    """
 
     defaults = {"torch": {"backend": "bigdl"}}  # noqa: RUF012
+    one_file = True

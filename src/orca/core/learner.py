@@ -134,6 +134,13 @@ class Learner(Predictor):
         if callbacks:
             raise ArgumentError(f"{type(self).__name__} calls no callbacks; got {len(callbacks)}. Leave them out.")
 
+    def check_state(self, state: State, name: str) -> None:
+        """Check that a state fits the model, as far as that can be told here; `name` is what to call it.
+
+        Raises:
+            ArgumentError: It does not; names what differs.
+        """
+
     @abstractmethod
     def initial_state(self, seed: int) -> State:
         """Return the weights that training would begin with."""

@@ -399,7 +399,7 @@ class KerasEstimator(TrainingEstimator):
 
     def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
         """Go on from what save_checkpoint wrote."""
-        self._state = self._read(checkpoint).settled()  # a new fit begins here
+        self._take(self._read(checkpoint), checkpoint)
         return self
 
     restore = load_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from orca.core.engine import Settings
 from orca.estimators.estimator import listed, natural, threads_asked_for
@@ -20,6 +20,8 @@ class TorchEstimator(TrainingEstimator):
     """A PyTorch model that learns and answers on any engine. Made by `Estimator.from_torch`."""
 
     learner: TorchLearner
+    # Whether save writes one torch file whatever the path ends in, with backend="bigdl" a state dict of the model.
+    one_file: ClassVar[bool] = False
 
     @classmethod
     def of(
@@ -179,7 +181,8 @@ class TorchEstimator(TrainingEstimator):
         if entire:
             save_module(self.get_model(), place)
         else:
-            save_file(self._current(), place)
+            form = "weights" if self.learner.sync == "sharded" else "state"
+            save_file(self._current(), place, form if self.one_file else "")
         return place
 
     def load(  # type: ignore[override]
@@ -192,10 +195,17 @@ class TorchEstimator(TrainingEstimator):
             loss: A loss to use from now on.
             weights_only: False lets a pickled file run its code: only for files you trust.
             other_names: The path under the names it had: model_path, checkpoint, filepath.
+
+        Raises:
+            ArgumentError: There is no such file, its weights do not fit the model, or it would run code; the weights
+                stay as they were.
         """
         place = self._path("load", path, other_names)
         state, model = (self._read(place), None) if is_state(place) else load_file(place, weights_only)
-        self._state = state.settled()  # a new fit begins here; resume=True goes on with an interrupted one
+        if model is None:  # else the model is the file's own
+            self._take(state, place)
+        else:
+            self._state = state
         if model is not None or loss is not None:
             self.learner = self.learner.with_parts(model, loss)
         return self

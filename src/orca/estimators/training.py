@@ -248,6 +248,7 @@ class TrainingEstimator(Estimator):
             state, folder = self._state, new_run(self.model_dir)
         else:
             state = self._read(path_of(folder))
+            self.learner.check_state(state, path_of(folder))
             logger.info("resuming the fit in %s after %d steps", folder, state.steps)
             if state.position is not None:
                 plan = replace(plan, seed=state.position["seed"])
@@ -468,7 +469,7 @@ class TrainingEstimator(Estimator):
         whole: dict[str, Any] = state_dict if "models" in state_dict else {"models": [state_dict]}
         payload = {"optimizers": [], "schedulers": []} | whole
         epoch, steps = (int(payload.pop(key, 0)) for key in ("epoch", "steps"))
-        self._state = State(epoch=epoch, steps=steps, payload=payload)
+        self._take(State(epoch=epoch, steps=steps, payload=payload), "the state dict")
 
     def save(self, path: str | None = None, **other_names: str) -> str:
         """Save weights and optimizer state as a folder of safetensors and JSON; returns the path, any of fsspec."""
@@ -480,7 +481,8 @@ class TrainingEstimator(Estimator):
 
     def load(self, path: str | None = None, **other_names: str) -> Self:
         """Load what save wrote."""
-        self._state = self._read(self._path("load", path, other_names)).settled()
+        place = self._path("load", path, other_names)
+        self._take(self._read(place), place)
         return self
 
     def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Self:
@@ -495,7 +497,8 @@ class TrainingEstimator(Estimator):
             ArgumentError: There is no such checkpoint; lists those that there are.
         """
         folder = path if versions(path, prefix) else newest_run(path, prefix) or path
-        self._state = self._read(path_of(folder, version, prefix)).settled()
+        place = path_of(folder, version, prefix)
+        self._take(self._read(place), place)
         return self
 
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
@@ -529,6 +532,11 @@ class TrainingEstimator(Estimator):
             raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
         row = sample if sample is not None or state.input is None else state.input.example()
         return str(openvino_converter()(self.get_model(), row, path))
+
+    def _take(self, state: State, name: str) -> None:
+        """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""
+        self.learner.check_state(state, name)
+        self._state = state.settled()
 
     def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""

@@ -171,6 +171,16 @@ class KerasLearner(Learner):
         _seat_optimizers(model, state)
         return model
 
+    def check_state(self, state: State, name: str) -> None:
+        """Check the number and the shapes of a state's weights, where the model has its own without a row."""
+        try:
+            model = self._make()
+        except Exception as error:  # the user's creator, which may need what only workers have
+            logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
+            return
+        if model.built and state.payload.get("models"):
+            _seat(model, state, None)
+
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
         with _seeded(seed):

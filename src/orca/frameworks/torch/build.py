@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from orca.errors import ArgumentError
 
@@ -105,6 +107,40 @@ def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
     known = {id(p) for p in model.parameters()}
     if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
         raise ArgumentError("the optimizer has none of the model's parameters. Make it with model.parameters().")
+
+
+def check_fits(net: nn.Module, weights: Any, name: str) -> None:
+    """Check that a module takes these weights; it is not changed.
+
+    Raises:
+        ArgumentError: It does not; names those that differ.
+    """
+    own, given = net.state_dict(), weights if isinstance(weights, Mapping) else {}
+    missing, foreign = [key for key in own if key not in given], sorted(key for key in given if key not in own)
+    shapes = [
+        f"{key} {tuple(given[key].shape)} where the model has {tuple(value.shape)}"
+        for key, value in own.items()
+        if isinstance(value, torch.Tensor)
+        and isinstance(given.get(key), torch.Tensor)
+        and not is_lazy(value)
+        and given[key].shape != value.shape
+    ]
+    if not missing and not foreign and not shapes:
+        return
+    try:
+        copy.deepcopy(net).load_state_dict(weights)  # where the module's own hooks know better
+    except Exception as error:
+        parts = (("it lacks", missing), ("the model has no", foreign), ("other shapes:", shapes))
+        differences = "; ".join(f"{words} {_few(keys)}" for words, keys in parts if keys)
+        raise ArgumentError(
+            f"{name} does not fit the model: {differences}. The weights stay as they were. Build the model as it was "
+            "when it was saved."
+        ) from error
+
+
+def _few(things: list[str], most: int = 3) -> str:
+    rest = len(things) - most
+    return ", ".join(things[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def required(function: Callable[..., Any]) -> int:

@@ -21,30 +21,42 @@ from orca.storage.files import filesystem, write
 from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, save_state, tensor_file
 
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")
+_REST = "orca_state"  # the attribute of a state dict that holds the rest of the state
 _KIND = "orca.kind"  # the key of a dict that stands for something else
 # What torch.load of any version reads without running code, and so a torch file holds as it is: for those who read it
 # without Orca.
 _TORCH_READS = (Counter, OrderedDict)
 
 
-def save_file(state: State, path: str) -> None:
-    """Write a state: one torch file for `.pt`-style paths, weights alone for `.safetensors`, else a folder."""
-    if path.endswith(TORCH_SUFFIXES):
-        about = {"epoch": state.epoch, "steps": state.steps, "position": state.position, **state.payload}
-        write(path, {"": _torch_bytes(_plain(about))}, FILES)
-    elif path.endswith(".safetensors"):
+def save_file(state: State, path: str, form: str = "") -> None:
+    """Write a state: weights alone for `.safetensors`, one torch file for `.pt`-style paths, else a folder.
+
+    Args:
+        state: The state.
+        path: Any path that fsspec knows.
+        form: "state" for one torch file whatever the path; "weights" for one that holds the model's own state dict,
+            to which all else is attached, as torch attaches its _metadata.
+    """
+    if path.endswith(".safetensors"):
         write(path, {"": tensor_file(state.payload["models"][0], {"epoch": str(state.epoch)})}, FILES)
+    elif form or path.endswith(TORCH_SUFFIXES):
+        about = _plain({"epoch": state.epoch, "steps": state.steps, "position": state.position, **state.payload})
+        if form == "weights" and len(about["models"]) == 1:
+            (weights,) = about.pop("models")
+            about, rest = OrderedDict(weights), about
+            vars(about).update({**vars(weights), _REST: rest} if isinstance(weights, OrderedDict) else {_REST: rest})
+        write(path, {"": _torch_bytes(about)}, FILES)
     else:
         save_state(state, path, "torch")
 
 
-def save_module(net: nn.Module, path: str) -> None:
-    """Write a whole module, code references included; it is loaded with weights_only=False."""
+def save_module(net: nn.Module | list[nn.Module], path: str) -> None:
+    """Write a whole module (or several), code references included; it is loaded with weights_only=False."""
     write(path, {"": _torch_bytes(net)}, FILES)
 
 
-def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | None]:
-    """Read a file with a state or with weights, or with a whole module.
+def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | list[nn.Module] | None]:
+    """Read a file with a state or with weights, or with a whole module or several.
 
     Args:
         path: Any path that fsspec knows.
@@ -57,21 +69,24 @@ def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | 
     if not fs.isfile(place):
         return load_state(path, "torch"), None
     if path.endswith(".safetensors"):
-        return _weights(load_tensors(fs, place, path)), None
+        return _weights([load_tensors(fs, place, path)]), None
     content = _torch_load(fs.cat_file(place), path, weights_only)
-    if isinstance(content, nn.Module):
-        return _weights(content.state_dict()), content
+    nets = content if isinstance(content, list) else [content]
+    if nets and all(isinstance(net, nn.Module) for net in nets):
+        return _weights([net.state_dict() for net in nets]), content
+    if hasattr(content, _REST):
+        content = {"models": [content], **vars(content).pop(_REST)}
     if isinstance(content, dict) and "models" in content:
         payload = {"optimizers": [], "schedulers": []} | _restored(content)
         epoch, steps, position = (payload.pop(name, None) for name in ("epoch", "steps", "position"))
         return State(int(epoch or 0), int(steps or 0), payload, position=position), None
     if isinstance(content, dict):
-        return _weights(content), None
+        return _weights([content]), None
     raise ArgumentError(f"{path} holds a {type(content).__name__}, not a model's weights. Was it written by save()?")
 
 
-def _weights(state_dict: dict[str, Any]) -> State:
-    return State(payload={"models": [state_dict], "optimizers": [], "schedulers": []})
+def _weights(state_dicts: list[dict[str, Any]]) -> State:
+    return State(payload={"models": state_dicts, "optimizers": [], "schedulers": []})
 
 
 def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:

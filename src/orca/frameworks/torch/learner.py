@@ -29,6 +29,7 @@ from orca.frameworks.torch.build import (
     build_models,
     build_optimizers,
     build_schedulers,
+    check_fits,
     check_linked,
     scheduler_state,
 )
@@ -184,14 +185,35 @@ class TorchLearner(Learner):
 
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""
-        # A creator's draws, and what it does to its config, are thrown away.
-        with kept_draws(), self._room():
-            made = build_models(self.model, dict(self.config))
+        made = self._made()
         given = self.model if isinstance(self.model, list | tuple) else [self.model]
         nets = [copy.deepcopy(net) if any(net is one for one in given) else net for net in made]
         for net, weights in zip(nets, state.payload.get("averages") or state.payload["models"], strict=True):
             net.load_state_dict(weights)
         return nets[0] if len(nets) == 1 else nets
+
+    def check_state(self, state: State, name: str) -> None:
+        """Check names and shapes of a state's weights; the ranks do it for a model that none of them holds whole."""
+        if self.spread or self.model is None:
+            return
+        try:
+            nets = self._made()
+        except Exception as error:  # the user's creator, which may need what only workers have
+            logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
+            return
+        kept = state.payload.get("models") or []
+        if len(kept) != len(nets):
+            raise ArgumentError(
+                f"{name} holds the weights of {len(kept)} models, and this Estimator has {len(nets)}. The weights stay "
+                "as they were."
+            )
+        for net, weights in zip(nets, kept, strict=True):
+            check_fits(net, weights, name)
+
+    def _made(self) -> list[nn.Module]:
+        """Return the modules, or those that the creator makes; its draws, and what it does to its config, are lost."""
+        with kept_draws(), self._room():
+            return build_models(self.model, dict(self.config))
 
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
@@ -200,7 +222,7 @@ class TorchLearner(Learner):
             nets = build_models(self.model, dict(self.config))
         return State(payload={"models": [copied(n.state_dict()) for n in nets], "optimizers": [], "schedulers": []})
 
-    def with_parts(self, model: nn.Module | None, loss: Any) -> TorchLearner:
+    def with_parts(self, model: nn.Module | list[nn.Module] | None, loss: Any) -> TorchLearner:
         """Return this learner with another model or loss; an optimizer of the old model cannot follow."""
         linked = model is not None and isinstance(self.optimizer, torch.optim.Optimizer)
         return replace(

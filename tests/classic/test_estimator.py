@@ -1,0 +1,69 @@
+"""The Estimators of older programs: files at the very path that was given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from frameworks.torch.alone import AloneEngine
+from orca.classic import bigdl, zoo
+from orca.errors import ArgumentError
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+Y = X.sum(1, keepdims=True)
+
+
+def estimator(kind: Any, backend: str, layers: int = 1) -> Any:
+    def net(config: dict[str, Any]) -> Any:
+        nets = [nn.Linear(3, 1) for _ in range(layers)]
+        return nets[0] if layers == 1 else nets
+
+    class Alone(kind):  # type: ignore[misc]
+        engine = AloneEngine()
+
+    return Alone.from_torch(
+        model=net,
+        optimizer=lambda model, config: torch.optim.Adam(model.parameters(), lr=0.1),
+        loss=nn.MSELoss(),
+        backend=backend,
+    )
+
+
+@pytest.mark.parametrize("kind", [zoo.Estimator, bigdl.Estimator], ids=["zoo", "bigdl"])
+@pytest.mark.parametrize("backend", ["spark", "torch_distributed", "bigdl"])
+@pytest.mark.parametrize("name", ["model", "model.v2", "model.pt"])
+def test_model_is_saved_as_one_torch_file_at_that_path(tmp_path: Path, kind: Any, backend: str, name: str) -> None:
+    made, path = estimator(kind, backend), str(tmp_path / name)
+    made.fit((X, Y), epochs=2, batch_size=4)
+    made.save(path)
+    assert os.listdir(tmp_path) == [name]
+    content = torch.load(path)
+    weights = content if backend == "bigdl" else content["models"][0]
+    plain = nn.Linear(3, 1)
+    plain.load_state_dict(weights)
+    assert torch.equal(plain.weight, made.get_model().weight)
+    again = estimator(kind, backend).load(path)
+    os.remove(path)
+    assert again.get_state_dict()["epoch"] == 2
+    assert again.fit((X, Y), batch_size=4) == made.fit((X, Y), batch_size=4)  # with the optimizer's state
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_whole_module_is_saved_and_loaded_where_it_is_trusted(tmp_path: Path, layers: int) -> None:
+    made, path = estimator(bigdl.Estimator, "spark", layers), str(tmp_path / "whole")
+    made.save(path, entire=True)
+    content = torch.load(path, weights_only=False)
+    nets = content if layers > 1 else [content]
+    assert [type(net) for net in nets] == [nn.Linear] * layers
+    bare = bigdl.Estimator.from_torch(backend="local")
+    with pytest.raises(ArgumentError, match="would run code"):
+        bare.load(path)
+    models = bare.load(path, weights_only=False).get_model()
+    for net, model in zip(nets, models if layers > 1 else [models], strict=True):
+        assert torch.equal(net.weight, model.weight)
