@@ -7,6 +7,7 @@ import hashlib
 import io
 import logging
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,12 +93,15 @@ class EvaluateJob:
         self.learner.join(world, self.state, self.seed, training=False)
         try:
             self.learner.call_back(self.callbacks)
+            began = time.perf_counter()
             reduced, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps)
+            seconds = time.perf_counter() - began
             state = self.learner.state()
         finally:
             self.learner.leave()
         if self.profile:
-            own["profile"] = profile_of(pulse, evaluated=self.num_steps or feed.steps or 0)
+            steps = min(filter(None, (self.num_steps, feed.steps)), default=0)
+            own["profile"] = profile_of(pulse, evaluated=steps) | {"mean_validation_s": seconds}
             reduced = reduced | {"profile": mean_profile(world.all_gather(own["profile"]))}
         return reduced, own, (state.input, state.output)
 

@@ -14,6 +14,7 @@ from torch import nn
 from frameworks.torch.alone import AloneEngine
 from orca.classic import bigdl, zoo
 from orca.errors import ArgumentError
+from orca.triggers import EveryEpoch
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
@@ -52,6 +53,22 @@ def test_model_is_saved_as_one_torch_file_at_that_path(tmp_path: Path, kind: Any
     os.remove(path)
     assert again.get_state_dict()["epoch"] == 2
     assert again.fit((X, Y), batch_size=4) == made.fit((X, Y), batch_size=4)  # with the optimizer's state
+
+
+def test_checkpoint_trigger_of_bigdl_without_a_place_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = estimator(zoo.Estimator, "bigdl")
+    (line,) = made.fit((X, Y), batch_size=4, checkpoint_trigger=EveryEpoch())
+    assert line == estimator(zoo.Estimator, "bigdl").fit((X, Y), batch_size=4)[0]
+    assert os.listdir(tmp_path) == []
+    assert caplog.text.count("checkpoint_trigger keeps nothing: there is no model_dir. Pass model_dir=") == 1
+    with pytest.raises(ArgumentError, match="trigger"):
+        made.fit((X, Y), checkpoint_trigger="epoch")
+    for backend, options in (("bigdl", {"resume": True}), ("spark", {"checkpoint_trigger": EveryEpoch()})):
+        with pytest.raises(ArgumentError, match="checkpoints need a place to go to"):
+            estimator(zoo.Estimator, backend).fit((X, Y), **options)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -147,6 +147,7 @@ def test_profile_tells_where_time_went() -> None:
     job = LoopJob(replace(PLAN, profile=True))
     histories = LocalEngine(2).run(job, shards_of([shard(1, 2, 3), shard(10)], [shard(1), shard(2)]), SETTINGS)
     names = [f"mean_{name}_s" for name in ("data", "eval_fwd", "fwd", "bwd", "optimizer", "comm", "train_epoch")]
+    names += ["mean_validation_s"]
     for history in histories:
         for line in (*history.epochs, *history.mine):
             assert [name for name in line["profile"] if name != "ranks"] == names

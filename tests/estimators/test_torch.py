@@ -120,7 +120,8 @@ def test_evaluate_may_be_given_other_metrics() -> None:
 def test_a_profile_tells_where_time_went() -> None:
     made = estimator()
     (line,) = made.fit((X, Y), batch_size=4, profile=True, validation_data=(X, Y))
-    steps = {f"mean_{name}_s" for name in ("data", "fwd", "bwd", "comm", "optimizer", "eval_fwd", "train_epoch")}
+    names = ("data", "fwd", "bwd", "comm", "optimizer", "eval_fwd", "train_epoch", "validation")
+    steps = {f"mean_{name}_s" for name in names}
     profile = line["profile"]
     assert set(profile) == steps | {"ranks"}
     assert [set(own) for own in profile["ranks"]] == [steps]
@@ -128,7 +129,8 @@ def test_a_profile_tells_where_time_went() -> None:
     assert profile["mean_comm_s"] >= 0  # one rank alone has nobody to wait for
     assert profile["mean_train_epoch_s"] > profile["mean_fwd_s"]
     evaluated = made.evaluate((X, Y), profile=True)["profile"]
-    assert evaluated["mean_eval_fwd_s"] > 0
+    assert evaluated["mean_validation_s"] > evaluated["mean_eval_fwd_s"] > 0
+    assert "mean_validation_s" not in made.fit((X, Y), profile=True)[0]["profile"]
     assert "profile" not in made.fit((X, Y))[0]
 
 

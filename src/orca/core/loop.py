@@ -90,6 +90,7 @@ def run_epochs(
         history.steps += before + losses.steps
         mine = _training_stats(epoch, [done.then(losses) if world.rank == 0 else losses])
         line = _training_stats(epoch, [done.then(told[0]), *told[1:]])
+        began = time.perf_counter()
         validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
         if valid is not None and validates:
             reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps)
@@ -98,6 +99,8 @@ def run_epochs(
         if plan.profile:
             evaluated = (_least(valid.steps, plan.validation_steps) or 0) if valid and validates else 0
             mine["profile"] = profile_of(pulse, losses.steps, evaluated) | {"mean_train_epoch_s": seconds}
+            if validates:
+                mine["profile"]["mean_validation_s"] = time.perf_counter() - began
             profiles = world.all_gather(mine["profile"])
             line["profile"] = mean_profile(profiles) | {"ranks": profiles}
         history.epochs.append(line)

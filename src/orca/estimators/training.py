@@ -24,7 +24,7 @@ from orca.core.triggers import EveryEpoch, trigger_of
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
 from orca.estimators.estimator import Estimator, listed, natural, positive
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
-from orca.registry import Backend, openvino_converter, source_of
+from orca.registry import Backend, backend_of, openvino_converter, source_of
 from orca.report.history import RunHistory
 from orca.report.tensorboard import Summaries
 from orca.storage.checkpoints import new_run, newest_run, path_of, versions
@@ -241,6 +241,10 @@ class TrainingEstimator(Estimator):
         stores = self.learner.spread and bool(self.model_dir)
         if trigger is None and not stores:
             return self._state, plan
+        trigger = None if trigger is None else trigger_of(trigger)
+        if not self.model_dir and not resume and self.backend == backend_of("bigdl"):
+            logger.warning("checkpoint_trigger keeps nothing: there is no model_dir. Pass model_dir= to keep some.")
+            return self._state, plan
         if not self.model_dir:
             raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
         folder = newest_run(self.model_dir) if resume else None
@@ -257,7 +261,6 @@ class TrainingEstimator(Estimator):
                         "a callback stopped that fit, so nothing is left to train. To train on, load its checkpoint "
                         "with load_orca_checkpoint and fit without resume."
                     )
-        trigger = None if trigger is None else trigger_of(trigger)
         return state, replace(
             plan, checkpoint_trigger=trigger, checkpoint_folder=folder, checkpoint_keep=keep, stores=stores
         )
