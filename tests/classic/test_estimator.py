@@ -1,7 +1,8 @@
-"""The Estimators of older programs: files at the very path that was given."""
+"""The Estimators of older programs: their arguments, and files at the very path that was given."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,47 @@ from torch import nn
 
 from frameworks.torch.alone import AloneEngine
 from orca.classic import bigdl, zoo
+from orca.classic.metrics import MSE
 from orca.errors import ArgumentError
 from orca.triggers import EveryEpoch
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
+
+
+# The arguments of all releases of both systems.
+ARGUMENTS = {
+    "from_torch": "model optimizer loss metrics scheduler_creator training_operator_cls initialization_hook config "
+    "scheduler_step_freq use_tqdm workers_per_node model_dir backend sync_stats log_level log_to_driver",
+    "fit": "data epochs max_steps batch_size profile reduce_results info feature_cols label_cols validation_data "
+    "callbacks validation_methods checkpoint_trigger",
+    "evaluate": "data batch_size num_steps profile reduce_results info feature_cols label_cols callbacks "
+    "validation_methods validation_metrics",
+    "predict": "data batch_size feature_cols output_cols profile callbacks",
+    "save": "entire other_names",
+    "load": "loss other_names",
+    "load_state_dict": "state_dict blocking",
+    "load_orca_checkpoint": "path version prefix",
+    "set_tensorboard": "log_dir app_name",
+    "get_train_summary": "tag",
+    "get_validation_summary": "tag",
+    "set_constant_gradient_clipping": "min max",
+    "set_l2_norm_gradient_clipping": "clip_norm",
+    "shutdown": "force",
+}
+
+
+@pytest.mark.parametrize("verb", ARGUMENTS)
+def test_verbs_take_the_arguments_of_all_releases(verb: str) -> None:
+    for kind in (zoo.Estimator, bigdl.Estimator):
+        made = estimator(kind, "bigdl")
+        assert set(ARGUMENTS[verb].split()) <= set(inspect.signature(getattr(made, verb)).parameters)
+
+
+def test_evaluation_may_be_told_other_metrics_under_either_name() -> None:
+    made = estimator(zoo.Estimator, "bigdl")
+    first, second = (made.evaluate((X, Y), **{name: [MSE()]}) for name in ("validation_methods", "validation_metrics"))
+    assert first == second and first["MSE"] == pytest.approx(first["val_loss"])
 
 
 def estimator(kind: Any, backend: str, layers: int = 1) -> Any:

@@ -336,6 +336,7 @@ class TrainingEstimator(Estimator):
         callbacks: Any = None,
         validation_methods: Any = None,
         *,
+        validation_metrics: Any = None,
         sample_weight: str | bool | None = None,
     ) -> Any:
         """Evaluate the loss and all metrics, exactly, over all rows.
@@ -351,6 +352,7 @@ class TrainingEstimator(Estimator):
             label_cols: Columns the outputs are compared with.
             callbacks: Callbacks (`orca.callbacks`), called on every worker.
             validation_methods: Metrics to use instead of the Estimator's.
+            validation_metrics: The same, as later releases called it.
             sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
 
         Returns:
@@ -360,9 +362,8 @@ class TrainingEstimator(Estimator):
         callbacks = listed(callbacks)
         self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
-        statistics = self._evaluate(
-            data, spec, num_steps, self._metrics(validation_methods), profile=profile, callbacks=tuple(callbacks)
-        )
+        metrics = self._metrics(validation_methods if validation_metrics is None else validation_metrics)
+        statistics = self._evaluate(data, spec, num_steps, metrics, profile=profile, callbacks=tuple(callbacks))
         return statistics[0][0] if reduce_results else [own for _, own in statistics]
 
     def _evaluate(
