@@ -585,6 +585,20 @@ def test_evaluate_equals_keras_and_num_steps_ends_early() -> None:
     assert est.evaluate(endless, BATCH, steps=2) == pytest.approx(expected, rel=1e-4)
 
 
+def test_callbacks_hear_an_evaluation(tmp_path: Path) -> None:
+    class Hears(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            (tmp_path / f"{self.params['rank']}-{batch}").touch()
+
+        def on_test_end(self, logs: Any = None) -> None:
+            (tmp_path / f"{self.params['rank']}-end").write_text(json.dumps(logs))
+
+    stats = estimator().evaluate(batched, BATCH, num_steps=2, callbacks=Hears())
+    assert sorted(os.listdir(tmp_path)) == ["0-0", "0-1", "0-end", "1-0", "1-1", "1-end"]
+    logs = json.loads((tmp_path / "1-end").read_text())
+    assert logs == {"loss": stats["validation_loss"], "accuracy": stats["validation_accuracy"]}
+
+
 def two_inputs_two_outputs(config: dict[str, Any]) -> Any:
     """Return a model of (left, right): its outputs are named sum and scores."""
     left, right = keras.Input((4,), name="left"), keras.Input((2,), name="right")
@@ -642,6 +656,8 @@ def test_creators_and_datasets_are_answered_in_order() -> None:
     np.testing.assert_allclose(est.predict(batched, batch_size=7), expected, atol=1e-6)
     np.testing.assert_allclose(est.predict(batched({}, 7)), expected, atol=1e-6)
     np.testing.assert_allclose(est.predict(X, batch_size=3), expected, atol=1e-6)
+    for data in (endless, endless({}, 7)):
+        np.testing.assert_allclose(est.predict(data, batch_size=7, steps=3), expected[:21], atol=1e-6)
 
 
 # Files
@@ -775,12 +791,16 @@ def test_evaluate_and_predict_say_what_they_do_not_take() -> None:
     est = estimator()
     with pytest.raises(ArgumentError, match="sample_weight must be the name of a column, or True"):
         est.evaluate((X, Y), sample_weight=np.ones(50))
-    with pytest.raises(NotYet, match="callbacks"):
-        est.evaluate((X, Y), callbacks=[keras.callbacks.Callback()])
+    with pytest.raises(ArgumentError, match="callbacks must be Keras callbacks; got 'early'"):
+        est.evaluate((X, Y), callbacks="early")
     with pytest.raises(NotYet, match="callbacks"):
         est.predict(X, callbacks=[keras.callbacks.Callback()])
     with pytest.raises(ArgumentError, match="num_steps must be a positive"):
         est.evaluate((X, Y), num_steps=0)
+    with pytest.raises(ArgumentError, match="steps must be a positive"):
+        est.predict(endless, steps=0)
+    with pytest.raises(OrcaError, match=r"the data has no end .*Pass steps="):
+        est.predict(endless)
 
 
 def bare(config: Any) -> Any:

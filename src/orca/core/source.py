@@ -65,6 +65,7 @@ class DataSpec:
         seed: Seed of what creators draw, so that all ranks draw alike.
         weighted: Whether rows come with weights; always where a column of them is named.
         numbers: Whether the model takes numbers alone, no texts and no dates.
+        steps: How many batches of data that comes in batches predict answers; None for all.
     """
 
     columns: Columns = Columns()
@@ -76,6 +77,7 @@ class DataSpec:
     seed: int = 0
     weighted: bool = False
     numbers: bool = False
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighted", self.weighted or self.columns.weight is not None)

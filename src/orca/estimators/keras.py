@@ -250,7 +250,7 @@ class KerasEstimator(TrainingEstimator):
             num_steps: Stop after this many steps; None sees every row.
             verbose: 0 for no progress bar.
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
-            callbacks: Not yet.
+            callbacks: Keras callbacks, called on every worker; those that write files, on the first alone.
             data_config: What data creators get in place of `config`.
             feature_cols: Columns that become the model's inputs.
             label_cols: Columns the outputs are compared with.
@@ -259,8 +259,8 @@ class KerasEstimator(TrainingEstimator):
         Returns:
             A dict with num_samples, and the loss and each metric under `validation_` and its name.
         """
-        if callbacks:
-            raise NotYet("evaluate: callbacks are not built yet; leave them out.")
+        callbacks = tuple(listed(callbacks))
+        self.learner.check_callbacks(callbacks)
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
         ((statistics, _), *_) = self._evaluate(
             data,
@@ -268,6 +268,7 @@ class KerasEstimator(TrainingEstimator):
             steps if num_steps is None else num_steps,
             learner=replace(self.learner, features=spec.columns.features),
             settings=self._settings(verbose),
+            callbacks=callbacks,
         )
         return {_validation_name(name): value for name, value in statistics.items()}
 
@@ -289,7 +290,8 @@ class KerasEstimator(TrainingEstimator):
             data: Data of any kind `fit` takes; labels are not needed.
             batch_size: Rows the model sees at a time.
             verbose: Accepted.
-            steps: Accepted; every row is answered.
+            steps: Answer only so many batches of a tf.data.Dataset, which one that repeats itself needs; every row
+                of other data is answered.
             callbacks: Accepted by no release; leave them out.
             data_config: What data creators get in place of `config`.
             feature_cols: Columns that become the model's inputs.
@@ -303,6 +305,7 @@ class KerasEstimator(TrainingEstimator):
         if callbacks:
             raise NotYet("predict: callbacks are not built yet; leave them out.")
         spec = self._keras_spec(batch_size, data_config, feature_cols, None, output_cols, labelled=False)
+        spec = replace(spec, steps=None if steps is None else positive("steps", steps))
         source = source_of(data, spec)
         return source.answer(self._answers(replace(self.learner, features=spec.columns.features), spec), self.engine)
 

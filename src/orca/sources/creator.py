@@ -248,7 +248,7 @@ def _answers(task: Callable[[Any], Any], made: Any, creation: Creation) -> Itera
     if _is_stream(made):
         from orca.sources.tfdata import dataset_answers
 
-        return dataset_answers(task, made, number, tasks)
+        return dataset_answers(task, made, creation.spec.steps, number, tasks)
     from orca.sources.torchdata import Reading, loader_answers
 
     return loader_answers(task, made, Reading.of(creation.spec), number, tasks)

@@ -25,7 +25,7 @@ class TfDatasetSource:
     batch_size: int | None = None
 
     def __init__(self, data: Any, spec: DataSpec) -> None:
-        self.dataset = data
+        self.dataset, self.steps = data, spec.steps
 
     @classmethod
     def wraps(cls, data: Any) -> bool:
@@ -50,7 +50,7 @@ class TfDatasetSource:
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
-        batches = [_arrays(parts_of(element)[0]) for element in _steady(checked(self.dataset))]
+        batches = [_arrays(parts_of(element)[0]) for element in _first(self.dataset, self.steps)]
         if not batches:
             raise DataError("there are no rows to predict: the dataset is empty.")
         return concatenate(engine.map(task, batches))
@@ -152,10 +152,24 @@ def parts_of(element: Any) -> tuple[Any, Any, Any]:
     return (*element, None, None)[:3]
 
 
-def dataset_answers(task: Callable[[Any], Any], dataset: Any, number: int, tasks: int) -> Iterator[tuple[int, Any]]:
-    """Yield (place, outputs) of every n-th batch, for one of several tasks that share a dataset."""
-    for place, element in enumerate(_steady(checked(dataset)).shard(tasks, number).prefetch(tf.data.AUTOTUNE)):
+def dataset_answers(
+    task: Callable[[Any], Any], dataset: Any, steps: int | None, number: int, tasks: int
+) -> Iterator[tuple[int, Any]]:
+    """Yield (place, outputs) of every n-th of the first batches, for one of several tasks that share a dataset."""
+    for place, element in enumerate(_first(dataset, steps).shard(tasks, number).prefetch(tf.data.AUTOTUNE)):
         yield place * tasks + number, task(_arrays(parts_of(element)[0]))
+
+
+def _first(dataset: Any, steps: int | None) -> Any:
+    """Return the first batches of a dataset, all of them where steps is None.
+
+    Raises:
+        DataError: It has no end.
+    """
+    if steps is None and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise DataError("the data has no end (it repeats itself). Pass steps=, or leave out repeat().")
+    steady = _steady(checked(dataset))
+    return steady if steps is None else steady.take(steps)
 
 
 def _steady(dataset: Any) -> Any:

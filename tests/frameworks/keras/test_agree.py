@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ import tf_keras
 
 from contract.keras_truth import assert_same_training, doubles, on_ranks
 from orca.errors import OrcaError
+from orca.frameworks.keras.agree import Agreement
 
 X = np.random.default_rng(0).normal(size=(22, 4))
 Y = (X @ np.array([1, -1, 2, 0.5]) > 0).astype(np.int64)
@@ -340,6 +342,17 @@ def test_ragged_batches_train() -> None:
         return set_up(tf_keras.Sequential([*parts, layers.Dense(1)]), "mse")
 
     assert_equal(creator, batched(rows, Y * 1.0))
+
+
+def test_a_model_goes_with_its_fit() -> None:
+    def creator(config: Any) -> Any:
+        model = perceptron()
+        model.run_eagerly = False
+        return model
+
+    on_threads(2, creator, batched(X, Y), batch_size=BATCH)
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, Agreement)]
 
 
 def test_model_of_a_fixed_batch_size_trains() -> None:

@@ -212,12 +212,12 @@ class KerasLearner(Learner):
         self.ready = self.begun = self.open = False
         self.specs: tuple[int, OutputSpec, OutputSpec] | None = None  # with the rows they were seen in
         self.steps: dict[str, Any] = {}
+        self.waiting: tuple[Any, ...] = ()
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
     def call_back(self, callbacks: Sequence[Any]) -> None:
-        """Refuse callbacks of an evaluation: they are not called yet."""
-        if callbacks:
-            raise ArgumentError("evaluate calls no callbacks of Keras yet. Leave them out, or pass them to fit.")
+        """Remember the callbacks of an evaluation, which begin with its first batch, when the model is whole."""
+        self.waiting = tuple(callbacks)
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
@@ -284,6 +284,8 @@ class KerasLearner(Learner):
             if not losses.steps:
                 self._prepare(batch.x)
                 self.model.reset_metrics()
+                if self.waiting:
+                    self._set_callbacks(self._mine(self.waiting), {"epochs": 1, "steps": None, "verbose": 0})
                 self.callbacks.on_test_begin()
             pulse.at(EVALUATE)
             self.callbacks.on_test_batch_begin(losses.steps)
@@ -508,13 +510,10 @@ class KerasLearner(Learner):
         return self.given.input.example(2)
 
     def _begin_callbacks(self) -> None:
-        module = library(family_of(self.model)).callbacks
-        mine = [each for each in self.plan.callbacks if self.world.rank == 0 or not _is_a(each, *_WRITERS)]
-        params = {"epochs": self.plan.initial_epoch + self.plan.epochs, "steps": self.usual, "verbose": 0}
-        self.listener = _listener(module)
-        mine.append(self.listener)
-        self.callbacks = module.CallbackList(mine, add_history=True, add_progbar=False, model=self.model, **params)
-        self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
+        self.listener = _listener(library(family_of(self.model)).callbacks)
+        mine = [*self._mine(self.plan.callbacks), self.listener]
+        epochs = self.plan.initial_epoch + self.plan.epochs
+        self._set_callbacks(mine, {"epochs": epochs, "steps": self.usual, "verbose": 0}, add_history=True)
         self.model.stop_training = False
         if self.interrupted is not None:
             continue_logs(mine, self.number)
@@ -525,6 +524,14 @@ class KerasLearner(Learner):
             self._follow_restored()
         if self.interrupted is not None:
             self.number = number
+
+    def _mine(self, callbacks: Sequence[Any]) -> list[Any]:
+        return [each for each in callbacks if self.world.rank == 0 or not _is_a(each, *_WRITERS)]
+
+    def _set_callbacks(self, callbacks: list[Any], params: dict[str, Any], **options: Any) -> None:
+        module = library(family_of(self.model)).callbacks
+        self.callbacks = module.CallbackList(callbacks, add_progbar=False, model=self.model, **options, **params)
+        self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
 
     def _follow_restored(self) -> None:
         """Take over what a callback restored on rank 0: weights, optimizer, the number of the epoch."""
