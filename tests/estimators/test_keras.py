@@ -688,6 +688,16 @@ def test_loaded_model_goes_on_as_if_never_saved(name: str, family: Any, tmp_path
         assert int(family.models.load_model(path).optimizer.iterations) == STEPS
 
 
+def test_model_that_is_not_compiled_is_loaded_and_compiled_by_its_creator(tmp_path: Path) -> None:
+    arguments = {"optimizer": "sgd", "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
+    est = estimator(compile_args_creator=lambda config: arguments)
+    path = est.save(str(tmp_path / "model.h5"), include_optimizer=False)
+    est.load(path)
+    assert est.evaluate((X, Y), BATCH)["validation_accuracy"] == classifier({}).evaluate(X, Y, verbose=0)[1]
+    with pytest.raises(ArgumentError, match="the model is not compiled"):
+        estimator().load(path).fit((X, Y))
+
+
 def test_weights_travel_alone(tmp_path: Path) -> None:
     est, _ = fitted(epochs=2)
     path = est.save_weights(str(tmp_path / "some.weights.h5"))
@@ -727,7 +737,8 @@ def test_latest_checkpoint_is_the_one_of_the_last_fit(tmp_path: Path) -> None:
     est.fit(batched, epochs=1, batch_size=BATCH)
     est.fit(batched, epochs=2, batch_size=BATCH)
     assert sorted(os.listdir(folder)) == ["checkpoint-1", "checkpoint-3"]
-    assert KerasEstimator.latest_checkpoint(folder) == f"{folder}/checkpoint-3"
+    for door in (KerasEstimator, Estimator):
+        assert door.latest_checkpoint(folder) == f"{folder}/checkpoint-3"
     assert KerasEstimator.latest_checkpoint(str(tmp_path / "nowhere")) is None
 
 

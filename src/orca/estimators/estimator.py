@@ -16,7 +16,7 @@ from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.errors import ArgumentError, NotSupported
 from orca.registry import Backend, backend_of, engine_class, estimator_class
-from orca.storage.checkpoints import newest_run, path_of
+from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
 
 if TYPE_CHECKING:
     from orca.estimators.training import TrainingEstimator
@@ -106,13 +106,15 @@ class Estimator:
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str | None:
-        """Return the path of the newest checkpoint in a folder: one that a fit kept, or one of ModelCheckpoint.
+        """Return the path of the newest checkpoint in a folder: one that a fit kept, or one of a ModelCheckpoint.
 
         Raises:
             ArgumentError: There is none.
         """
         if (found := newest_run(checkpoint_dir, None)) is not None:
             return path_of(found, prefix=None)
+        if (model := latest_checkpoint(checkpoint_dir)) is not None:  # of Keras
+            return model
         from orca.callbacks import ModelCheckpoint
 
         return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))

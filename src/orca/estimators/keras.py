@@ -13,7 +13,7 @@ from orca.estimators.estimator import listed, natural, positive, threads_asked_f
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.registry import backend_of, source_of
-from orca.storage.checkpoints import newest_run, path_of, versions
+from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of, versions
 from orca.storage.states import is_state, save_state
 
 _CLIPS = "the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue"
@@ -375,7 +375,7 @@ class KerasEstimator(TrainingEstimator):
         if is_state(place):
             return self.load_checkpoint(place)
         model = self.learner.load_model(place, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
-        self.learner = self.learner.of(model, None, self.config, self.learner.sync_batch_norm, self.learner.sync)
+        self.learner = self.learner.with_model(model)
         self._state = self.learner.state_of(model, None)
         return self
 
@@ -435,7 +435,7 @@ class KerasEstimator(TrainingEstimator):
     @classmethod
     def latest_checkpoint(cls, checkpoint_dir: str) -> str | None:
         """Return the newest checkpoint in a folder, None where there is none."""
-        return KerasLearner.latest_checkpoint(checkpoint_dir)
+        return latest_checkpoint(checkpoint_dir)
 
     def _keras_spec(
         self,

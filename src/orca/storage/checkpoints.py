@@ -18,9 +18,10 @@ from typing import Any
 from orca.core.state import State
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
-from orca.storage.files import MARKER, clear_leftovers, filesystem, name_of, remove
+from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, name_of, remove
 
 PREFIX = "orca"
+_SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel of TensorFlow
 _NUMBER = r"(0|[1-9]\d*)"
 _RUN = re.compile(r"run-(\d+)-[0-9a-f]+")
 logger = logging.getLogger(__name__)
@@ -93,6 +94,40 @@ def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
     names = sorted(_runs(folder), key=lambda name: (_number(name), name), reverse=True)
     runs = (_inside(folder, name) for name in names)
     return next((run for run in runs if versions(run, prefix)), None)
+
+
+def latest_checkpoint(folder: str) -> str | None:
+    """Return the newest thing in a folder that holds a model's weights; None when there is none.
+
+    That is a checkpoint of save_checkpoint, the last one of a fit that kept some, a `.keras` or `.h5` file, a
+    SavedModel, or the prefix of a TensorFlow checkpoint.
+    """
+    fs, place = filesystem(folder)
+    if not fs.isdir(place):
+        return None
+    found = []
+    for entry in fs.ls(place, detail=True):
+        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
+        if is_leftover(name):
+            continue  # of a save that did not end
+        if entry["type"] == "directory":
+            inside = f"{folder.rstrip('/')}/{name}"
+            mark = next((mark for mark in (MARKER, _SAVED_MODEL) if fs.exists(f"{entry['name']}/{mark}")), None)
+            if mark:
+                found.append((_age(fs, f"{entry['name']}/{mark}"), in_order(name), name))
+            elif versions(inside):
+                last = path_of(inside).rsplit("/", 1)[-1]
+                found.append((_age(fs, f"{entry['name']}/{last}/{MARKER}"), in_order(name), f"{name}/{last}"))
+        elif name.endswith((".keras", ".h5", ".hdf5")):
+            found.append((_age(fs, entry["name"]), in_order(name), name))
+        elif name.endswith(".index"):
+            found.append((_age(fs, entry["name"]), in_order(name), name.removesuffix(".index")))
+    return f"{folder.rstrip('/')}/{max(found)[2]}" if found else None
+
+
+def in_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a key by which step-9 comes before step-10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 class CheckpointWriter:
@@ -260,3 +295,15 @@ def _listing(folder: str) -> tuple[Any, list[dict[str, Any]]]:
 
 def _inside(folder: str, name: str) -> str:
     return f"{folder}{name}" if not folder or folder.endswith("/") else f"{folder}/{name}"
+
+
+def _age(fs: Any, place: str) -> float:
+    """Return when a file was written last, in seconds."""
+    info = fs.info(place)
+    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+        when = info.get(key)
+        if when is not None:
+            return float(
+                when.timestamp() if hasattr(when, "timestamp") else when if isinstance(when, float | int) else 0
+            )
+    return 0.0

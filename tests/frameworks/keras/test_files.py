@@ -16,13 +16,13 @@ tf_keras = pytest.importorskip("tf_keras")
 from orca.core.state import OutputSpec, State  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
 from orca.frameworks.keras.files import (  # noqa: E402
-    latest_checkpoint,
     load_model,
     load_weights,
     save_model,
     save_weights,
 )
 from orca.frameworks.keras.optimizers import optimizer_state  # noqa: E402
+from orca.storage.checkpoints import latest_checkpoint  # noqa: E402
 from orca.storage.states import load_state, save_state  # noqa: E402
 
 FAMILIES = pytest.mark.parametrize("family", [keras, tf_keras], ids=lambda family: str(family.__name__))
@@ -236,6 +236,18 @@ def test_weights_are_taken_from_a_whole_model(tmp_path: Path, family: Any, name:
     model, other = trained(family), trained(family)
     save_model(model, str(tmp_path / name))
     load_weights(other, str(tmp_path / name))
+    same(other, model)
+
+
+@FAMILIES
+def test_keras_reads_weights_from_a_file_of_any_of_its_names(tmp_path: Path, family: Any) -> None:
+    model = trained(family)
+    for name in ("net.h5", "net.hdf5", "net.weights.h5"):
+        other, path = trained(family), str(tmp_path / name)
+        save_weights(model, path)
+        other.load_weights(path)
+        same(other, model)
+    load_weights(other := trained(family), str(tmp_path / "net.h5"), by_name=True)
     same(other, model)
 
 

@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import h5py
@@ -27,7 +28,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.keras.optimizers import is_built, optimizer_state, set_optimizer_state
 from orca.frameworks.keras.travel import family_of, library, without_optimizer
 from orca.storage import files
-from orca.storage.checkpoints import path_of, versions
+from orca.storage.checkpoints import in_order
 
 H5_SUFFIXES = (".h5", ".hdf5")
 _STATE, _SLOTS = files.MARKER, "optimizer.safetensors"
@@ -131,8 +132,9 @@ def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str
     with _naming(f"the weights of {model.name!r} cannot be saved to {path}"):
         if as_h5 or family == "keras":
             _refuse_to_overwrite(path, overwrite)
-            legacy = family == "tf_keras" and not path.endswith(".weights.h5")
-            _put(path, model.save_weights, "weights.h5" if legacy else "model.weights.h5")
+            old = (family == "tf_keras" or path.endswith(H5_SUFFIXES)) and not path.endswith(".weights.h5")
+            write = partial(_write_old_weights, model) if old and family == "keras" else model.save_weights
+            _put(path, write, "weights.h5" if old else "model.weights.h5")
         else:
             _refuse_to_overwrite(path + ".index", overwrite)
             _put_checkpoint(model, path)
@@ -165,36 +167,15 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
             model.load_weights(named, **options)
 
 
-def latest_checkpoint(folder: str) -> str | None:
-    """Return the newest thing in a folder that holds a model's weights; None when there is none.
-
-    That is a checkpoint of save_checkpoint, the last one of a fit that kept some, a `.keras` or `.h5` file, a
-    SavedModel, or the prefix of a TensorFlow checkpoint.
-    """
-    fs, place = files.filesystem(folder)
-    if not fs.isdir(place):
-        return None
-    found = []
-    for entry in fs.ls(place, detail=True):
-        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
-        if files.is_leftover(name):
-            continue  # of a save that did not end
-        if entry["type"] == "directory":
-            inside = f"{folder.rstrip('/')}/{name}"
-            mark = next((mark for mark in (_STATE, _SAVED) if fs.exists(f"{entry['name']}/{mark}")), None)
-            if mark:
-                found.append((_age(fs, f"{entry['name']}/{mark}"), _in_order(name), name))
-            elif versions(inside):
-                last = path_of(inside).rsplit("/", 1)[-1]
-                found.append((_age(fs, f"{entry['name']}/{last}/{_STATE}"), _in_order(name), f"{name}/{last}"))
-        elif name.endswith((".keras", *H5_SUFFIXES)):
-            found.append((_age(fs, entry["name"]), _in_order(name), name))
-        elif name.endswith(".index"):
-            found.append((_age(fs, entry["name"]), _in_order(name), name.removesuffix(".index")))
-    return f"{folder.rstrip('/')}/{max(found)[2]}" if found else None
-
-
 # Writing models.
+
+
+def _write_old_weights(model: Any, path: str) -> None:
+    """Write weights as Keras 2 did: that is what Keras 3 reads from a file of this name, but writes no more."""
+    from keras.src.legacy.saving.legacy_h5_format import save_weights_to_hdf5_group
+
+    with h5py.File(path, "w") as file:
+        save_weights_to_hdf5_group(file, model)
 
 
 def _format_of(path: str, save_format: str | None) -> str:
@@ -339,7 +320,7 @@ def _weight_names(group: Any) -> list[str]:
     if "weight_names" in group.attrs:
         names = list(group.attrs["weight_names"])
     else:
-        pieces = sorted((key for key in group.attrs if key.startswith("weight_names")), key=_in_order)
+        pieces = sorted((key for key in group.attrs if key.startswith("weight_names")), key=in_order)
         names = [name for key in pieces for name in group.attrs[key]]
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
 
@@ -493,20 +474,3 @@ def _naming(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # of Keras, TensorFlow, HDF5 and file systems
         raise ArgumentError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
-
-
-def _age(fs: Any, place: str) -> float:
-    """Return when a file was written last, in seconds."""
-    info = fs.info(place)
-    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
-        when = info.get(key)
-        if when is not None:
-            return float(
-                when.timestamp() if hasattr(when, "timestamp") else when if isinstance(when, float | int) else 0
-            )
-    return 0.0
-
-
-def _in_order(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which step-9 comes before step-10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]

@@ -31,7 +31,6 @@ from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.draws import StepDraws
 from orca.frameworks.keras.files import (
-    latest_checkpoint,
     load_model,
     load_weights,
     save_model,
@@ -143,6 +142,11 @@ class KerasLearner(Learner):
             )
         return cls(model, None, compile_args, **options)
 
+    def with_model(self, model: Any) -> KerasLearner:
+        """Return the same learner of another model, compiled as it is; where it is not, by compile_args."""
+        compile_args = None if is_compiled(model) else self.compile_args
+        return self.of(model, compile_args, self.config, self.sync_batch_norm, self.sync)
+
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; what a creator makes is looked at where it is made."""
         if self.packed is not None and self.packed.compiling is None and self.compile_args is None:
@@ -161,7 +165,6 @@ class KerasLearner(Learner):
     load_model = staticmethod(load_model)
     save_weights = staticmethod(save_weights)
     load_weights = staticmethod(load_weights)
-    latest_checkpoint = staticmethod(latest_checkpoint)
 
     def build(self, state: State, sample: Any = None) -> Any:
         """Return a model of its own with the weights of a state, made whole by a sample where it needs one."""
