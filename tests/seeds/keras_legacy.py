@@ -52,7 +52,7 @@ stats = est.fit(
     validation_data=shards,
     validation_steps=STEPS,
 )
-print("keras", tf.keras.__version__.split(".")[0], type(est.get_model()).__module__.split(".")[0])
+print("model of", type(est.get_model()).__module__.split(".")[0])
 print("epochs", len(stats["loss"]), len(stats["val_auc"]))
 scores = est.evaluate(shards, batch_size=BATCH, num_steps=STEPS)
 print("scores", sorted(scores))

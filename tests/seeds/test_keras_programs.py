@@ -45,7 +45,7 @@ def test_creators_with_callbacks_and_files(tmp_path: Path) -> None:
 
 def test_models_of_keras_2_on_xshards(tmp_path: Path) -> None:
     assert run("keras_legacy.py", tmp_path) == [
-        "keras 2 tf_keras",
+        "model of tf_keras",
         "epochs 3 3",
         "scores ['num_samples', 'validation_accuracy', 'validation_auc', 'validation_loss']",
         "as in one process True",

@@ -239,6 +239,22 @@ def test_weights_are_taken_from_a_whole_model(tmp_path: Path, family: Any, name:
     same(other, model)
 
 
+@pytest.mark.parametrize("optimizer", [tf_keras.optimizers.legacy.Adam, tf_keras.optimizers.SGD])
+def test_checkpoint_of_tensorflow_gives_weights_and_leaves_the_optimizer_alone(tmp_path: Path, optimizer: Any) -> None:
+    def made() -> Any:
+        model = tf_keras.Sequential([tf_keras.layers.InputLayer((4,)), tf_keras.layers.Dense(1)])
+        model.compile(optimizer(0.1), "mse", run_eagerly=True)
+        return model
+
+    model, other = made(), made()
+    model.train_on_batch(X, Y)
+    save_weights(model, str(tmp_path / "net"))
+    load_weights(other, str(tmp_path / "net"))
+    same(other, model)
+    assert int(other.optimizer.iterations) == 0
+    other.train_on_batch(X, Y)  # nothing is left to be read from the copy that is gone
+
+
 @FAMILIES
 def test_keras_reads_weights_from_a_file_of_any_of_its_names(tmp_path: Path, family: Any) -> None:
     model = trained(family)

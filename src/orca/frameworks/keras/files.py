@@ -374,6 +374,8 @@ def _load_checkpoint_of_tensorflow(
         )
     if not model.built:
         raise ArgumentError(f"the model {model.name!r} is not built. Call it once on a batch before load_weights.")
+    # A checkpoint holds the optimizer too. For slots that are not there yet TensorFlow would read it again later.
+    optimizer = optimizer_state(model)
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         name = os.path.basename(place)
         for file in fs.glob(f"{place}.*"):
@@ -382,6 +384,8 @@ def _load_checkpoint_of_tensorflow(
             status = model.load_weights(os.path.join(folder, name), skip_mismatch=skip_mismatch)
             if status is not None and not skip_mismatch:
                 status.assert_existing_objects_matched()
+    if optimizer is not None:
+        set_optimizer_state(model, optimizer)
 
 
 # Arrays.
