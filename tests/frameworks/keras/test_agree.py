@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,14 @@ import tensorflow as tf
 import tf_keras
 
 from contract.keras_truth import assert_same_training, doubles, on_ranks
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan
+from orca.engines.local import LocalEngine
 from orca.errors import OrcaError
 from orca.frameworks.keras.agree import Agreement
+from orca.frameworks.keras.learner import KerasLearner
+from orca.job import FitJob
+from orca.testing import shards_of
 
 X = np.random.default_rng(0).normal(size=(22, 4))
 Y = (X @ np.array([1, -1, 2, 0.5]) > 0).astype(np.int64)
@@ -344,15 +351,26 @@ def test_ragged_batches_train() -> None:
     assert_equal(creator, batched(rows, Y * 1.0))
 
 
+@dataclass(frozen=True)
+class ModelsLeft:
+    """Fit, and return how many models the rank then still has."""
+
+    job: FitJob
+
+    def __call__(self, world: Any, rows: Any, pulse: Any) -> int:
+        self.job(world, rows, pulse)
+        gc.collect()
+        return sum(isinstance(thing, Agreement) for thing in gc.get_objects())
+
+
 def test_a_model_goes_with_its_fit() -> None:
     def creator(config: Any) -> Any:
         model = perceptron()
         model.run_eagerly = False
         return model
 
-    on_threads(2, creator, batched(X, Y), batch_size=BATCH)
-    gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Agreement)]
+    job = FitJob(KerasLearner.of(creator, None, {}, True), FitPlan(batch_size=BATCH), (), None)
+    assert LocalEngine(2).run(ModelsLeft(job), shards_of([(X[:12], Y[:12]), (X[12:], Y[12:])]), Settings()) == [0, 0]
 
 
 def test_model_of_a_fixed_batch_size_trains() -> None:
