@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=
 QUIET: dict[str, str | None] = dict.fromkeys(("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
 PRELUDE = """
 import os, sys, time, warnings
+import numpy as np
 import psutil
 import torch
 from orca import Estimator
@@ -43,10 +44,11 @@ def plain_loop():
         optimizer.step()
     return trained.state_dict()
 
-def train(backend, workers):
+def train(backend, workers, data=None):
     est = Estimator.from_torch(model=model(), optimizer=lambda m, c: torch.optim.SGD(m.parameters(), lr=0.1),
                                loss=torch.nn.MSELoss(), backend=backend, workers_per_node=workers)
-    est.fit(frame(), epochs=2, batch_size=31, feature_cols=["x"], label_cols=["y"])
+    columns = {} if data else {"feature_cols": ["x"], "label_cols": ["y"]}
+    est.fit(data or frame(), epochs=2, batch_size=31, **columns)
     wanted = plain_loop()
     for name, value in est.get_model().state_dict().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
@@ -73,7 +75,12 @@ def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
 @pytest.mark.parametrize(
     ("executors", "width", "share", "message"),
     [
-        (2, 1, SessionOptions(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
+        (
+            2,
+            1,
+            SessionOptions(),
+            "a Ray on Spark needs executors of 2 cores or more, .*; got cores=1",
+        ),
         (2, 2, SessionOptions(ray_node_cpu_cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
         (
             2,
@@ -122,6 +129,38 @@ except ValueError as error:
 assert not psutil.Process().children() and "ray" not in sys.modules and "pyspark" not in sys.modules
 """
     assert "needs executors of 2 cores or more" in run_program(PRELUDE + code, env=QUIET).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_ray_starts_by_itself_with_all_cores_of_the_context_and_stops_with_it() -> None:
+    code = """
+from orca.cluster.ray import OrcaRayContext
+from zoo.ray import RayContext
+
+cores = 2 * os.cpu_count() + 1  # more than there are
+sc = init_orca_context(cluster_mode="local", cores=cores, object_store_memory="120m")
+assert "ray" not in sys.modules
+train("torch_distributed", 2, data=tuple(map(np.float32, zip(*rows()))))
+import ray
+context = OrcaContext.get_ray_context()
+assert context is OrcaRayContext.get() is RayContext.get() and context.initialized
+assert (context.num_ray_nodes, context.ray_node_cpu_cores, context.total_cores) == (1, cores, cores)
+assert ray.cluster_resources()["object_store_memory"] == 120 << 20
+assert context.address_info["address"] == context.redis_address
+stop_orca_context()
+assert not context.initialized and not ray.is_initialized() and OrcaContext.cluster() is None
+
+sc = init_orca_context(cluster_mode="local", cores=2)
+context = RayContext(sc, redis_port=6379, object_store_memory="100m", include_webui=False, ray_node_cpu_cores=1)
+assert OrcaRayContext.get(initialize=False) is context and not context.initialized
+assert context.init()["address"] and context is OrcaContext.get_ray_context()
+assert (context.num_ray_nodes, context.ray_node_cpu_cores) == (1, 1)
+context.stop()
+context.stop()
+assert not ray.is_initialized() and OrcaContext.get_spark_session().range(3).count() == 3
+"""
+    run_program(PRELUDE + code, env=QUIET, timeout=180)
 
 
 @pytest.mark.full
