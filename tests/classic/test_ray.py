@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import bigdl.orca.learn.pytorch
+import zoo.orca.learn.pytorch
 from orca.classic.ray import RayContext
 from orca.cluster.context import OrcaContext
 from orca.cluster.ray import OrcaRayContext
@@ -49,10 +50,8 @@ def test_a_ray_that_is_up_is_reused_and_left_to_its_owner(ray_context: Any) -> N
     assert not another.initialized and ray_context.initialized and ray.is_initialized()
 
 
-@pytest.mark.parametrize("root", ["zoo", "bigdl"])
-def test_workers_have_handles_that_tell_the_state(root: str, ray_context: Any) -> None:
-    kind = importlib.import_module(f"{root}.orca.learn.pytorch").Estimator
-    est = kind.from_torch(
+def test_workers_have_handles_that_tell_the_state(ray_context: Any) -> None:
+    est = zoo.orca.learn.pytorch.Estimator.from_torch(
         model=lambda config: torch.nn.Linear(2, 1),
         optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=0.1),
         loss=torch.nn.MSELoss(),
@@ -71,6 +70,7 @@ def test_workers_have_handles_that_tell_the_state(root: str, ray_context: Any) -
 
 
 def test_without_ray_there_are_no_handles() -> None:
-    kind = importlib.import_module("bigdl.orca.learn.pytorch").Estimator
-    est = kind.from_torch(model=torch.nn.Linear(2, 1), loss=torch.nn.MSELoss(), backend="local", workers_per_node=3)
+    est = bigdl.orca.learn.pytorch.Estimator.from_torch(
+        model=torch.nn.Linear(2, 1), loss=torch.nn.MSELoss(), backend="local", workers_per_node=3
+    )
     assert est.num_workers == 3 and not hasattr(est, "remote_workers")

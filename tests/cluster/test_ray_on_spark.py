@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from orca.cluster.ray import Node, memory_of, seats
+from orca.cluster.ray import Node, memory_of, room, seats
 from orca.cluster.spark import SessionOptions
 from orca.errors import ArgumentError
 from programs import run_program
@@ -103,6 +103,15 @@ def test_ray_takes_memory_beside_the_executor_for_its_store_its_nodes_and_their_
     assert memory_of(SessionOptions(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
 
 
+def test_executors_get_room_for_a_ray_that_starts_at_once_or_for_what_the_user_says() -> None:
+    assert room(SessionOptions(), 2, 4, "4g", at_once=False) == 0
+    assert room(SessionOptions(), 2, 4, "4g", at_once=True) == memory_of(SessionOptions(), 1, 3, "4g")
+    for at_once in (True, False):
+        assert room(SessionOptions(extra_executor_memory_for_ray="3g"), 2, 4, "4g", at_once) == 3 << 30
+    with pytest.raises(ArgumentError, match="extra_executor_memory_for_ray must be .* 'much'"):
+        room(SessionOptions(extra_executor_memory_for_ray="much"), 2, 4, "4g", at_once=False)
+
+
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ArgumentError, match="num_ray_nodes must be a positive int; got 0"):
         SessionOptions(num_ray_nodes=0)
@@ -191,11 +200,13 @@ assert not context.initialized and OrcaContext.cluster() is None
 @pytest.mark.timeout(400)
 def test_ray_on_a_standalone_cluster_trains_beside_spark_and_both_end() -> None:
     code = """
-context = init_orca_context("standalone", num_nodes=2, cores=2, memory="1g", init_ray_on_spark=True,
+context = init_orca_context("standalone", num_nodes=2, cores=2, memory="1g",
                             env={"GREETING": "hello"}, object_store_memory="100m")
+assert OrcaContext.cluster().cores == 2
+train("ray", 1)  # which starts Ray
 import ray
 up = OrcaContext.get_ray_context()
-assert (up.num_nodes, up.total_cores) == (2, 2)
+assert (up.num_ray_nodes, up.ray_node_cpu_cores, up.total_cores) == (2, 1, 2)
 assert OrcaContext.get_spark_context() is context
 cluster = OrcaContext.cluster()
 assert (cluster.runtime, cluster.num_nodes, cluster.cores) == ("spark", 2, 1), cluster
@@ -216,7 +227,6 @@ for actor in held:
     ray.kill(actor)
 del held
 
-train("ray", 1)
 train("spark", 1)
 stop_orca_context()
 assert not up.initialized and OrcaContext.cluster() is None and not ray.is_initialized()

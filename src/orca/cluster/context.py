@@ -21,7 +21,7 @@ from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
 from orca.cluster.words import checked_cores, checked_count, near, refuse_unknown
-from orca.core.units import java_size, size_of
+from orca.core.units import java_size
 from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -156,12 +156,8 @@ def _init_spark(
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
     if checked is None:
         checked = _default_cores(cluster_mode, mode)
-    extra = options.extra_executor_memory_for_ray
-    for_ray = size_of(extra, "extra_executor_memory_for_ray") if extra else 0
-    if on_ray and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
-        nodes, width = _ray.seats(num_nodes, checked, options)  # Refused before anything is started.
-        together = min(nodes, checked // width)  # Spark may put them on one executor.
-        for_ray = for_ray or _ray.memory_of(options, together, width, memory)
+    at_once = on_ray and mode != "local" and not _is_submitted(mode)
+    for_ray = _ray.room(options, num_nodes, checked, memory, at_once)  # Refused before anything is started.
     stop_spark()
     live = _Live()
     request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)

@@ -194,7 +194,7 @@ class OrcaRayContext:
         """Return where this Ray would run now."""
         if self.runtime == "ray":
             cores = self.cores if isinstance(self.cores, int) else None
-            return RayAlone(cores, {"include_dashboard": False, **self.options})
+            return RayAlone(cores, self.options)
         session = _spark.active_session()
         if session is None:
             raise ArgumentError("a Ray on Spark needs a Spark, and none is up. Call init_orca_context() first.")
@@ -234,7 +234,8 @@ class RayAlone:
         refuse_unknown([name for name in self.options if not name.startswith("_")], _init_words(ray), "runtime='ray'")
         _knock(self.address)
         # address="local": never join, by chance, a Ray that another program of this user has started.
-        ours = {"address": "local", "num_cpus": self.cores} if self.starts else {"address": self.address}
+        local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
+        ours = local if self.starts else {"address": self.address}
         try:
             return ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
         except Exception as error:
@@ -516,6 +517,21 @@ def _store(options: SessionOptions, executor_memory: str | None) -> int | None:
 def memory_of(options: SessionOptions, nodes: int, cores: int, executor_memory: str) -> int:
     """Return the bytes that so many Ray nodes of so many cores take beside an executor."""
     return nodes * ((_store(options, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
+
+
+def room(options: SessionOptions, executors: int, width: int | str, memory: str, at_once: bool) -> int:
+    """Return the bytes beside each executor for Ray: as the user says, else as a Ray needs that starts at once.
+
+    Raises:
+        ArgumentError: Ray does not fit on these executors.
+    """
+    extra, together = options.extra_executor_memory_for_ray, 0
+    if at_once and isinstance(width, int):
+        count, cores = seats(executors, width, options)
+        together = min(count, width // cores)  # Spark may put them on one executor.
+    if extra is not None:
+        return size_of(extra, "extra_executor_memory_for_ray")
+    return memory_of(options, together, cores, memory) if together else 0
 
 
 def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int]:
