@@ -22,7 +22,7 @@ def optimizer_creator(model, config):
 
 init_orca_context(cluster_mode="local", cores=4)
 ray_ctx = OrcaContext.get_ray_context()
-print("ray", ray_ctx.num_ray_nodes, ray_ctx.ray_node_cpu_cores, bool(ray_ctx.address_info))
+print("nodes", ray_ctx.num_ray_nodes, ray_ctx.ray_node_cpu_cores, bool(ray_ctx.address_info))
 
 images, labels = quarters()
 dataset = ray.data.from_items([{"image": image, "label": label} for image, label in zip(images, labels, strict=True)])

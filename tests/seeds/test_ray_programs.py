@@ -43,7 +43,7 @@ def test_torch_model_on_ray_with_data_creators(root: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("root", ROOTS)
 def test_torch_model_on_a_ray_dataset(root: str, tmp_path: Path) -> None:
     lines, model = run("ray_dataset.py", root, tmp_path)
-    assert lines == ["ray 1 4 True", f"rows [{ROWS}, {ROWS}] {ROWS}", "predictions True"]
+    assert lines == ["nodes 1 4 True", f"rows [{ROWS}, {ROWS}] {ROWS}", "predictions True"]
     expected = classifier()
     optimizer = torch.optim.SGD(expected.parameters(), 0.1)
     images, labels = map(torch.from_numpy, quarters())
