@@ -58,16 +58,16 @@ def train(backend, workers, data=None):
 @pytest.mark.parametrize(
     ("executors", "width", "share", "wanted"),
     [
-        (2, 2, SessionOptions(), (2, 1)),
-        (3, 8, SessionOptions(), (3, 7)),
-        (2, 4, SessionOptions(num_ray_nodes=1), (1, 3)),
-        (2, 4, SessionOptions(ray_node_cpu_cores=1), (2, 1)),
-        (2, 4, SessionOptions(num_ray_nodes=1, ray_node_cpu_cores=4), (1, 4)),
-        (1, 8, SessionOptions(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2)),
+        (2, 2, SessionOptions(), (2, 2, 1)),
+        (3, 8, SessionOptions(), (3, 8, 7)),
+        (2, 4, SessionOptions(num_ray_nodes=1), (1, 4, 3)),
+        (2, 4, SessionOptions(ray_node_cpu_cores=1), (2, 1, 1)),
+        (2, 4, SessionOptions(ray_node_cpu_cores=4), (2, 4, 3)),
+        (1, 8, SessionOptions(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2, 2)),
     ],
 )
-def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
-    executors: int, width: int, share: SessionOptions, wanted: tuple[int, int]
+def test_ray_has_all_cores_of_each_executor_unless_told_and_leaves_spark_one(
+    executors: int, width: int, share: SessionOptions, wanted: tuple[int, int, int]
 ) -> None:
     assert seats(executors, width, share) == wanted
 
@@ -86,9 +86,14 @@ def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
             2,
             4,
             SessionOptions(num_ray_nodes=3),
-            r"num_ray_nodes=3 with ray_node_cpu_cores=3 does not fit on 2 executor.*: 2 node",
+            r"num_ray_nodes=3 with ray_node_cpu_cores=4 does not fit on 2 executor.*: 2 node",
         ),
-        (2, 4, SessionOptions(ray_node_cpu_cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
+        (
+            2,
+            4,
+            SessionOptions(num_ray_nodes=4, ray_node_cpu_cores=2),
+            r"4 Ray node\(s\) of 2 core\(s\) take all 8 core\(s\) of Spark",
+        ),
     ],
 )
 def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
@@ -105,7 +110,7 @@ def test_ray_takes_memory_beside_the_executor_for_its_store_its_nodes_and_their_
 
 def test_executors_get_room_for_a_ray_that_starts_at_once_or_for_what_the_user_says() -> None:
     assert room(SessionOptions(), 2, 4, "4g", at_once=False) == 0
-    assert room(SessionOptions(), 2, 4, "4g", at_once=True) == memory_of(SessionOptions(), 1, 3, "4g")
+    assert room(SessionOptions(), 2, 4, "4g", at_once=True) == memory_of(SessionOptions(), 1, 4, "4g")
     for at_once in (True, False):
         assert room(SessionOptions(extra_executor_memory_for_ray="3g"), 2, 4, "4g", at_once) == 3 << 30
     with pytest.raises(ArgumentError, match="extra_executor_memory_for_ray must be .* 'much'"):
@@ -203,10 +208,10 @@ def test_ray_on_a_standalone_cluster_trains_beside_spark_and_both_end() -> None:
 context = init_orca_context("standalone", num_nodes=2, cores=2, memory="1g",
                             env={"GREETING": "hello"}, object_store_memory="100m")
 assert OrcaContext.cluster().cores == 2
-train("ray", 1)  # which starts Ray
+train("ray", 2)  # which starts Ray
 import ray
 up = OrcaContext.get_ray_context()
-assert (up.num_ray_nodes, up.ray_node_cpu_cores, up.total_cores) == (2, 1, 2)
+assert (up.num_ray_nodes, up.ray_node_cpu_cores, up.total_cores) == (2, 2, 4)
 assert OrcaContext.get_spark_context() is context
 cluster = OrcaContext.cluster()
 assert (cluster.runtime, cluster.num_nodes, cluster.cores) == ("spark", 2, 1), cluster
@@ -220,7 +225,7 @@ assert token not in str(context.getConf().getAll())
 
 # Spark computes while all CPUs of Ray are taken.
 hold = ray.remote(num_cpus=1)(type("Hold", (), {"pid": lambda self: os.getpid()}))
-held = [hold.remote() for _ in range(2)]
+held = [hold.remote() for _ in range(4)]
 ray.get([actor.pid.remote() for actor in held])
 assert OrcaContext.get_spark_session().range(100).repartition(6).count() == 100
 for actor in held:
@@ -254,7 +259,7 @@ assert os.environ["RAY_AUTH_MODE"] == "token"
 OrcaContext.get_ray_context().stop()
 assert OrcaContext.cluster().cores == 3
 init_orca_context(init_ray_on_spark=True, object_store_memory="100m")
-assert (OrcaContext.get_ray_context().total_cores, OrcaContext.cluster().cores) == (2, 1)
+assert (OrcaContext.get_ray_context().total_cores, OrcaContext.cluster().cores) == (3, 1)
 print("up", flush=True)
 os.kill(os.getpid(), 9)
 """

@@ -203,6 +203,8 @@ def _plan_ray(options: _spark.SessionOptions, at_once: bool) -> None:
     context = _ray.OrcaRayContext("spark", **{name: getattr(options, name) for name in _ray.ON_SPARK})
     if at_once:
         context.init()
+        if context.reused:
+            warnings.warn(_RAY_REUSED, stacklevel=4)
 
 
 def _answer(session: Any) -> Any:

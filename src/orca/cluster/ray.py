@@ -2,7 +2,7 @@
 started, kept quiet and ended, and what of a Spark's cores it takes.
 
 On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
-with a task for each worker node, which holds that node's cores for as long as it lives.
+with a task for each worker node, which holds cores of Spark for as long as it lives.
 """
 
 from __future__ import annotations
@@ -267,13 +267,13 @@ class RayOnSpark:
 
     def __init__(self, session: SparkSession, executors: int, width: int, options: SessionOptions) -> None:
         self.session, self.share = session, options
-        self.nodes, self.node_cores = seats(executors, width, options)
+        self.nodes, self.cpus, self.hold = seats(executors, width, options)
         self._life = ExitStack()
 
     @property
     def held(self) -> int:
         """Return how many cores of Spark Ray's nodes hold."""
-        return self.nodes * self.node_cores
+        return self.nodes * self.hold
 
     def start(self, ray: Any) -> Any:
         """Start the nodes and connect to them; return what ray.init returns."""
@@ -308,12 +308,12 @@ class RayOnSpark:
         self._start_head(_command({**head, **params}), {**os.environ, **variables}, folder)
         set_entries(os.environ, {"RAY_ADDRESS": f"{host}:{port}"}, self._life)
         gpus = int(conf.get("spark.executor.resource.gpu.amount", None) or 0)
-        node = {"address": f"{host}:{port}", "num-cpus": self.node_cores, "num-gpus": gpus}
+        node = {"address": f"{host}:{port}", "num-cpus": self.cpus, "num-gpus": gpus}
         if store := _store(share, conf.get("spark.executor.memory", None)):
             node["object-store-memory"] = store
         nodes = Nodes(self.session, Node(tuple(_command({**node, **params})), folder, gpus, ray.__version__))
         self._life.callback(nodes.stop)
-        nodes.start(self.nodes, self.node_cores)
+        nodes.start(self.nodes, self.hold)
         self._life.callback(ray.shutdown)
         level = logging.INFO if share.verbose else logging.WARNING
         started = ray.init(address=f"{host}:{port}", logging_level=level)
@@ -342,7 +342,7 @@ class RayOnSpark:
             raise OrcaError(f"could not start Ray on Spark: {nodes.failure}")
         if up() < self.nodes:
             raise TooFewSlots(
-                f"{self.nodes} Ray node(s) of {self.node_cores} core(s) were to start on Spark, and {up()} did in two "
+                f"{self.nodes} Ray node(s) of {self.cpus} core(s) were to start on Spark, and {up()} did in two "
                 "minutes: other jobs hold its cores. End them, or ask for less with num_ray_nodes and "
                 "ray_node_cpu_cores."
             )
@@ -406,7 +406,7 @@ class Nodes:
         self._threads: list[threading.Thread] = []
 
     def start(self, count: int, cores: int) -> None:
-        """Start so many nodes in the background, each on so many cores."""
+        """Start so many nodes in the background, each of which holds so many cores of Spark."""
         from pyspark import InheritableThread
         from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
@@ -527,42 +527,43 @@ def room(options: SessionOptions, executors: int, width: int | str, memory: str,
     """
     extra, together = options.extra_executor_memory_for_ray, 0
     if at_once and isinstance(width, int):
-        count, cores = seats(executors, width, options)
-        together = min(count, width // cores)  # Spark may put them on one executor.
+        count, cpus, hold = seats(executors, width, options)
+        together = min(count, width // hold)  # Spark may put them on one executor.
     if extra is not None:
         return size_of(extra, "extra_executor_memory_for_ray")
-    return memory_of(options, together, cores, memory) if together else 0
+    return memory_of(options, together, cpus, memory) if together else 0
 
 
-def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int]:
-    """Return how many nodes Ray gets and the cores of each.
+def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int, int]:
+    """Return how many nodes Ray gets, the CPUs of each, and the cores of Spark that each holds.
+
+    A node has all cores of its executor unless told. It leaves one of them to Spark, which only computes now and then.
 
     Raises:
         ArgumentError: They do not fit, or would leave Spark nothing to compute with.
     """
-    cores = options.ray_node_cpu_cores or width - 1
-    if cores < 1:
+    if width < 2:
         raise ArgumentError(
-            f"a Ray on Spark needs executors of 2 cores or more, as Spark keeps one of each; got "
-            f"cores={width}. Pass a larger cores=, or use runtime='ray' for a Ray without Spark."
+            f"a Ray on Spark needs executors of 2 cores or more, as Spark keeps one of each; got cores={width}. Pass a "
+            "larger cores=, or use runtime='ray' for a Ray without Spark."
         )
-    if cores > width:
-        raise ArgumentError(
-            f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cores}."
-        )
+    cpus = options.ray_node_cpu_cores or width
+    if cpus > width:
+        raise ArgumentError(f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cpus}.")
+    hold = min(cpus, width - 1)
     nodes = options.num_ray_nodes or executors
-    room = executors * (width // cores)
+    room = executors * (width // hold)
     if nodes > room:
         raise ArgumentError(
-            f"num_ray_nodes={nodes} with ray_node_cpu_cores={cores} does not fit on {executors} executor(s) of {width} "
+            f"num_ray_nodes={nodes} with ray_node_cpu_cores={cpus} does not fit on {executors} executor(s) of {width} "
             f"core(s): {room} node(s) do."
         )
-    if nodes * cores >= executors * width:
+    if nodes * hold >= executors * width:
         raise ArgumentError(
-            f"{nodes} Ray node(s) of {cores} core(s) take all {executors * width} core(s) of Spark, which could then "
+            f"{nodes} Ray node(s) of {cpus} core(s) take all {executors * width} core(s) of Spark, which could then "
             "compute nothing. Pass a smaller ray_node_cpu_cores or num_ray_nodes, or a larger cores."
         )
-    return nodes, cores
+    return nodes, cpus, hold
 
 
 def _init_words(ray: Any) -> list[str]:
