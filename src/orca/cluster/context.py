@@ -218,6 +218,7 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
             f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "
             "machine, or pass address= to connect to a running one."
         )
+    cores = checked_cores(cores, star=True)
     if (known := _ray.up()) is not None:
         warnings.warn(_RAY_REUSED, stacklevel=3)
         return known
