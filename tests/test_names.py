@@ -11,9 +11,6 @@ import pytest
 
 # What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
 PENDING = {
-    "Ray contexts, HorovodRayRunner": """
-        bigdl.orca.learn.horovod bigdl.orca.ray zoo.orca.learn.horovod zoo.ray
-    """,
     "XShards, pandas, images": """
         bigdl.orca.data.image bigdl.orca.data.image.parquet_dataset bigdl.orca.data.image.preprocessing
         bigdl.orca.data.image.utils bigdl.orca.data.pandas bigdl.orca.data.ray_xshards bigdl.orca.data.tf.data

@@ -76,7 +76,7 @@ def test_without_a_context_the_getters_say_what_to_call() -> None:
     """
     said = run_program(code).stdout.splitlines()
     assert said[:3] == ["No active SparkContext. Call init_orca_context() first."] * 3
-    assert said[3:] == ["No active RayContext. Call init_orca_context(runtime='ray') first.", "None"]
+    assert said[3:] == ["No active RayContext. Call init_orca_context() first.", "None"]
 
 
 def test_importing_the_context_imports_neither_spark_nor_ray() -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from orca.cluster.ray import Node, memory_of, seats
+from orca.cluster.ray import Node, memory_of, room, seats
 from orca.cluster.spark import SessionOptions
 from orca.errors import ArgumentError
 from programs import run_program
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=
 QUIET: dict[str, str | None] = dict.fromkeys(("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"))
 PRELUDE = """
 import os, sys, time, warnings
+import numpy as np
 import psutil
 import torch
 from orca import Estimator
@@ -43,10 +44,11 @@ def plain_loop():
         optimizer.step()
     return trained.state_dict()
 
-def train(backend, workers):
+def train(backend, workers, data=None):
     est = Estimator.from_torch(model=model(), optimizer=lambda m, c: torch.optim.SGD(m.parameters(), lr=0.1),
                                loss=torch.nn.MSELoss(), backend=backend, workers_per_node=workers)
-    est.fit(frame(), epochs=2, batch_size=31, feature_cols=["x"], label_cols=["y"])
+    columns = {} if data else {"feature_cols": ["x"], "label_cols": ["y"]}
+    est.fit(data or frame(), epochs=2, batch_size=31, **columns)
     wanted = plain_loop()
     for name, value in est.get_model().state_dict().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
@@ -56,16 +58,16 @@ def train(backend, workers):
 @pytest.mark.parametrize(
     ("executors", "width", "share", "wanted"),
     [
-        (2, 2, SessionOptions(), (2, 1)),
-        (3, 8, SessionOptions(), (3, 7)),
-        (2, 4, SessionOptions(num_ray_nodes=1), (1, 3)),
-        (2, 4, SessionOptions(ray_node_cpu_cores=1), (2, 1)),
-        (2, 4, SessionOptions(num_ray_nodes=1, ray_node_cpu_cores=4), (1, 4)),
-        (1, 8, SessionOptions(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2)),
+        (2, 2, SessionOptions(), (2, 2, 1)),
+        (3, 8, SessionOptions(), (3, 8, 7)),
+        (2, 4, SessionOptions(num_ray_nodes=1), (1, 4, 3)),
+        (2, 4, SessionOptions(ray_node_cpu_cores=1), (2, 1, 1)),
+        (2, 4, SessionOptions(ray_node_cpu_cores=4), (2, 4, 3)),
+        (1, 8, SessionOptions(num_ray_nodes=3, ray_node_cpu_cores=2), (3, 2, 2)),
     ],
 )
-def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
-    executors: int, width: int, share: SessionOptions, wanted: tuple[int, int]
+def test_ray_has_all_cores_of_each_executor_unless_told_and_leaves_spark_one(
+    executors: int, width: int, share: SessionOptions, wanted: tuple[int, int, int]
 ) -> None:
     assert seats(executors, width, share) == wanted
 
@@ -73,15 +75,25 @@ def test_ray_takes_all_cores_but_one_of_each_executor_unless_told(
 @pytest.mark.parametrize(
     ("executors", "width", "share", "message"),
     [
-        (2, 1, SessionOptions(), "needs executors of 2 cores or more, as Spark keeps one of each; got cores=1"),
+        (
+            2,
+            1,
+            SessionOptions(),
+            "a Ray on Spark needs executors of 2 cores or more, .*; got cores=1",
+        ),
         (2, 2, SessionOptions(ray_node_cpu_cores=3), "ray_node_cpu_cores must not be more than the 2 core.* got 3"),
         (
             2,
             4,
             SessionOptions(num_ray_nodes=3),
-            r"num_ray_nodes=3 with ray_node_cpu_cores=3 does not fit on 2 executor.*: 2 node",
+            r"num_ray_nodes=3 with ray_node_cpu_cores=4 does not fit on 2 executor.*: 2 node",
         ),
-        (2, 4, SessionOptions(ray_node_cpu_cores=4), r"2 Ray node\(s\) of 4 core\(s\) take all 8 core\(s\) of Spark"),
+        (
+            2,
+            4,
+            SessionOptions(num_ray_nodes=4, ray_node_cpu_cores=2),
+            r"4 Ray node\(s\) of 2 core\(s\) take all 8 core\(s\) of Spark",
+        ),
     ],
 )
 def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
@@ -94,6 +106,15 @@ def test_what_does_not_fit_or_leaves_spark_nothing_is_refused(
 def test_ray_takes_memory_beside_the_executor_for_its_store_its_nodes_and_their_workers() -> None:
     assert memory_of(SessionOptions(object_store_memory="1g"), 1, 3, "4g") == (1024 + 512 + 3 * 768) << 20
     assert memory_of(SessionOptions(), 2, 1, "10g") == 2 * (3072 + 512 + 768) << 20
+
+
+def test_executors_get_room_for_a_ray_that_starts_at_once_or_for_what_the_user_says() -> None:
+    assert room(SessionOptions(), 2, 4, "4g", at_once=False) == 0
+    assert room(SessionOptions(), 2, 4, "4g", at_once=True) == memory_of(SessionOptions(), 1, 4, "4g")
+    for at_once in (True, False):
+        assert room(SessionOptions(extra_executor_memory_for_ray="3g"), 2, 4, "4g", at_once) == 3 << 30
+    with pytest.raises(ArgumentError, match="extra_executor_memory_for_ray must be .* 'much'"):
+        room(SessionOptions(extra_executor_memory_for_ray="much"), 2, 4, "4g", at_once=False)
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -124,6 +145,38 @@ assert not psutil.Process().children() and "ray" not in sys.modules and "pyspark
     assert "needs executors of 2 cores or more" in run_program(PRELUDE + code, env=QUIET).stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_ray_starts_by_itself_with_all_cores_of_the_context_and_stops_with_it() -> None:
+    code = """
+from orca.cluster.ray import OrcaRayContext
+from zoo.ray import RayContext
+
+cores = 2 * os.cpu_count() + 1  # more than there are
+sc = init_orca_context(cluster_mode="local", cores=cores, object_store_memory="120m")
+assert "ray" not in sys.modules
+train("torch_distributed", 2, data=tuple(map(np.float32, zip(*rows()))))
+import ray
+context = OrcaContext.get_ray_context()
+assert context is OrcaRayContext.get() is RayContext.get() and context.initialized
+assert (context.num_ray_nodes, context.ray_node_cpu_cores, context.total_cores) == (1, cores, cores)
+assert ray.cluster_resources()["object_store_memory"] == 120 << 20
+assert context.address_info["address"] == context.redis_address
+stop_orca_context()
+assert not context.initialized and not ray.is_initialized() and OrcaContext.cluster() is None
+
+sc = init_orca_context(cluster_mode="local", cores=2)
+context = RayContext(sc, redis_port=6379, object_store_memory="100m", include_webui=False, ray_node_cpu_cores=1)
+assert OrcaRayContext.get(initialize=False) is context and not context.initialized
+assert context.init()["address"] and context is OrcaContext.get_ray_context()
+assert (context.num_ray_nodes, context.ray_node_cpu_cores) == (1, 1)
+context.stop()
+context.stop()
+assert not ray.is_initialized() and OrcaContext.get_spark_session().range(3).count() == 3
+"""
+    run_program(PRELUDE + code, env=QUIET, timeout=180)
+
+
 @pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(300)
@@ -152,11 +205,13 @@ assert not context.initialized and OrcaContext.cluster() is None
 @pytest.mark.timeout(400)
 def test_ray_on_a_standalone_cluster_trains_beside_spark_and_both_end() -> None:
     code = """
-context = init_orca_context("standalone", num_nodes=2, cores=2, memory="1g", init_ray_on_spark=True,
+context = init_orca_context("standalone", num_nodes=2, cores=2, memory="1g",
                             env={"GREETING": "hello"}, object_store_memory="100m")
+assert OrcaContext.cluster().cores == 2
+train("ray", 2)  # which starts Ray
 import ray
 up = OrcaContext.get_ray_context()
-assert (up.num_nodes, up.total_cores) == (2, 2)
+assert (up.num_ray_nodes, up.ray_node_cpu_cores, up.total_cores) == (2, 2, 4)
 assert OrcaContext.get_spark_context() is context
 cluster = OrcaContext.cluster()
 assert (cluster.runtime, cluster.num_nodes, cluster.cores) == ("spark", 2, 1), cluster
@@ -170,14 +225,13 @@ assert token not in str(context.getConf().getAll())
 
 # Spark computes while all CPUs of Ray are taken.
 hold = ray.remote(num_cpus=1)(type("Hold", (), {"pid": lambda self: os.getpid()}))
-held = [hold.remote() for _ in range(2)]
+held = [hold.remote() for _ in range(4)]
 ray.get([actor.pid.remote() for actor in held])
 assert OrcaContext.get_spark_session().range(100).repartition(6).count() == 100
 for actor in held:
     ray.kill(actor)
 del held
 
-train("ray", 1)
 train("spark", 1)
 stop_orca_context()
 assert not up.initialized and OrcaContext.cluster() is None and not ray.is_initialized()
@@ -205,7 +259,7 @@ assert os.environ["RAY_AUTH_MODE"] == "token"
 OrcaContext.get_ray_context().stop()
 assert OrcaContext.cluster().cores == 3
 init_orca_context(init_ray_on_spark=True, object_store_memory="100m")
-assert (OrcaContext.get_ray_context().total_cores, OrcaContext.cluster().cores) == (2, 1)
+assert (OrcaContext.get_ray_context().total_cores, OrcaContext.cluster().cores) == (3, 1)
 print("up", flush=True)
 os.kill(os.getpid(), 9)
 """

@@ -43,7 +43,7 @@ def nothing_left(ray_context: Any) -> Iterator[None]:
 
 def test_ray_must_be_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(ArgumentError, match=r'Call init_orca_context\(runtime="ray", cores=\.\.\.\) first'):
+    with pytest.raises(ArgumentError, match=r"this program has none\. Call init_orca_context\(cores=\.\.\.\) first"):
         _engine().on_cluster(1)
 
 

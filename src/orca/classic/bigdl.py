@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import orca.estimators
 from orca.classic.mmcv import MMCVRayEstimator
+from orca.classic.ray import RayHandles
 
 
-class Estimator(orca.estimators.Estimator):
+class Estimator(RayHandles, orca.estimators.Estimator):
     """The Estimator whose predictions lose their dimensions of size 1 but the first.
 
     Its `save` writes one torch file at any path, with backend="bigdl" the model's own state dict. Runners of

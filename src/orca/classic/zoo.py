@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import orca.estimators
+from orca.classic.ray import RayHandles
 
 
-class Estimator(orca.estimators.Estimator):
+class Estimator(RayHandles, orca.estimators.Estimator):
     """The Estimator whose default backend is "bigdl", and whose `save` writes one torch file at any path.
 
     With that backend the file is the model's own state dict.

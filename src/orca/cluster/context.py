@@ -6,14 +6,13 @@ Nothing here imports pyspark or ray before a cluster is asked for.
 from __future__ import annotations
 
 import atexit
-import difflib
 import logging
 import operator
 import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
+from orca.cluster.words import checked_cores, checked_count, near, refuse_unknown
 from orca.core.units import java_size
 from orca.errors import ArgumentError
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUNTIMES = ("spark", "ray")
 DEFAULT_CORES = 2
 _RAY_REUSED = "Ray is already up and is reused: the arguments of this call have no effect."
 
@@ -58,16 +57,15 @@ class Cluster:
 
 @dataclass
 class _Live:
-    """What was started or joined in this process, and how it ends."""
+    """The Spark that was started in this process, and how it ends."""
 
     session: Any = None
-    ray: OrcaRayContext | None = None
     life: ExitStack = field(default_factory=ExitStack)
     pid: int = field(default_factory=os.getpid)
 
 
 _lock = threading.RLock()
-_live: dict[str, _Live] = {}
+_live: list[_Live] = []  # one, or none
 
 
 def init_orca_context(
@@ -92,8 +90,8 @@ def init_orca_context(
         cores: Cores per node; "*" takes all of this machine (local only).
         memory: Memory of the driver (local) or of each executor, as "2g" or "512m".
         num_nodes: Nodes, which are executors on Spark; each runs ``cores`` tasks at once.
-        init_ray_on_spark: Whether to put a Ray on Spark's executors too, which leaves Spark one core of each; on a
-            local master it is a Ray beside it.
+        init_ray_on_spark: Whether to put a Ray on Spark's executors at once, which leaves Spark one core of each; on a
+            local master it is a Ray beside it. Without it, that Ray starts when it is first needed.
         init_executor_gateway: Accepted for old programs; nothing needs it.
         **kwargs: For Spark: conf, master, driver_memory, spark_log_level, python_location, extra_python_lib, py_files,
             jars, additional_archive, hadoop_user_name, ...; for Ray on Spark: num_ray_nodes, ray_node_cpu_cores,
@@ -107,9 +105,9 @@ def init_orca_context(
         ArgumentError: An argument is wrong; it is named with its legal values.
         NotYet: Kubernetes is not built yet.
     """
-    if runtime not in RUNTIMES:
-        raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{_near(runtime, RUNTIMES)}")
-    memory, num_nodes = java_size(memory, "memory"), _checked_count("num_nodes", num_nodes)
+    if runtime not in _ray.RUNTIMES:
+        raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}")
+    memory, num_nodes = java_size(memory, "memory"), checked_count("num_nodes", num_nodes)
     with _lock:
         if runtime == "ray":
             return _init_ray(cluster_mode, cores, kwargs)
@@ -122,17 +120,23 @@ def stop_orca_context() -> None:
     A session or a Ray that it only reused goes on: others may work on it. Stop such a one in the way it was started.
     """
     with _lock:
-        _close("ray")
-        started = _live.get("spark")
+        _ray.end()
         # A program that stopped our session may have made its own since, in our JVM or on our daemons: they stay then.
-        if started is not None and not (_spark.is_stopped(started.session) and _spark.active_session() is not None):
-            _close("spark")
+        if _live and not (_spark.is_stopped(_live[0].session) and _spark.active_session() is not None):
+            _close()
 
 
-def _close(runtime: str) -> None:
-    live = _live.pop(runtime, None)
-    if live is not None and live.pid == os.getpid():
-        live.life.close()
+def bring_up(engine: str) -> str:
+    """Start the Ray that an engine needs, on what the context of this program has; return the engine."""
+    with _lock:
+        return _ray.bring_up(engine)
+
+
+def _close() -> None:
+    while _live:
+        live = _live.pop()
+        if live.pid == os.getpid():
+            live.life.close()
 
 
 def _init_spark(
@@ -140,23 +144,20 @@ def _init_spark(
 ) -> Any:
     """Check the arguments, then reuse the active session or build one."""
     mode = _checked_mode(cluster_mode)
-    _refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
+    refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
     options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
-    checked = _checked_cores(cores, star=mode == "local")
+    checked = checked_cores(cores, star=mode == "local")
     active = _spark.active_session()
     if active is not None:
         answer = _reuse(active)
-        if on_ray:
-            _add_ray(active, options)
+        _plan_ray(options, on_ray)
         return answer
     if mode == "local" and num_nodes > 1:
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
     if checked is None:
         checked = _default_cores(cluster_mode, mode)
-    for_ray = 0
-    if on_ray and isinstance(checked, int) and mode != "local" and not _is_submitted(mode):
-        nodes, width = _ray.seats(num_nodes, checked, options)  # Refused before anything is started.
-        for_ray = _ray.memory_of(options, min(nodes, checked // width), width, memory)  # Spark may put them together.
+    at_once = on_ray and mode != "local" and not _is_submitted(mode)
+    for_ray = _ray.room(options, num_nodes, checked, memory, at_once)  # Refused before anything is started.
     stop_spark()
     live = _Live()
     request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)
@@ -165,23 +166,21 @@ def _init_spark(
     except BaseException:
         live.life.close()
         raise
-    _live["spark"] = live
+    _live.append(live)
     atexit.register(_at_exit)
     log.info("Spark %s is up at %s", live.session.version, mode)
-    if on_ray:
-        try:
-            _add_ray(live.session, options)
-        except BaseException:
-            stop_spark()
-            raise
+    try:
+        _plan_ray(options, on_ray)
+    except BaseException:
+        stop_spark()
+        raise
     return _answer(live.session)
 
 
 def stop_spark() -> None:
     """Stop the Spark of init_orca_context, the Ray on it, and what is left of one that the program stopped itself."""
-    if "ray" in _live and isinstance(_live["ray"].ray, _ray.RayOnSpark):
-        _close("ray")
-    _close("spark")
+    _ray.end(["spark"])
+    _close()
 
 
 def _reuse(session: Any) -> Any:
@@ -194,27 +193,18 @@ def _reuse(session: Any) -> Any:
     return _answer(session)
 
 
-def _add_ray(session: Any, options: _spark.SessionOptions) -> None:
-    """Put a Ray on the executors of a session, or beside one that has no executors."""
-    if _ray_that_is_up() is not None:
-        warnings.warn(_RAY_REUSED, stacklevel=4)
+def _plan_ray(options: _spark.SessionOptions, at_once: bool) -> None:
+    """Remember what the Ray on this Spark gets, for the time when it is needed, which may be now."""
+    if _ray.up() is not None:
+        if at_once:
+            warnings.warn(_RAY_REUSED, stacklevel=4)
         return
-    if _spark.is_connect(session):
-        raise ArgumentError(
-            "init_ray_on_spark=True needs a SparkContext, which a Spark Connect session has not. Use "
-            "runtime='ray' for a Ray without Spark."
-        )
-    executors, width = _spark.nodes(session), _spark.slots(session) or 1
-    context: OrcaRayContext
-    if re.fullmatch(r"local(\[.*\])?", session.sparkContext.master):
-        if (options.num_ray_nodes or 1) > 1:
-            words = f"a local Spark has one Ray node; num_ray_nodes={options.num_ray_nodes} is ignored."
-            warnings.warn(words, stacklevel=4)
-        context = _ray.beside(width, options)
-    else:
-        context = _ray.RayOnSpark(session, executors, max(1, width // executors), options)
-    context.init()
-    _keep(context)
+    _ray.end(["spark"])  # what an earlier call has planned
+    context = _ray.OrcaRayContext("spark", **{name: getattr(options, name) for name in _ray.ON_SPARK})
+    if at_once:
+        context.init()
+        if context.reused:
+            warnings.warn(_RAY_REUSED, stacklevel=4)
 
 
 def _answer(session: Any) -> Any:
@@ -228,38 +218,21 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
             f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "
             "machine, or pass address= to connect to a running one."
         )
-    checked = _checked_cores(cores, star=True)
-    options = {name: value for name, value in kwargs.items() if name != "address"}
-    address = kwargs.get("address") or os.environ.get("RAY_ADDRESS")
-    _ray.prepare(starts=address is None)
-    _refuse_unknown(options, ["address", *_ray.init_words()], "init_orca_context(runtime='ray')")
-    if (known := _ray_that_is_up()) is not None:
+    cores = checked_cores(cores, star=True)
+    if (known := _ray.up()) is not None:
         warnings.warn(_RAY_REUSED, stacklevel=3)
         return known
-    context = _ray.OrcaRayContext(checked if isinstance(checked, int) else None, address, options)
+    address = kwargs.pop("address", None) or os.environ.get("RAY_ADDRESS")
+    context = _ray.OrcaRayContext("ray", cores, address=address, **kwargs)
     context.init()
     if context.reused:
         warnings.warn(_RAY_REUSED, stacklevel=3)
-    _keep(context)
     return context
-
-
-def _ray_that_is_up() -> OrcaRayContext | None:
-    live = _live.get("ray")
-    return live.ray if live is not None and live.ray is not None and live.ray.initialized else None
-
-
-def _keep(context: OrcaRayContext) -> None:
-    live = _Live(ray=context)
-    live.life.callback(context.stop)
-    _live["ray"] = live
-    atexit.register(_at_exit)
 
 
 def _at_exit() -> None:
     with _lock:
-        _close("ray")
-        _close("spark")
+        _close()
 
 
 # Arguments
@@ -271,25 +244,8 @@ def _checked_mode(cluster_mode: str | None) -> str:
     mode = str(cluster_mode).lower()
     if mode not in KINDS:
         legal = ", ".join(KINDS)
-        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{_near(mode, KINDS)}")
+        raise ArgumentError(f"cluster_mode can only be {legal}; got {cluster_mode!r}.{near(mode, KINDS)}")
     return mode
-
-
-def _checked_cores(cores: int | str | None, star: bool) -> int | str | None:
-    """Return cores as given, or raise where it is neither a positive int nor, where that is possible, '*'."""
-    if cores is None or (star and cores == "*"):
-        return cores
-    return _checked_count("cores", cores, " or '*'" if star else "")
-
-
-def _checked_count(name: str, value: Any, other: str = "") -> int:
-    try:
-        count = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise ArgumentError(f"{name} must be a positive int{other}; got {value!r}.")
-    return count
 
 
 def _default_cores(cluster_mode: str | None, mode: str) -> int | str:
@@ -304,21 +260,6 @@ def _default_cores(cluster_mode: str | None, mode: str) -> int | str:
 def _is_submitted(mode: str) -> bool:
     """Say whether the launcher of this program has decided on nodes and cores."""
     return isinstance(KINDS[mode], _spark.Submitted)
-
-
-def _refuse_unknown(kwargs: Iterable[str], known: list[str], call: str) -> None:
-    """Raise for a keyword that nobody knows, with the known one it looks like."""
-    for name in kwargs:
-        if name not in known and not (call.endswith("ray')") and name.startswith("_")):
-            raise ArgumentError(
-                f"{call} got an unknown argument {name!r}.{_near(name, known)} Known are: {', '.join(known)}."
-            )
-
-
-def _near(word: Any, known: Iterable[str]) -> str:
-    """Return the known word that looks most like this one, as a question; '' where none does."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 # OrcaContext
@@ -432,11 +373,9 @@ class OrcaContext(metaclass=OrcaContextMeta):
 
     @staticmethod
     def get_ray_context() -> OrcaRayContext:
-        """Return the active Ray context."""
-        ray = _ray_that_is_up()
-        if ray is None:
-            raise ArgumentError("No active RayContext. Call init_orca_context(runtime='ray') first.")
-        return ray
+        """Return the context of this program's Ray, which starts with this call where a Spark is up and no Ray."""
+        with _lock:
+            return _ray.OrcaRayContext.get()
 
     @staticmethod
     def cluster() -> Cluster | None:
@@ -449,5 +388,5 @@ class OrcaContext(metaclass=OrcaContextMeta):
             count, width = _spark.nodes(session), _spark.slots(session)
             cores = None if width is None else max(1, (width - _ray.held(session)) // count)
             return Cluster("spark", count, cores, _spark.driver_host(session), _spark.is_connect(session))
-        ray = _ray_that_is_up()
+        ray = _ray.up()
         return None if ray is None else Cluster("ray", ray.num_nodes, ray.total_cores // ray.num_nodes, ray.driver_host)

@@ -2,11 +2,12 @@
 started, kept quiet and ended, and what of a Spark's cores it takes.
 
 On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
-with a task for each worker node, which holds that node's cores for as long as it lives.
+with a task for each worker node, which holds cores of Spark for as long as it lives.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import importlib.metadata
@@ -22,7 +23,8 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -30,8 +32,10 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 
 from orca.cluster import guard
+from orca.cluster import spark as _spark
 from orca.cluster.news import knock, wait_until
 from orca.cluster.spark import SessionOptions, set_entries
+from orca.cluster.words import checked_cores, near, refuse_unknown
 from orca.core.units import size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots
 
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RUNTIMES = ("spark", "ray")
+# The keywords of a Ray on Spark, here and in init_orca_context.
+ON_SPARK = (
+    "redis_port", "redis_password", "object_store_memory", "verbose", "env", "extra_params", "num_ray_nodes",
+    "ray_node_cpu_cores", "include_webui", "system_config",
+)  # fmt: skip
 HEAD_PATIENCE = 60.0  # seconds in which the head node must be up
 NODES_PATIENCE = 120.0  # seconds in which the worker nodes must be up
 NODE_MEMORY, WORKER_MEMORY = 512 << 20, 768 << 20  # of a node's own processes, and of a worker with torch in it
@@ -61,85 +71,187 @@ DEFAULTS = {
 
 
 class OrcaRayContext:
-    """The Ray that init_orca_context(runtime="ray") answers with.
+    """The Ray of this program: alone, or on the Spark that is up. The newest one is the one that `get` answers with.
 
     Args:
-        cores: The CPUs of a Ray started here; None takes all.
-        address: The address of a running Ray ("auto", "host:6379", "ray://host:10001"); None starts one here.
-        options: Further keywords for ray.init.
+        runtime: "spark": on the executors of the Spark that is up, or beside one that is local. "ray": a Ray alone.
+        cores: The CPUs of a Ray alone that is started here; None takes all.
+        num_nodes: Accepted; a Ray that is started here has one node, and one on Spark takes `num_ray_nodes`.
+        options: On Spark: num_ray_nodes, ray_node_cpu_cores, object_store_memory, env, extra_params, include_webui,
+            system_config, verbose (and sc, redis_port, redis_password, which nothing needs). Alone: address ("auto",
+            "host:6379", "ray://host:10001") of a running one, and the arguments of ray.init.
+
+    Raises:
+        ArgumentError: An argument is wrong.
     """
 
     def __init__(
-        self, cores: int | None = None, address: str | None = None, options: Mapping[str, Any] | None = None
+        self, runtime: str = "spark", cores: int | str | None = None, num_nodes: int = 1, **options: Any
     ) -> None:
-        self.cores, self.address, self.options = cores, address, dict(options or {})
-        self.initialized = False
-        self.reused = False
+        if runtime not in RUNTIMES:
+            raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, RUNTIMES)}")
+        self.runtime, self.cores, self.reused = runtime, checked_cores(cores, star=True), False
+        self.options = {name: value for name, value in options.items() if value is not None and name != "sc"}
+        if runtime == "spark":
+            refuse_unknown(self.options, ON_SPARK, "OrcaRayContext(runtime='spark')")
+        self.share = SessionOptions(**(self.options if runtime == "spark" else {}))
         self.address_info: dict[str, Any] = {}
+        self._place: RayAlone | RayOnSpark | None = None  # where it runs; None while it does not
         self._job: tuple[str, ...] = ()
+        self._pid = os.getpid()
+        _known.append(self)
 
-    def init(self) -> dict[str, Any]:
+    @classmethod
+    def get(cls, initialize: bool = True) -> OrcaRayContext:
+        """Return the context of this program's Ray, which `initialize` starts if it is not up.
+
+        Raises:
+            ArgumentError: There is none, and no Spark to put one on.
+        """
+        context = known()
+        if context is None:
+            raise ArgumentError("No active RayContext. Call init_orca_context() first.")
+        if initialize:
+            context.init()
+        return context
+
+    @property
+    def initialized(self) -> bool:
+        """Say whether this Ray is up, and this process connected to it."""
+        return self._place is not None and _job(_ray()) == self._job
+
+    def init(self, driver_cores: int = 0) -> dict[str, Any]:
         """Start Ray or connect to it; a Ray that this process is already connected to is reused.
+
+        Args:
+            driver_cores: Accepted; the driver takes no CPUs of Ray.
 
         Returns:
             The address information, as ray.init gives it.
+
+        Raises:
+            ArgumentError: There is no Spark to put it on, or Spark is too small for it.
         """
         if self.initialized:
             return self.address_info
-        _knock(self.address)
-        prepare(starts=self.address is None)
+        self.stop()  # what is left of one whose connection the program has ended
+        self.reused = _connected()
+        place = RayAlone(None, {}) if self.reused else self._seat()
+        prepare(starts=place.starts)
         ray = _ray()
-        self.reused = ray.is_initialized()
-        started = None if self.reused else self._start(ray)
-        self.address_info, self._job = _address_info(ray, started), _job(ray)
-        self.initialized = True
+        started = None if self.reused else place.start(ray)
+        self._place, self.address_info, self._job = place, _address_info(ray, started), _job(ray)
+        self._pid = os.getpid()
+        _known.append(self)
+        atexit.register(self.stop)
         return self.address_info
-
-    def _start(self, ray: Any) -> Any:
-        quiet = {"logging_level": logging.WARNING}
-        if self.address is None:
-            # address="local": never join, by chance, a Ray that another program of this user has started.
-            ours: dict[str, Any] = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
-        else:
-            ours = {"address": self.address}
-        try:
-            return ray.init(**{**quiet, **ours, **self.options})
-        except Exception as error:
-            ray.shutdown()
-            where = f"reach Ray at {self.address!r}" if self.address else "start Ray on this machine"
-            raise OrcaError(f"could not {where}: {type(error).__name__}: {error}") from error
 
     def stop(self) -> None:
         """Leave Ray, and end it where it was started here; one that was reused stays. More than once is fine."""
-        if self.initialized and not self.reused and _job(_ray()) == self._job:
-            with _none_left() if self.address is None else contextlib.nullcontext():
-                _ray().shutdown()
-        self.initialized = False
-        self.address_info = {}
+        place, self._place, self.address_info = self._place, None, {}
+        while self in _known:
+            _known.remove(self)
+        if place is not None and not self.reused and self._pid == os.getpid():
+            place.stop(connected=_job(_ray()) == self._job)
 
     @property
     def num_nodes(self) -> int:
-        """Return how many nodes are alive."""
-        return len(self._alive())
+        """Return how many nodes can have workers: all that are alive but a head without CPUs."""
+        return len(self._nodes())
+
+    @property
+    def num_ray_nodes(self) -> int:
+        """Return num_nodes, under the name that older programs know."""
+        return self.num_nodes
 
     @property
     def total_cores(self) -> int:
         """Return the CPUs of all nodes together."""
-        return int(sum(node["Resources"].get("CPU", 0) for node in self._alive()))
+        return int(sum(node["Resources"].get("CPU", 0) for node in self._nodes()))
+
+    @property
+    def ray_node_cpu_cores(self) -> int:
+        """Return the CPUs of a node."""
+        return self.total_cores // self.num_nodes
+
+    @property
+    def redis_address(self) -> str:
+        """Return the address at which Ray is joined, under the name that it had while Ray stood on Redis."""
+        return str(self.address_info.get("address", ""))
 
     @property
     def driver_host(self) -> str:
         """Return the address of the node that this process is on."""
         return str(self.address_info.get("node_ip_address") or _ray().util.get_node_ip_address())
 
-    def _alive(self) -> list[dict[str, Any]]:
+    def _nodes(self) -> list[dict[str, Any]]:
         if not self.initialized:
-            raise ArgumentError("this Ray context is stopped. Call init_orca_context(runtime='ray').")
-        return [node for node in _ray().nodes() if node["Alive"]]
+            raise ArgumentError("this Ray context is not up. Call its init(), or init_orca_context().")
+        nodes = [node for node in _ray().nodes() if node["Alive"]]
+        return [node for node in nodes if node["Resources"].get("CPU", 0)] or nodes
+
+    def _seat(self) -> RayAlone | RayOnSpark:
+        """Return where this Ray would run now."""
+        if self.runtime == "ray":
+            cores = self.cores if isinstance(self.cores, int) else None
+            return RayAlone(cores, self.options)
+        session = _spark.active_session()
+        if session is None:
+            raise ArgumentError("a Ray on Spark needs a Spark, and none is up. Call init_orca_context() first.")
+        if _spark.is_connect(session):
+            raise ArgumentError(
+                "a Ray on Spark needs a SparkContext, which a Spark Connect session has not. Call "
+                "init_orca_context(runtime='ray') for a Ray without Spark."
+            )
+        executors, width = _spark.nodes(session), _spark.slots(session) or 1
+        if not re.fullmatch(r"local(\[.*\])?", session.sparkContext.master or ""):
+            return RayOnSpark(session, executors, max(1, width // executors), self.share)
+        if (self.share.num_ray_nodes or 1) > 1:
+            words = f"a local Spark has one Ray node; num_ray_nodes={self.share.num_ray_nodes} is ignored."
+            warnings.warn(words, stacklevel=3)
+        return _beside(width, self.share)
 
 
-class RayOnSpark(OrcaRayContext):
-    """The Ray that init_orca_context(init_ray_on_spark=True) puts on the executors of Spark.
+class RayAlone:
+    """A Ray without Spark: started on this machine, or joined at an address.
+
+    Args:
+        cores: The CPUs of one that is started; None takes all.
+        options: Keywords of ray.init.
+    """
+
+    def __init__(self, cores: int | None, options: Mapping[str, Any]) -> None:
+        self.cores, self.options = cores, dict(options)
+        self.address = self.options.pop("address", None)
+
+    @property
+    def starts(self) -> bool:
+        """Say whether it is started here."""
+        return self.address is None
+
+    def start(self, ray: Any) -> Any:
+        """Start or join it; return what ray.init returns."""
+        refuse_unknown([name for name in self.options if not name.startswith("_")], _init_words(ray), "runtime='ray'")
+        _knock(self.address)
+        # address="local": never join, by chance, a Ray that another program of this user has started.
+        local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
+        ours = local if self.starts else {"address": self.address}
+        try:
+            return ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
+        except Exception as error:
+            ray.shutdown()
+            where = "start Ray on this machine" if self.starts else f"reach Ray at {self.address!r}"
+            raise OrcaError(f"could not {where}: {type(error).__name__}: {error}") from error
+
+    def stop(self, connected: bool) -> None:
+        """Leave it, and end what was started here; `connected` says whether the connection is still this one."""
+        if connected:
+            with _none_left() if self.starts else contextlib.nullcontext():
+                _ray().shutdown()
+
+
+class RayOnSpark:
+    """A Ray on the executors of Spark.
 
     Args:
         session: The session whose executors get Ray's nodes.
@@ -151,55 +263,28 @@ class RayOnSpark(OrcaRayContext):
         ArgumentError: Not so much can be had of this Spark.
     """
 
+    starts = True
+
     def __init__(self, session: SparkSession, executors: int, width: int, options: SessionOptions) -> None:
-        super().__init__(cores=options.ray_node_cpu_cores)
         self.session, self.share = session, options
-        self.nodes, self.node_cores = seats(executors, width, options)
+        self.nodes, self.cpus, self.hold = seats(executors, width, options)
         self._life = ExitStack()
 
     @property
     def held(self) -> int:
         """Return how many cores of Spark Ray's nodes hold."""
-        return self.nodes * self.node_cores if self.initialized else 0
+        return self.nodes * self.hold
 
-    @property
-    def num_nodes(self) -> int:
-        """Return how many worker nodes are alive; the head beside the driver has no CPUs and takes no workers."""
-        return sum(1 for node in self._alive() if node["Resources"].get("CPU", 0))
-
-    def init(self) -> dict[str, Any]:
-        """Start the nodes and connect to them.
-
-        Returns:
-            The address information, as ray.init gives it.
-        """
-        if self.initialized:
-            return self.address_info
-        prepare(starts=True)
-        ray = _ray()
-        if ray.is_initialized():
-            raise ArgumentError(
-                "this process is connected to a Ray already, so none can be put on Spark. Call ray.shutdown() (or "
-                "stop_orca_context()) before init_orca_context(init_ray_on_spark=True)."
-            )
+    def start(self, ray: Any) -> Any:
+        """Start the nodes and connect to them; return what ray.init returns."""
         try:
-            self.address_info = _address_info(ray, self._set_up(ray))
+            return self._set_up(ray)
         except BaseException:
-            self._close()
+            self.stop()
             raise
-        self.initialized = True
-        _on_spark.append(self)
-        return self.address_info
 
-    def stop(self) -> None:
-        """Leave Ray and end its nodes; Spark stays. More than once is fine."""
-        if self.initialized:
-            _on_spark.remove(self)
-            self.initialized = False
-            self.address_info = {}
-            self._close()
-
-    def _close(self) -> None:
+    def stop(self, connected: bool = True) -> None:
+        """Leave Ray and end its nodes; Spark stays."""
         with _none_left():
             self._life.close()
 
@@ -223,12 +308,12 @@ class RayOnSpark(OrcaRayContext):
         self._start_head(_command({**head, **params}), {**os.environ, **variables}, folder)
         set_entries(os.environ, {"RAY_ADDRESS": f"{host}:{port}"}, self._life)
         gpus = int(conf.get("spark.executor.resource.gpu.amount", None) or 0)
-        node = {"address": f"{host}:{port}", "num-cpus": self.node_cores, "num-gpus": gpus}
+        node = {"address": f"{host}:{port}", "num-cpus": self.cpus, "num-gpus": gpus}
         if store := _store(share, conf.get("spark.executor.memory", None)):
             node["object-store-memory"] = store
         nodes = Nodes(self.session, Node(tuple(_command({**node, **params})), folder, gpus, ray.__version__))
         self._life.callback(nodes.stop)
-        nodes.start(self.nodes, self.node_cores)
+        nodes.start(self.nodes, self.hold)
         self._life.callback(ray.shutdown)
         level = logging.INFO if share.verbose else logging.WARNING
         started = ray.init(address=f"{host}:{port}", logging_level=level)
@@ -257,7 +342,7 @@ class RayOnSpark(OrcaRayContext):
             raise OrcaError(f"could not start Ray on Spark: {nodes.failure}")
         if up() < self.nodes:
             raise TooFewSlots(
-                f"{self.nodes} Ray node(s) of {self.node_cores} core(s) were to start on Spark, and {up()} did in two "
+                f"{self.nodes} Ray node(s) of {self.cpus} core(s) were to start on Spark, and {up()} did in two "
                 "minutes: other jobs hold its cores. End them, or ask for less with num_ray_nodes and "
                 "ray_node_cpu_cores."
             )
@@ -321,7 +406,7 @@ class Nodes:
         self._threads: list[threading.Thread] = []
 
     def start(self, count: int, cores: int) -> None:
-        """Start so many nodes in the background, each on so many cores."""
+        """Start so many nodes in the background, each of which holds so many cores of Spark."""
         from pyspark import InheritableThread
         from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
@@ -352,10 +437,51 @@ class Nodes:
             log.warning("Ray on Spark lost a node: %s", reason)
 
 
-_on_spark: list[RayOnSpark] = []  # those that are up: one, or none
+_known: list[OrcaRayContext] = []  # those that are up or to be started, the newest last
 
 
-def beside(slots: int, options: SessionOptions) -> OrcaRayContext:
+def known() -> OrcaRayContext | None:
+    """Return the context that is up, else the one that would be started; None where there is nothing to put one on."""
+    for context in reversed(_known):
+        if context.initialized:
+            return context
+    if _known:
+        return _known[-1]
+    return OrcaRayContext() if _connected() or _spark.active_session() is not None else None
+
+
+def up() -> OrcaRayContext | None:
+    """Return the context that is up."""
+    context = known() if _known else None
+    return context if context is not None and context.initialized else None
+
+
+def end(runtimes: Collection[str] = RUNTIMES) -> None:
+    """Stop and forget the contexts of these runtimes."""
+    for context in [context for context in reversed(_known) if context.runtime in runtimes]:
+        context.stop()
+
+
+def bring_up(engine: str) -> str:
+    """Start the Ray of this program for an engine that needs one, where there is something to put it on.
+
+    It is done before the engine is loaded, as Ray reads its settings when it is imported.
+
+    Returns:
+        The engine.
+    """
+    if engine == "ray" and not _connected() and (context := known()) is not None:
+        context.init()
+    return engine
+
+
+def _connected() -> bool:
+    """Say whether this process is connected to a Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _beside(slots: int, options: SessionOptions) -> RayAlone:
     """Return the Ray for a local Spark, which has no executors to put it on: one beside it, on the same cores."""
     store = options.object_store_memory
     keywords = {
@@ -365,7 +491,7 @@ def beside(slots: int, options: SessionOptions) -> OrcaRayContext:
         "runtime_env": {"env_vars": _variables(options)} if options.env else None,
     }
     given = {name: value for name, value in keywords.items() if value is not None}
-    return OrcaRayContext(options.ray_node_cpu_cores or slots, None, given)
+    return RayAlone(options.ray_node_cpu_cores or slots, given)
 
 
 def _variables(options: SessionOptions) -> dict[str, str]:
@@ -374,7 +500,8 @@ def _variables(options: SessionOptions) -> dict[str, str]:
 
 def held(session: Any) -> int:
     """Return how many task slots of a session are taken by the nodes of a Ray on it."""
-    return sum(ray.held for ray in _on_spark if ray.session is session)
+    places = {context._place for context in _known}
+    return sum(place.held for place in places if isinstance(place, RayOnSpark) and place.session is session)
 
 
 def _store(options: SessionOptions, executor_memory: str | None) -> int | None:
@@ -392,40 +519,56 @@ def memory_of(options: SessionOptions, nodes: int, cores: int, executor_memory: 
     return nodes * ((_store(options, executor_memory) or LEAST_STORE) + NODE_MEMORY + cores * WORKER_MEMORY)
 
 
-def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int]:
-    """Return how many nodes Ray gets and the cores of each.
+def room(options: SessionOptions, executors: int, width: int | str, memory: str, at_once: bool) -> int:
+    """Return the bytes beside each executor for Ray: as the user says, else as a Ray needs that starts at once.
+
+    Raises:
+        ArgumentError: Ray does not fit on these executors.
+    """
+    extra, together = options.extra_executor_memory_for_ray, 0
+    if at_once and isinstance(width, int):
+        count, cpus, hold = seats(executors, width, options)
+        together = min(count, width // hold)  # Spark may put them on one executor.
+    if extra is not None:
+        return size_of(extra, "extra_executor_memory_for_ray")
+    return memory_of(options, together, cpus, memory) if together else 0
+
+
+def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int, int]:
+    """Return how many nodes Ray gets, the CPUs of each, and the cores of Spark that each holds.
+
+    A node has all cores of its executor unless told. It leaves one of them to Spark, which only computes now and then.
 
     Raises:
         ArgumentError: They do not fit, or would leave Spark nothing to compute with.
     """
-    cores = options.ray_node_cpu_cores or width - 1
-    if cores < 1:
+    if width < 2:
         raise ArgumentError(
-            f"init_ray_on_spark=True needs executors of 2 cores or more, as Spark keeps one of each; got "
-            f"cores={width}. Pass a larger cores=, or use runtime='ray' for a Ray without Spark."
+            f"a Ray on Spark needs executors of 2 cores or more, as Spark keeps one of each; got cores={width}. Pass a "
+            "larger cores=, or use runtime='ray' for a Ray without Spark."
         )
-    if cores > width:
-        raise ArgumentError(
-            f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cores}."
-        )
+    cpus = options.ray_node_cpu_cores or width
+    if cpus > width:
+        raise ArgumentError(f"ray_node_cpu_cores must not be more than the {width} core(s) of an executor; got {cpus}.")
+    hold = min(cpus, width - 1)
     nodes = options.num_ray_nodes or executors
-    room = executors * (width // cores)
+    room = executors * (width // hold)
     if nodes > room:
         raise ArgumentError(
-            f"num_ray_nodes={nodes} with ray_node_cpu_cores={cores} does not fit on {executors} executor(s) of {width} "
+            f"num_ray_nodes={nodes} with ray_node_cpu_cores={cpus} does not fit on {executors} executor(s) of {width} "
             f"core(s): {room} node(s) do."
         )
-    if nodes * cores >= executors * width:
+    if nodes * hold >= executors * width:
         raise ArgumentError(
-            f"{nodes} Ray node(s) of {cores} core(s) take all {executors * width} core(s) of Spark, which could then "
+            f"{nodes} Ray node(s) of {cpus} core(s) take all {executors * width} core(s) of Spark, which could then "
             "compute nothing. Pass a smaller ray_node_cpu_cores or num_ray_nodes, or a larger cores."
         )
-    return nodes, cores
+    return nodes, cpus, hold
 
 
-def init_words() -> list[str]:
+def _init_words(ray: Any) -> list[str]:
     """Return the keywords that ray.init takes."""
-    return [name for name in inspect.signature(_ray().init).parameters if name != "kwargs"]
+    return [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]
 
 
 def prepare(starts: bool) -> None:

@@ -93,7 +93,9 @@ def together(world: World) -> Iterator[None]:
         raise Parted(f"rank {world.rank} lost the others in Horovod: {_first_line(error)}") from error
 
 
-def _meet(world: World, horovod: Any) -> None:
+@contextmanager
+def meeting(world: World) -> Iterator[None]:
+    """Let `init` of any binding, called within, find the ranks of the world; all ranks enter and leave together."""
     with _rendezvous(world) as port:
         told = world.all_gather((f"{world.host}-{socket.gethostname()}", world.host, world.local_rank, port))
         alike = [rank for rank, (_, _, local_rank, _) in enumerate(told) if local_rank == world.local_rank]
@@ -114,14 +116,19 @@ def _meet(world: World, horovod: Any) -> None:
             "HOROVOD_ELASTIC": 0,
         }
         with _environment({name: str(value) for name, value in places.items()}):
-            try:
-                horovod.init()
-            except ValueError as error:
-                raise OrcaError(
-                    f"rank {world.rank} on {world.host} could not join the others in Horovod: {error} Let the nodes "
-                    "reach each other on all ports, or use another backend."
-                ) from error
+            yield
         world.all_gather(None)  # nobody needs the rendezvous any more
+
+
+def _meet(world: World, horovod: Any) -> None:
+    with meeting(world):
+        try:
+            horovod.init()
+        except ValueError as error:
+            raise OrcaError(
+                f"rank {world.rank} on {world.host} could not join the others in Horovod: {error} Let the nodes "
+                "reach each other on all ports, or use another backend."
+            ) from error
 
 
 @contextmanager
@@ -130,7 +137,10 @@ def _rendezvous(world: World) -> Iterator[int]:
     if world.rank:
         yield 0
         return
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    try:
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    except ModuleNotFoundError:
+        raise _missing("needs Horovod, which is not installed") from None
 
     server = RendezvousHTTPServer((world.host, 0), RendezvousHandler, 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

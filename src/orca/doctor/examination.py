@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from orca.cluster.context import OrcaContext
+from orca.cluster.context import OrcaContext, bring_up
 from orca.cluster.proof import describe
 from orca.cluster.spark import active_session, is_connect
 from orca.core.engine import Settings
@@ -88,7 +88,7 @@ def engine_name(backend: str | None) -> str:
         ArgumentError: There is no such backend.
     """
     if backend is not None:
-        return backend_of(backend).present_engine()
+        return bring_up(backend_of(backend).present_engine())
     cluster = OrcaContext.cluster()
     return cluster.runtime if cluster else "local"
 

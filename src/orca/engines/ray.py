@@ -250,8 +250,8 @@ def _nodes() -> list[dict[str, Any]]:
     """Return the nodes that can have workers: alive and with CPUs (a head node is often started without)."""
     if not ray.is_initialized():
         raise ArgumentError(
-            "backend 'ray' needs a Ray to run on, and this program is connected to none. "
-            'Call init_orca_context(runtime="ray", cores=...) first, or init_orca_context(init_ray_on_spark=True).'
+            "backend 'ray' needs a Ray to run on, and this program has none. Call init_orca_context(cores=...) first, "
+            'for a Ray on Spark, or init_orca_context(runtime="ray", cores=...) for one alone.'
         )
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return [node for node in nodes if node["Resources"].get("CPU", 0) >= 1] or nodes

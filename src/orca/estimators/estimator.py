@@ -128,16 +128,22 @@ class Estimator:
         """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""
 
     @property
+    def num_workers(self) -> int:
+        """Return the workers (ranks) of the cluster that is up now."""
+        return self.engine.workers
+
+    @property
     def engine(self) -> Engine:
         """Return the engine of the backend on the cluster that is up now; without a backend, of that cluster."""
         engine: Engine = engine_class(self._engine_name()).on_cluster(self.workers_per_node)
         return engine
 
     def _engine_name(self) -> str:
-        from orca.cluster.context import OrcaContext
+        """Return the engine, after the Ray that it may need has started on the context of this program."""
+        from orca.cluster.context import OrcaContext, bring_up
 
         if self.backend is not None:
-            return self.backend.present_engine()
+            return bring_up(self.backend.present_engine())
         cluster = OrcaContext.cluster()
         return cluster.runtime if cluster else "local"
 

@@ -1,0 +1,5 @@
+"""The context of Ray, as bigdl.orca.ray.raycontext names it."""
+
+from orca.cluster.ray import OrcaRayContext
+
+__all__ = ["OrcaRayContext"]
