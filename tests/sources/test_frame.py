@@ -6,7 +6,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,7 @@ def heads(x: Any) -> Any:
 
 
 HEAD = OutputSpec((("int64", ()),))
-HEADS = OutputSpec((("float64", (1,)), ("float64", (2, 2)), ("int64", ()), ("bool", ()), ("uint8", ())))
+HEADS = OutputSpec.of(heads(np.zeros((1, 1))))
 
 
 def jobs_of(spark: Any, action: Any) -> tuple[Any, int]:
@@ -293,12 +293,41 @@ def test_answers_are_named_prediction_unless_told_otherwise(spark: Any, frame: A
     assert answer.columns == [*frame.columns, "prediction"]
     several = source_of(frame, spec(["array"], labelled=False)).answer(Task(heads, HEADS), None)
     assert several.columns[-5:] == [f"prediction_{i}" for i in range(5)]
-    with pytest.raises(DataError, match=r"the model has 5 output\(s\), but output_cols names 1: \['p'\]"):
-        source_of(frame, spec(["array"], labelled=False, outputs=["p"])).answer(Task(heads, HEADS), None)
+    with pytest.raises(DataError, match=r"the model has 5 output\(s\), but output_cols names 2: \['p', 'q'\]"):
+        source_of(frame, spec(["array"], labelled=False, outputs=["p", "q"])).answer(Task(heads, HEADS), None)
     with pytest.raises(DataError, match=r"has the column 'prediction' already. Name another with output_cols=\['…'\]"):
         source_of(answer, spec(["array"], labelled=False)).answer(one, None)
     named = source_of(answer, spec(["array"], labelled=False, outputs=["again"])).answer(one, None)
     assert [(r.prediction, r.again) for r in named.collect()] == [(i, i) for i in range(N)]
+
+
+def test_names_may_be_those_of_heads_or_of_the_parts_of_an_output(frame: Any) -> None:
+    def kinds(outputs: list[str], vectors: bool = False, output: OutputSpec = HEADS) -> str:
+        source = source_of(frame, replace(spec(["array"], (), outputs, labelled=False), vectors=vectors))
+        answer = source.answer(Task(heads, output), None)
+        return str(answer.select(*answer.columns[len(SCHEMA) :]).schema.simpleString())
+
+    more, grid = "struct<_1:bigint,_2:boolean,_3:smallint>", "array<array<double>>"
+    assert kinds(["a", "b", "c"]) == f"struct<a:double,b:{grid},c:{more}>"
+    assert kinds(["a"]) == f"struct<a:struct<score:double,grid:{grid},more:{more}>>"
+    assert kinds(["a"], vectors=True) == f"struct<a:struct<score:vector,grid:{grid},more:{more}>>"
+    assert kinds([], vectors=True).startswith("struct<prediction:struct<score:vector,")
+    assert kinds([*"abcde"], vectors=True) == f"struct<a:vector,b:{grid},c:bigint,d:boolean,e:smallint>"
+    pair = OutputSpec.of((np.zeros((1, 3)), {"k": np.zeros(1)}))
+    assert kinds([], vectors=True, output=pair) == "struct<prediction_0:vector,prediction_1:struct<k:double>>"
+
+
+def test_answers_of_one_dimension_may_be_vectors_and_stay_lazy(spark: Any, frame: Any) -> None:
+    def heads(x: Any) -> Any:
+        return x, x[:, :1], x[:, 0], x.astype(np.int64), np.stack([x, x], axis=1)
+
+    source = source_of(frame, replace(spec(["array"], (), labelled=False), vectors=True))
+    answer, jobs = jobs_of(spark, lambda: source.answer(Task(heads, OutputSpec.of(heads(np.zeros((1, 2), "f4")))), None))
+    assert jobs == 0
+    for i, row in enumerate(answer.collect()):
+        assert (row.prediction_0, row.prediction_1) == (DenseVector([i, 1]), DenseVector([i]))
+        assert (row.prediction_2, row.prediction_3) == (float(i), DenseVector([i, 1]))
+        assert row.prediction_4 == [[i, 1], [i, 1]]
 
 
 def test_an_unknown_output_is_learned_from_one_row(spark: Any, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""Zoo: the Estimator as programs of Analytics Zoo know it. Owns the defaults that differ from ours."""
+"""Zoo: the Estimator as programs of Analytics Zoo know it. Owns what differs from ours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from orca.classic.ray import RayHandles
 class Estimator(RayHandles, orca.estimators.Estimator):
     """The Estimator whose default backend is "bigdl", and whose `save` writes one torch file at any path.
 
-    With that backend the file is the model's own state dict.
+    With that backend the file is the model's own state dict. Predictions of a DataFrame are ML vectors where 1-D.
     """
 
+    vectors = True
     defaults = {"torch": {"backend": "bigdl"}}  # noqa: RUF012
     one_file = True

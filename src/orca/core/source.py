@@ -66,6 +66,8 @@ class DataSpec:
         weighted: Whether rows come with weights; always where a column of them is named.
         numbers: Whether the model takes numbers alone, no texts and no dates.
         steps: How many batches of data that comes in batches predict answers; None for all.
+        vectors: Whether Spark gets 1-D predictions as ML vectors, and dicts of them as structs: else arrays, a column
+            each.
     """
 
     columns: Columns = Columns()
@@ -78,6 +80,7 @@ class DataSpec:
     weighted: bool = False
     numbers: bool = False
     steps: int | None = None
+    vectors: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighted", self.weighted or self.columns.weight is not None)

@@ -73,6 +73,7 @@ class Estimator:
     from_openvino = Door("openvino")
 
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # framework -> arguments, where they differ from ours
+    vectors: ClassVar[bool] = False  # whether a Spark DataFrame gets 1-D predictions as ML vectors
     refused: ClassVar[Mapping[str, str]] = {}  # a verb of other Estimators -> why this one has none, and what to do
 
     def __init__(
@@ -190,6 +191,7 @@ class Estimator:
             seed=self.seed,
             weighted=bool(weight),
             numbers=self.learner.numbers,
+            vectors=self.vectors,
         )
 
 

@@ -42,7 +42,7 @@ from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
 from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrow, to_numpy, widened
-from orca.rows.tree import flatten
+from orca.rows.tree import flatten, unflatten
 from orca.sources.export import Export
 
 hush_pyspark()
@@ -71,7 +71,7 @@ class FrameSource:
 
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
         _check_alive(data)
-        self.frame, self.columns = data, spec.columns
+        self.frame, self.columns, self.vectors = data, spec.columns, spec.vectors
         self.fields = data.schema.fields  # read once: through Spark Connect, each reading copies all of it
         self.have = [column.name for column in self.fields]
         self.batch_size = spec.batch_size or DEFAULT_BATCH
@@ -131,8 +131,8 @@ class FrameSource:
     def answer(self, task: Any, engine: Any) -> DataFrame:
         """Return the DataFrame with the prediction column(s): nothing runs until it is used."""
         output: OutputSpec = task.output or self._look(task)
-        names = output_names(self.columns, len(output.heads))
-        self._check_free(names)
+        cells = self._predictions(output)
+        self._check_free(tuple(cells))
         kinds = [_spark_type(*head) for head in output.heads]
         passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
         schema = StructType([*passing, *(StructField(f"p{i}", kind) for i, kind in enumerate(kinds))])
@@ -146,7 +146,31 @@ class FrameSource:
         )
         result = self._numbered().mapInArrow(work, schema)
         kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
-        return result.select(*kept, *(F.col(f"p{i}").alias(name) for i, name in enumerate(names)))
+        return result.select(*kept, *(cell.alias(name) for name, cell in cells.items()))
+
+    def _predictions(self, output: OutputSpec) -> dict[str, Any]:
+        """Return the prediction columns by their names, made of the heads p0, p1, ...
+
+        The names of output_cols may be those of all heads, or of the items of a tuple, or of the entries of a dict or
+        the dict itself.
+        """
+        heads = [self._head(i, shape) for i, (_, shape) in enumerate(output.heads)]
+        whole = unflatten(output.structure, heads)
+        named = isinstance(whole, dict)
+        parts = list(whole.values()) if named else list(whole) if output.structure else [whole]
+        ways = [[whole], parts] if named else [parts]
+        ways = [*ways, heads] if self.vectors else [heads, *ways]
+        made = next((way for way in ways if len(way) == len(self.columns.outputs)), ways[0])
+        return dict(zip(output_names(self.columns, len(made)), map(_struct, made), strict=True))
+
+    def _head(self, place: int, shape: tuple[int, ...]) -> Any:
+        """Return a head as a column: in the JVM, an array becomes a vector without Python touching a row."""
+        from pyspark.ml.functions import array_to_vector
+
+        column = F.col(f"p{place}")
+        if not self.vectors or len(shape) != 1:
+            return column
+        return array_to_vector((F.array(column) if shape == (1,) else column).cast("array<double>"))
 
     def _names(self) -> tuple[str, ...]:
         return (*self.columns.features, *self.columns.targets)
@@ -388,6 +412,14 @@ def _check_type(name: str, kind: DataType, numbers: bool) -> None:
             f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "
             "arrays of them, ML vectors or binary; take a struct apart with select('column.field')."
         )
+
+
+def _struct(part: Any) -> Any:
+    """Return a part of the output as a column: what has parts itself is a struct, with fields _1, _2, ... of a tuple."""
+    if not isinstance(part, dict | tuple | list):
+        return part
+    fields = part.items() if isinstance(part, dict) else ((f"_{i}", field) for i, field in enumerate(part, 1))
+    return F.struct(*(_struct(field).alias(str(name)) for name, field in fields))
 
 
 def _spark_type(dtype: str, shape: tuple[int, ...]) -> DataType:

@@ -1,5 +1,5 @@
 """The Estimator of OpenVINO models, as bigdl.orca.learn.openvino names it."""
 
-from orca.estimators import Estimator
+from orca.classic.bigdl import Estimator
 
 __all__ = ["Estimator"]

@@ -1,5 +1,5 @@
 """The Estimator of PyTorch models, as bigdl.orca.learn.pytorch.estimator names it."""
 
-from orca.estimators import Estimator
+from orca.classic.bigdl import Estimator
 
 __all__ = ["Estimator"]

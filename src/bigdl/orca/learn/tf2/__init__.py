@@ -1,5 +1,5 @@
 """The Estimator of TensorFlow 2 and Keras models, as bigdl.orca.learn.tf2 names it."""
 
-from orca.estimators import Estimator
+from orca.classic.bigdl import Estimator
 
 __all__ = ["Estimator"]

@@ -1,5 +1,5 @@
 """The Estimator of OpenVINO models, as zoo.orca.learn.openvino names it."""
 
-from orca.estimators import Estimator
+from orca.classic.zoo import Estimator
 
 __all__ = ["Estimator"]
