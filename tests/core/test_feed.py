@@ -452,6 +452,19 @@ def test_a_block_of_another_structure_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ranks_whose_rows_have_other_keys_are_refused() -> None:
+    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+        return feed_of(parts["train"], world, 2, shuffle=False, seed=0).steps
+
+    def blocks(*keys: str) -> list[Any]:
+        return [(np.zeros(2), {key: np.zeros(2), "c": np.zeros(2)}) for key in keys]
+
+    assert ThreadEngine(2).run(job, shards_of(blocks("a", "a")), Settings()) == [2, 2]
+    form = r"\('...', {'%s': '...', 'c': '...'}\)"
+    with pytest.raises(WorkerFailed, match=f"same structure; got {form % 'a'} and then {form % 'b'}, features before"):
+        ThreadEngine(2).run(job, shards_of(blocks("a", "b")), Settings())
+
+
 def test_a_block_of_another_shape_is_refused(tmp_path: Path) -> None:
     stream = [("train", np.zeros((2, 3)), np.zeros(2)), ("train", np.zeros((2, 4)), np.zeros(2))]
     with pytest.raises(DataError, match=r"\(3,\).*\(4,\)|\(4,\).*\(3,\)"):

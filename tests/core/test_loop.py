@@ -101,6 +101,14 @@ def test_each_rank_keeps_its_own_line() -> None:
     assert math.isnan(idle.mine[0]["train_loss"]) and math.isnan(idle.mine[0]["last_train_loss"])
 
 
+def test_own_last_loss_is_that_of_the_last_step_with_rows() -> None:
+    job = LoopJob(FitPlan(batch_size=2, shuffle=False))  # the last step has one row, of rank 0
+    busy, idle = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3, 4), shard(5)]), SETTINGS)
+    assert idle.mine[0]["last_train_loss"] == idle.mine[0]["train_loss"] > 0
+    assert busy.mine[0]["last_train_loss"] == busy.epochs[0]["last_train_loss"] != busy.mine[0]["train_loss"]
+    assert busy.epochs == idle.epochs
+
+
 def test_epochs_go_on_after_those_trained() -> None:
     (history,) = LocalEngine(1).run(LoopJob(PLAN, trained=5), shards_of([shard(1, 2)]), SETTINGS)
     assert [line["epoch"] for line in history.epochs] == [6, 7]

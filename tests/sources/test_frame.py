@@ -223,12 +223,11 @@ def test_a_missing_vector_is_named(frame: Any) -> None:
     ("features", "labels", "message"),
     [
         (
-            ["struct"],
+            ["list"],
             ["label"],
-            r"column 'struct' has the type struct<one:int,two:string>, which cannot feed a model.*select\(",
+            "column 'list' has the type array<struct<a:int>>, which cannot feed a model",
         ),
-        (["map"], ["label"], "column 'map' has the type map<string,int>, which cannot feed a model. Use numbers"),
-        (["int"], ["struct"], "column 'struct' has the type struct"),
+        (["deep"], ["label"], "column 'deep.within' has the type map<int,int>, which .* maps with strings as keys"),
         (["itn"], ["label"], "there is no column 'itn'; the data has .* Did you mean 'int'"),
         (["int"], ["lable"], "there is no column 'lable'; .* Did you mean 'label'"),
         ([], ["label"], "needs feature_cols for tabular data; got columns"),
@@ -240,8 +239,37 @@ def test_a_missing_vector_is_named(frame: Any) -> None:
     ],
 )
 def test_wrong_columns_are_refused_at_the_door(frame: Any, features: Any, labels: Any, message: str) -> None:
+    unfit = frame.selectExpr("*", "array(struct(1 as a)) as list", "struct(map(1, 2) as within) as deep")
     with pytest.raises(DataError, match=message):
-        source_of(frame, spec(features, labels))
+        source_of(unfit, spec(features, labels))
+
+
+def test_structs_and_maps_become_dicts(spark: Any, frame: Any) -> None:
+    nested = frame.selectExpr(
+        "struct(int, struct(array, dense) as more) as x",
+        "if(int % 2 = 0, map('b', array(int), 'a', array(-int)), map('a', array(-int), 'b', array(int))) as y",
+        "label",
+    )
+    xs, ys = [], []
+    for rank in read(nested, ["x"], ["y", "label"], ranks=2):
+        for x, (y, _), rows, _ in rank["train"]:
+            assert list(x) == ["int", "more"] and list(x["more"]) == ["array", "dense"] and list(y) == ["a", "b"]
+            cells = x["int"], x["more"]["array"], x["more"]["dense"]
+            xs += [tuple(cell[i].tolist() for cell in cells) for i in range(rows)]
+            ys += [(y["a"][i], y["b"][i]) for i in range(rows)]
+    assert sorted(xs) == [(i + 1, [i, 1], [i, -i]) for i in range(N)]
+    assert [(-a[0], b[0]) for a, b in ys] == [(x[0], x[0]) for x in xs]
+
+    task = Task(lambda x: x["more"]["array"][:, 0] + x["int"], OutputSpec((("float64", ()),)))
+    answer = source_of(nested, spec(["x"], (), labelled=False)).answer(task, None)
+    assert [row.prediction for row in answer.collect()] == [2 * i + 1 for i in range(N)]
+
+
+def test_keys_that_differ_between_rows_are_named(spark: Any) -> None:
+    differing = spark.range(0, 4, 1, 1).selectExpr("id", "map(if(id < 2, 'a', 'b'), id) as y")
+    message = r"column 'y' is a map whose rows have different keys: row 0 of a block has \['a'\], row 2 has \['b'\]"
+    with pytest.raises(WorkerFailed, match=message):
+        read(differing, ["id"], ["y"], ranks=1)
 
 
 # Answering
@@ -322,7 +350,9 @@ def test_answers_of_one_dimension_may_be_vectors_and_stay_lazy(spark: Any, frame
         return x, x[:, :1], x[:, 0], x.astype(np.int64), np.stack([x, x], axis=1)
 
     source = source_of(frame, replace(spec(["array"], (), labelled=False), vectors=True))
-    answer, jobs = jobs_of(spark, lambda: source.answer(Task(heads, OutputSpec.of(heads(np.zeros((1, 2), "f4")))), None))
+    answer, jobs = jobs_of(
+        spark, lambda: source.answer(Task(heads, OutputSpec.of(heads(np.zeros((1, 2), "f4")))), None)
+    )
     assert jobs == 0
     for i, row in enumerate(answer.collect()):
         assert (row.prediction_0, row.prediction_1) == (DenseVector([i, 1]), DenseVector([i]))

@@ -6,7 +6,7 @@ Rows that come with weights carry them beside their labels, as a pair: `weigh` t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice, tee
+from itertools import islice, repeat, tee
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.monitor.heartbeat import counted
 from orca.rows.spool import Spool, SpoolWriter
-from orca.rows.tree import Structure, flatten, map_tree, rows_of, unflatten
+from orca.rows.tree import Structure, flatten, map_tree, outline, rows_of, unflatten
 
 
 def feed_of(
@@ -104,7 +104,7 @@ class Feed:
                 "A data creator must return the whole dataset on each worker; it is split for you."
             )
         self.plan = Plan(counts[:1] if rows.shared else counts, size, rows.drop_last)
-        self.template: Any = next((template for _, _, template in told if template is not None), None)
+        self.template: Any = _common([template for _, _, template in told])
 
     @property
     def steps(self) -> int:
@@ -238,6 +238,27 @@ def _template(rows: Rows) -> Any:
     return map_tree(_as_numpy, x), None if y is None else map_tree(_as_numpy, y)
 
 
+def _common(templates: list[Any]) -> Any:
+    """Return the first row that a rank has; None where there is none at all.
+
+    Raises:
+        DataError: The rows of two ranks differ in structure, as by the keys of a map.
+    """
+    rows = [template for template in templates if template is not None]
+    for row in rows[1:]:
+        if outline(row) != outline(rows[0]):
+            raise _differing("two workers' data", flatten(rows[0])[1], flatten(row)[1])
+    return rows[0] if rows else None
+
+
+def _differing(what: str, one: Structure, other: Structure) -> DataError:
+    forms = [unflatten(structure, repeat("...")) for structure in (one, other)]
+    return DataError(
+        f"all blocks of {what} must have the same structure; got {forms[0]} and then {forms[1]}, features before "
+        "labels. Give every row the same keys."
+    )
+
+
 def _as_numpy(leaf: Any) -> Any:
     return array_of(leaf, "a row of the data") if hasattr(leaf, "__array__") else leaf
 
@@ -285,10 +306,7 @@ def spool_parts(stream: Iterable[tuple[str, Any, Any]], folder: Path, parts: Ite
                 writers[part] = SpoolWriter(folder)
                 structures[part] = structure
             if structures[part] != structure:
-                raise DataError(
-                    f"all blocks of the {part} data must have the same structure; "
-                    f"got {structures[part]} and then {structure}."
-                )
+                raise _differing(f"the {part} data", structures[part], structure)
             writers[part].append([array_of(leaf, f"the {part} data") for leaf in leaves])
         spools = {part: writer.finish() for part, writer in writers.items()}
     except BaseException:

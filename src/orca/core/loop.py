@@ -88,7 +88,7 @@ def run_epochs(
         told = world.all_gather(_bare(losses))
         trace = _trace(losses, world, seconds)
         history.steps += before + losses.steps
-        mine = _training_stats(epoch, [done.then(losses) if world.rank == 0 else losses])
+        mine = _training_stats(epoch, [(done.then(losses) if world.rank == 0 else losses).alone()])
         line = _training_stats(epoch, [done.then(told[0]), *told[1:]])
         began = time.perf_counter()
         validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
@@ -310,7 +310,7 @@ def evaluate(
     mine = (losses, [meter.state() for meter in meters])
     told = world.gather(mine)
     reduced = None if told is None else _evaluation_stats(metrics, told)
-    return world.broadcast(reduced), _evaluation_stats(metrics, [mine])
+    return world.broadcast(reduced), _evaluation_stats(metrics, [(losses.alone(), mine[1])])
 
 
 def _training_stats(epoch: int, told: Sequence[Losses]) -> dict[str, Any]:

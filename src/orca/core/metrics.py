@@ -265,7 +265,12 @@ class Metric:
         return {metric.name: metric for metric in metrics_of(metrics, backend)}
 
     def _read(self, output: Tree, target: Tree) -> tuple[Tree, Tree]:
-        """Return what a tally sees of a batch: the first output and target as tensors on the output's device."""
+        """Return what a tally sees of a batch: the first output and target as tensors on the output's device.
+
+        Of dicts, the first output that has a target of its name.
+        """
+        while isinstance(output, dict) and isinstance(target, dict) and (names := [n for n in output if n in target]):
+            output, target = output[names[0]], target[names[0]]
         output, target = (_first(self.name, tree) for tree in (output, target))
         return output, target.to(output.device)
 

@@ -19,9 +19,10 @@ class Losses:
     """The losses that one rank saw in an epoch: sums, so that ranks can be added up exactly.
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
-    `logs` are what metrics of the framework itself say, over all ranks already. `trace` has the loss sum and the mass
-    of every step, `rates` the learning rate: filled where the framework's loop is ours. `conducted` says that the
-    user's own code evaluated, and may not have fed the metrics; `stopped`, that a callback ended the epoch early.
+    `logs` are what metrics of the framework itself say, over all ranks already; `own`, what they say of this rank,
+    where that is known. `trace` has the loss sum and the mass of every step, `rates` the learning rate: filled where
+    the framework's loop is ours. `conducted` says that the user's own code evaluated, and may not have fed the
+    metrics; `stopped`, that a callback ended the epoch early.
     """
 
     loss_sum: float = 0.0
@@ -31,6 +32,7 @@ class Losses:
     last_mass: float = 0.0
     steps: int = 0
     logs: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
     trace: list[tuple[float, float]] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     conducted: bool = False
@@ -47,10 +49,17 @@ class Losses:
             last_mass=last.last_mass,
             steps=self.steps + later.steps,
             logs=self.logs | later.logs,
+            own=self.own | later.own,
             trace=self.trace + later.trace,
             rates=self.rates + later.rates,
             stopped=later.stopped,
         )
+
+    def alone(self) -> Losses:
+        """Return what this rank says for itself: its last loss is that of its last step with rows."""
+        last = (self.last_loss_sum, self.last_mass)
+        total, mass = next((step for step in reversed(self.trace) if step[1]), last)
+        return replace(self, logs=self.logs | self.own, last_loss_sum=total, last_mass=mass)
 
 
 def report_loss(loss: float, where: str, on_nan: str) -> None:

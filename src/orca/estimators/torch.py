@@ -77,7 +77,8 @@ class TorchEstimator(TrainingEstimator):
             scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
             use_tqdm: Whether to show a progress bar in a terminal.
             model_dir: Where checkpoints go.
-            sync_stats: Accepted; statistics are always exact over all workers.
+            sync_stats: Whether, with reduce_results=False, each worker tells the statistics over all workers instead of
+                those over its own rows.
             log_level: The level from which log records of workers appear on the driver.
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
@@ -132,6 +133,7 @@ class TorchEstimator(TrainingEstimator):
             model_dir=model_dir,
             seed=TorchLearner.default_seed() if seed is None else natural("seed", seed),
             settings=Settings(stall_timeout, use_tqdm, threads, log_level, log_to_driver, start_timeout),
+            sync_stats=sync_stats,
         )
 
     def predict(  # type: ignore[override]

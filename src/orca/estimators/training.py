@@ -49,6 +49,8 @@ class TrainingEstimator(Estimator):
         model_dir: Where checkpoints go.
         seed: Seed of initial weights, order and dropout.
         settings: How ranks are watched.
+        sync_stats: Whether each worker tells losses and metrics over all, where it would tell its own
+            (reduce_results=False).
     """
 
     learner: Learner
@@ -64,10 +66,12 @@ class TrainingEstimator(Estimator):
         model_dir: str | None = None,
         seed: int = 0,
         settings: Settings | None = None,
+        sync_stats: bool = False,
     ) -> None:
         super().__init__(
             learner, backend, config=config, workers_per_node=workers_per_node, seed=seed, settings=settings
         )
+        self.sync_stats = sync_stats
         self.metrics = tuple(metrics_of(metrics))
         self.model_dir = model_dir
         self.history = RunHistory()
@@ -109,7 +113,8 @@ class TrainingEstimator(Estimator):
             epochs: How many times to see every row.
             batch_size: Rows of one step over all workers; 32 unless given or brought by a DataLoader.
             profile: Whether to add a `profile` with where time went, as a mean and by worker.
-            reduce_results: Whether to return one line an epoch over all workers, or each worker's own.
+            reduce_results: Whether to return one line an epoch over all workers, or a line of each worker: over its own
+                rows, unless the Estimator has sync_stats.
             info: What your TrainingOperator is told with each epoch and batch.
             feature_cols: Columns that become the model's arguments, in this order.
             label_cols: Columns the outputs are compared with.
@@ -160,7 +165,11 @@ class TrainingEstimator(Estimator):
         )
         if reduce_results:
             return list(histories[0].epochs)
-        return [list(lines) for lines in zip(*(history.mine for history in histories), strict=True)]
+        told = [history.mine for history in histories]
+        if self.sync_stats:
+            whole = histories[0].epochs[-len(told[0]) or None :]  # a resumed fit also has lines from before
+            told = [list(map(_synced, whole, own)) for own in told]
+        return [list(lines) for lines in zip(*told, strict=True)]
 
     def _metrics(self, instead: Any) -> tuple[Metric, ...]:
         return self.metrics if instead is None else tuple(metrics_of(instead))
@@ -346,7 +355,8 @@ class TrainingEstimator(Estimator):
             batch_size: Rows of one step over all workers.
             num_steps: Stop after this many steps; None sees every row.
             profile: Whether to add a `profile` with where time went.
-            reduce_results: Whether to return one dict over all workers, or each worker's own.
+            reduce_results: Whether to return one dict over all workers, or a dict of each worker: over its own rows,
+                unless the Estimator has sync_stats.
             info: Accepted.
             feature_cols: Columns that become the model's arguments.
             label_cols: Columns the outputs are compared with.
@@ -364,7 +374,9 @@ class TrainingEstimator(Estimator):
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
         metrics = self._metrics(validation_methods if validation_metrics is None else validation_metrics)
         statistics = self._evaluate(data, spec, num_steps, metrics, profile=profile, callbacks=tuple(callbacks))
-        return statistics[0][0] if reduce_results else [own for _, own in statistics]
+        if reduce_results:
+            return statistics[0][0]
+        return [_synced(whole, own) if self.sync_stats else own for whole, own in statistics]
 
     def _evaluate(
         self,
@@ -563,6 +575,11 @@ class TrainingEstimator(Estimator):
         if self._answering is None or outline is None or self._answering[0] != outline:
             self._answering = outline, PredictJob.of(learner, state, size), (learner, state)
         return replace(self._answering[1], batch_size=size, output=state.output)
+
+
+def _synced(whole: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the statistics over all workers as one of them tells them: the counts of rows stay its own."""
+    return whole | {name: own[name] for name in ("num_samples", "val_num_samples") if name in own}
 
 
 def same_kind(source: Source, valid: Source) -> Source:

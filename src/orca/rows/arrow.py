@@ -1,4 +1,4 @@
-"""Arrow: columns to numpy arrays and back, by stride. Owns which column types a model can be fed with.
+"""Arrow: columns to numpy arrays, or dicts of them, and back, by stride. Owns which column types can feed a model.
 
 No row is touched by Python and pandas is not involved: lists are flattened and reshaped, bytes are viewed in place.
 """
@@ -7,15 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from orca.errors import DataError
 
 _WIDENED = {"int8": np.int16, "uint8": np.int16, "uint16": np.int32, "uint32": np.int64}
 _MAX_LIST_VALUES = np.iinfo(np.int32).max  # the offsets of an Arrow list are int32
+
+
+def to_arrays(column: pa.Array | pa.ChunkedArray, name: str) -> Any:
+    """Return a column as `to_numpy` does, or as a dict of such arrays: a struct by its fields, a map by its keys.
+
+    The keys of a map are sorted: rows may have them in any order.
+
+    Raises:
+        DataError: As `to_numpy`; or the rows of a map have different keys, or none, or keys that are no strings.
+
+    Example:
+        >>> to_arrays(pa.array([{"a": 1, "b": [1.0, 2.0]}, {"a": 2, "b": [3.0, 4.0]}]), "label")
+        {'a': array([1, 2]), 'b': array([[1., 2.],
+               [3., 4.]])}
+    """
+    if kinds.is_map(column.type):
+        return {key: to_arrays(values, f"{name}.{key}") for key, values in _entries(column, name).items()}
+    if kinds.is_struct(column.type) and not _is_vector(column.type):
+        fields = [field.name for field in column.type]
+        return {key: to_arrays(pc.struct_field(column, [i]), f"{name}.{key}") for i, key in enumerate(fields)}
+    return to_numpy(column, name)
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
@@ -40,10 +63,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     nulls = sum(map(_count_nulls, chunks))
     if nulls:
-        raise DataError(
-            f"column {name!r} holds {nulls} null(s); a model needs a value in every row. "
-            "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
-        )
+        raise _missing(name, nulls)
     parts = [_dense(chunk, name) for chunk in chunks if len(chunk)]
     if not parts:
         return _dense(pa.array([], column.type) if not chunks else chunks[0], name)
@@ -131,6 +151,44 @@ def arrow_type(dtype: np.dtype, ndim: int) -> pa.DataType:
     for _ in range(ndim - 1):
         kind = pa.list_(kind)
     return kind
+
+
+def _entries(column: pa.Array | pa.ChunkedArray, name: str) -> dict[str, pa.Array]:
+    """Return the values of a map column by their keys, which are the same in all rows."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if whole.null_count:
+        raise _missing(name, whole.null_count)
+    if not (kinds.is_string(whole.type.key_type) or kinds.is_large_string(whole.type.key_type)):
+        raise DataError(f"column {name!r} is a map with keys of type {whole.type.key_type}. Cast its keys to strings.")
+    edges = _offsets(whole)
+    encoded = whole.keys.slice(int(edges[0]), int(edges[-1] - edges[0])).dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    numbers = np.argsort(np.argsort(words))[encoded.indices.to_numpy()]  # of each key among the sorted ones
+    if len(whole) and not words:
+        raise DataError(f"column {name!r} is a map without a key in any row. Give every row the same keys.")
+    table = numbers.reshape(len(whole), len(words)) if (np.diff(edges) == len(words)).all() else numbers[:0, None]
+    order = np.argsort(table, axis=1)
+    if len(table) < len(whole) or (np.take_along_axis(table, order, 1) != np.arange(len(words))).any():
+        raise _differing_keys(name, whole)
+    places = edges[:-1, None] + order
+    return {key: whole.items.take(_from_memory(places[:, i], pa.int64())) for i, key in enumerate(sorted(words))}
+
+
+def _differing_keys(name: str, maps: pa.MapArray) -> DataError:
+    rows = (sorted(key for key, _ in row) for row in maps.to_pylist())
+    first = next(rows)
+    number, keys = next(((number, keys) for number, keys in enumerate(rows, 1) if keys != first), (0, first))
+    return DataError(
+        f"column {name!r} is a map whose rows have different keys: row 0 of a block has {first}, row {number} has "
+        f"{keys}. Every row needs the same ones: add those that are missing, or select some with getItem."
+    )
+
+
+def _missing(name: str, nulls: int) -> DataError:
+    return DataError(
+        f"column {name!r} holds {nulls} null(s); a model needs a value in every row. "
+        "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
+    )
 
 
 def _count_nulls(array: pa.Array) -> int:

@@ -66,6 +66,17 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return unflatten(structure, [function(leaf) for leaf in leaves])
 
 
+def outline(tree: Any) -> Any:
+    """Return a tree to compare with others: equal where dicts have the same keys, in any order.
+
+    >>> outline(({"a": 1, "b": 2}, 3)) == outline(([{"b": 4, "a": 5}, 6]))
+    True
+    """
+    if isinstance(tree, dict):
+        return {key: outline(part) for key, part in tree.items()}
+    return list(map(outline, tree)) if isinstance(tree, tuple | list) else None
+
+
 def cut_rows(tree: Any, cut: slice) -> Any:
     """Return the same rows of every array of a tree."""
     return map_tree(lambda leaf: leaf[cut], tree)

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     NumericType,
     ShortType,
     StringType,
@@ -41,7 +42,7 @@ from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
 from orca.errors import DataError
-from orca.rows.arrow import stretches, to_arrow, to_numpy, widened
+from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, unflatten
 from orca.sources.export import Export
 
@@ -238,7 +239,7 @@ class OpenFrame:
                 mine = batch if len(self.parts) == 1 else batch.filter(pc.equal(batch.column(0), number))
                 if not mine.num_rows:
                     continue
-                cells = tuple(to_numpy(mine.column(i + 1), name) for i, name in enumerate(self.names))
+                cells = tuple(to_arrays(mine.column(i + 1), name) for i, name in enumerate(self.names))
                 x, labels = cells[: self.features], cells[self.features : self.features + self.labels]
                 y = single(labels) if labels else None
                 yield part, single(x), weigh(y, cells[-1]) if self.weighted else y
@@ -278,7 +279,7 @@ class FramePredictTask:
         """Return the features of consecutive slices as the model's arguments."""
         whole = stretch[0] if len(stretch) == 1 else pa.Table.from_batches(stretch)
         columns = [whole.column(place) for place in self.places]
-        return single(tuple(to_numpy(column, name) for column, name in zip(columns, self.features, strict=True)))
+        return single(tuple(to_arrays(column, name) for column, name in zip(columns, self.features, strict=True)))
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
         added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
@@ -331,7 +332,7 @@ class DescribeTask:
         rows = [batch for batch in batches if batch.num_rows]
         if rows:
             table = pa.Table.from_batches(rows)
-            x = single(tuple(to_numpy(table.column(i), name) for i, name in enumerate(self.features)))
+            x = single(tuple(to_arrays(table.column(i), name) for i, name in enumerate(self.features)))
             output = pickle.dumps(OutputSpec.of(self.task(x)))
             yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
 
@@ -404,18 +405,25 @@ def _value(kind: DataType) -> DataType:
 
 
 def _check_type(name: str, kind: DataType, numbers: bool) -> None:
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return _check_type(f"{name}.*", kind.valueType, numbers)
+    if isinstance(kind, StructType) and kind.fields:
+        for field in kind.fields:
+            _check_type(f"{name}.{field.name}", field.dataType, numbers)
+        return None
     if numbers and isinstance(_value(kind), StringType | DateType | TimestampType | TimestampNTZType):
         raise not_numbers(f"column {name!r}", "text" if isinstance(_value(kind), StringType) else "dates")
     simple = NumericType | BooleanType | BinaryType | StringType | DateType | TimestampType | TimestampNTZType
     if not isinstance(_value(kind), simple) and not _is_vector(kind):
         raise DataError(
             f"column {name!r} has the type {kind.simpleString()}, which cannot feed a model. Use numbers, booleans, "
-            "arrays of them, ML vectors or binary; take a struct apart with select('column.field')."
+            "arrays of them, ML vectors or binary; or structs, and maps with strings as keys, as dicts of these."
         )
+    return None
 
 
 def _struct(part: Any) -> Any:
-    """Return a part of the output as a column: what has parts itself is a struct, with fields _1, _2, ... of a tuple."""
+    """Return a part of the output as a column: a dict or a tuple, whose fields are _1, _2, ..., as a struct."""
     if not isinstance(part, dict | tuple | list):
         return part
     fields = part.items() if isinstance(part, dict) else ((f"_{i}", field) for i, field in enumerate(part, 1))

@@ -20,9 +20,20 @@ from torch import nn
 
 from orca.core.source import Batch
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.torch.targets import IGNORED, Classes, align_all, classes_of, settings_of, takes_classes
-from orca.frameworks.torch.tensors import at_home, full
-from orca.rows.tree import cut_rows, flatten
+from orca.frameworks.torch.targets import (
+    IGNORED,
+    Classes,
+    align_all,
+    align_trees,
+    by_key,
+    classes_of,
+    has_dict,
+    settings_of,
+    takes,
+    takes_classes,
+)
+from orca.frameworks.torch.tensors import at_home, full, listed, single
+from orca.rows.tree import Structure, cut_rows, flatten, map_tree, unflatten
 
 TARGETS, ROWS, SUM = "targets", "rows", "sum"  # what a loss may be: a mean over one of two, or a sum
 _ALL = (TARGETS, ROWS, SUM)
@@ -46,7 +57,10 @@ class Criterion:
         self.steps = 0
         self.sent: tuple[Any, torch.Tensor] | None = None  # the masses of a step, on their way to all ranks
         self.counts_rows = callable(reduction)
+        self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
+        self.form: Structure = None  # of the arguments of a loss that takes dicts
         which, settings, own = settings_of(loss)
+        self.own = own
         self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
         summed = (reduction or settings.get("reduction")) == "sum"
         self.asks = own and reduction is None
@@ -67,16 +81,36 @@ class Criterion:
         Raises:
             DataError: There is a loss and no target, or a target under another name than the outputs'.
         """
-        if target is None:
-            if self.loss is None:
-                return flatten(output)[0], []
+        if target is None and self.loss is not None:
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
-        return align_all(output, target, self.classes)
+        if target is None:
+            self.leaves(output, ())
+            return flatten(output)[0], []
+        if self.own and has_dict((output, target)) and takes(self.loss, len(listed(output)) + len(listed(target))):
+            output, target = map_tree(full, output), align_trees(output, target)
+            pair = self.leaves(output, target)
+            self.form = flatten([*listed(output), *listed(target)])[1]
+            return pair
+        pair = align_all(output, target, self.classes)
+        self.leaves(output, by_key(output, target))
+        return pair
+
+    def leaves(self, output: Any, target: Any) -> tuple[list[Any], list[Any]]:
+        """Return the tensors of outputs and targets, and remember what dicts they come from."""
+        (outputs, *form), (targets, *other) = flatten(output), flatten(target)
+        self.forms, self.form = (*form, *other) if has_dict((output, target)) else None, None
+        return outputs, targets
+
+    def trees(self, outputs: list[Any], targets: list[Any]) -> tuple[Any, Any]:
+        """Return outputs and targets as a metric or a callback sees them: one tensor, a tuple of several, or dicts."""
+        if self.forms is None:
+            return single(outputs), single(targets)
+        return unflatten(self.forms[0], outputs), unflatten(self.forms[1], targets)
 
     def __call__(self, outputs: list[Any], targets: list[Any], batch: Batch | None = None) -> torch.Tensor:
         """Return the loss as one number: the mean, or the sum where that is the loss."""
         if batch is None or batch.weights is None:
-            return scalar(self.loss(*outputs, *targets))
+            return scalar(self.loss(*self._arguments([*outputs, *targets])))
         each = self._each(outputs, targets)
         weight = torch.as_tensor(np.asarray(batch.weights), device=each.device).to(each.dtype).reshape(-1)
         total = (each * weight).sum()
@@ -109,7 +143,10 @@ class Criterion:
             return replace(batch, masses=np.zeros(1))
         if isinstance(self.count, Classes):
             return replace(batch, masses=self.count(leaves[0]))
-        masses = np.asarray(self.count(*map(_indices, leaves)), np.float64)
+        tensors = list(map(_indices, leaves))
+        if has_dict(batch.y) and takes(self.count, len(listed(batch.y))):
+            tensors = listed(unflatten(flatten(batch.y)[1], tensors))
+        masses = np.asarray(self.count(*tensors), np.float64)
         if masses.shape[:1] != (batch.rows,):
             raise ArgumentError(
                 f"loss_reduction must return what each row counts, {batch.rows} numbers for as many targets; got shape "
@@ -309,7 +346,13 @@ class Criterion:
         loss = copy.deepcopy(self.loss) if own else self.loss
         devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
         with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
-            return [loss(*(cut_rows(leaf, cut) if _has_rows(leaf, rows) else leaf for leaf in leaves)) for cut in cuts]
+            parts = [[cut_rows(leaf, cut) if _has_rows(leaf, rows) else leaf for leaf in leaves] for cut in cuts]
+            return [loss(*self._arguments(part)) for part in parts]
+
+    def _arguments(self, leaves: list[Any]) -> list[Any]:
+        """Return what the loss is called with: dicts where it takes them, else all tensors."""
+        arguments: list[Any] = leaves if self.form is None else unflatten(self.form, leaves)
+        return arguments
 
     def _each(self, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
         """Return the loss of each row, so that the weighed sum is divided by the weighed masses of the rows.
@@ -322,7 +365,7 @@ class Criterion:
         if told:
             setattr(self.loss, "reduction", "none")  # noqa: B010  a module's attributes are tensors for the type checker
         try:
-            each = self.loss(*outputs, *targets)
+            each = self.loss(*self._arguments([*outputs, *targets]))
         finally:
             if told:
                 setattr(self.loss, "reduction", reduction)  # noqa: B010

@@ -52,7 +52,6 @@ from orca.frameworks.torch.tensors import (
     full,
     listed,
     pieces_of,
-    single,
     squeezed,
     template_of,
     to_numpy,
@@ -599,7 +598,7 @@ class TorchLearner(Learner):
             self.runner.batch = self.place.loaded(piece)
             self.hooks.on_main("on_train_forward", self.runner)
             runner = self.runner
-            outputs, targets, loss = flatten(runner.output)[0], flatten(runner.target)[0], scalar(runner.loss)
+            (outputs, targets), loss = self.measure.leaves(runner.output, runner.target), scalar(runner.loss)
             if piece.rows and self.counting:
                 self.counting.check_own(piece, outputs, targets, loss, self.counting.steps + 1)
             return outputs, targets, loss
@@ -608,7 +607,8 @@ class TorchLearner(Learner):
         outputs, targets = self._pair(self._forward(self.agree.module, piece.x), piece)
         loss = self.measure(outputs, targets, piece)
         if self.hooked:
-            self.runner.output, self.runner.target, self.runner.loss = single(outputs), single(targets), loss
+            self.runner.output, self.runner.target = self.measure.trees(outputs, targets)
+            self.runner.loss = loss
         return outputs, targets, loss
 
     # Training with the user's own hands.
@@ -679,7 +679,7 @@ class TorchLearner(Learner):
             kept.pop(name, None)
         mean, last = (value if handed.rows_seen else 0.0 for value in (mean, last))
         seen, rest = handed.rows_seen, self._mean_over_ranks(kept, handed.rows_seen)
-        return Losses(mean * seen, seen, seen, last * handed.rows, handed.rows, handed.steps, rest)
+        return Losses(mean * seen, seen, seen, last * handed.rows, handed.rows, handed.steps, rest, kept)
 
     def step_schedulers(self, line: dict[str, Any]) -> None:
         """Step the schedulers that step once an epoch; one that watches a number gets the (validation) loss."""
@@ -696,7 +696,7 @@ class TorchLearner(Learner):
         *features, target = runner.batch
         runner.output = call(runner.model, features)
         outputs, targets = self.measure.pair(runner.output, target)
-        runner.target = single(targets)
+        _, runner.target = self.measure.trees(outputs, targets)
         runner.loss = self.measure(outputs, targets)
 
     # Evaluating and answering.
@@ -721,7 +721,7 @@ class TorchLearner(Learner):
                     if batch.rows and loss is not None:
                         tally.add(batch, outputs, targets, loss)
                     for metric in metrics if batch.rows else ():
-                        metric.update(single(outputs), single(targets))
+                        metric.update(*self.measure.trees(outputs, targets))
                     losses.rows += batch.rows
                 pulse.at(DATA)
         losses.loss_sum, losses.mass = tally.close()
@@ -744,10 +744,10 @@ class TorchLearner(Learner):
         with self._autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
-                judged = flatten(output)[0], flatten(target)[0], loss
+                judged = *self.measure.leaves(output, target), loss
             elif own:
                 self.hooks.on_main("on_val_forward", runner)
-                judged = flatten(runner.output)[0], flatten(runner.target)[0], runner.loss
+                judged = *self.measure.leaves(runner.output, runner.target), runner.loss
             else:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
                 judged = outputs, targets, None
@@ -758,7 +758,8 @@ class TorchLearner(Learner):
             if own and known and batch.rows and loss is not None:
                 self.measure.check_own(batch, outputs, targets, scalar(loss), runner.batch_idx + 1)
         if self.hooks:
-            runner.output, runner.target, runner.loss = single(outputs), single(targets), loss
+            runner.output, runner.target = self.measure.trees(outputs, targets)
+            runner.loss = loss
             self._hook("after_val_iter")
         return [full(o) for o in outputs], targets, None if loss is None else scalar(loss)
 
@@ -776,7 +777,7 @@ class TorchLearner(Learner):
         mean, seen = numbers.pop("val_loss", np.nan) if handed.rows_seen else 0.0, handed.rows_seen
         numbers.pop("val_loss", None)
         logs = self._mean_over_ranks(numbers, seen)
-        return Losses(mean * seen, seen, seen, steps=handed.steps, logs=logs, conducted=True)
+        return Losses(mean * seen, seen, seen, steps=handed.steps, logs=logs, own=numbers, conducted=True)
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from orca.frameworks.torch.criterion import Criterion
-from orca.frameworks.torch.tensors import single
 
 SCHEDULER_STEP = "scheduler_step_freq"
 SCHEDULER_STEP_BATCH = "batch"
@@ -100,7 +99,7 @@ class TrainingOperator:
         output = self.model(*features)
         measure = Criterion(self.criterion)
         outputs, targets = measure.pair(output, target)
-        return output, single(targets), measure(outputs, targets)
+        return output, measure.trees(outputs, targets)[1], measure(outputs, targets)
 
     def validate(
         self, val_iterator: Iterator[Any], info: dict[str, Any], metrics: Any = None, num_steps: int | None = None

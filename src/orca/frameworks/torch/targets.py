@@ -93,7 +93,7 @@ def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[
     Raises:
         DataError: Outputs and targets have names, but not the same ones.
     """
-    outputs, targets = [full(leaf) for leaf in flatten(output)[0]], flatten(_by_key(output, target))[0]
+    outputs, targets = [full(leaf) for leaf in flatten(output)[0]], flatten(by_key(output, target))[0]
     if len(outputs) == len(targets):
         targets = [
             align(o, t, classes) if isinstance(o, torch.Tensor) and isinstance(t, torch.Tensor) else t
@@ -102,18 +102,50 @@ def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[
     return outputs, targets
 
 
-def _by_key(output: Any, target: Any) -> Any:
-    """Return the targets in the order of the outputs that have the same keys."""
+def align_trees(output: Any, target: Any) -> Any:
+    """Return targets as a loss that takes dicts gets them: each aligned with the output of its name or place, if any.
+
+    Those that the outputs name come first, in the order of the outputs.
+    """
+    if isinstance(output, dict) and isinstance(target, dict):
+        names = sorted(target, key=lambda name: [*output, name].index(name))
+        return {name: align_trees(output.get(name), target[name]) for name in names}
+    if isinstance(output, tuple | list) and isinstance(target, tuple | list) and len(output) == len(target):
+        return [align_trees(o, t) for o, t in zip(output, target, strict=True)]
+    pair = isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor)
+    return align(full(output), target, classes=False) if pair else target
+
+
+def takes(function: Any, count: int) -> bool:
+    """Say whether a loss, or another function of the user's, can be called with so many arguments."""
+    try:
+        inspect.signature(getattr(function, "forward", function)).bind(*range(count))
+    except (TypeError, ValueError):  # it takes another number, or does not say
+        return False
+    return True
+
+
+def has_dict(tree: Any) -> bool:
+    """Say whether there is a dict in a tree."""
+    return isinstance(tree, dict) or (isinstance(tree, tuple | list) and any(map(has_dict, tree)))
+
+
+def by_key(output: Any, target: Any) -> Any:
+    """Return the targets in the order of the outputs that have the same keys.
+
+    Raises:
+        DataError: Outputs and targets have names, but not the same ones.
+    """
     if isinstance(output, dict) and isinstance(target, dict):
         if output.keys() == target.keys():
-            return {key: _by_key(output[key], target[key]) for key in output}
+            return {key: by_key(output[key], target[key]) for key in output}
         if output.keys() & target.keys() or len(output) == len(target):
             raise DataError(
                 f"the model's outputs are named {list(output)}, but the targets are named {list(target)}: each output "
                 "is compared with the target of its name. Name them alike."
             )
     elif isinstance(output, tuple | list) and isinstance(target, tuple | list) and len(output) == len(target):
-        return [_by_key(o, t) for o, t in zip(output, target, strict=True)]
+        return [by_key(o, t) for o, t in zip(output, target, strict=True)]
     return target
 
 
