@@ -72,8 +72,7 @@ def test_both_roots_give_the_same_names(path: str) -> None:
     zoos, bigdls = (importlib.import_module(f"{root}.{path}") for root in ("zoo", "bigdl"))
     assert zoos.__all__ == bigdls.__all__
     own = [name for name in zoos.__all__ if getattr(zoos, name) is not getattr(bigdls, name)]
-    own_default = "Estimator" in zoos.__all__ and ("pytorch" in path or "tf2" in path)
-    assert own == (["Estimator"] if own_default else [])
+    assert own == [name for name in zoos.__all__ if name == "Estimator"]
 
 
 @pytest.mark.parametrize("file", ["", *(f".{name}" for name in CALLBACKS)])

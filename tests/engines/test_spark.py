@@ -143,6 +143,12 @@ from pyspark.sql import SparkSession
 session = SparkSession.builder.remote("local[2]").getOrCreate()
 assert type(session).__module__.startswith("pyspark.sql.connect")
 check(session, workers_per_node=2)
+from zoo.orca.learn.pytorch import Estimator
+frame = session.createDataFrame([([1.0, 2.0], {"a": [3.0], "b": [4.0]})], "x array<float>, y map<string,array<float>>")
+est = Estimator.from_torch(model=nn.Identity(), backend="spark")
+assert est.predict(frame, feature_cols=["x"]).first().prediction.toArray().tolist() == [1.0, 2.0]
+named = est.predict(frame, feature_cols=["y"]).first().prediction
+assert (named.a.toArray().tolist(), named.b.toArray().tolist()) == ([3.0], [4.0])
 session.stop()
 """
     assert "all is well" in run_program(BODY + code, env=CLEAN, timeout=200).stdout
