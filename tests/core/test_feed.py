@@ -459,10 +459,10 @@ def test_ranks_whose_rows_have_other_keys_are_refused() -> None:
     def blocks(*keys: str) -> list[Any]:
         return [(np.zeros(2), {key: np.zeros(2), "c": np.zeros(2)}) for key in keys]
 
-    assert ThreadEngine(2).run(job, shards_of(blocks("a", "a")), Settings()) == [2, 2]
+    assert LocalEngine(2).run(job, shards_of(blocks("a", "a")), Settings()) == [2, 2]
     form = r"\('...', {'%s': '...', 'c': '...'}\)"
     with pytest.raises(WorkerFailed, match=f"same structure; got {form % 'a'} and then {form % 'b'}, features before"):
-        ThreadEngine(2).run(job, shards_of(blocks("a", "b")), Settings())
+        LocalEngine(2).run(job, shards_of(blocks("a", "b")), Settings())
 
 
 def test_a_block_of_another_shape_is_refused(tmp_path: Path) -> None:

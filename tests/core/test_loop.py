@@ -103,7 +103,7 @@ def test_each_rank_keeps_its_own_line() -> None:
 
 def test_own_last_loss_is_that_of_the_last_step_with_rows() -> None:
     job = LoopJob(FitPlan(batch_size=2, shuffle=False))  # the last step has one row, of rank 0
-    busy, idle = ThreadEngine(2).run(job, shards_of([shard(1, 2, 3, 4), shard(5)]), SETTINGS)
+    busy, idle = LocalEngine(2).run(job, shards_of([shard(1, 2, 3, 4), shard(5)]), SETTINGS)
     assert idle.mine[0]["last_train_loss"] == idle.mine[0]["train_loss"] > 0
     assert busy.mine[0]["last_train_loss"] == busy.epochs[0]["last_train_loss"] != busy.mine[0]["train_loss"]
     assert busy.epochs == idle.epochs

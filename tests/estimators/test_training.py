@@ -7,25 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orca.core.engine import Engine
 from orca.core.metrics import MAE
-from orca.estimators.training import TrainingEstimator
-from orca.testing import LinearLearner, ThreadEngine
+from orca.estimators.estimator import Estimator
+from orca.testing import LinearLearner
 
 X = np.arange(7.0)[:, None]
 Y = 3 * X[:, 0] + 1
 
 
-class InThreads(TrainingEstimator):
-    """An Estimator whose three ranks are threads: 3, 2 and 2 rows, of which the last step has one."""
-
-    @property
-    def engine(self) -> Engine:
-        return ThreadEngine(3)
-
-
 def statistics(reduce_results: bool, sync_stats: bool = False) -> tuple[list[Any], Any]:
-    est = InThreads(LinearLearner(1, rate=0.001), None, metrics=[MAE()], sync_stats=sync_stats)
+    """Return those of a fit and of an evaluation on three ranks: 3, 2 and 2 rows, of which the last step has one."""
+    learner = LinearLearner(1, rate=0.001)
+    est = Estimator.from_learner(learner, backend="local", workers_per_node=3, metrics=[MAE()], sync_stats=sync_stats)
     options: dict[str, Any] = {"batch_size": 3, "reduce_results": reduce_results}
     lines = est.fit((X, Y), epochs=2, shuffle=False, validation_data=(X, Y), **options)
     return lines, est.evaluate((X, Y), **options)
