@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from orca.errors import DataError
-from orca.rows.arrow import arrow_type, stretches, to_arrow, to_numpy, widened
+from orca.rows.arrow import arrow_type, stretches, to_arrays, to_arrow, to_numpy, widened
 
 NUMBERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 
@@ -310,3 +310,46 @@ def test_vectors_that_make_no_batch_are_named() -> None:
         to_numpy(vectors([(0, 3, [0], [1.0]), (1, None, None, [1.0, 2.0])]), "v")
     with pytest.raises(DataError, match=r"column 'v' holds 1 null\(s\)"):
         to_numpy(vectors([(0, 3, [0], [1.0]), None]), "v")
+
+
+# Dicts
+
+MAPS = pa.map_(pa.string(), pa.list_(pa.float32()))
+
+
+def test_map_becomes_a_dict_whatever_the_order_of_its_keys() -> None:
+    maps = pa.array([[("b", [9.0])], [("a", [1.0]), ("b", [2.0])], [("b", [3.0]), ("a", [4.0])]], MAPS).slice(1)
+    for column, times in ((maps, 1), (pa.chunked_array([maps, maps]), 2)):
+        arrays = to_arrays(column, "m")
+        assert list(arrays) == ["a", "b"]
+        assert arrays["a"].tolist() == [[1.0], [4.0]] * times and arrays["b"].tolist() == [[2.0], [3.0]] * times
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [[("a", [1.0])], [("c", [1.0])]],
+            r"row 0 of a block has \['a'\], row 1 has \['c'\]. Every row",
+        ),
+        ([[("a", [1.0]), ("b", [1.0])], [("a", [1.0])]], r"row 0 of a block has \['a', 'b'\], row 1 has \['a'\]"),
+        ([[("a", [1.0]), ("a", [1.0])], [("a", [1.0]), ("b", [1.0])]], r"row 0 of a block has \['a', 'a'\]"),
+        ([[], []], "column 'm' is a map without a key in any row. Give every row the same keys"),
+        ([[("a", [1.0])], None], r"column 'm' holds 1 null\(s\)"),
+        ([[("a", [1.0])], [("a", None)]], r"column 'm.a' holds 1 null\(s\)"),
+        ([[("a", [1.0])], [("a", [1.0, 2.0])]], "column 'm.a' holds rows of different lengths: 1 and 2"),
+    ],
+)
+def test_maps_that_make_no_dict_are_named(rows: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        to_arrays(pa.array(rows, MAPS), "m")
+
+
+def test_keys_that_are_no_strings_are_refused() -> None:
+    with pytest.raises(DataError, match="column 'm' is a map with keys of type int32. Cast its keys to strings"):
+        to_arrays(pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int32())), "m")
+
+
+def test_null_struct_is_named_by_its_fields() -> None:
+    with pytest.raises(DataError, match=r"column 's.a' holds 1 null\(s\)"):
+        to_arrays(pa.array([{"a": 1}, None]), "s")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from orca.errors import DataError
-from orca.frameworks.torch.targets import Classes, align, align_all, takes_classes
+from orca.frameworks.torch.targets import Classes, align, align_all, align_trees, takes, takes_classes
 
 
 @pytest.mark.parametrize(
@@ -151,3 +151,18 @@ def test_class_numbers_count_the_weight_of_their_class(kind: Any) -> None:
     assert masses(np.array([0, 1, 2, 2], kind)).tolist() == [0.5, 0.0, 1.0, 1.0]
     assert masses(np.array([[0, 1], [2, 2]], kind)).tolist() == [0.5, 2.0]
     assert Classes()(np.array([[0], [-100]], np.int8)).tolist() == [1.0, 0.0]
+
+
+def test_targets_of_a_loss_of_dicts_keep_names_that_no_output_has() -> None:
+    output = {"hidden": torch.zeros(2, 5), "score": torch.zeros(2, 1), "pair": (torch.zeros(2), torch.zeros(2, 1))}
+    target = {"label": torch.tensor([1, 2]), "pair": [torch.ones(2, 1), torch.ones(2)], "score": torch.tensor([1, 2])}
+    aligned = align_trees(output, target)
+    assert list(aligned) == ["score", "pair", "label"]
+    assert aligned["score"].tolist() == [[1.0], [2.0]] and aligned["label"] is target["label"]
+    assert [part.shape for part in aligned["pair"]] == [(2,), (2, 1)]
+
+
+def test_a_loss_says_how_many_arguments_it_takes() -> None:
+    assert takes(lambda output, target, weight=1: 0, 2) and not takes(lambda a, b, c, d: 0, 2)
+    assert takes(nn.MSELoss(), 2) and not takes(nn.MSELoss(), 4)
+    assert not takes(3, 2)
