@@ -77,8 +77,8 @@ class TorchEstimator(TrainingEstimator):
             scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
             use_tqdm: Whether to show a progress bar in a terminal.
             model_dir: Where checkpoints go.
-            sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows instead of
-                those over its own.
+            sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows, not over
+                its own.
             log_level: The level from which log records of workers appear on the driver.
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
