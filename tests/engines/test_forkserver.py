@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import builtins
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from orca.engines import forkserver
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
 from orca.monitor.heartbeat import Pulse
+from programs import run_program
 
 pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="ranks are forked on Linux alone")
 
@@ -63,8 +68,36 @@ class Wait:
         return "done"
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A rank that ends at once."""
+
+    def __call__(self, world: World, rows: Any, pulse: Pulse) -> str:
+        return "done"
+
+
+@dataclass(frozen=True)
+class Shout:
+    """A rank that writes past Python."""
+
+    def __call__(self, world: World, rows: Any, pulse: Pulse) -> None:
+        os.write(1, b"shout")
+
+
+@dataclass(frozen=True)
+class LeaveOpen:
+    """A rank that leaves a pool of threads idle and a file unwritten; both stay alive."""
+
+    folder: str
+
+    def __call__(self, world: World, rows: Any, pulse: Pulse) -> None:
+        pool, file = ThreadPoolExecutor(1), open(Path(self.folder, "file"), "w")  # noqa: SIM115
+        pool.submit(file.write, "all of it").result()
+        builtins.left_open = pool, file  # type: ignore[attr-defined]
+
+
 def servers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "orca.engines.forkserver" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "orca.engines.forkserver" in " ".join(child.cmdline())]
 
 
 def server_in(folder: Path) -> int:
@@ -141,3 +174,104 @@ def test_a_server_that_is_no_longer_kept_lets_its_ranks_end(tmp_path: Path, monk
     (tmp_path / "go").touch()
     thread.join()
     assert answers == ["done"]
+
+
+def test_a_rank_ends_as_a_program_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    LocalEngine(1).run(LeaveOpen(str(tmp_path)), shards(), QUIET)
+    assert (tmp_path / "file").read_text() == "all of it"
+    assert caplog.text == "", "an idle pool of threads does not keep a rank"
+
+
+def test_ranks_start_in_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if os.path.isabs(entry)])
+    LocalEngine(1).run(Ended(), shards(), QUIET)  # a server; no torch can be loaded there
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    assert LocalEngine(1).run(Ended(), shards(), QUIET) == ["done"]
+
+
+def test_modules_come_from_where_the_driver_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "selectors.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORCA_TEST_VARIABLE", "a server of its own")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if os.path.isabs(entry)])
+    later = tmp_path / "later"
+    monkeypatch.syspath_prepend(later)  # not there yet
+    assert LocalEngine(1).run(Ended(), shards(), QUIET) == ["done"]
+    later.mkdir()
+    (later / "ours_to_edit.py").write_text("WORD = 'late'")
+    assert LocalEngine(1).run(Ask(), shards(), QUIET) == ["late"]
+
+
+def test_a_file_with_the_number_of_a_closed_output_is_not_written_to(tmp_path: Path) -> None:
+    file, null = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY), os.dup(1)
+    try:
+        os.dup2(file, 1, inheritable=False)  # as a file that is opened when 1 is closed
+        LocalEngine(1).run(Shout(), shards(), QUIET)
+        assert (tmp_path / "file").read_text() == ""
+        os.close(1)
+        LocalEngine(1).run(Shout(), shards(), QUIET)
+    finally:
+        os.dup2(null, 1)
+        os.close(null)
+        os.close(file)
+
+
+def test_a_server_is_not_retired_before_it_knows_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[BaseException] = []
+    results: list[Any] = []
+
+    def start(number: int) -> None:
+        environment = {**os.environ, "ORCA_TEST_VARIABLE": str(number)}
+        try:
+            for _ in range(20):
+                with open(os.devnull) as nothing:
+                    files = [nothing.fileno()] * 3
+                    start = forkserver.Start((0,), environment, tuple(sys.path), ())
+                    results.append(forkserver.start_rank(start, files))
+        except BaseException as error:
+            failures.append(error)
+
+    monkeypatch.setattr(forkserver, "KEPT", 1)
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    forkserver.end_servers()
+    assert failures == [] and len(results) == 40
+    assert all(rank.wait(60) for rank in results)
+
+
+@pytest.mark.full
+def test_a_driver_ends_with_a_fit_in_a_daemon_thread_and_a_fork_of_its_own(tmp_path: Path) -> None:
+    """And what it starts ends with it: run_program fails where a process is left."""
+    code = f"""
+import os, threading, time
+from pathlib import Path
+from engines.test_forkserver import LocalEngine, QUIET, Wait, server_in, shards
+
+folder = Path({str(tmp_path)!r})
+threading.Thread(target=LocalEngine(1).run, args=(Wait(str(folder)), shards(), QUIET), daemon=True).start()
+server = server_in(folder)
+if not os.fork():
+    time.sleep(3)
+    (folder / "seen").write_text(str(os.path.exists(f"/proc/{{server}}")))
+    os._exit(0)
+"""
+    run_program(code)
+    assert (tmp_path / "seen").read_text() == "False"
+
+
+def test_a_driver_that_ignores_interrupts_has_ranks_that_do(tmp_path: Path) -> None:
+    code = f"""
+import os
+from pathlib import Path
+from engines.test_forkserver import LocalEngine, Look, QUIET, shards
+[rank] = LocalEngine(1).run(Look(), shards(), QUIET)
+Path({str(tmp_path)!r}, "seen").write_text(str(rank["interrupt"]))
+"""
+    command = ["sh", "-c", 'trap \'\' INT; exec "$0" -c "$1"', sys.executable, code]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "seen").read_text() == str(int(signal.SIG_IGN))

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
+import importlib
+import io
 import os
 import pickle
 import selectors
@@ -26,7 +29,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from orca.core.engine import preload
 from orca.core.loading import draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
@@ -35,6 +37,7 @@ KEPT = 2  # servers at a time: each holds what it has loaded
 _TRANSIENT = ("PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "COLUMNS", "LINES", "_", "PYTHONPATH")
 _CODE_BYTES = 8
 _MAX_FILES = 16
+_GLANCE = 0.01  # seconds between two looks at running ranks; many Pythons have no os.pidfd_open, nor do older kernels
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -45,14 +48,12 @@ class Start:
     Attributes:
         arguments: What it is called with, before the numbers of its open files.
         environment: Its environment variables.
-        folder: Its working directory.
         path: Where it looks for modules.
         modules: What the server loads before it forks.
     """
 
     arguments: tuple[int, ...]
     environment: dict[str, str]
-    folder: str
     path: tuple[str, ...]
     modules: tuple[str, ...]
 
@@ -102,7 +103,11 @@ class ForkServer:
     def __init__(self, environment: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "orca.engines.forkserver", str(theirs.fileno())]
+            # -m or -c alone would look for modules in the working directory first, as the driver may not.
+            code = (
+                "import sys; sys.path[:] = filter(None, sys.path); from orca.engines.forkserver import main; main({})"
+            )
+            command = [sys.executable, "-c", code.format(theirs.fileno())]
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )
@@ -113,27 +118,40 @@ class ForkServer:
         return self._process.poll() is None
 
     def start(self, start: Start, files: Iterable[int]) -> ForkedRank:
-        """Fork a rank with these open files, and with the standard output and error of this process."""
+        """Fork a rank with these open files, and with the working directory and output of this process."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, tempfile.TemporaryFile() as request:
+        with theirs, tempfile.TemporaryFile() as request, open(os.devnull, "wb") as null:
             pickle.dump(start, request)
             request.flush()
-            with suppress(BrokenPipeError):  # it is gone: the channel tells so
-                socket.send_fds(self._socket, [b"+"], [theirs.fileno(), request.fileno(), 1, 2, *files])
+            output = [number if _is_inherited(number) else null.fileno() for number in (1, 2)]
+            folder = os.open(os.curdir, os.O_PATH)  # its name may be gone
+            try:
+                with suppress(ConnectionError):  # it is gone: the channel tells so
+                    socket.send_fds(self._socket, [b"+"], [theirs.fileno(), request.fileno(), folder, *output, *files])
+            finally:
+                os.close(folder)
         return ForkedRank(ours)
 
     def load(self, modules: Iterable[str]) -> None:
         """Let it load modules in the background."""
-        with suppress(BrokenPipeError):
+        with suppress(ConnectionError):
             self._socket.send(b" ".join(name.encode() for name in modules))
 
     def retire(self) -> None:
         """Let it end with the last of its ranks."""
         self._socket.close()
 
-    def wait(self) -> None:
-        """Return when it has ended."""
+    def end(self) -> None:
+        """End it now, and its ranks with it."""
+        self._process.kill()
         self._process.wait()
+
+
+def _is_inherited(number: int) -> bool:
+    """Tell whether a new process gets this descriptor; where standard output is closed, a file may have its number."""
+    with suppress(OSError):
+        return os.get_inheritable(number)
+    return False
 
 
 _lock = threading.Lock()
@@ -141,16 +159,16 @@ _servers: dict[frozenset[tuple[str, str]], ForkServer] = {}  # by their environm
 _retired: list[ForkServer] = []
 
 
-def server_for(environment: dict[str, str]) -> ForkServer:
-    """Return the server with this environment: libraries read some variables only when they are loaded."""
-    key = frozenset(item for item in environment.items() if item[0] not in _TRANSIENT)
-    with _lock:
+def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
+    """Start a rank in the server with its environment: libraries read some variables only when they are loaded."""
+    key = frozenset(item for item in start.environment.items() if item[0] not in _TRANSIENT)
+    with _lock:  # until the server knows of the rank: another thread may retire it
         server = _servers.pop(key, None)
         if server is None or not server.alive:
-            server = ForkServer(environment)
+            server = ForkServer(start.environment)
         _servers[key] = server
         _retire(list(_servers)[:-KEPT])
-    return server
+        return server.start(start, files)
 
 
 def _retire(keys: Iterable[frozenset[tuple[str, str]]]) -> None:
@@ -162,11 +180,22 @@ def _retire(keys: Iterable[frozenset[tuple[str, str]]]) -> None:
 
 @atexit.register
 def end_servers() -> None:
-    """End all servers of this program."""
+    """End all servers of this program; a daemon thread may still wait for ranks of theirs."""
     with _lock:
         _retire(list(_servers))
         for server in _retired:
-            server.wait()
+            server.end()
+
+
+def _leave_servers() -> None:
+    """Leave them, in a fork of the driver, to the driver: with a copy of their sockets they would outlive it."""
+    global _lock
+    _lock = threading.Lock()
+    _retire(list(_servers))
+
+
+if AVAILABLE:
+    os.register_at_fork(after_in_child=_leave_servers)
 
 
 class Server:
@@ -176,15 +205,18 @@ class Server:
         self._requests = requests
         self._selector = selectors.DefaultSelector()
         self._selector.register(requests, selectors.EVENT_READ, self._answer)
-        self._ranks: dict[int, tuple[int, socket.socket]] = {}  # process -> its descriptor, its channel
+        self._ranks: dict[int, socket.socket] = {}  # process -> its channel
 
     def serve(self) -> Start | None:
         """Fork ranks until the driver has gone, and return None; in each rank, return what it starts with."""
-        while self._selector.get_map():
-            for key, _ in self._selector.select():
+        driver = os.getppid()
+        # A process that the driver forked may hold its sockets open.
+        while (self._selector.get_map() or self._ranks) and os.getppid() == driver:
+            for key, _ in self._selector.select(_GLANCE if self._ranks else None):
                 start = key.data()
                 if start is not None:
                     return start  # type: ignore[no-any-return]
+            self._reap()
         return None
 
     def _answer(self) -> Start | None:
@@ -206,83 +238,80 @@ class Server:
         if not process:
             os.close(channel)
             self._forget()
-            return _become(start, files)
+            return _become(start, *files)
         for file in files:
             os.close(file)
-        end = os.pidfd_open(process)
-        self._ranks[process] = end, socket.socket(fileno=channel)
-        self._selector.register(end, selectors.EVENT_READ, partial(self._ended, process))
-        self._selector.register(self._ranks[process][1], selectors.EVENT_READ, partial(self._dropped, process))
+        self._ranks[process] = socket.socket(fileno=channel)
+        self._selector.register(self._ranks[process], selectors.EVENT_READ, partial(self._dropped, process))
         return None
 
-    def _ended(self, process: int) -> None:
-        end, channel = self._ranks.pop(process)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        with suppress(OSError):  # nobody waits for it
-            channel.send(code.to_bytes(_CODE_BYTES, sys.byteorder, signed=True))
-        with suppress(KeyError):
-            self._selector.unregister(channel)
-        self._selector.unregister(end)
-        os.close(end)
-        channel.close()
+    def _reap(self) -> None:
+        """Tell the driver of the ranks that have ended."""
+        for process in list(self._ranks):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                with self._ranks.pop(process) as channel, suppress(OSError):  # nobody may wait for it
+                    with suppress(KeyError):
+                        self._selector.unregister(channel)
+                    channel.send(code.to_bytes(_CODE_BYTES, sys.byteorder, signed=True))
 
     def _dropped(self, process: int) -> None:
-        if process in self._ranks:  # it may have ended in the same moment
-            self._selector.unregister(self._ranks[process][1])
-            os.kill(process, signal.SIGKILL)
+        self._selector.unregister(self._ranks[process])
+        os.kill(process, signal.SIGKILL)
 
     def _forget(self) -> None:
         """Close, in a rank, the server's own files."""
         self._selector.close()
         self._requests.close()
-        for end, channel in self._ranks.values():
-            os.close(end)
+        for channel in self._ranks.values():
             channel.close()
 
 
-def _become(start: Start, files: tuple[int, ...]) -> Start:
+def _become(start: Start, folder: int, *files: int) -> Start:
     """Turn this copy of the server into a rank; return its start with the numbers of its files as arguments."""
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, file in enumerate(files[:2], 1):
         os.dup2(file, number)
         os.close(file)
     os.environ.clear()
     os.environ.update(start.environment)
-    os.chdir(start.folder)
+    os.fchdir(folder)
+    os.close(folder)
     sys.path[:] = start.path
+    importlib.invalidate_caches()  # of folders that were not there when the server looked
     draw_anew()
     return replace(start, arguments=(*start.arguments, *files[2:]))
 
 
 def main(requests: int) -> None:
     """Serve; in a rank, run it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
-    preload()
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
+    load(["torch.distributed"])
     start = Server(socket.socket(fileno=requests)).serve()
-    code = 0
-    if start is not None:
-        from orca.engines import local  # which imports this module
+    if start is None:
+        os._exit(0)
+    signal.signal(signal.SIGINT, interrupt)
+    from orca.engines import local  # which imports this module
 
-        try:
-            local.main(*start.arguments)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            code = 1
+    code = 0
+    try:
+        local.main(*start.arguments)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
     _exit(code)
 
 
 def _exit(code: int) -> None:
     """End as the interpreter does, but leave the memory to the system: taking all modules apart takes a second."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # joins threads; pools end theirs first
     atexit._run_exitfuncs()
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for thing in gc.get_objects():
+        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with suppress(Exception):
+                thing.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

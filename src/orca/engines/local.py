@@ -86,14 +86,13 @@ class LocalEngine:
     def _start(self, rank: int, files: list[int]) -> Rank:
         environment = self._environment()
         if forkserver.AVAILABLE:
-            path = (os.getcwd(), *filter(None, sys.path))
-            start = forkserver.Start((rank,), environment, os.getcwd(), path, tuple(slow_modules()))
-            return forkserver.server_for(environment).start(start, files)
+            start = forkserver.Start((rank,), environment, tuple(sys.path), tuple(slow_modules()))
+            return forkserver.start_rank(start, files)
         command = [sys.executable, "-m", "orca.engines.local", *map(str, [rank, *files])]
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=files)
 
     def _environment(self) -> dict[str, str]:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry or os.curdir for entry in sys.path)}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.workers)))
         return environment
 
