@@ -7,13 +7,16 @@ idle for a minute.
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 
 from orca.core.loading import MODULES, draw_anew, load
 
 
 def main() -> None:
     """Load, then be Spark's daemon."""
-    load(os.environ.get(MODULES, "").split())
+    with redirect_stdout(sys.stderr):  # Spark reads the daemon's address from standard output
+        load(os.environ.get(MODULES, "").split())
     os.register_at_fork(after_in_child=draw_anew)
     from pyspark.daemon import manager
 
