@@ -24,13 +24,21 @@ def test_workers_are_forked_with_the_framework_loaded_and_random_numbers_of_thei
     assert len({row.draw for row in rows}) == 3
 
 
+def daemon_output(folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a daemon that loads a module which prints; at the end of its input it ends, and its group with it."""
+    (folder / "ours_that_prints.py").write_text("print('loaded')")
+    path = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
+    environment = {**os.environ, **environment, "PYTHONPATH": path, "ORCA_MODULES": "ours_that_prints"}
+    command = [sys.executable, "-m", "orca.engines.daemon"]
+    return subprocess.run(command, env=environment, input=b"", capture_output=True, timeout=60)
+
+
 def test_a_module_that_prints_does_not_speak_to_spark(tmp_path: Path) -> None:
-    (tmp_path / "ours_that_prints.py").write_text("print('loaded')")
-    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
-    environment = {**os.environ, "PYTHONPATH": path, "ORCA_MODULES": "ours_that_prints"}
-    daemon = [sys.executable, "-m", "orca.engines.daemon"]
-    # At the end of its input the daemon ends, and all its group with it.
-    said = subprocess.run(daemon, env=environment, input=b"", capture_output=True, timeout=60)
-    assert said.stderr.decode().splitlines()[0] == "loaded"
-    [port] = struct.unpack("!i", said.stdout)
+    output = daemon_output(tmp_path)
+    assert output.stderr.decode().splitlines()[0] == "loaded"
+    [port] = struct.unpack("!i", output.stdout)
     assert 0 < port < 1 << 16
+
+
+def test_nothing_is_loaded_where_workers_have_little_memory(tmp_path: Path) -> None:
+    assert b"loaded" not in daemon_output(tmp_path, PYSPARK_EXECUTOR_MEMORY_MB="1024").stderr

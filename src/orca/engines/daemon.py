@@ -12,11 +12,15 @@ from contextlib import redirect_stdout
 
 from orca.core.loading import MODULES, draw_anew, load
 
+# What a worker may take (spark.executor.pyspark.memory); a framework fills it, also where no rank ever runs.
+_LIMIT = "PYSPARK_EXECUTOR_MEMORY_MB"
+
 
 def main() -> None:
     """Load, then be Spark's daemon."""
-    with redirect_stdout(sys.stderr):  # Spark reads the daemon's address from standard output
-        load(os.environ.get(MODULES, "").split())
+    if _LIMIT not in os.environ:
+        with redirect_stdout(sys.stderr):  # Spark reads the daemon's address from standard output
+            load(os.environ.get(MODULES, "").split())
     os.register_at_fork(after_in_child=draw_anew)
     from pyspark.daemon import manager
 

@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from orca.core.engine import preload
 from orca.core.loading import draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
@@ -287,7 +288,8 @@ def _become(start: Start, folder: int, *files: int) -> Start:
 def main(requests: int) -> None:
     """Serve; in a rank, run it."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
-    load(["torch.distributed"])
+    with suppress(Exception):  # the rank reports it, where it imports the same
+        preload()
     start = Server(socket.socket(fileno=requests)).serve()
     if start is None:
         os._exit(0)
