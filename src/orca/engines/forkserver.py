@@ -133,11 +133,6 @@ class ForkServer:
                 os.close(folder)
         return ForkedRank(ours)
 
-    def load(self, modules: Iterable[str]) -> None:
-        """Let it load modules in the background."""
-        with suppress(ConnectionError):
-            self._socket.send(b" ".join(name.encode() for name in modules))
-
     def retire(self) -> None:
         """Let it end with the last of its ranks."""
         self._socket.close()
@@ -221,13 +216,10 @@ class Server:
         return None
 
     def _answer(self) -> Start | None:
-        message, files, *_ = socket.recv_fds(self._requests, 1 << 16, _MAX_FILES)
+        _, files, *_ = socket.recv_fds(self._requests, 1, _MAX_FILES)
         if files:
             return self._fork(*files)
-        if message:
-            load(message.decode().split())
-        else:
-            self._selector.unregister(self._requests)
+        self._selector.unregister(self._requests)  # the driver has closed it
         return None
 
     def _fork(self, channel: int, request: int, *files: int) -> Start | None:

@@ -133,9 +133,11 @@ class SparkEngine:
         """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""
         content = [dumps(piece, "the data") for piece in pieces]
         places = [number % ranks for number in range(len(pieces))]
-        table = pa.table({"rank": pa.array(places, pa.int32()), "piece": pa.array(content, pa.binary())})
-        # Rows of Python would go through workers of another kind, which load everything once more.
-        rows = table if pyspark.__version__ >= "4" else list(zip(places, content, strict=True))
+        rows: Any = list(zip(places, content, strict=True))
+        if pyspark.__version__ >= "4":  # rows of Python go through workers of another kind, which load all once more
+            schema = pa.schema({"rank": pa.int32(), "piece": pa.binary()})
+            # A batch each: Spark holds a batch in one array, which ends at 2 GB.
+            rows = pa.Table.from_batches([pa.record_batch([[place], [piece]], schema) for place, piece in rows], schema)
         frame = self.session.createDataFrame(rows, "rank int, piece binary")
         if hasattr(frame, "repartitionById"):
             return frame.repartitionById(ranks, "rank")
