@@ -117,12 +117,13 @@ def align_trees(output: Any, target: Any) -> Any:
 
 
 def takes(function: Any, count: int) -> bool:
-    """Say whether a loss, or another function of the user's, can be called with so many arguments."""
+    """Say whether a loss, or another function of the user's, takes just so many arguments, not any number of them."""
     try:
-        inspect.signature(getattr(function, "forward", function)).bind(*range(count))
+        signature = inspect.signature(getattr(function, "forward", function))
+        signature.bind(*range(count))
     except (TypeError, ValueError):  # it takes another number, or does not say
         return False
-    return True
+    return all(each.kind is not each.VAR_POSITIONAL for each in signature.parameters.values())
 
 
 def has_dict(tree: Any) -> bool:
