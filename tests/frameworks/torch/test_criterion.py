@@ -208,3 +208,24 @@ def test_an_evaluation_adds_up_what_it_found_the_loss_to_be(loss: Any, mass: flo
         total += float(value) * (1 if loss is not WRONG[0] else batch.rows)
     with alone(Pulse()):
         assert tally.close() == pytest.approx((total, mass))
+
+
+@pytest.mark.parametrize("names", [("class", "size"), ("size", "class")])  # of outputs
+@pytest.mark.parametrize("flat", [False, True])
+def test_labels_that_a_loss_ignores_are_found_under_any_name(names: tuple[str, str], flat: bool) -> None:
+    def by_name(outputs: dict[str, Any], targets: dict[str, Any]) -> Any:
+        return F.cross_entropy(outputs["class"], targets["class"])
+
+    def by_place(one: Any, other: Any, target: Any, another: Any) -> Any:
+        return by_name(dict(zip(names, (one, other), strict=True)), dict(zip(names, (target, another), strict=True)))
+
+    labels = np.array([0, -100, 2, 0, 1, 2, 2, -100, 1])  # as many in both halves, so that these say nothing
+    outputs = {name: OUTPUT if name == "class" else OUTPUT[:, 0] for name in names}
+    for order in (("class", "size"), ("size", "class")):
+        y = {name: labels if name == "class" else np.ones(9) for name in order}
+        criterion = Criterion(by_place if flat else by_name, apart=True)
+        batch = criterion.counted(Batch(None, y, 9, 9))
+        pair = criterion.pair(outputs, {name: torch.from_numpy(each) for name, each in y.items()})
+        with alone(Pulse()):
+            assert criterion.whole(batch, batch, pair) == 7.0
+        assert criterion.readings == [TARGETS]

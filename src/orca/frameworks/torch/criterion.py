@@ -59,6 +59,7 @@ class Criterion:
         self.counts_rows = callable(reduction)
         self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
         self.form: Structure = None  # of the arguments of a loss that takes dicts
+        self.places: list[int] = []  # of the last targets among those of the batch, where they stand by key
         which, settings, own = settings_of(loss)
         self.own = own
         self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
@@ -87,12 +88,14 @@ class Criterion:
             self.leaves(output, ())
             return flatten(output)[0], []
         if self.own and has_dict((output, target)) and takes(self.loss, len(listed(output)) + len(listed(target))):
+            self.places = flatten(align_trees(output, _numbered(target)))[0]
             output, target = map_tree(full, output), align_trees(output, target)
             pair = self.leaves(output, target)
             self.form = flatten([*listed(output), *listed(target)])[1]
             return pair
         pair = align_all(output, target, self.classes)
         self.leaves(output, by_key(output, target))
+        self.places = flatten(by_key(output, _numbered(target)))[0]
         return pair
 
     def leaves(self, output: Any, target: Any) -> tuple[list[Any], list[Any]]:
@@ -137,12 +140,13 @@ class Criterion:
         if batch.y is None or self.count is None:
             return batch
         leaves = [np.asarray(full(at_home(leaf))) for leaf in flatten(batch.y)[0]]
-        if self.asks and leaves[0].dtype.kind != "i":
+        place = _class_place(leaves) if self.asks else 0
+        if place is None:
             return batch
         if not batch.rows:
             return replace(batch, masses=np.zeros(1))
         if isinstance(self.count, Classes):
-            return replace(batch, masses=self.count(leaves[0]))
+            return replace(batch, masses=self.count(leaves[place]))
         tensors = list(map(_indices, leaves))
         if has_dict(batch.y) and takes(self.count, len(listed(batch.y))):
             tensors = listed(unflatten(flatten(batch.y)[1], tensors))
@@ -297,7 +301,8 @@ class Criterion:
             leaves = [torch.cat([leaf, leaf]) if _has_rows(leaf, 1) else leaf for leaf in leaves]
         refuted = self._look(leaves, masses) if due else set()
         if torn and not {TARGETS, ROWS} & refuted:
-            refuted |= self._probe(leaves, len(outputs), masses)
+            place = self.places.index(_class_place(flatten(batch.y)[0]) or 0)
+            refuted |= self._probe(leaves, len(outputs) + place, masses)
         return refuted
 
     def _look(self, leaves: list[Any], masses: np.ndarray) -> set[str]:
@@ -310,7 +315,7 @@ class Criterion:
             return {*_ALL} if rows > 3 else set()
         return _refuted(total, parts, [masses[half].sum() for half in halves], [rows // 2, rows - rows // 2])
 
-    def _probe(self, leaves: list[Any], first: int, masses: np.ndarray) -> set[str]:
+    def _probe(self, leaves: list[Any], place: int, masses: np.ndarray) -> set[str]:
         """Return what the loss is not, by what it does with labels that torch would ignore: half of the rows get them.
 
         Such labels may be in other pieces of the step than the first, or in equal numbers in both halves of it.
@@ -319,7 +324,7 @@ class Criterion:
         half = rows // 2
         leaves = [leaf[order.tolist()] if _has_rows(leaf, rows) else leaf for leaf in leaves]  # which are copies
         try:
-            leaves[first][half:] = self.count.ignored if isinstance(self.count, Classes) else IGNORED
+            leaves[place][half:] = self.count.ignored if isinstance(self.count, Classes) else IGNORED
             total, *parts = self._values(leaves, rows, (slice(0, rows), slice(0, half), slice(half, rows)))
         except Exception:  # it takes no rows that are ignored as a whole: then nothing is known
             return set()
@@ -424,7 +429,22 @@ def _refuted(total: torch.Tensor, parts: list[torch.Tensor], masses: list[float]
 
 def _ignores(batch: Batch) -> bool:
     """Say whether labels of a batch count less than others: torch would ignore them, or their class weighs less."""
-    return batch.masses is not None and bool(batch.masses.sum() < math.prod(flatten(batch.y)[0][0].shape))
+    if batch.masses is None:
+        return False
+    leaves = flatten(batch.y)[0]
+    return bool(batch.masses.sum() < math.prod(leaves[_class_place(leaves) or 0].shape))
+
+
+def _class_place(leaves: list[Any]) -> int | None:
+    """Return which labels of several may be class numbers: the first that are whole numbers, if any."""
+    kinds = [str(leaf.dtype).removeprefix("torch.") for leaf in leaves]
+    return next((place for place, kind in enumerate(kinds) if kind.startswith("int")), None)
+
+
+def _numbered(tree: Any) -> Any:
+    """Return a tree with the number of each leaf in its place."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, list(range(len(leaves))))
 
 
 def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], summed: bool) -> bool:
