@@ -56,13 +56,13 @@ def test_what_does_not_end_with_ray_is_ended() -> None:
 import subprocess, time, ray
 from orca.cluster import ray as ours
 ours.LEFT_PATIENCE = 0.2
-folder = os.path.dirname(ray.__file__)
-sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-stubborn, another = subprocess.Popen([*sleep, f"{folder}/dashboard/agent.py"]), subprocess.Popen(sleep)
+agent = os.path.join(os.path.dirname(ray.__file__), "dashboard/agent.py")
+sleep = [sys.executable, "-c", "import time; time.sleep(60)", agent]
+stubborn, another = (subprocess.Popen([*sleep, f"--session-dir={folder}/session_1"]) for folder in ("/ours", "/mine"))
 time.sleep(1)
-with ours._none_left():
+with ours._none_left("/ours"):
     pass
-assert stubborn.wait(10) == -9 and another.poll() is None  # which is not Ray's
+assert stubborn.wait(10) == -9 and another.poll() is None  # which is of a Ray that the program started
 another.kill()
 another.wait()
 """

@@ -256,8 +256,13 @@ assert not ray.is_initialized() and OrcaContext.get_spark_session().range(3).cou
 init_orca_context(init_ray_on_spark=True, ray_node_cpu_cores=1, num_ray_nodes=2, object_store_memory="100m")
 assert (OrcaContext.get_ray_context().num_nodes, OrcaContext.cluster().cores) == (2, 1)
 assert os.environ["RAY_AUTH_MODE"] == "token"
-OrcaContext.get_ray_context().stop()
+up = OrcaContext.get_ray_context()
+ray.shutdown()
+ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="WARNING")  # the program's own
+up.stop()
 assert OrcaContext.cluster().cores == 3
+assert ray.get(ray.remote(lambda: 42).remote()) == 42
+ray.shutdown()
 init_orca_context(init_ray_on_spark=True, object_store_memory="100m")
 assert (OrcaContext.get_ray_context().total_cores, OrcaContext.cluster().cores) == (3, 1)
 print("up", flush=True)

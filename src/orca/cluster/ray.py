@@ -223,6 +223,7 @@ class RayAlone:
     def __init__(self, cores: int | None, options: Mapping[str, Any]) -> None:
         self.cores, self.options = cores, dict(options)
         self.address = self.options.pop("address", None)
+        self._folder = ""  # of the session that was started here
 
     @property
     def starts(self) -> bool:
@@ -237,16 +238,18 @@ class RayAlone:
         local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
         ours = local if self.starts else {"address": self.address}
         try:
-            return ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
+            started = ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
         except Exception as error:
             ray.shutdown()
             where = "start Ray on this machine" if self.starts else f"reach Ray at {self.address!r}"
             raise OrcaError(f"could not {where}: {type(error).__name__}: {error}") from error
+        self._folder = started.address_info["session_dir"] if self.starts else ""
+        return started
 
     def stop(self, connected: bool) -> None:
         """Leave it, and end what was started here; `connected` says whether the connection is still this one."""
         if connected:
-            with _none_left() if self.starts else contextlib.nullcontext():
+            with _none_left(self._folder):
                 _ray().shutdown()
 
 
@@ -268,7 +271,7 @@ class RayOnSpark:
     def __init__(self, session: SparkSession, executors: int, width: int, options: SessionOptions) -> None:
         self.session, self.share = session, options
         self.nodes, self.cpus, self.hold = seats(executors, width, options)
-        self._life = ExitStack()
+        self._life, self._folder = ExitStack(), ""
 
     @property
     def held(self) -> int:
@@ -284,8 +287,10 @@ class RayOnSpark:
             raise
 
     def stop(self, connected: bool = True) -> None:
-        """Leave Ray and end its nodes; Spark stays."""
-        with _none_left():
+        """Leave Ray, where the connection is still this one, and end its nodes; Spark stays."""
+        with _none_left(self._folder):
+            if connected:
+                _ray().shutdown()
             self._life.close()
 
     def _set_up(self, ray: Any) -> Any:
@@ -295,7 +300,8 @@ class RayOnSpark:
         host = socket.gethostbyname(str(conf.get("spark.driver.host")))
         port, client = _free_ports(host, 2)
         params = {name.lstrip("-").replace("_", "-"): value for name, value in (share.extra_params or {}).items()}
-        folder = tempfile.mkdtemp(prefix="ray-", dir=params.pop("temp-dir", "/tmp"))  # paths of sockets must be short
+        # Paths of sockets must be short.
+        folder = self._folder = tempfile.mkdtemp(prefix="ray-", dir=params.pop("temp-dir", "/tmp"))
         self._life.callback(shutil.rmtree, folder, ignore_errors=True)
         # Tasks of Python get these with their function: they need not be in Spark's settings, which others can read.
         variables = {**{name: os.environ[name] for name in DEFAULTS}, **_variables(share), **secret}
@@ -314,7 +320,6 @@ class RayOnSpark:
         nodes = Nodes(self.session, Node(tuple(_command({**node, **params})), folder, gpus, ray.__version__))
         self._life.callback(nodes.stop)
         nodes.start(self.nodes, self.hold)
-        self._life.callback(ray.shutdown)
         level = logging.INFO if share.verbose else logging.WARNING
         started = ray.init(address=f"{host}:{port}", logging_level=level)
         self._wait_for(nodes, ray)
@@ -628,11 +633,13 @@ def _last_line(text: str) -> str:
 
 
 @contextmanager
-def _none_left() -> Iterator[None]:
-    """See that processes of Ray below this one, which is about to end it, do end: its agents do not always."""
-    folder = os.path.dirname(_ray().__file__)
+def _none_left(folder: str) -> Iterator[None]:
+    """See that processes below this one of the Ray in a folder do end with it: its agents do not always.
+
+    A Ray that the program itself has started works in another folder.
+    """
     ours = []
-    for process in psutil.Process().children(recursive=True):
+    for process in psutil.Process().children(recursive=True) if folder else ():
         with contextlib.suppress(psutil.Error):
             if any(folder in word for word in process.cmdline()):
                 ours.append(process)
