@@ -731,6 +731,17 @@ def test_weights_of_another_model_are_refused_and_the_old_ones_stay(tmp_path: Pa
     assert all(map(np.array_equal, est.get_model().get_weights(), before))
 
 
+def test_loading_draws_no_random_numbers_of_the_program(tmp_path: Path) -> None:
+    est = estimator()
+    path = est.save_checkpoint(str(tmp_path / "checkpoint"))
+    draws = []
+    for load in (str, est.load_checkpoint):
+        keras.utils.set_random_seed(5)
+        load(path)
+        draws.append((random.random(), *np.random.rand(2), *keras.random.normal((2,)).numpy()))
+    assert draws[0] == draws[1]
+
+
 def test_latest_checkpoint_is_the_one_of_the_last_fit(tmp_path: Path) -> None:
     folder = str(tmp_path / "kept")
     est = estimator(model_dir=folder)

@@ -177,7 +177,8 @@ class KerasLearner(Learner):
     def check_state(self, state: State, name: str) -> None:
         """Check the number and the shapes of a state's weights, where the model has its own without a row."""
         try:
-            model = self._make()
+            with _seeded(0):  # what the creator draws is thrown away
+                model = self._make()
         except Exception as error:  # the user's creator, which may need what only workers have
             logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
             return
