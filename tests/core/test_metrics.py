@@ -580,6 +580,26 @@ def test_a_class_of_an_older_program_may_count_in_its_own_way(base: type) -> Non
         assert whole.result() == pytest.approx(abs(VALUES - WANTED).max())
 
 
+def test_what_the_program_counted_before_is_forgotten() -> None:
+    class Rows:
+        def __init__(self) -> None:
+            self.reset()
+
+        def reset(self) -> None:
+            self.rows = 0
+
+        def __call__(self, preds: Any, targets: Any) -> None:
+            self.rows += len(preds)
+
+        def compute(self) -> int:
+            return self.rows
+
+    metric = Rows()
+    metric(VALUES, WANTED)
+    assert measure(metrics_of(metric)[0], VALUES[:3], WANTED[:3]) == 3.0
+    assert metric.rows == len(VALUES)
+
+
 def test_a_class_of_an_older_program_is_asked_for_the_backend_it_knows() -> None:
     class Share(Metric):
         def get_metric(self, backend: str = "bigdl") -> Any:

@@ -661,6 +661,8 @@ class OwnMetric(CustomizedMetric):
     def score(self, output: Tree, target: Tree) -> float:
         """Return what a copy of the metric says."""
         counter: Any = copy.deepcopy(self.compute_function)
+        if hasattr(counter, "reset"):
+            counter.reset()  # the program may have used it
         counter(output, target)
         need = f"compute() of the metric {self.name!r} must return one number"
         return _one_number(counter.compute(), need, "Return for example its mean.")
