@@ -114,11 +114,14 @@ class Estimator:
         """
         if (found := newest_run(checkpoint_dir, None)) is not None:
             return path_of(found, prefix=None)
-        if (model := latest_checkpoint(checkpoint_dir)) is not None:  # of Keras
-            return model
         from orca.callbacks import ModelCheckpoint
 
-        return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))
+        try:
+            return str(ModelCheckpoint.get_latest_checkpoint(checkpoint_dir))
+        except ArgumentError:
+            if (model := latest_checkpoint(checkpoint_dir)) is None:  # of Keras
+                raise
+            return model
 
     def __getattr__(self, name: str) -> Any:
         if name in self.refused:

@@ -94,7 +94,10 @@ def test_last_file_of_an_earlier_fit_goes_when_there_is_a_newer_one(tmp_path: Pa
 def test_newest_file_is_told_by_its_numbers(tmp_path: Path) -> None:
     for name in ("epoch=9.ckpt", "epoch=10.ckpt", "best.ckpt", "epoch=11.ckpt.draft-0a1b2c3d", "notes.txt"):
         (tmp_path / name).touch()
+    (tmp_path / "epoch=12.ckpt").mkdir()  # of Keras
     assert ModelCheckpoint.get_latest_checkpoint(str(tmp_path) + "/") == f"{tmp_path}/epoch=10.ckpt"
+    estimator().save(f"{tmp_path}/saved")  # which is no checkpoint
+    assert Estimator.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/epoch=10.ckpt"
 
 
 def test_folder_without_a_file_is_told(tmp_path: Path) -> None:

@@ -181,8 +181,8 @@ def _checkpoints(folder: str) -> list[str]:
     fs.invalidate_cache(place)  # others write to it
     if not fs.isdir(place):
         return []
-    names = [str(path).rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(place, detail=False)]
-    return sorted(name for name in names if name.endswith(SUFFIX))
+    files = [entry["name"] for entry in fs.ls(place, detail=True) if entry["type"] != "directory"]
+    return sorted(name.rsplit("/", 1)[-1] for name in files if name.endswith(SUFFIX))
 
 
 def _age(name: str) -> tuple[int, int]:
