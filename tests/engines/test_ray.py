@@ -51,7 +51,7 @@ def test_workers_are_nodes_times_workers_per_node() -> None:
     assert _engine().on_cluster(2).workers == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, 2)), 3])
 def test_full_batch_training_equals_one_process(workers: int) -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(50, 4)).astype(np.float32)

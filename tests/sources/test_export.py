@@ -148,8 +148,8 @@ def spark_data(spark: Any, kind: str) -> tuple[Any, dict[str, Any]]:
         ("local", "driver", "frame"),
         ("local", "", "shards"),
         ("ray", "", "frame"),
-        ("ray", "driver", "shards"),
-        ("ray", "folder", "frame"),
+        pytest.param("ray", "driver", "shards", marks=pytest.mark.full),
+        pytest.param("ray", "folder", "frame", marks=pytest.mark.full),
     ],
 )
 def test_training_on_rows_of_spark_equals_a_plain_loop(

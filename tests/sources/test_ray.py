@@ -154,6 +154,7 @@ def test_fit_evaluate_and_predict_equal_one_process_for_uneven_blocks() -> None:
     np.testing.assert_allclose([row["prediction"] for row in rows], answers, atol=1e-4)
 
 
+@pytest.mark.full
 def test_fewer_rows_than_ranks_train() -> None:
     x, y = _arrays(2)
     torch.manual_seed(5)
