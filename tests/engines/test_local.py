@@ -18,7 +18,7 @@ import pytest
 from orca.core.engine import Settings, dispatch
 from orca.core.source import Items, Shards
 from orca.core.world import World
-from orca.engines import local
+from orca.engines import forkserver, local
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
 from orca.monitor.heartbeat import Pulse
@@ -120,6 +120,13 @@ def test_ranks_meet_and_results_come_in_rank_order(monkeypatch: pytest.MonkeyPat
         [(2, 0), (2, 1)],
     ]
     assert [seen for *_, seen in told] == [threads] * 3
+
+
+def test_ranks_are_new_processes_where_there_is_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkserver, "AVAILABLE", False)
+    first, second = LocalEngine(2).run(Tell(), shards(3), QUIET)
+    assert (first[0], second[0]) == ((0, 2, 0, 2), (1, 2, 1, 2))
+    assert (first[2], second[2]) == ([(0, 0), (0, 1), (2, 0), (2, 1)], [(1, 0), (1, 1)])
 
 
 def test_map_answers_in_the_order_of_the_pieces() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from orca import metrics as ours
 from orca.core.metrics import MeanMetric as AccuracyMetric
 from orca.core.metrics import Metric as PytorchMetric
-from orca.core.metrics import PositivesMetric, _classes_last, _largest
+from orca.core.metrics import PositivesMetric, classes_last, largest
 from orca.metrics import (
     MAE,
     MSE,
@@ -52,8 +52,8 @@ class _ManyClassesMetric(PositivesMetric):
         """Return true positives, false positives and false negatives, of several classes those of all together."""
         if output.ndim < 2 or output.shape[1] < 3 or output.shape == target.shape:
             return super().tally(output, target)
-        scores, labels = _classes_last(self.name, output, target)
-        right = (_largest(scores) == labels).sum()
+        scores, labels = classes_last(self.name, output, target)
+        right = (largest(scores) == labels).sum()
         return right, labels.numel() - right, labels.numel() - right
 
 

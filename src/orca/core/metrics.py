@@ -342,17 +342,17 @@ class Accuracy(MeanMetric):
             answer, truth = _shaped(self.name, output, target)
             return (answer > 0.5 if output.is_floating_point() else answer) == truth
         if output.shape == target.shape:
-            return _largest(output) == _largest(target)
-        scores, labels = _classes_last(self.name, output, target)
-        return _largest(scores) + (0 if self.zero_based_label else 1) == labels
+            return largest(output) == largest(target)
+        scores, labels = classes_last(self.name, output, target)
+        return largest(scores) + (0 if self.zero_based_label else 1) == labels
 
 
 class SparseCategoricalAccuracy(MeanMetric):
     """How often the largest class of (n, c) outputs is the right one; targets are class numbers from 0."""
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        scores, labels = _classes_last(self.name, output, target)
-        return _largest(scores) == labels
+        scores, labels = classes_last(self.name, output, target)
+        return largest(scores) == labels
 
 
 class CategoricalAccuracy(MeanMetric):
@@ -360,7 +360,7 @@ class CategoricalAccuracy(MeanMetric):
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         scores, truth = _one_hot(self.name, output, target)
-        return _largest(scores) == _largest(truth)
+        return largest(scores) == largest(truth)
 
 
 class BinaryAccuracy(MeanMetric):
@@ -382,9 +382,9 @@ class Top5Accuracy(MeanMetric):
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim > 1 and output.shape == target.shape:
-            scores, labels = output, _largest(target)
+            scores, labels = output, largest(target)
         else:
-            scores, labels = _classes_last(self.name, output, target)
+            scores, labels = classes_last(self.name, output, target)
         known, label, own = _of_labels(scores, labels)
         numbers = label.new_ones(scores.shape[-1]).cumsum(0) - 1
         ahead = (scores > own) | ((scores == own) & (numbers < label))
@@ -458,7 +458,7 @@ class SparseCategoricalCrossEntropy(_ProbabilityMetric):
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return the sum of losses, how many, outputs outside [0, 1], and labels that are no class."""
-        known, _, chance = _of_labels(*_classes_last(self.name, output, target))
+        known, _, chance = _of_labels(*classes_last(self.name, output, target))
         losses = -chance.clip(EPSILON, 1 - EPSILON).log()
         return losses.sum(), losses.numel(), _outside(output), (~known).sum()
 
@@ -747,7 +747,7 @@ def _one_hot(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]
     return output, target
 
 
-def _classes_last(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def classes_last(name: str, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output with its classes on the last axis, and the labels in its shape without that axis."""
     shape = tuple(output.shape)
     for axis in (1, len(shape) - 1):  # torch's place for classes, then Keras'
@@ -810,7 +810,7 @@ def _double(value: Any) -> Tensor:
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()  # Apple's GPUs have no float64
 
 
-def _largest(scores: Tensor) -> Tensor:
+def largest(scores: Tensor) -> Tensor:
     """Return the number of the largest class, on the last axis."""
     return (scores if scores.is_floating_point() else _double(scores)).argmax(-1)
 

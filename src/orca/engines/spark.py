@@ -131,14 +131,14 @@ class SparkEngine:
 
     def _deal(self, pieces: list[Any], ranks: int) -> DataFrame:
         """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""
-        content = [dumps(piece, "the data") for piece in pieces]
-        places = [number % ranks for number in range(len(pieces))]
-        rows: Any = list(zip(places, content, strict=True))
-        if pyspark.__version__ >= "4":  # rows of Python go through workers of another kind, which load all once more
+        rows = ((number % ranks, dumps(piece, "the data")) for number, piece in enumerate(pieces))
+        if int(pyspark.__version__.split(".")[0]) < 4:
+            data: Any = list(rows)
+        else:  # rows of Python would go through workers of another kind, which load everything once more
             schema = pa.schema({"rank": pa.int32(), "piece": pa.binary()})
             # A batch each: Spark holds a batch in one array, which ends at 2 GB.
-            rows = pa.Table.from_batches([pa.record_batch([[place], [piece]], schema) for place, piece in rows], schema)
-        frame = self.session.createDataFrame(rows, "rank int, piece binary")
+            data = pa.Table.from_batches([pa.record_batch([[place], [piece]], schema) for place, piece in rows], schema)
+        frame = self.session.createDataFrame(data, "rank int, piece binary")
         if hasattr(frame, "repartitionById"):
             return frame.repartitionById(ranks, "rank")
         return frame.repartitionByRange(ranks, "rank")  # Spark < 4.1; exact, as every rank has a piece

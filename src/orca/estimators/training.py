@@ -165,11 +165,11 @@ class TrainingEstimator(Estimator):
         )
         if reduce_results:
             return list(histories[0].epochs)
-        told = [history.mine for history in histories]
+        workers = [history.mine for history in histories]
         if self.sync_stats:
-            whole = histories[0].epochs[-len(told[0]) or None :]  # a resumed fit also has lines from before
-            told = [list(map(_synced, whole, own)) for own in told]
-        return [list(lines) for lines in zip(*told, strict=True)]
+            whole = histories[0].epochs[-len(workers[0]) or None :]  # a resumed fit also has lines from before
+            workers = [list(map(_synced, whole, own)) for own in workers]
+        return [list(lines) for lines in zip(*workers, strict=True)]
 
     def _metrics(self, instead: Any) -> tuple[Metric, ...]:
         return self.metrics if instead is None else tuple(metrics_of(instead))

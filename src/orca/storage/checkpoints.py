@@ -105,7 +105,7 @@ def latest_checkpoint(folder: str) -> str | None:
     fs, place = filesystem(folder)
     if not fs.isdir(place):
         return None
-    found = []
+    models = []
     for entry in fs.ls(place, detail=True):
         name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
         if is_leftover(name):
@@ -114,15 +114,15 @@ def latest_checkpoint(folder: str) -> str | None:
             inside = f"{folder.rstrip('/')}/{name}"
             mark = next((mark for mark in (MARKER, _SAVED_MODEL) if fs.exists(f"{entry['name']}/{mark}")), None)
             if mark:
-                found.append((_age(fs, f"{entry['name']}/{mark}"), in_order(name), name))
+                models.append((_age(fs, f"{entry['name']}/{mark}"), in_order(name), name))
             elif versions(inside):
                 last = path_of(inside).rsplit("/", 1)[-1]
-                found.append((_age(fs, f"{entry['name']}/{last}/{MARKER}"), in_order(name), f"{name}/{last}"))
+                models.append((_age(fs, f"{entry['name']}/{last}/{MARKER}"), in_order(name), f"{name}/{last}"))
         elif name.endswith((".keras", ".h5", ".hdf5")):
-            found.append((_age(fs, entry["name"]), in_order(name), name))
+            models.append((_age(fs, entry["name"]), in_order(name), name))
         elif name.endswith(".index"):
-            found.append((_age(fs, entry["name"]), in_order(name), name.removesuffix(".index")))
-    return f"{folder.rstrip('/')}/{max(found)[2]}" if found else None
+            models.append((_age(fs, entry["name"]), in_order(name), name.removesuffix(".index")))
+    return f"{folder.rstrip('/')}/{max(models)[2]}" if models else None
 
 
 def in_order(name: str) -> list[tuple[int, int, str]]:
