@@ -356,16 +356,33 @@ def test_a_setting_of_spark_that_hurts_is_told_with_a_better_one(spark: Any) -> 
     assert found.fix == f'init_orca_context(..., conf={{"{name}": "true"}})'
 
 
-def test_ranks_that_do_not_come_in_time_are_ended(spark: Any) -> None:
-    found = examine("spark", limit=0.3)
+def test_ranks_that_do_not_come_in_time_are_ended(spark: Any, tmp_path: Path) -> None:
+    context = spark.sparkContext
+    tracker, released = context.statusTracker(), tmp_path / "released"
+
+    def wait(number: int) -> None:
+        while not released.exists():
+            time.sleep(0.1)
+
+    others = threading.Thread(target=lambda: context.parallelize(range(3), 3).foreach(wait))
+    others.start()
+    try:
+        assert soon(lambda: sum(tracker.getStageInfo(s).numActiveTasks for s in tracker.getActiveStageIds()) == 3)
+        found = examine("spark", limit=0.5)
+    finally:
+        released.touch()
+        others.join()
     late = only(found, "ranks", ERROR)
-    assert "within 0.3 s" in late.what and late.fix.startswith("orca doctor --limit")
+    assert "within 0.5 s" in late.what and late.fix.startswith("orca doctor --limit")
     assert spark.range(3).count() == 3
-    tracker = spark.sparkContext.statusTracker()
-    deadline = time.monotonic() + 10
-    while tracker.getActiveStageIds() and time.monotonic() < deadline:
+    assert soon(lambda: tracker.getActiveStageIds() == [])
+
+
+def soon(happens: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not happens() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert tracker.getActiveStageIds() == []
+    return happens()
 
 
 def test_a_ray_is_examined(ray_context: Any) -> None:

@@ -147,9 +147,10 @@ def test_a_killed_rank_is_named(engine: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stuck_rank_is_named_with_its_stack(engine: str, tmp_path: Path) -> None:
-    told = Trial(engine, tmp_path, stall=12.0).fails("sleep", WorkerStalled)
+    stall = 25.0 if engine == "ray" else 12.0  # its workers load torch one by one, which is no progress of a rank
+    told = Trial(engine, tmp_path, stall).fails("sleep", WorkerStalled)
     assert "in get_into_trouble" in told.remote_traceback
-    assert "stall_timeout (now 12 s)" in told.reason and "phase forward" in told.reason
+    assert f"stall_timeout (now {stall:.0f} s)" in told.reason and "phase forward" in told.reason
 
 
 @pytest.mark.parametrize("engine", ["spark", "ray"], indirect=True)
