@@ -107,6 +107,7 @@ class WholeData:
     """Be all rows on every rank, as a map-style dataset is."""
 
     shared = True
+    quiet = True
     drop_last = False
     batch_size = None
     count = 42

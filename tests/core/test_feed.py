@@ -22,7 +22,7 @@ class NumberRows:
 
     def __init__(self, count: int, first: int = 0, shared: bool = True, batch_size: int | None = None) -> None:
         self.count, self.first, self.shared, self.batch_size = count, first, shared, batch_size
-        self.drop_last = False
+        self.quiet = self.drop_last = False
         self.seen: list[list[int]] = []
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
@@ -480,3 +480,20 @@ def test_nothing_is_left_when_the_stream_fails(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the network went away"):
         spool_parts(stream(), tmp_path, ("train",))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_several_small_steps_are_taken_at_once_and_stay_apart(tmp_path: Path) -> None:
+    x, y = np.arange(30.0).reshape(10, 3), np.arange(10)
+    rows = spool_parts([("train", x[:6], y[:6]), ("train", x[6:], y[6:])], tmp_path, ["train"])["train"]
+    takes: list[int] = []
+    take = rows.spool.take  # type: ignore[union-attr]
+    rows.spool.take = lambda index: takes.append(len(index)) or take(index)  # type: ignore[union-attr,method-assign]
+    steps = [np.array(step) for step in ([3, 1], [0], [9, 8, 2], [7])]
+    for size, expected in ((1, [2, 1, 3, 1]), (3, [3, 3, 1]), (100, [7])):
+        rows.group_rows = size
+        takes.clear()
+        read = list(rows.read(iter(steps)))
+        assert takes == expected
+        for step, (features, labels) in zip(steps, read, strict=True):
+            assert (features == x[step]).all() and (labels == y[step]).all()
+    rows.close()

@@ -92,6 +92,19 @@ def test_rows_of_several_texts_come_back(tmp_path: Path, shape: tuple[int, ...],
                 assert np.array_equal(got, column[index])
 
 
+@pytest.mark.parametrize("shape", [(3, 64, 64), (1031,), (2, 5000)])
+@pytest.mark.parametrize("count", [1, 7, 128, 501])
+def test_few_long_values_are_taken_as_many_short_ones_are(tmp_path: Path, shape: tuple[int, ...], count: int) -> None:
+    draw = np.random.default_rng(0)
+    values, numbers = draw.random((200, *shape), np.float32), np.arange(200)
+    index = draw.integers(0, 200, count)
+    with SpoolWriter(tmp_path, chunk_bytes=1 << 20) as writer:
+        writer.append([numbers, values])
+        with writer.finish() as spool:
+            taken = spool.take(index)
+    assert (taken[0] == index).all() and (taken[1] == values[index]).all()
+
+
 def test_what_is_taken_is_fresh(tmp_path: Path) -> None:
     with written(tmp_path, [[np.zeros((4, 2))]]) as spool:
         (first,) = spool.take(np.array([1, 2]))

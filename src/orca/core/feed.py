@@ -6,7 +6,7 @@ Rows that come with weights carry them beside their labels, as a pair: `weigh` t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice, repeat, tee
+from itertools import accumulate, islice, pairwise, repeat, tee
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,8 @@ from orca.errors import ArgumentError, DataError
 from orca.monitor.heartbeat import counted
 from orca.rows.spool import Spool, SpoolWriter
 from orca.rows.tree import Structure, flatten, map_tree, outline, rows_of, unflatten
+
+_GROUP_BYTES = 256 << 10  # rows of a spool that are taken at once: taking few costs as much as taking some
 
 
 def feed_of(
@@ -136,7 +138,7 @@ class Feed:
                 y, weights = unweigh(y)
                 weights = weights if len(index) else np.zeros_like(weights)
             leader = next(rank for rank, rows in enumerate(shares) if rows)
-            yield Batch(x, y, len(index), sum(shares), leader, weights, shares=shares)
+            yield Batch(x, y, len(index), sum(shares), leader, weights, shares=shares, quiet=self.rows.quiet)
 
     def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
         """Yield (this rank's indices, the rows of each rank) of every step."""
@@ -267,28 +269,44 @@ class SpoolRows:
     """The rows of a stream, spooled once to a memory-mapped Arrow file and read in any order."""
 
     shared = False
+    quiet = True
     batch_size: int | None = None
     drop_last = False
 
     def __init__(self, spool: Spool | None, structure: Structure = None) -> None:
         self.spool, self.structure = spool, structure
         self.count = spool.rows if spool else 0
+        self.group_rows = max(1, _GROUP_BYTES // spool.row_bytes) if spool else 1
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
         """Return all indices, shuffled or as they came."""
         return generator.permutation(self.count) if shuffle else np.arange(self.count)
 
     def read(self, indices: Iterable[np.ndarray]) -> Iterator[tuple[Any, Any]]:
-        """Yield (x, y) for each array of indices."""
-        for index in indices:
+        """Yield (x, y) for each array of indices; the rows of several small ones are taken at once."""
+        for group in _groups(indices, self.group_rows):
             assert self.spool is not None
-            x, y = unflatten(self.structure, self.spool.take(index))
-            yield x, None if isinstance(y, tuple) and not y else y
+            leaves = self.spool.take(np.concatenate(group))
+            for start, stop in pairwise(accumulate(map(len, group), initial=0)):
+                x, y = unflatten(self.structure, [leaf[start:stop] for leaf in leaves])
+                yield x, None if isinstance(y, tuple) and not y else y
 
     def close(self) -> None:
         """Delete the spool."""
         if self.spool:
             self.spool.close()
+
+
+def _groups(indices: Iterable[np.ndarray], rows: int) -> Iterator[list[np.ndarray]]:
+    """Yield arrays of indices in groups of at least so many rows."""
+    group: list[np.ndarray] = []
+    for index in indices:
+        group.append(index)
+        if sum(map(len, group)) >= rows:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def spool_parts(stream: Iterable[tuple[str, Any, Any]], folder: Path, parts: Iterable[str]) -> dict[str, SpoolRows]:

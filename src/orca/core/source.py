@@ -20,7 +20,8 @@ class Batch:
     it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
     the rows' weights (n,), where the data brings some; a template row's is zero. `shares` are the rows of each rank:
     the feed knows them without asking. `masses` say what each row counts in the mean of a loss that does not count
-    rows (n,); None where each counts as one.
+    rows (n,); None where each counts as one. `quiet` says that reading it ran no code of the user's: then another
+    thread may read the next ones.
     """
 
     x: Any
@@ -31,6 +32,7 @@ class Batch:
     weights: Any = None
     shares: tuple[int, ...] = ()
     masses: Any = None
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,13 @@ class Rows(Protocol):
 
     `shared` rows can all be read by every rank (a map-style dataset): each step is cut among the ranks.
     Other rows are this rank's own: each rank gives to a step in proportion to what it holds.
+    `quiet` rows are read without code of the user's.
     The y of rows that come with weights is what `orca.core.feed.weigh` makes of labels and weights.
     """
 
     count: int
     shared: bool
+    quiet: bool
     batch_size: int | None
     drop_last: bool
 

@@ -40,6 +40,7 @@ _WINDOW = 64 << 10
 # Mapped pages count as memory of this process. So many bytes may be mapped at the same time, or this part of what the
 # process holds of its own: reading rows whose pages are mapped already is several times faster.
 _MAPPED, _PART = 32 << 20, 4
+_LONG, _LOCKED = 4 << 10, 500  # see _pieces
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ class Spool:
     """
 
     rows: int
+    row_bytes: int  # without texts
 
     def __init__(self, mapped: mmap.mmap) -> None:
         self._mapped: mmap.mmap | None = mapped
@@ -177,12 +179,12 @@ class Spool:
         starts = np.cumsum(lengths)
         self.rows = int(starts[-1])
         self._columns = _columns_of(reader.schema)
-        self._width = _record(self._columns).itemsize
+        self.row_bytes = _record(self._columns).itemsize
         self._starts = starts[:-1]
         # Row r of the chunk that starts with row s lies at the chunk's address + (r - s) * width.
         addresses = [batch.column(0).buffers()[1].address - buffer.address for batch in batches]
-        self._origins = np.array(addresses, np.int64) - self._starts * self._width
-        self._views = _views(mapped, self._columns) if self.rows else []
+        self._origins = np.array(addresses, np.int64) - self._starts * self.row_bytes
+        self._regions = _regions(mapped, self._columns) if self.rows else []
         self._texts = [
             [batch.column(1 + text) for batch in batches]
             for text in range(sum(column.text for column in self._columns))
@@ -190,7 +192,7 @@ class Spool:
         self._touched, self._limit = 0, _MAPPED
         self._bytes = len(mapped)
         self._row_span = self._bytes / max(self.rows, 1)
-        self._row_fault = _WINDOW * (1 + 2 * len(self._texts)) + self._width
+        self._row_fault = _WINDOW * (1 + 2 * len(self._texts)) + self.row_bytes
         self._forget_pages()
 
     def __enter__(self) -> Self:
@@ -224,7 +226,7 @@ class Spool:
 
     def close(self) -> None:
         """Unmap the file; having no name, it is gone from the disk then."""
-        self._views, self._texts = [], []
+        self._regions, self._texts = [], []
         if self._mapped is not None:
             # A traceback in flight may still hold a view: then the memory is unmapped when the traceback goes.
             with contextlib.suppress(BufferError):
@@ -250,12 +252,12 @@ class Spool:
     def _gather(self, index: np.ndarray, cost: int) -> list[np.ndarray]:
         self._touch(cost)
         chunks = np.searchsorted(self._starts, index, side="right") - 1
-        places = index * self._width + self._origins[chunks]
-        texts, views = iter(self._texts), iter(self._views)
+        places = index * self.row_bytes + self._origins[chunks]
+        texts, regions = iter(self._texts), iter(self._regions)
         return [
             _take_text(next(texts), column, chunks, index - self._starts[chunks])
             if column.text
-            else _take_fixed(next(views), column, places)
+            else _take_fixed(next(regions), column, places)
             for column in self._columns
         ]
 
@@ -455,27 +457,42 @@ def _columns_of(schema: pa.Schema) -> list[Column]:
     return [Column(each["dtype"], tuple(each["shape"])) for each in json.loads(schema.metadata[_LAYOUT])]
 
 
-def _views(mapped: mmap.mmap, columns: list[Column]) -> list[np.ndarray]:
-    """Return, for each fixed column, the file as an array whose element k is the value that a row at byte k has.
-
-    The elements overlap, a byte apart. One plain indexing operation then gathers rows from all chunks, as fast as
-    from an array in memory: an element is copied as a whole, and the chunks need not be looked at one by one.
-    """
-    views, offset = [], 0
+def _regions(mapped: mmap.mmap, columns: list[Column]) -> list[np.ndarray]:
+    """Return, for each fixed column, the bytes of the file from the column's first value on."""
+    regions, offset = [], 0
     for column in columns:
-        size = column.nbytes
         if not column.text:
-            item = max(1, size)
-            views.append(np.ndarray((len(mapped) - offset - item + 1,), f"V{item}", mapped, offset, (1,)))
-        offset += size
-    return views
+            regions.append(np.frombuffer(mapped, np.uint8, offset=offset))
+        offset += column.nbytes
+    return regions
 
 
-def _take_fixed(view: np.ndarray, column: Column, places: np.ndarray) -> np.ndarray:
-    if column.nbytes == 0:
-        return column.empty(len(places))
-    taken: np.ndarray = view[places].view(column.dtype)
-    return taken.reshape(len(places), *column.shape)
+def _take_fixed(region: np.ndarray, column: Column, places: np.ndarray) -> np.ndarray:
+    """Gather the values that begin at these places of a region.
+
+    The region is seen as an array whose element k is the value at byte k: its elements overlap, a byte apart. One plain
+    indexing operation then gathers rows from all chunks, as fast as from an array in memory: an element is copied as a
+    whole, and the chunks need not be looked at one by one.
+    """
+    size, count = column.nbytes, len(places)
+    if size == 0:
+        return column.empty(count)
+    pieces = _pieces(size, count)
+    if pieces > 1:
+        size //= pieces
+        places = (places[:, None] + np.arange(0, column.nbytes, size)).reshape(-1)
+    values = np.ndarray((len(region) - size + 1,), f"V{size}", region, 0, (1,))
+    return values[places].view(np.uint8).view(column.dtype).reshape(count, *column.shape)
+
+
+def _pieces(size: int, count: int) -> int:
+    """Return how many pieces a value is gathered in: several for few and long ones.
+
+    numpy keeps Python's lock while it gathers up to 500 elements, however long they are, and all threads would wait.
+    """
+    if size < _LONG or count > _LOCKED:
+        return 1
+    return next((n for n in range(_LOCKED // count + 1, _LOCKED + 2) if size % n == 0), 1)
 
 
 def _take_text(chunks: list[pa.Array], column: Column, chunk_of: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -173,6 +173,7 @@ class ArrayRows:
     y: Any
     batch_size: int | None
     shared: bool = field(default=True, init=False)
+    quiet: bool = field(default=True, init=False)
     drop_last: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:

@@ -147,6 +147,7 @@ class LoaderRows:
     loader: DataLoader[Any]
     reading: Reading = Reading()
     shared: bool = field(default=True, init=False)
+    quiet: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         _check(self.loader)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from orca.core.source import Batch
@@ -46,3 +47,29 @@ def test_generators_are_put_back() -> None:
         expected = drawn()
         steps()
     assert drawn() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("width", [3, 1 << 20])  # small batches travel together, large ones alone
+def test_batches_arrive_on_a_gpu_in_their_order_with_random_numbers_of_their_own(quiet: bool, width: int) -> None:
+    sizes = [4, 4, 1, 4, 3]
+    place = Place(torch.device("cuda", 0), torch.float32)
+
+    def read() -> Iterator[Batch]:
+        for number, rows in enumerate(sizes):
+            yield Batch(np.full((rows, width), number, np.float64), np.arange(rows), rows, rows, quiet=quiet)
+
+    counted: list[int] = []
+
+    def count(batch: Batch) -> Batch:
+        assert isinstance(batch.y, np.ndarray)  # not on the GPU yet
+        counted.append(batch.rows)
+        return batch
+
+    draws = []
+    for step, batch in Steps(read(), place, (1, 2, 3), counted=count):
+        assert batch.x.is_cuda and batch.x.dtype == torch.float32 and batch.x.shape == (sizes[step], width)
+        assert bool((batch.x == step).all()) and batch.y.tolist() == list(range(sizes[step]))
+        draws.append((float(torch.rand((), device="cuda")), np.random.rand()))
+    assert counted == sizes and len({*map(str, draws)}) == len(sizes)

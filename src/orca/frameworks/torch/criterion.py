@@ -187,7 +187,8 @@ class Criterion:
         if self.reading != SUM and (weighed or counted):
             masses = [self._mass(batch, known, TARGETS) if batch.rows else 0.0 for known in (False, True)]
             sums = torch.tensor(masses, dtype=torch.float64)
-            self.sent = dist.all_reduce(sums, async_op=True), sums
+            others = len(batch.shares) > 1
+            self.sent = dist.all_reduce(sums, async_op=True) if others else None, sums
 
     def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
         """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.
@@ -205,7 +206,8 @@ class Criterion:
             self.send(batch)
         if self.sent is not None:
             (work, sums), self.sent = self.sent, None
-            work.wait()
+            if work is not None:
+                work.wait()
             return float(sums[int(bool(piece.rows) and self._counts_classes(pair[1]))]) or 1.0
         due = self._looks(self.steps)
         if self.asks and batch.weights is None and (due or batch.masses is not None):

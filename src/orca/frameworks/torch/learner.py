@@ -971,7 +971,7 @@ class TorchLearner(Learner):
 
     def steps(self, batches: Iterable[Batch], epoch: int, first_step: int) -> Steps:
         """Return the steps of an epoch that follow its first ones."""
-        return Steps(map(self.counting.counted, batches), self.place, (self.seed, epoch, self.world.rank), first_step)
+        return Steps(batches, self.place, (self.seed, epoch, self.world.rank), first_step, self.counting.counted)
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""

@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import accumulate, count, islice, pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 from orca.core.source import Batch
 from orca.frameworks.torch.tensors import Place
-from orca.rows.tree import flatten
+from orca.rows.tree import cut_rows, flatten, unflatten
 
-_AHEAD = 2  # batches: while one travels, the next is read
+_AHEAD = 2  # batches, or groups of them: while one travels, the next is read
+_GROUP, _GROUP_BYTES = 32, 4 << 20  # batches that travel together: so many, and no more once they have so many bytes
 _STRIDE = 0x9E3779B97F4A7C15  # an odd number: seeds of neighbouring steps are far apart
+
+
+Sent = tuple[list[tuple[Batch, Any, Any]], Any]  # batches with their features and targets, and when those arrive
 
 
 @dataclass(frozen=True)
@@ -34,57 +39,99 @@ class Steps:
         place: Where they are trained on.
         seed: The seeds of the fit, the epoch and the rank.
         first: Steps of the epoch that were done before.
+        counted: Adds to a batch what each of its rows counts; sees labels that are not on a GPU yet.
     """
 
     batches: Iterable[Batch]
     place: Place
     seed: tuple[int, ...]
     first: int = 0
+    counted: Callable[[Batch], Batch] = lambda batch: batch
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         base = int(np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0])
-        device = self.place.device
-        for step, batch in self._on_gpu(base) if device.type == "cuda" else self._read(base):
+        device, batches = self.place.device, iter(self.batches)
+        read = self._read(batches, base)
+        ready = self._on_gpu(read, batches) if device.type == "cuda" else map(self.counted, read)
+        for step, batch in enumerate(ready, self.first):
             seed_draws(base + (2 * step + 1) * _STRIDE, device)
             yield step, batch
 
-    def _read(self, base: int) -> Iterator[tuple[int, Batch]]:
-        batches = iter(self.batches)
+    def _read(self, batches: Iterator[Batch], base: int) -> Iterator[Batch]:
         for step in count(self.first):
             seed_draws(base + 2 * step * _STRIDE, torch.device("cpu"))
             batch = next(batches, None)
             if batch is None:
                 return
-            yield step, batch
+            yield batch
 
-    def _on_gpu(self, base: int) -> Iterator[tuple[int, Batch]]:
+    def _on_gpu(self, read: Iterator[Batch], batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield batches that were read, and sent on their way, while those before were trained on.
 
-        Reading and training take turns in one thread, as the user's code draws from the same generators in both; the
-        GPU works on while the next batch is read.
+        Where reading runs code of the user's, it takes turns with training in one thread, as both draw from the same
+        generators; the GPU works on meanwhile. Quiet batches are read by the thread that sends them, several at a
+        time where they are small.
         """
         stream = torch.cuda.Stream(self.place.device)
-        read = self._read(base)
+        first = next(read, None)
         with ThreadPoolExecutor(1, "orca-sender") as sender:
 
-            def ahead(batches: int) -> Iterator[tuple[int, Future[tuple[Batch, torch.cuda.Event]]]]:
-                return ((step, sender.submit(self._sent, batch, stream)) for step, batch in islice(read, batches))
+            def send(group: list[Batch]) -> Future[Sent]:
+                return sender.submit(self._sent, group, stream)
 
-            coming = deque(ahead(_AHEAD))
-            while coming:
-                step, sent = coming.popleft()
-                batch, arrived = sent.result()
+            def send_next() -> Future[Sent]:
+                if first is not None and first.quiet:
+                    return sender.submit(lambda: self._sent(_group(batches), stream))
+                return send(list(islice(read, 1)))
+
+            coming = deque([send([first] if first else []), *(send_next() for _ in range(_AHEAD - 1))])
+            while True:
+                group, arrived = coming.popleft().result()
+                if not group:
+                    return
                 torch.cuda.current_stream(self.place.device).wait_event(arrived)
-                yield step, batch
-                coming.extend(ahead(1))
+                for batch, x, y in group:
+                    yield replace(self.counted(batch), x=x, y=y)
+                coming.append(send_next())
 
-    def _sent(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
+    def _sent(self, group: list[Batch], stream: torch.cuda.Stream) -> Sent:
+        """Return batches, each with its features and targets on the GPU or on their way there."""
         with torch.cuda.stream(stream):
-            x = self.place.features(batch.x)
-            y = None if batch.y is None else self.place.targets(batch.y)
-        for tensor in flatten((x, () if y is None else y))[0]:
-            tensor.record_stream(torch.cuda.current_stream(self.place.device))
-        return replace(batch, x=x, y=y), stream.record_event()
+            moved = [self._moved(batch.x, batch.y) for batch in group] if len(group) < 2 else self._together(group)
+            return [(batch, *pair) for batch, pair in zip(group, moved, strict=True)], stream.record_event()
+
+    def _together(self, group: list[Batch]) -> list[tuple[Any, Any]]:
+        """Move the rows of several batches at once."""
+        x = _joined([batch.x for batch in group])
+        y = None if group[0].y is None else _joined([batch.y for batch in group])
+        whole = self._moved(x, y)
+        ends = list(accumulate(len(flatten(batch.x)[0][0]) for batch in group))
+        cuts = [slice(start, stop) for start, stop in pairwise([0, *ends])]
+        return [(cut_rows(whole[0], cut), None if y is None else cut_rows(whole[1], cut)) for cut in cuts]
+
+    def _moved(self, x: Any, y: Any) -> tuple[Any, Any]:
+        moved = self.place.features(x), None if y is None else self.place.targets(y)
+        for tensor in flatten((moved[0], () if y is None else moved[1]))[0]:
+            tensor.record_stream(torch.cuda.default_stream(self.place.device))
+        return moved
+
+
+def _group(batches: Iterator[Batch]) -> list[Batch]:
+    """Return the next batches: one, or several small ones."""
+    group: list[Batch] = []
+    size = 0
+    for batch in islice(batches, _GROUP):
+        group.append(batch)
+        size += sum(leaf.nbytes for leaf in flatten((batch.x, () if batch.y is None else batch.y))[0])
+        if size >= _GROUP_BYTES:
+            break
+    return group
+
+
+def _joined(trees: list[Any]) -> Any:
+    """Return the rows of several trees of arrays one after the other."""
+    leaves = zip(*(flatten(tree)[0] for tree in trees), strict=True)
+    return unflatten(flatten(trees[0])[1], list(map(np.concatenate, leaves)))
 
 
 def seed_draws(number: int, device: torch.device) -> None:

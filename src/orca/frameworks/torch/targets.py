@@ -59,7 +59,7 @@ class Classes:
         with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
             numbers = np.asarray(labels).astype(np.int64)
         # A number that is no class is for the loss to refuse.
-        each = np.ones(numbers.shape) if self.weight is None else self.weight.take(numbers, mode="clip")
+        each = 1.0 if self.weight is None else self.weight.take(numbers, mode="clip")
         masses: np.ndarray = np.where(numbers == self.ignored, 0.0, each).reshape(len(numbers), -1).sum(1)
         return masses
 
