@@ -15,10 +15,10 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
-from orca.core.state import State
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
 from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, name_of, remove
+from orca.storage.state import State
 
 PREFIX = "orca"
 _SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel of TensorFlow

@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
-from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError
 from orca.storage.files import MARKER, filesystem, here, write
+from orca.storage.state import OutputSpec, State
 
 WEIGHTS, OTHERS = "weights.safetensors", "optimizer.safetensors"
 FILES = {WEIGHTS, OTHERS, MARKER}
