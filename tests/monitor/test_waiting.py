@@ -11,7 +11,8 @@ import pytest
 from orca.core.engine import Settings
 from orca.errors import ArgumentError
 from orca.monitor import waiting
-from orca.monitor.telemetry import Hub, Link
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 from orca.monitor.waiting import Waiting
 
 

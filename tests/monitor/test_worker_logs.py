@@ -14,11 +14,12 @@ from contextlib import contextmanager
 import pytest
 from tqdm.std import tqdm
 
-from orca.monitor import telemetry
+from orca.monitor import link as links
 from orca.monitor import worker_logs as voice
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 from orca.monitor.progress import Progress
-from orca.monitor.protocol import Log
-from orca.monitor.telemetry import Hub, Link, Ticket
+from orca.monitor.protocol import Log, Ticket
 from orca.monitor.worker_logs import Echo, Lines, speaking
 
 logger = logging.getLogger("a.rank")
@@ -228,7 +229,7 @@ def test_a_burst_of_many_lines_arrives_whole() -> None:
 
 
 def test_a_driver_that_cannot_keep_up_costs_lines_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "LOG_BACKLOG", 1 << 20)
+    monkeypatch.setattr(links, "LOG_BACKLOG", 1 << 20)
     heard: list[Log] = []
     stuck = threading.Event()
 

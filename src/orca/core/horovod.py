@@ -18,7 +18,7 @@ from typing import Any
 
 from orca.core.world import World
 from orca.errors import ArgumentError, MissingDependency, OrcaError
-from orca.monitor.telemetry import Parted
+from orca.monitor.link import Parted
 
 # A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
 _PATIENCE = 24 * 60 * 60

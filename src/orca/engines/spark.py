@@ -39,7 +39,7 @@ from orca.cluster.spark import (
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
-from orca.monitor.telemetry import Hub
+from orca.monitor.hub import Hub
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear

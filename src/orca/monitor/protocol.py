@@ -1,127 +1,129 @@
-"""Wire: messages between hub and ranks over TCP, one JSON line each. Owns their kinds, their limits and the sockets.
+"""Protocol: the messages between hub and ranks, one JSON line each. Owns their kinds, their limits and the sockets.
 
-What arrives becomes one of the frozen dataclasses below or the connection is dropped; nothing is ever unpickled or
-evaluated.
+A line that arrives becomes one of the frozen dataclasses below, or the connection is dropped; nothing is ever unpickled
+or evaluated.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import ipaddress
 import json
 import os
-import selectors
 import socket
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import Beat
 
-CHUNK, READS = 64 << 10, 64  # bytes of one recv, and how many in a row before others get their turn
 PAUSE = 120.0  # seconds for which the network, or the process at the other end, may be away
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
-LINE_LIMIT = 64 << 10  # characters of a line of a rank; JSON may need six bytes for one
+MESSAGE_LIMIT = 8 << 20  # bytes of one message of a rank
+LINE_LIMIT = 64 << 10  # characters of a line of output; JSON may need six bytes for one
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """The admission of a rank to the hub of one run."""
+
+    host: str
+    port: int
+    secret: str = field(repr=False)
+    size: int
 
 
 class Malformed(OrcaError):
-    """Something that came over a connection and is no message of ours."""
+    """Bytes from a connection that are no message of ours."""
 
 
-class Wire:
-    """Exchange messages over one socket without ever blocking; for one thread."""
+class Wire(asyncio.Protocol):
+    """Messages over one connection of an event loop, sent without waiting.
 
-    def __init__(self, sock: socket.socket, limit: int) -> None:
-        self.sock, self.limit, self.ended = sock, limit, False
+    Args:
+        limit: Bytes of the longest message that is accepted.
+        hear: Called with each message; it may raise Malformed to drop the connection.
+        end: Called when the connection is over: with the reason where this side dropped it, else with "".
+        resume: Called when all that waited to be sent is sent.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        limit: int,
+        hear: Callable[[object], None],
+        end: Callable[[str], None],
+        resume: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.limit, self.hear, self.end, self.resume = limit, hear, end, resume
+        self.busy, self.peer, self.reason = False, "an unknown host", ""
         self._inbox, self._scanned = bytearray(), 0
-        self._outbox: deque[memoryview] = deque()
-        self._hushed = False
-        guard(sock)
-        sock.setblocking(False)
-        keep_alive(sock)
 
-    def read(self) -> Iterator[object]:
-        """Yield the messages that are here; sets `ended` when the other side is gone.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(0)
+        self.sock: socket.socket = transport.get_extra_info("socket")
+        self.peer = str((transport.get_extra_info("peername") or [self.peer])[0])
+        keep_alive(self.sock)
+        _guarded.add(self)
 
-        Raises:
-            Malformed: A message is too long or none of ours.
-        """
-        yield from self._lines()  # what an earlier reader left
-        for _ in range(READS):
-            try:
-                data = self.sock.recv(CHUNK)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self.ended = True
-                return
-            self._inbox += data
-            yield from self._lines()
-            self._check(len(self._inbox))
+    def fileno(self) -> int:
+        """Return the descriptor of the connection, or -1."""
+        return self.sock.fileno()
 
-    def _lines(self) -> Iterator[object]:
-        while (end := self._inbox.find(b"\n", self._scanned)) >= 0:
-            line, self._scanned = bytes(self._inbox[:end]), 0
-            del self._inbox[: end + 1]
-            self._check(len(line))
-            yield decode(line)
-        self._scanned = len(self._inbox)
+    def data_received(self, data: bytes) -> None:
+        """Hand on the messages that are complete now."""
+        self._inbox += data
+        try:
+            while not self.transport.is_closing() and (end := self._inbox.find(b"\n", self._scanned)) >= 0:
+                line, self._scanned = bytes(self._inbox[:end]), 0
+                del self._inbox[: end + 1]
+                self._check(len(line))
+                self.hear(decode(line))
+            self._scanned = len(self._inbox)
+            self._check(self._scanned)
+        except Malformed as error:
+            self.drop(str(error))
 
     def _check(self, length: int) -> None:
         if length > self.limit:
             raise Malformed(f"a message is longer than {self.limit} bytes")
 
-    def send(self, line: bytes) -> None:
-        """Queue a line."""
-        self._outbox.append(memoryview(line))
+    def send(self, message: object) -> None:
+        """Send a message, or one that is encoded already."""
+        if not self.transport.is_closing():
+            self.transport.write(message if isinstance(message, bytes) else encode(message))
 
-    def flush(self) -> None:
-        """Send what the socket takes now; a broken connection is found by read."""
-        with suppress(OSError):
-            while self._outbox:
-                sent = self.sock.send(self._outbox[0])
-                if sent == len(self._outbox[0]):
-                    self._outbox.popleft()
-                else:
-                    self._outbox[0] = self._outbox[0][sent:]
+    def drop(self, reason: str) -> None:
+        """Close the connection, when what waits is sent."""
+        self.reason = self.reason or reason
+        self.transport.close()
 
-    def hush(self) -> None:
-        """Say that nothing more will be sent."""
-        if not self._hushed:
-            self._hushed = True
-            with suppress(OSError):
-                self.sock.shutdown(socket.SHUT_WR)
+    def pause_writing(self) -> None:
+        """Note that the system takes no more for now."""
+        self.busy = True
 
-    @property
-    def pending(self) -> bool:
-        """Tell whether something waits to be sent."""
-        return bool(self._outbox)
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.busy = False
+        self.resume()
 
-    @property
-    def events(self) -> int:
-        """Return what a selector should watch for."""
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
-
-    @property
-    def closed(self) -> bool:
-        """Tell whether it was closed at this side."""
-        return self.sock.fileno() < 0
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.sock.close()
+    def connection_lost(self, error: Exception | None) -> None:
+        """End."""
+        self.end(self.reason)
 
 
 class Backlog:
-    """A count of lines that wait to be read, and of those turned away because too many did.
+    """A count of what waits to be read, and of the lines turned away because too much does.
 
-    One thread (or one at a time) adds, another one takes. Where lines were turned away, half of what waits must be
-    read before there is room again: a gap is told once, not between any two lines.
+    One thread (or one at a time) adds, another one takes. Where lines were turned away, half of the backlog must be
+    read before there is room again: a gap is reported once, not between any two lines.
     """
 
     def __init__(self, limit: int) -> None:
@@ -140,39 +142,20 @@ class Backlog:
         refused, self.refused = self.refused, 0
         return refused
 
-
-class Waker:
-    """Wake a thread that sleeps in a selector."""
-
-    def __init__(self) -> None:
-        self.sock, self._rope = socket.socketpair()
-        for end in (self.sock, self._rope):
-            guard(end)
-            end.setblocking(False)
-
-    def ring(self) -> None:
-        """Wake it; harmless when it rang already or is gone."""
-        with suppress(OSError):
-            self._rope.send(b"!")
-
-    def hush(self) -> None:
-        """Forget the rings so far."""
-        with suppress(OSError):
-            self.sock.recv(CHUNK)
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.sock.close()
-        self._rope.close()
+    def outlast(self, wait: Callable[[float], object], seconds: float) -> None:
+        """Wait by `wait(seconds)` until it says yes, or nothing was taken in that time."""
+        taken = -1
+        while taken != self.taken:
+            taken = self.taken
+            if wait(seconds):
+                break
 
 
 def listen(host: str, size: int) -> socket.socket:
     """Return a socket that listens on one interface, at a port the system picks."""
     try:
-        if host in ("", "*"):
-            raise OSError("it means every interface")
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
+        if host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
             raise OSError("it means every interface")
         door = socket.socket(family, kind, protocol)
         try:
@@ -185,18 +168,16 @@ def listen(host: str, size: int) -> socket.socket:
         raise ArgumentError(
             f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
         ) from None
-    door.setblocking(False)
-    guard(door)
+    _guarded.add(door)
     return door
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Let the system find out that the other machine is gone, not just away for a pause; send small messages at once.
+    """Let the system notice that the other machine is gone, and not just away for a pause.
 
     A process that ends is known at once all the same: its system closes the connection.
     """
     options = {
-        "TCP_NODELAY": 1,
         "TCP_KEEPIDLE": round(GONE_AFTER / 5),
         "TCP_KEEPINTVL": round(GONE_AFTER / 10),
         "TCP_KEEPCNT": 8,
@@ -211,17 +192,20 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 # A forked child, such as a data loader's, would hold our connections open: the end of its parent would go unseen.
-_guarded: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-guard = _guarded.add
+_guarded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def _close_in_child() -> None:
-    for sock in list(_guarded):
-        sock.close()
+def _let_go() -> None:
+    """Put an empty file in the place of each connection: whoever holds one may close it later."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in [thing.fileno() for thing in _guarded]:
+        if number >= 0:
+            os.dup2(null, number, inheritable=False)
+    os.close(null)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+    os.register_at_fork(after_in_child=_let_go)
 
 
 # The messages, besides Beat. Rank to hub: Hello to Bye; hub to rank: the others.
@@ -229,7 +213,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Hello:
-    """Present the secret."""
+    """The secret, presented."""
 
     secret: str = field(repr=False)
     rank: int
@@ -255,7 +239,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Fail:
-    """Report an error."""
+    """An error of the rank."""
 
     reason: str
     traceback: str
@@ -271,41 +255,21 @@ class Stack:
 
 @dataclass(frozen=True)
 class Bye:
-    """Announce a clean end."""
-
-
-@dataclass(frozen=True)
-class Welcome:
-    """Accept a rank."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A connection turned away."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """The texts of all ranks of a round."""
-
-    round: int
-    texts: list[str]
-
-
-@dataclass(frozen=True)
-class Apart:
-    """A round that cannot be completed, because of which rank and its end."""
-
-    round: int
-    rank: int
-    how: str
+    """A clean end."""
 
 
 @dataclass(frozen=True)
 class Ack:
-    """Confirm that an error is known."""
+    """A word that a rank is welcome, or its error known."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The texts of all ranks of a round, or why it cannot be completed."""
+
+    round: int
+    texts: list[str]
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)
@@ -315,14 +279,13 @@ class Ask:
 
 @dataclass(frozen=True)
 class Abort:
-    """An order to end the process."""
+    """An order to end the process; as the answer to Hello, a refusal."""
 
     reason: str
 
 
 MESSAGES: Mapping[str, type] = {
-    kind.__name__: kind
-    for kind in (Beat, Hello, Gather, Log, Fail, Stack, Bye, Welcome, Refused, Gathered, Apart, Ack, Ask, Abort)
+    kind.__name__: kind for kind in (Beat, Hello, Gather, Log, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)
 }
 FITS: Mapping[str, Callable[[object], bool]] = {
     "int": lambda value: type(value) is int,
@@ -335,8 +298,7 @@ FITS: Mapping[str, Callable[[object], bool]] = {
 
 def encode(message: object) -> bytes:
     """Return a message as one line."""
-    fields = {name: getattr(message, name) for name in type(message).__dataclass_fields__}  # type: ignore[attr-defined]
-    return json.dumps([type(message).__name__, fields]).encode() + b"\n"
+    return json.dumps([type(message).__name__, vars(message)]).encode() + b"\n"
 
 
 def decode(line: bytes) -> object:

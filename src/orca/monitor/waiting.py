@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from orca.monitor.telemetry import Hub
+from orca.monitor.hub import Hub
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python < 3.11 has no typing.Self.

@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import BinaryIO, TextIO, cast
 
 from orca.monitor.heartbeat import Beat
+from orca.monitor.link import Link
 from orca.monitor.progress import Progress
 from orca.monitor.protocol import LINE_LIMIT, Backlog, Log
-from orca.monitor.telemetry import Link
 
 HELD = 20  # lines of progress bars that the cursor may go back to
 ECHO_BACKLOG = 64 << 20  # characters that wait on the driver above which lines are dropped

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from orca.core.horovod import join, leave
 from orca.core.world import World
-from orca.monitor.telemetry import Parted
+from orca.monitor.link import Parted
 
 
 class HorovodWorld:

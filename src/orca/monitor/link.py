@@ -1,0 +1,369 @@
+"""Link: the connection of one rank to the hub. Owns beats, aborts, and that output never holds up a rank."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from orca.errors import ArgumentError, OrcaError
+from orca.monitor.failures import reason_of
+from orca.monitor.heartbeat import WAIT, Beat, Pulse
+from orca.monitor.protocol import (
+    LINE_LIMIT,
+    MESSAGE_LIMIT,
+    PAUSE,
+    Abort,
+    Ack,
+    Ask,
+    Backlog,
+    Bye,
+    Fail,
+    Gather,
+    Gathered,
+    Hello,
+    Log,
+    Malformed,
+    Stack,
+    Ticket,
+    Wire,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python < 3.11 has no typing.Self.
+
+EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
+ACK_WITHIN = 3.0  # seconds a failing rank waits until the hub knows
+BYE_WITHIN = 2.0  # seconds a closing link waits until the hub knows
+BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed, and at least
+LOG_BACKLOG = 16 << 20  # bytes queued in a rank above which lines are dropped
+FLUSH_WITHIN = 0.1  # seconds that a rank which flushes its output may wait
+TEXT_LIMIT = 1 << 20  # characters of a traceback or stack; its end says most
+
+logger = logging.getLogger(__name__)
+
+
+class Parted(OrcaError, ConnectionError):
+    """Ranks that cannot meet because one of them or the driver is gone: a consequence, never the cause."""
+
+
+class Link:
+    """The connection of one rank to the hub. Make it with `connect`.
+
+    A daemon thread runs its event loop: it sends beats of the `pulse`, and ends the process when the driver says so or
+    is gone. Methods but `log` and `flush` are for the thread that connected; the hub is shown the stack of that thread
+    when this rank is stuck.
+    """
+
+    def __init__(self, ticket: Ticket, rank: int, patience: float, on_abort: Callable[[], None] | None) -> None:
+        self.ticket, self.rank, self.patience = ticket, rank, patience
+        self.on_abort = end_process if on_abort is None else on_abort
+        self.pulse = Pulse()
+        self._thread: threading.Thread | None = None
+        self._owner = threading.get_ident()
+        self._outbox: deque[bytes] = deque()
+        self._backlog = Backlog(LOG_BACKLOG)
+        self._posting = threading.RLock()  # a signal handler may print while its thread posts
+        self._behind = False
+        self._round = 0
+        self._news = threading.Condition()  # of what follows
+        self._answers: dict[int, Gathered] = {}
+        self._welcome = self._reported = self._acked = self._closing = False
+        self._refusal = self._over = ""
+
+    @classmethod
+    def connect(
+        cls,
+        ticket: Ticket,
+        rank: int,
+        timeout: float = 5.0,
+        welcome: float = PAUSE,
+        patience: float = 600.0,
+        on_abort: Callable[[], None] | None = None,
+    ) -> Link:
+        """Return a link to the hub; a silent one, on which all but all_gather does nothing, when it is out of reach.
+
+        Args:
+            ticket: The hub's ticket.
+            rank: The rank of this worker.
+            timeout: Seconds to reach the hub's machine.
+            welcome: Seconds for the hub, once reached, to answer: the driver may be suspended.
+            patience: Seconds that all_gather waits for the other ranks.
+            on_abort: Called in the link's thread instead of ending the process with exit code 70.
+
+        Raises:
+            ArgumentError: The hub refuses the secret or the rank.
+        """
+        link = cls(ticket, rank, patience, on_abort)
+        try:
+            link._open(socket.create_connection((ticket.host, ticket.port), timeout), welcome)
+        except OSError as error:
+            logger.warning(
+                "rank %d goes on without telemetry: the driver at %s:%d cannot be reached (%s)",
+                *(rank, ticket.host, ticket.port, error),
+            )
+        return link
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.fail(error)
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether the hub hears this rank."""
+        return self._thread is not None and self._thread.is_alive() and not (self._over or self._closing)
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in rank order, once each gave its own.
+
+        Raises:
+            Parted: Another rank or the driver is gone, or the patience is at its end.
+            ArgumentError: The text is too long for one message.
+        """
+        if self._thread is None:
+            return self._gather_alone(text)
+        line = encode(Gather(self._round, text))
+        if len(line) > MESSAGE_LIMIT:
+            raise ArgumentError(f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.")
+        number, self._round = self._round, self._round + 1
+        phase = self.pulse.phase
+        self.pulse.at(WAIT)
+        try:
+            return self._meet(number, line)
+        finally:
+            self.pulse.at(phase)
+
+    def log(self, text: str, origin: str = "stdout", level: int = 0) -> None:
+        """Give a line to the driver's on_log without ever waiting; for any thread.
+
+        Lines are dropped where the driver cannot keep up, and one line says how many.
+
+        Args:
+            text: The line; cut where it is longer than 64 Ki characters.
+            origin: "stdout" or "stderr" for what was printed, else the name of the logger.
+            level: The level of a log record; 0 for what was printed.
+        """
+        more = len(text) - LINE_LIMIT
+        line = Log(f"{text[:LINE_LIMIT]}... ({more} more characters)" if more > 0 else text, origin, level)
+        with self._posting:
+            if self.connected and self._backlog.has_room():
+                self._post_gap()
+                self._post(line)
+
+    def flush(self) -> None:
+        """Wait a moment until what was logged is on its way, unless the driver lags behind; for any thread."""
+        goal, deadline = self._backlog.added, time.monotonic() + FLUSH_WITHIN
+        while self.connected and self._backlog.taken < goal and not self._behind:
+            if time.monotonic() > deadline:
+                self._behind = True  # until nothing is left to send
+            time.sleep(0.0002)
+
+    def fail(self, error: BaseException, secondary: bool = False) -> None:
+        """Report an error, and return when the hub knows it or after 3 seconds; only the first report counts.
+
+        Args:
+            error: What was raised; Parted, and what was raised because of it, is always secondary.
+            secondary: Whether it is a consequence of another rank's failure.
+        """
+        if self._reported:
+            return
+        self._reported = True
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TEXT_LIMIT:]
+        self._post_gap()
+        if self._post(Fail(reason_of(error)[:LINE_LIMIT], trace, secondary or from_parting(error))):
+            # The lines before it may take longer.
+            self._backlog.outlast(lambda seconds: self._wait_for(lambda: self._acked, seconds), ACK_WITHIN)
+
+    def close(self) -> None:
+        """Say bye, so that the end of the process is no loss, and end the link's thread."""
+        if self._thread is None or self._closing:
+            return
+        self._post_gap()
+        self._post(self.pulse.beat(self.rank))
+        self._post(Bye())
+        self._closing = True
+        self._order(self._hand_over)
+        self._backlog.outlast(self._ends_within, BYE_WITHIN)
+        self._hang_up()
+
+    def _gather_alone(self, text: str) -> list[str]:
+        if self.ticket.size == 1:
+            return [text]
+        raise Parted(
+            f"rank {self.rank} cannot meet the other {self.ticket.size - 1}: the driver at {self.ticket.host}:"
+            f"{self.ticket.port} cannot be reached from here. Give the driver an address that its workers can reach."
+        )
+
+    def _meet(self, number: int, line: bytes) -> list[str]:
+        self._post(line)
+        self._wait_for(lambda: number in self._answers or not self.connected, self.patience)
+        answer = self._answers.pop(number, None)
+        if answer is not None and not answer.obstacle:
+            return answer.texts
+        if answer is not None:
+            raise Parted(f"rank {self.rank} {answer.obstacle}")
+        if not self.connected:
+            raise Parted(f"rank {self.rank} cannot meet the others: {self._over or 'its link is closed'}")
+        raise Parted(f"rank {self.rank} waited {self.patience:g} s in all_gather and not all other ranks came")
+
+    def _wait_for(self, news: Callable[[], bool], seconds: float) -> bool:
+        """Wait until there are news or the link is over; say whether it is so."""
+        with self._news:
+            return self._news.wait_for(lambda: news() or bool(self._over), seconds)
+
+    def _post_gap(self) -> None:
+        with self._posting:
+            if gap := self._backlog.gap():
+                self._post(Log(f"({gap} lines are missing here: the driver could not keep up)", "stderr"))
+
+    def _post(self, message: object) -> bool:
+        if not self.connected:
+            return False
+        line = message if isinstance(message, bytes) else encode(message)
+        with self._posting:
+            self._backlog.added += len(line)
+            self._outbox.append(line)
+            first = len(self._outbox) == 1
+        if first:  # else the thread was woken for the one before
+            self._order(self._hand_over)
+        return True
+
+    def _order(self, order: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(order)
+
+    # Opening and ending.
+
+    def _open(self, sock: socket.socket, welcome: float) -> None:
+        """Start the thread and present the secret; OSError when there is no answer, ArgumentError when it is no."""
+        self._loop = asyncio.SelectorEventLoop()
+        self._ended = self._loop.create_future()
+        # A gathered answer holds the texts of all ranks.
+        self._wire = Wire(MESSAGE_LIMIT * (self.ticket.size + 1), self._hear, self._end, self._hand_over)
+        self._thread = threading.Thread(target=self._run, args=(sock,), name=f"orca-link-{self.rank}", daemon=True)
+        self._thread.start()
+        with self._news:
+            if self._news.wait_for(lambda: self._welcome or self._over, welcome) and self._welcome:
+                return
+            self._closing = True  # from here on a welcome comes too late
+        self._hang_up()
+        self._thread = None
+        if self._refusal:
+            raise ArgumentError(
+                f"the driver at {self.ticket.host}:{self.ticket.port} refused rank {self.rank}: {self._refusal}. "
+                "Connect each rank once, with the ticket of its own run."
+            )
+        raise ConnectionError(self._over or f"no answer within {welcome:g} s")
+
+    def _hang_up(self) -> None:
+        self._order(self._end)
+        self._ends_within(BYE_WITHIN)
+
+    def _ends_within(self, seconds: float) -> bool:
+        assert self._thread is not None
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # The link's thread.
+
+    def _run(self, sock: socket.socket) -> None:
+        try:
+            self._loop.run_until_complete(self._converse(sock))
+        finally:
+            with self._news:
+                self._over = self._over or "the connection to the driver is lost"
+                self._news.notify_all()
+            try:
+                if self._welcome and not self._closing:
+                    self.on_abort()  # by default the process ends here
+            finally:
+                self._loop.close()
+
+    async def _converse(self, sock: socket.socket) -> None:
+        await self._loop.create_connection(lambda: self._wire, sock=sock)
+        self._wire.send(Hello(self.ticket.secret, self.rank, socket.gethostname()))
+        last, when = Beat(self.rank), self._loop.time()
+        while not self._ended.done():
+            await asyncio.wait([self._ended], timeout=BEAT_SOON)
+            if self._welcome and not self._closing and not self._wire.busy:
+                beat, now = self.pulse.beat(self.rank), self._loop.time()
+                if beat != last or now - when >= BEAT_LATE:
+                    last, when = beat, now
+                    self._wire.send(beat)
+        if self._wire.fileno() >= 0:
+            self._wire.transport.abort()
+            await asyncio.sleep(0)  # until it is closed
+
+    def _hand_over(self) -> None:
+        while self._outbox and not self._wire.busy:
+            line = self._outbox.popleft()
+            self._wire.send(line)
+            self._backlog.taken += len(line)
+        if not self._wire.busy:
+            self._behind = False
+            if self._closing:
+                self._wire.transport.write_eof()  # the hub closes in turn, and then we know that it heard our bye
+
+    def _hear(self, message: object) -> None:
+        with self._news:
+            match message:
+                case Ack() if self._welcome or self._closing:
+                    self._acked = True
+                case Ack():
+                    self._welcome = True
+                    self._wire.send(Beat(self.rank))  # now the hub may count on us
+                case Gathered():
+                    self._answers[message.round] = message
+                case Ask():
+                    self._wire.send(Stack(stack_of(self._owner)))
+                case Abort(reason) if not self._welcome:
+                    self._refusal = reason
+                    self._end(reason)
+                case Abort(reason):
+                    if not self._closing:
+                        self._end(f"the driver ended the run: {reason}")
+                case _:
+                    raise Malformed(f"a hub does not say {type(message).__name__}")
+            self._news.notify_all()
+
+    def _end(self, reason: str = "") -> None:
+        if not self._ended.done():
+            self._over = reason
+            self._ended.set_result(None)
+
+
+def from_parting(error: BaseException | None) -> bool:
+    """Tell whether an error is Parted or was raised because of it."""
+    for _ in range(20):
+        if error is None or isinstance(error, Parted):
+            break
+        error = error.__cause__ or error.__context__
+    return isinstance(error, Parted)
+
+
+def stack_of(thread: int) -> str:
+    """Return the stack of a thread as text."""
+    frame = sys._current_frames().get(thread)
+    return "the thread has ended" if frame is None else "".join(traceback.format_stack(frame))[-TEXT_LIMIT:]
+
+
+def end_process() -> None:
+    """End this process at once: its main thread may be stuck, so nothing is flushed, logged or waited for."""
+    os._exit(EXIT_ABORTED)
