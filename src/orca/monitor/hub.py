@@ -12,35 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from orca.errors import ArgumentError, OrcaError, WorkerFailed
-from orca.monitor import failures
+from orca.monitor import failures, protocol
 from orca.monitor.failures import SILENT_END, Failure, Sign, primary_of
 from orca.monitor.heartbeat import Beat
-from orca.monitor.protocol import (
-    MESSAGE_LIMIT,
-    Abort,
-    Ack,
-    Ask,
-    Bye,
-    Fail,
-    Gather,
-    Gathered,
-    Hello,
-    Log,
-    Malformed,
-    Stack,
-    Ticket,
-    Wire,
-    encode,
-    listen,
-)
+from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Gather, Gathered, Log, Malformed, Ticket, Wire, encode, listen
 from orca.monitor.stalls import Suspicion
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # Python < 3.11 has no typing.Self.
 
 HELLO_WITHIN = 5.0  # seconds a new connection has to present the secret
 HELLO_LIMIT = 64 << 10  # bytes of one message before the secret was seen
@@ -109,8 +88,8 @@ class Hub:
         self._aborted: str | None = None
         self._advanced = 0.0
 
-    def __enter__(self) -> Self:
-        self._door = listen(self.host, self.size)
+    def __enter__(self) -> Hub:
+        self._door = listen(self.host)
         host, port, *_ = self._door.getsockname()
         self._ticket = Ticket(host, port, secrets.token_hex(32), self.size)
         self._loop = asyncio.SelectorEventLoop()
@@ -119,9 +98,7 @@ class Hub:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._order(self._close)
         self._thread.join(10.0)
         if self._thread.is_alive():
@@ -204,7 +181,7 @@ class Hub:
 
     def _admit(self) -> Wire:
         seat = Seat()
-        seat.wire = Wire(HELLO_LIMIT, partial(self._hear, seat), partial(self._miss, seat))
+        seat.wire = Wire(HELLO_LIMIT, partial(self._hear, seat), partial(self._miss, seat), lambda: None)
         self._open.add(seat)
         self._loop.call_later(HELLO_WITHIN, self._expire, seat)
         return seat.wire
@@ -213,8 +190,8 @@ class Hub:
         if seat.rank < 0:
             seat.wire.drop(f"it did not present the secret within {HELLO_WITHIN:g} s")
 
-    def _greet(self, seat: Seat, message: object) -> None:
-        if not isinstance(message, Hello):
+    def _greet(self, seat: Seat, message: tuple[Any, ...]) -> None:
+        if not isinstance(message, protocol.Hello):
             raise Malformed("its first message was not the secret")
         refusal = ""
         if not hmac.compare_digest(message.secret.encode("utf-8", "replace"), self.ticket.secret.encode()):
@@ -230,14 +207,15 @@ class Hub:
         seat.wire.limit = MESSAGE_LIMIT
         self._seats[seat.rank] = seat
         self._advanced = time.monotonic()
-        seat.wire.send(Ack())
+        seat.wire.send(protocol.Ack())
         if self._aborted is not None:
             seat.wire.send(Abort(self._aborted))
 
     def _miss(self, seat: Seat, reason: str) -> None:
         self._open.discard(seat)
         if reason:
-            name = f"rank {seat.rank} on {seat.host}" if seat.rank >= 0 else seat.wire.peer
+            peer = seat.wire.transport.get_extra_info("peername") or (NOWHERE,)
+            name = f"rank {seat.rank} on {seat.host}" if seat.rank >= 0 else peer[0]
             logger.warning("the hub dropped the connection of %s: %s", name, reason)
         if seat.rank < 0 or seat.rank in self._ended:
             return
@@ -248,7 +226,7 @@ class Hub:
 
     # What ranks say.
 
-    def _hear(self, seat: Seat, message: object) -> None:
+    def _hear(self, seat: Seat, message: tuple[Any, ...]) -> None:
         if seat.rank < 0:
             return self._greet(seat, message)
         seat.joined = True
@@ -259,16 +237,16 @@ class Hub:
                 self._gather(seat, message)
             case Log():
                 call(self.on_log, seat.rank, message)
-            case Fail(reason, traceback, secondary):
-                self._note(Failure(seat.rank, seat.host, reason, traceback, secondary))
+            case protocol.Fail():
+                self._note(Failure(seat.rank, seat.host, *message))
                 self._end(seat.rank, "failed")
-                seat.wire.send(Ack())  # acknowledged means known
-            case Stack():
+                seat.wire.send(protocol.Ack())  # acknowledged means known
+            case protocol.Stack():
                 if self._suspicion is not None:
                     self._suspicion.stacks[seat.rank] = message.text
                     if len(self._suspicion.stacks) == len(self._suspicion.asked):
                         self._convict(self._suspicion)
-            case Bye():
+            case protocol.Bye():
                 self._advanced = time.monotonic()
                 if seat.rank not in self._ended:
                     self._end(seat.rank, "has ended")
@@ -290,7 +268,7 @@ class Hub:
             if rank not in texts:
                 return seat.wire.send(_parting(message.round, rank, how))
         if len(texts) == self.size:
-            line = encode(Gathered(message.round, [texts[rank] for rank in range(self.size)]))
+            line = encode(Gathered(message.round, [texts[rank] for rank in range(self.size)], ""))
             del self._rounds[message.round]
             for rank in texts:
                 self._seats[rank].wire.send(line)
@@ -352,7 +330,7 @@ class Hub:
             return
         suspicion = self._suspicion = Suspicion([self._seats[rank].beat for rank in ranks], self.absent)
         for rank in suspicion.asked:
-            self._seats[rank].wire.send(Ask())
+            self._seats[rank].wire.send(protocol.Ask())
         self._loop.call_later(STACK_WITHIN if suspicion.asked else 0.0, self._convict, suspicion)
 
     def _convict(self, suspicion: Suspicion) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import socket
 import sys
 import threading
@@ -13,37 +14,17 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from orca.errors import ArgumentError, OrcaError
+from orca.monitor import protocol
+from orca.monitor.backlog import Backlog
 from orca.monitor.failures import reason_of
 from orca.monitor.heartbeat import WAIT, Beat, Pulse
-from orca.monitor.protocol import (
-    LINE_LIMIT,
-    MESSAGE_LIMIT,
-    PAUSE,
-    Abort,
-    Ack,
-    Ask,
-    Backlog,
-    Bye,
-    Fail,
-    Gather,
-    Gathered,
-    Hello,
-    Log,
-    Malformed,
-    Stack,
-    Ticket,
-    Wire,
-    encode,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # Python < 3.11 has no typing.Self.
+from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Gathered, Log, Ticket, Wire, encode
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
+PAUSE = 120.0  # seconds for which the driver may be suspended
 ACK_WITHIN = 3.0  # seconds a failing rank waits until the hub knows
 BYE_WITHIN = 2.0  # seconds a closing link waits until the hub knows
 BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed, and at least
@@ -75,12 +56,10 @@ class Link:
         self._outbox: deque[bytes] = deque()
         self._backlog = Backlog(LOG_BACKLOG)
         self._posting = threading.RLock()  # a signal handler may print while its thread posts
-        self._behind = False
+        self._replies: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()  # None: the link is over
         self._round = 0
-        self._news = threading.Condition()  # of what follows
-        self._answers: dict[int, Gathered] = {}
-        self._welcome = self._reported = self._acked = self._closing = False
-        self._refusal = self._over = ""
+        self._welcome = self._reported = self._behind = self._closing = False
+        self._over = ""
 
     @classmethod
     def connect(
@@ -115,12 +94,10 @@ class Link:
             )
         return link
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Link:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.fail(error)
         self.close()
@@ -139,14 +116,14 @@ class Link:
         """
         if self._thread is None:
             return self._gather_alone(text)
-        line = encode(Gather(self._round, text))
+        line = encode(protocol.Gather(self._round, text))
         if len(line) > MESSAGE_LIMIT:
             raise ArgumentError(f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.")
-        number, self._round = self._round, self._round + 1
+        self._round += 1
         phase = self.pulse.phase
         self.pulse.at(WAIT)
         try:
-            return self._meet(number, line)
+            return self._meet(self._round - 1, line)
         finally:
             self.pulse.at(phase)
 
@@ -187,9 +164,9 @@ class Link:
         self._reported = True
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TEXT_LIMIT:]
         self._post_gap()
-        if self._post(Fail(reason_of(error)[:LINE_LIMIT], trace, secondary or from_parting(error))):
+        if self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary or from_parting(error))):
             # The lines before it may take longer.
-            self._backlog.outlast(lambda seconds: self._wait_for(lambda: self._acked, seconds), ACK_WITHIN)
+            self._backlog.outlast(lambda seconds: self._reply(seconds, Ack) is not None or self._over, ACK_WITHIN)
 
     def close(self) -> None:
         """Say bye, so that the end of the process is no loss, and end the link's thread."""
@@ -197,7 +174,7 @@ class Link:
             return
         self._post_gap()
         self._post(self.pulse.beat(self.rank))
-        self._post(Bye())
+        self._post(protocol.Bye())
         self._closing = True
         self._order(self._hand_over)
         self._backlog.outlast(self._ends_within, BYE_WITHIN)
@@ -212,28 +189,32 @@ class Link:
         )
 
     def _meet(self, number: int, line: bytes) -> list[str]:
-        self._post(line)
-        self._wait_for(lambda: number in self._answers or not self.connected, self.patience)
-        answer = self._answers.pop(number, None)
-        if answer is not None and not answer.obstacle:
-            return answer.texts
-        if answer is not None:
-            raise Parted(f"rank {self.rank} {answer.obstacle}")
+        deadline = time.monotonic() + self.patience
+        if self._post(line):
+            while (reply := self._reply(deadline - time.monotonic(), Gathered)) is not None:
+                if reply.round == number and reply.obstacle:
+                    raise Parted(f"rank {self.rank} {reply.obstacle}")
+                if reply.round == number:
+                    return list(reply.texts)
         if not self.connected:
             raise Parted(f"rank {self.rank} cannot meet the others: {self._over or 'its link is closed'}")
         raise Parted(f"rank {self.rank} waited {self.patience:g} s in all_gather and not all other ranks came")
 
-    def _wait_for(self, news: Callable[[], bool], seconds: float) -> bool:
-        """Wait until there are news or the link is over; say whether it is so."""
-        with self._news:
-            return self._news.wait_for(lambda: news() or bool(self._over), seconds)
+    def _reply(self, seconds: float, *kinds: type) -> Any:
+        """Return the hub's next reply of these kinds; None when there is none in time, or the link is over."""
+        deadline = time.monotonic() + seconds
+        with suppress(queue.Empty):
+            while (reply := self._replies.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+                if isinstance(reply, kinds):
+                    return reply
+        return None
 
     def _post_gap(self) -> None:
         with self._posting:
             if gap := self._backlog.gap():
                 self._post(Log(f"({gap} lines are missing here: the driver could not keep up)", "stderr"))
 
-    def _post(self, message: object) -> bool:
+    def _post(self, message: tuple[Any, ...] | bytes) -> bool:
         if not self.connected:
             return False
         line = message if isinstance(message, bytes) else encode(message)
@@ -249,25 +230,21 @@ class Link:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(order)
 
-    # Opening and ending.
-
     def _open(self, sock: socket.socket, welcome: float) -> None:
         """Start the thread and present the secret; OSError when there is no answer, ArgumentError when it is no."""
         self._loop = asyncio.SelectorEventLoop()
         self._ended = self._loop.create_future()
-        # A gathered answer holds the texts of all ranks.
-        self._wire = Wire(MESSAGE_LIMIT * (self.ticket.size + 1), self._hear, self._end, self._hand_over)
         self._thread = threading.Thread(target=self._run, args=(sock,), name=f"orca-link-{self.rank}", daemon=True)
         self._thread.start()
-        with self._news:
-            if self._news.wait_for(lambda: self._welcome or self._over, welcome) and self._welcome:
-                return
-            self._closing = True  # from here on a welcome comes too late
+        reply = self._reply(welcome, Ack, Abort)
+        if isinstance(reply, Ack):
+            return
+        self._closing = True
         self._hang_up()
         self._thread = None
-        if self._refusal:
+        if isinstance(reply, Abort):
             raise ArgumentError(
-                f"the driver at {self.ticket.host}:{self.ticket.port} refused rank {self.rank}: {self._refusal}. "
+                f"the driver at {self.ticket.host}:{self.ticket.port} refused rank {self.rank}: {reply.reason}. "
                 "Connect each rank once, with the ticket of its own run."
             )
         raise ConnectionError(self._over or f"no answer within {welcome:g} s")
@@ -287,9 +264,8 @@ class Link:
         try:
             self._loop.run_until_complete(self._converse(sock))
         finally:
-            with self._news:
-                self._over = self._over or "the connection to the driver is lost"
-                self._news.notify_all()
+            self._over = self._over or "the connection to the driver is lost"
+            self._replies.put(None)
             try:
                 if self._welcome and not self._closing:
                     self.on_abort()  # by default the process ends here
@@ -297,8 +273,10 @@ class Link:
                 self._loop.close()
 
     async def _converse(self, sock: socket.socket) -> None:
+        limit = MESSAGE_LIMIT * (self.ticket.size + 1)  # a gathered answer holds the texts of all ranks
+        self._wire = Wire(limit, self._hear, self._end, self._hand_over)
         await self._loop.create_connection(lambda: self._wire, sock=sock)
-        self._wire.send(Hello(self.ticket.secret, self.rank, socket.gethostname()))
+        self._wire.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
         last, when = Beat(self.rank), self._loop.time()
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=BEAT_SOON)
@@ -321,27 +299,22 @@ class Link:
             if self._closing:
                 self._wire.transport.write_eof()  # the hub closes in turn, and then we know that it heard our bye
 
-    def _hear(self, message: object) -> None:
-        with self._news:
-            match message:
-                case Ack() if self._welcome or self._closing:
-                    self._acked = True
-                case Ack():
+    def _hear(self, message: tuple[Any, ...]) -> None:
+        match message:
+            case Ack() | Gathered():
+                if not self._welcome and not self._closing:
                     self._welcome = True
                     self._wire.send(Beat(self.rank))  # now the hub may count on us
-                case Gathered():
-                    self._answers[message.round] = message
-                case Ask():
-                    self._wire.send(Stack(stack_of(self._owner)))
-                case Abort(reason) if not self._welcome:
-                    self._refusal = reason
-                    self._end(reason)
-                case Abort(reason):
-                    if not self._closing:
-                        self._end(f"the driver ended the run: {reason}")
-                case _:
-                    raise Malformed(f"a hub does not say {type(message).__name__}")
-            self._news.notify_all()
+                self._replies.put(message)
+            case protocol.Ask():
+                self._wire.send(protocol.Stack(stack_of(self._owner)))
+            case Abort(reason) if self._welcome:
+                if not self._closing:
+                    self._end(f"the driver ended the run: {reason}")
+            case Abort():
+                self._replies.put(message)
+            case _:
+                raise protocol.Malformed(f"a hub does not say {type(message).__name__}")
 
     def _end(self, reason: str = "") -> None:
         if not self._ended.done():

@@ -1,27 +1,27 @@
 """Protocol: the messages between hub and ranks, one JSON line each. Owns their kinds, their limits and the sockets.
 
-A line that arrives becomes one of the frozen dataclasses below, or the connection is dropped; nothing is ever unpickled
-or evaluated.
+A line that arrives becomes one of the messages below, or the connection is dropped; nothing is ever unpickled or
+evaluated.
 """
+
+# ruff: noqa: UP014  # a table of messages, not a page of classes
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import ipaddress
 import json
 import os
 import socket
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import Beat
 
-PAUSE = 120.0  # seconds for which the network, or the process at the other end, may be away
 GONE_AFTER = 150.0  # seconds of silence of a machine after which its connections end
 MESSAGE_LIMIT = 8 << 20  # bytes of one message of a rank
 LINE_LIMIT = 64 << 10  # characters of a line of output; JSON may need six bytes for one
@@ -37,8 +37,58 @@ class Ticket:
     size: int
 
 
+class Log(NamedTuple):
+    """A line to show: printed on `origin` "stdout" or "stderr" at level 0, else logged by the logger `origin`."""
+
+    text: str
+    origin: str = "stdout"
+    level: int = 0
+
+
+# The messages besides Log and Beat. From a rank:
+Hello = NamedTuple("Hello", [("secret", str), ("rank", int), ("host", str)])
+Gather = NamedTuple("Gather", [("round", int), ("text", str)])
+Fail = NamedTuple("Fail", [("reason", str), ("traceback", str), ("secondary", bool)])
+Stack = NamedTuple("Stack", [("text", str)])
+Bye = NamedTuple("Bye", [])  # a clean end
+# From the hub:
+Ack = NamedTuple("Ack", [])  # the rank is welcome, or its error is known
+Gathered = NamedTuple("Gathered", [("round", int), ("texts", list[str]), ("obstacle", str)])
+Ask = NamedTuple("Ask", [])  # for the stack
+Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
+
+MESSAGES = {kind.__name__: kind for kind in (Beat, Log, Hello, Gather, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)}
+
+
 class Malformed(OrcaError):
     """Bytes from a connection that are no message of ours."""
+
+
+def encode(message: tuple[Any, ...]) -> bytes:
+    """Return a message as one line: its name and its fields."""
+    return json.dumps([type(message).__name__, *message]).encode() + b"\n"
+
+
+def decode(line: bytes) -> tuple[Any, ...]:
+    """Return the message in a line.
+
+    Raises:
+        Malformed: It is none: no JSON, an unknown name, a field missing, too much or of the wrong type.
+    """
+    try:
+        name, *values = json.loads(line)
+        kinds = get_type_hints(MESSAGES[name])
+        if len(values) != len(kinds) or not all(map(_fits, values, kinds.values())):
+            raise ValueError(f"the fields of {name} are {kinds}")
+        return MESSAGES[name](*values)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Malformed(f"a message is malformed ({type(error).__name__}: {str(error)[:200]})") from None
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return type(value) in (get_args(kind) or [kind])  # float | None has two
 
 
 class Wire(asyncio.Protocol):
@@ -52,30 +102,26 @@ class Wire(asyncio.Protocol):
     """
 
     transport: asyncio.Transport
+    sock: socket.socket
 
     def __init__(
-        self,
-        limit: int,
-        hear: Callable[[object], None],
-        end: Callable[[str], None],
-        resume: Callable[[], None] = lambda: None,
+        self, limit: int, hear: Callable[[Any], None], end: Callable[[str], None], resume: Callable[[], None]
     ) -> None:
         self.limit, self.hear, self.end, self.resume = limit, hear, end, resume
-        self.busy, self.peer, self.reason = False, "an unknown host", ""
+        self.busy, self.reason = False, ""
         self._inbox, self._scanned = bytearray(), 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(0)
-        self.sock: socket.socket = transport.get_extra_info("socket")
-        self.peer = str((transport.get_extra_info("peername") or [self.peer])[0])
+        self.sock = transport.get_extra_info("socket")
         keep_alive(self.sock)
         _guarded.add(self)
 
-    def fileno(self) -> int:
-        """Return the descriptor of the connection, or -1."""
-        return self.sock.fileno()
+    def connection_lost(self, error: Exception | None) -> None:
+        """End."""
+        self.end(self.reason)
 
     def data_received(self, data: bytes) -> None:
         """Hand on the messages that are complete now."""
@@ -95,16 +141,6 @@ class Wire(asyncio.Protocol):
         if length > self.limit:
             raise Malformed(f"a message is longer than {self.limit} bytes")
 
-    def send(self, message: object) -> None:
-        """Send a message, or one that is encoded already."""
-        if not self.transport.is_closing():
-            self.transport.write(message if isinstance(message, bytes) else encode(message))
-
-    def drop(self, reason: str) -> None:
-        """Close the connection, when what waits is sent."""
-        self.reason = self.reason or reason
-        self.transport.close()
-
     def pause_writing(self) -> None:
         """Note that the system takes no more for now."""
         self.busy = True
@@ -114,56 +150,28 @@ class Wire(asyncio.Protocol):
         self.busy = False
         self.resume()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """End."""
-        self.end(self.reason)
+    def send(self, message: tuple[Any, ...] | bytes) -> None:
+        """Send a message, or one that is encoded already."""
+        if not self.transport.is_closing():
+            self.transport.write(message if isinstance(message, bytes) else encode(message))
+
+    def drop(self, reason: str) -> None:
+        """Close the connection, once what waits is sent."""
+        self.reason = reason
+        self.transport.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the connection; -1 once it is closed."""
+        return self.sock.fileno()
 
 
-class Backlog:
-    """A count of what waits to be read, and of the lines turned away because too much does.
-
-    One thread (or one at a time) adds, another one takes. Where lines were turned away, half of the backlog must be
-    read before there is room again: a gap is reported once, not between any two lines.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.added = self.taken = self.refused = 0
-
-    def has_room(self) -> bool:
-        """Say whether there is room for a line; count one that is turned away."""
-        if self.added - self.taken <= (self.limit // 2 if self.refused else self.limit):
-            return True
-        self.refused += 1
-        return False
-
-    def gap(self) -> int:
-        """Return how many lines were turned away since the last call."""
-        refused, self.refused = self.refused, 0
-        return refused
-
-    def outlast(self, wait: Callable[[float], object], seconds: float) -> None:
-        """Wait by `wait(seconds)` until it says yes, or nothing was taken in that time."""
-        taken = -1
-        while taken != self.taken:
-            taken = self.taken
-            if wait(seconds):
-                break
-
-
-def listen(host: str, size: int) -> socket.socket:
+def listen(host: str) -> socket.socket:
     """Return a socket that listens on one interface, at a port the system picks."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         if host in ("", "*") or ipaddress.ip_address(str(address[0]).partition("%")[0]).is_unspecified:
             raise OSError("it means every interface")
-        door = socket.socket(family, kind, protocol)
-        try:
-            door.bind(address)
-            door.listen(size + 64)
-        except OSError:
-            door.close()
-            raise
+        door = socket.create_server(cast(Any, address), family=family)
     except OSError as error:
         raise ArgumentError(
             f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
@@ -196,7 +204,7 @@ _guarded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """Put an empty file in the place of each connection: whoever holds one may close it later."""
+    """Put an empty file in the place of each connection: its owner in this process may close that later."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in [thing.fileno() for thing in _guarded]:
         if number >= 0:
@@ -206,113 +214,3 @@ def _let_go() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
-
-
-# The messages, besides Beat. Rank to hub: Hello to Bye; hub to rank: the others.
-
-
-@dataclass(frozen=True)
-class Hello:
-    """The secret, presented."""
-
-    secret: str = field(repr=False)
-    rank: int
-    host: str
-
-
-@dataclass(frozen=True)
-class Gather:
-    """This rank's text of a round."""
-
-    round: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Log:
-    """A line to show: printed on `origin` "stdout" or "stderr" at level 0, else logged by the logger `origin`."""
-
-    text: str
-    origin: str = "stdout"
-    level: int = 0
-
-
-@dataclass(frozen=True)
-class Fail:
-    """An error of the rank."""
-
-    reason: str
-    traceback: str
-    secondary: bool
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The stack of the rank."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Bye:
-    """A clean end."""
-
-
-@dataclass(frozen=True)
-class Ack:
-    """A word that a rank is welcome, or its error known."""
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """The texts of all ranks of a round, or why it cannot be completed."""
-
-    round: int
-    texts: list[str]
-    obstacle: str = ""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A question for the stack."""
-
-
-@dataclass(frozen=True)
-class Abort:
-    """An order to end the process; as the answer to Hello, a refusal."""
-
-    reason: str
-
-
-MESSAGES: Mapping[str, type] = {
-    kind.__name__: kind for kind in (Beat, Hello, Gather, Log, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)
-}
-FITS: Mapping[str, Callable[[object], bool]] = {
-    "int": lambda value: type(value) is int,
-    "str": lambda value: type(value) is str,
-    "bool": lambda value: type(value) is bool,
-    "float | None": lambda value: value is None or type(value) is float,
-    "list[str]": lambda value: type(value) is list and all(type(item) is str for item in value),
-}
-
-
-def encode(message: object) -> bytes:
-    """Return a message as one line."""
-    return json.dumps([type(message).__name__, vars(message)]).encode() + b"\n"
-
-
-def decode(line: bytes) -> object:
-    """Return the message in a line.
-
-    Raises:
-        Malformed: It is none: no JSON, an unknown name, a field missing, too much or of the wrong type.
-    """
-    try:
-        name, values = json.loads(line)
-        kind = MESSAGES[name]
-        kinds = {item.name: str(item.type) for item in dataclasses.fields(kind)}
-        if kinds.keys() != values.keys() or not all(FITS[kinds[key]](value) for key, value in values.items()):
-            raise ValueError(f"the fields of {name} are {kinds}")
-        return kind(**values)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Malformed(f"a message is malformed ({type(error).__name__}: {str(error)[:200]})") from None
