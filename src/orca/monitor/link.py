@@ -20,7 +20,7 @@ from orca.errors import ArgumentError, OrcaError
 from orca.monitor import protocol
 from orca.monitor.backlog import Backlog
 from orca.monitor.failures import reason_of
-from orca.monitor.heartbeat import WAIT, Beat, Pulse
+from orca.monitor.heartbeat import WAIT, Pulse
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Gathered, Log, Ticket, Wire, encode
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
@@ -239,7 +239,7 @@ class Link:
         reply = self._reply(welcome, Ack, Abort)
         if isinstance(reply, Ack):
             return
-        self._closing = True
+        reason, self._closing = self._over or f"no answer within {welcome:g} s", True
         self._hang_up()
         self._thread = None
         if isinstance(reply, Abort):
@@ -247,7 +247,7 @@ class Link:
                 f"the driver at {self.ticket.host}:{self.ticket.port} refused rank {self.rank}: {reply.reason}. "
                 "Connect each rank once, with the ticket of its own run."
             )
-        raise ConnectionError(self._over or f"no answer within {welcome:g} s")
+        raise ConnectionError(reason)
 
     def _hang_up(self) -> None:
         self._order(self._end)
@@ -264,20 +264,15 @@ class Link:
         try:
             self._loop.run_until_complete(self._converse(sock))
         finally:
-            self._over = self._over or "the connection to the driver is lost"
-            self._replies.put(None)
-            try:
-                if self._welcome and not self._closing:
-                    self.on_abort()  # by default the process ends here
-            finally:
-                self._loop.close()
+            self._end()
+            self._loop.close()
 
     async def _converse(self, sock: socket.socket) -> None:
         limit = MESSAGE_LIMIT * (self.ticket.size + 1)  # a gathered answer holds the texts of all ranks
         self._wire = Wire(limit, self._hear, self._end, self._hand_over)
         await self._loop.create_connection(lambda: self._wire, sock=sock)
         self._wire.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
-        last, when = Beat(self.rank), self._loop.time()
+        last, when = self.pulse.beat(self.rank), self._loop.time()
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=BEAT_SOON)
             if self._welcome and not self._closing and not self._wire.busy:
@@ -304,7 +299,7 @@ class Link:
             case Ack() | Gathered():
                 if not self._welcome and not self._closing:
                     self._welcome = True
-                    self._wire.send(Beat(self.rank))  # now the hub may count on us
+                    self._wire.send(self.pulse.beat(self.rank))  # now the hub may count on us
                 self._replies.put(message)
             case protocol.Ask():
                 self._wire.send(protocol.Stack(stack_of(self._owner)))
@@ -317,9 +312,15 @@ class Link:
                 raise protocol.Malformed(f"a hub does not say {type(message).__name__}")
 
     def _end(self, reason: str = "") -> None:
-        if not self._ended.done():
-            self._over = reason
-            self._ended.set_result(None)
+        if self._ended.done():
+            return
+        self._ended.set_result(None)
+        try:
+            if self._welcome and not self._closing:
+                self.on_abort()  # by default the process ends here
+        finally:
+            self._over = reason or "the connection to the driver is lost"
+            self._replies.put(None)
 
 
 def from_parting(error: BaseException | None) -> bool:
