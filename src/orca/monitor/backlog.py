@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 
 
 class Backlog:
@@ -35,3 +36,9 @@ class Backlog:
             taken = self.taken
             if wait(seconds):
                 break
+
+
+def ends_within(thread: Thread, seconds: float) -> bool:
+    """Wait so many seconds for a thread to end; say whether it has."""
+    thread.join(seconds)
+    return not thread.is_alive()

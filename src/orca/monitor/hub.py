@@ -99,7 +99,7 @@ class Hub:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._order(self._close)
+        self._order(self._closing.set_result, None)
         self._thread.join(10.0)
         if self._thread.is_alive():
             logger.error("the hub's thread does not end: a callback (on_beat, on_log) blocks")
@@ -172,10 +172,6 @@ class Hub:
             for seat in self._open:
                 seat.wire.transport.abort()
             await asyncio.sleep(0)
-
-    def _close(self) -> None:
-        if not self._closing.done():
-            self._closing.set_result(None)
 
     # Coming and going.
 

@@ -14,11 +14,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor import protocol
-from orca.monitor.backlog import Backlog
+from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.failures import reason_of
 from orca.monitor.heartbeat import WAIT, Pulse
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Gathered, Log, Ticket, Wire, encode
@@ -177,8 +178,9 @@ class Link:
         self._post(protocol.Bye())
         self._closing = True
         self._order(self._hand_over)
-        self._backlog.outlast(self._ends_within, BYE_WITHIN)
-        self._hang_up()
+        self._backlog.outlast(partial(ends_within, self._thread), BYE_WITHIN)
+        self._order(self._end)
+        ends_within(self._thread, BYE_WITHIN)
 
     def _gather_alone(self, text: str) -> list[str]:
         if self.ticket.size == 1:
@@ -240,7 +242,8 @@ class Link:
         if isinstance(reply, Ack):
             return
         reason, self._closing = self._over or f"no answer within {welcome:g} s", True
-        self._hang_up()
+        self._order(self._end)
+        ends_within(self._thread, BYE_WITHIN)
         self._thread = None
         if isinstance(reply, Abort):
             raise ArgumentError(
@@ -248,15 +251,6 @@ class Link:
                 "Connect each rank once, with the ticket of its own run."
             )
         raise ConnectionError(reason)
-
-    def _hang_up(self) -> None:
-        self._order(self._end)
-        self._ends_within(BYE_WITHIN)
-
-    def _ends_within(self, seconds: float) -> bool:
-        assert self._thread is not None
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
 
     # The link's thread.
 

@@ -18,9 +18,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import BinaryIO, TextIO, cast
 
-from orca.monitor.backlog import Backlog
+from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.heartbeat import Beat
 from orca.monitor.link import Link
 from orca.monitor.progress import Progress
@@ -232,7 +233,7 @@ class Echo:
     def __exit__(self, *error: object) -> None:
         self._put_gap()
         self._items.put(None)
-        self._backlog.outlast(self._ends_within, ECHO_WITHIN)
+        self._backlog.outlast(partial(ends_within, self._thread), ECHO_WITHIN)
 
     def beat(self, beat: Beat) -> None:
         """Take a beat, without waiting."""
@@ -243,10 +244,6 @@ class Echo:
         if self._backlog.has_room():
             self._put_gap()
             self._put(rank, line)
-
-    def _ends_within(self, seconds: float) -> bool:
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
 
     def _put(self, rank: int, line: Log) -> None:
         self._backlog.added += len(line.text) + 1
