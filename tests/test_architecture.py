@@ -151,7 +151,7 @@ def test_axes_do_not_speak_of_each_other(folder: str, words: str) -> None:
 
 
 def test_importing_orca_loads_no_framework(run_program: Callable[..., Any]) -> None:
-    said = run_program(
+    program = run_program(
         f"""
         import sys
         import orca, orca.estimators, orca.job, orca.registry, orca.testing, orca.engines.local
@@ -159,7 +159,7 @@ def test_importing_orca_loads_no_framework(run_program: Callable[..., Any]) -> N
         print(sorted({HEAVY!r} & set(sys.modules)))
         """
     )
-    assert said.stdout.strip() == "[]"
+    assert program.stdout.strip() == "[]"
 
 
 def public_things(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:

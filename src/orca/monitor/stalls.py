@@ -50,11 +50,11 @@ class Suspicion:
             )
             return Failure(self.culprit, host, reason, kind="stalled")
         beat, *others = self.suspects
-        alike = f", like {_names([other.rank for other in others])}" if others else ""
+        company = f", like {_names([other.rank for other in others])}" if others else ""
         doings = _doings(beat for beat in self.beats if beat not in self.suspects)
         reason = (
             f"no progress for {seconds:.0f} s in epoch {beat.epoch}, step {beat.step} of {beat.steps}, "
-            f"phase {beat.doing}{alike}{', while ' + doings if doings else ''}; {setting}"
+            f"phase {beat.doing}{company}{', while ' + doings if doings else ''}; {setting}"
         )
         if beat.rank not in self.stacks:
             reason += " It did not answer with its stack: native code holds its interpreter, or it is stopped."
