@@ -82,7 +82,7 @@ class Hub:
         self._open: set[Seat] = set()
         self._seats: dict[int, Seat] = {}
         self._ended: dict[int, str] = {}  # rank -> how
-        self._signs: list[Sign] = []
+        self._signs: dict[tuple[int, str], Sign] = {}  # by rank and kind
         self._rounds: dict[int, dict[int, str]] = {}  # round -> the texts of ranks
         self._suspicion: Suspicion | None = None
         self._aborted: str | None = None
@@ -295,17 +295,15 @@ class Hub:
     def _note(self, failure: Failure) -> None:
         if self._aborted is not None and (failure.secondary or failure.kind == "lost"):
             return  # a consequence of our abort
-        for index, sign in enumerate(self._signs):
-            if sign.failure.kind == failure.kind == "lost" and sign.failure.rank == failure.rank:
-                self._signs[index] = Sign(sign.when, failure)  # an engine's words are better than our EOF
-                return
-        self._signs.append(Sign(time.monotonic(), failure))
+        key, now = (failure.rank, failure.kind), time.monotonic()
+        when = self._signs[key].when if key in self._signs else now
+        self._signs[key] = Sign(when, failure)  # an engine's words about a loss are better than our EOF
         for grace in (failures.LOST_GRACE, failures.LAST_GRACE):
             self._loop.call_later(grace + 0.01, lambda: self._judge(time.monotonic()))
 
     def _judge(self, now: float) -> None:
         if self._primary is None:
-            primary = primary_of(self._signs, now, complete=len(self._ended) == self.size)
+            primary = primary_of(list(self._signs.values()), now, complete=len(self._ended) == self.size)
             if primary is not None:
                 self._publish(primary)
 
