@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import Beat
@@ -58,6 +58,7 @@ Ask = NamedTuple("Ask", [])  # for the stack
 Abort = NamedTuple("Abort", [("reason", str)])  # end the process; as the answer to Hello, a refusal
 
 MESSAGES = {kind.__name__: kind for kind in (Beat, Log, Hello, Gather, Fail, Stack, Bye, Ack, Gathered, Ask, Abort)}
+FIELDS = {name: tuple(get_type_hints(kind).values()) for name, kind in MESSAGES.items()}
 
 
 class Malformed(OrcaError):
@@ -77,18 +78,17 @@ def decode(line: bytes) -> tuple[Any, ...]:
     """
     try:
         name, *values = json.loads(line)
-        kinds = get_type_hints(MESSAGES[name])
-        if len(values) != len(kinds) or not all(map(_fits, values, kinds.values())):
-            raise ValueError(f"the fields of {name} are {kinds}")
+        if len(values) != len(FIELDS[name]) or not all(map(_fits, values, FIELDS[name])):
+            raise ValueError(f"the fields of {name} are {FIELDS[name]}")
         return MESSAGES[name](*values)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Malformed(f"a message is malformed ({type(error).__name__}: {str(error)[:200]})") from None
 
 
 def _fits(value: object, kind: Any) -> bool:
-    if get_origin(kind) is list:
+    if kind == list[str]:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    return type(value) in (get_args(kind) or [kind])  # float | None has two
+    return type(value) is kind or type(value) in get_args(kind)  # float | None has two
 
 
 class Wire(asyncio.Protocol):
@@ -205,11 +205,11 @@ _guarded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _let_go() -> None:
     """Put an empty file in the place of each connection: its owner in this process may close that later."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in [thing.fileno() for thing in _guarded]:
-        if number >= 0:
+    for thing in list(_guarded):
+        if (number := thing.fileno()) >= 0:
+            null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, number, inheritable=False)
-    os.close(null)
+            os.close(null)
 
 
 if hasattr(os, "register_at_fork"):
