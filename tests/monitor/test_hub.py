@@ -279,9 +279,9 @@ def test_abort_ends_all_ranks_at_once_also_a_late_one_and_is_no_failure() -> Non
         assert eventually(lambda: len(hub._seats) == 2, 5)
         hub.abort("enough")
         assert [process.wait(3) for process in processes] == [70, 70]
-        told = threading.Event()
-        late = Link.connect(hub.ticket, 2, on_abort=told.set)
-        assert told.wait(3)
+        abort = threading.Event()
+        late = Link.connect(hub.ticket, 2, on_abort=abort.set)
+        assert abort.wait(3)
         with pytest.raises(Parted, match="the driver ended the run: enough"):
             late.all_gather("x")
         late.close()
@@ -315,8 +315,8 @@ def test_ranks_end_when_the_driver_is_killed_although_its_forked_child_lives_on(
 def test_connections_outlive_a_pause_of_two_minutes_and_not_a_machine_that_is_gone() -> None:
     with Hub(1) as hub, linked(hub):
         sock = hub._seats[0].wire.sock
-        asked = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in OPTIONS]
-        idle, interval, count, unread = asked
+        settings = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in OPTIONS]
+        idle, interval, count, unread = settings
         assert 120 < idle + interval * count <= 180
         assert 120_000 < unread <= 180_000
 

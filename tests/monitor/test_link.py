@@ -41,11 +41,11 @@ def test_gather_carries_any_text_of_megabytes() -> None:
 def test_gather_waits_in_phase_wait_for_a_rank_that_connects_late() -> None:
     with Hub(2) as hub, ThreadPoolExecutor(1) as pool, Link.connect(hub.ticket, 0) as early:
         early.pulse.at(DATA)
-        met = pool.submit(early.all_gather, "early")
+        meeting = pool.submit(early.all_gather, "early")
         assert eventually(lambda: early.pulse.phase == WAIT)
-        assert not met.done()
+        assert not meeting.done()
         with Link.connect(hub.ticket, 1) as late:
-            assert late.all_gather("late") == met.result(3) == ["early", "late"]
+            assert late.all_gather("late") == meeting.result(3) == ["early", "late"]
         assert early.pulse.phase == DATA
 
 
@@ -57,12 +57,12 @@ def test_gather_gives_up_on_a_rank_that_never_connects() -> None:
 
 def test_gather_ends_when_another_rank_has_left_and_this_is_secondary() -> None:
     with Hub(2) as hub, linked(hub) as (one, other), ThreadPoolExecutor(1) as pool:
-        met = pool.submit(one.all_gather, "here")
+        meeting = pool.submit(one.all_gather, "here")
         assert eventually(lambda: one.pulse.phase == WAIT)
         other.fail(KeyError("cause"), secondary=True)
-        with pytest.raises(Parted, match="rank 0 waits for rank 1 in all_gather in vain: it failed") as caught:
-            met.result(3)
-        one.fail(raised(caught.value))
+        with pytest.raises(Parted, match="rank 0 waits for rank 1 in all_gather in vain: it failed") as failure_info:
+            meeting.result(3)
+        one.fail(raised(failure_info.value))
         failure = hub.failure(3)
         assert failure is not None and failure.rank == 1  # Parted counts as secondary although not said so
 
@@ -101,12 +101,12 @@ def test_message_that_came_with_the_welcome_is_not_overlooked() -> None:
             with sock:
                 sock.recv(1000)
                 sock.sendall(encode(Ack()) + encode(Abort("at once")))
-                assert told.wait(3)
+                assert abort.wait(3)
 
-        told = threading.Event()
-        served = pool.submit(answer)
-        link = Link.connect(Ticket("127.0.0.1", server.getsockname()[1], "s", 1), 0, on_abort=told.set)
-        served.result(5)
+        abort = threading.Event()
+        connection = pool.submit(answer)
+        link = Link.connect(Ticket("127.0.0.1", server.getsockname()[1], "s", 1), 0, on_abort=abort.set)
+        connection.result(5)
         link.close()
 
 
@@ -170,10 +170,10 @@ def test_time_in_collectives_is_profiled_as_wait() -> None:
     with Hub(2) as hub, linked(hub) as (one, other), ThreadPoolExecutor(1) as pool:
         one.pulse.profiling = True
         one.pulse.at(FORWARD)
-        met = pool.submit(one.all_gather, "x")
+        meeting = pool.submit(one.all_gather, "x")
         time.sleep(0.2)
         other.all_gather("y")
-        met.result(3)
+        meeting.result(3)
         assert one.pulse.phase == FORWARD and one.pulse.profile["wait"] >= 0.2 > one.pulse.profile["forward"]
 
 
