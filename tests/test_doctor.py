@@ -25,7 +25,8 @@ from orca.doctor.outlook import Explanation, weight_of
 from orca.doctor.survey import Report, knock_at_all, written
 from orca.errors import ArgumentError, OrcaError, TooFewSlots, WorkerFailed, WorkerStalled
 from orca.estimators import Estimator
-from orca.monitor.telemetry import Hub, Link
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 
 GB = 1 << 30
 

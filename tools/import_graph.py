@@ -19,11 +19,11 @@ def edges() -> dict[str, set[str]]:
         part = file.relative_to(ROOT / "src" / "orca").with_suffix("").parts[0]
         if part == "__init__" or part in PUBLIC_NAMES:
             continue
-        found = graph.setdefault(part, set())
+        parts = graph.setdefault(part, set())
         for node in ast.walk(ast.parse(file.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            found |= {name.split(".")[1] for name in names if name.startswith("orca.")} - {part} - PUBLIC_NAMES
+            parts |= {name.split(".")[1] for name in names if name.startswith("orca.")} - {part} - PUBLIC_NAMES
     return graph
 
 

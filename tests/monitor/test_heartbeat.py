@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import threading
+import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from orca.monitor import heartbeat as pulse_module
-from orca.monitor.heartbeat import DATA, FORWARD, STORAGE, Pulse, counted, waiting_for_storage
+from orca.monitor.heartbeat import BACKWARD, DATA, FORWARD, STORAGE, Pulse, counted, waiting_for_storage
 
 
 @pytest.fixture
@@ -49,3 +51,33 @@ def test_each_item_that_is_read_is_progress_of_the_current_pulse_alone() -> None
             seen.append(pulse.progress)
     assert seen == [1, 2, 3] and pulse.phase == DATA
     assert list(counted("ab")) == ["a", "b"] and (pulse.progress, other.progress) == (3, 0)  # outside of a rank
+
+
+def test_rows_begin_anew_with_an_epoch() -> None:
+    mine = Pulse()
+    mine.step(1, 5, 10, rows=320)
+    mine.step(1, 6, 10)
+    assert mine.beat(0).rows == 320
+    mine.step(2, 0, 10)
+    assert mine.beat(0).rows == 0
+
+
+def test_profile_adds_the_time_to_the_phase_that_was_left() -> None:
+    mine = Pulse()
+    mine.at(FORWARD)
+    time.sleep(0.02)
+    mine.at(BACKWARD)
+    assert not any(mine.profile.values())
+    mine.profiling = True
+    mine.at(DATA)
+    time.sleep(0.05)
+    mine.at(FORWARD)
+    mine.profiling = False
+    mine.at(DATA)
+    assert 0.05 <= mine.profile["data"] < 0.5
+    assert mine.profile["forward"] == 0.0 and mine.profile["backward"] < 0.02
+
+
+def test_mark_costs_less_than_half_a_microsecond() -> None:
+    mine = Pulse()
+    assert min(timeit.repeat(lambda: mine.at(DATA), number=10_000, repeat=20)) / 10_000 < 0.5e-6

@@ -174,5 +174,5 @@ def test_nothing_is_written_into_a_pipe() -> None:
                 pass
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, env=env, check=True)
-    assert (done.stdout, done.stderr) == (b"", b"")
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, env=env, check=True)
+    assert (result.stdout, result.stderr) == (b"", b"")

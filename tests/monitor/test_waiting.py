@@ -11,7 +11,8 @@ import pytest
 from orca.core.engine import Settings
 from orca.errors import ArgumentError
 from orca.monitor import waiting
-from orca.monitor.telemetry import Hub, Link
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 from orca.monitor.waiting import Waiting
 
 
@@ -34,9 +35,9 @@ def test_what_is_waited_for_is_said_until_all_ranks_came(
             assert hub.failure() is None and caplog.records[0].levelno == logging.WARNING
             with Link.connect(hub.ticket, 1):
                 assert eventually(lambda: not hub.absent)
-                said = len(caplog.records)
+                count = len(caplog.records)
                 time.sleep(0.5)
-                assert len(caplog.records) <= said + 1
+                assert len(caplog.records) <= count + 1
 
 
 def test_a_limit_ends_the_wait_in_words() -> None:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 import pytest
 from tqdm.std import tqdm
 
-from orca.monitor import telemetry
+from orca.monitor import link as links
 from orca.monitor import worker_logs as voice
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 from orca.monitor.progress import Progress
-from orca.monitor.protocol import Log
-from orca.monitor.telemetry import Hub, Link, Ticket
+from orca.monitor.protocol import Log, Ticket
 from orca.monitor.worker_logs import Echo, Lines, speaking
 
 logger = logging.getLogger("a.rank")
@@ -27,18 +28,18 @@ logger = logging.getLogger("a.rank")
 @contextmanager
 def rank(level: int = logging.INFO, to_driver: bool = True) -> Iterator[list[Log]]:
     """Be a rank in this process; the list is what the driver has heard when the block has ended."""
-    heard: list[Log] = []
-    with Hub(1, on_log=lambda _, line: heard.append(line)) as hub:
+    output: list[Log] = []
+    with Hub(1, on_log=lambda _, line: output.append(line)) as hub:
         link = Link.connect(hub.ticket, 0, on_abort=lambda: None)
         try:
             with speaking(link, level, to_driver):
-                yield heard
+                yield output
         finally:
             link.close()
 
 
-def texts(heard: list[Log]) -> list[str]:
-    return [line.text for line in heard]
+def texts(output: list[Log]) -> list[str]:
+    return [line.text for line in output]
 
 
 # Lines.
@@ -63,8 +64,8 @@ def test_pieces_become_the_lines_that_a_terminal_would_show(pieces: list[str], l
 
 def test_lines_of_a_program_that_rewrites_each_are_not_held_for_ever() -> None:
     page = Lines()
-    done = [line for number in range(100) for line in page.feed(f"x\r{number}\n")]
-    assert done == [str(number) for number in range(100 - voice.HELD)]
+    lines = [line for number in range(100) for line in page.feed(f"x\r{number}\n")]
+    assert lines == [str(number) for number in range(100 - voice.HELD)]
 
 
 def test_a_line_is_cut_and_says_so() -> None:
@@ -75,26 +76,26 @@ def test_a_line_is_cut_and_says_so() -> None:
 
 
 def test_progress_bars_of_a_worker_leave_their_last_state_only() -> None:
-    with rank() as heard:
+    with rank() as output:
         for _ in tqdm(range(3), desc="outer", file=sys.stderr, mininterval=0):
             for _ in tqdm(range(50), desc="inner", file=sys.stderr, mininterval=0, leave=False):
                 pass
         print("done", file=sys.stderr)
-    shown = [text for text in texts(heard) if text.strip()]
-    assert len(shown) <= 4 and shown[-1] == "done" and "100%" in shown[-2] and "outer" in shown[-2], shown
+    rows = [text for text in texts(output) if text.strip()]
+    assert len(rows) <= 4 and rows[-1] == "done" and "100%" in rows[-2] and "outer" in rows[-2], rows
 
 
 # A rank.
 
 
 def test_prints_and_records_arrive_in_order_with_their_origin() -> None:
-    with rank() as heard:
+    with rank() as output:
         print("to stdout")
         print("to stderr", file=sys.stderr)
         logger.info("an %s", "info")
         logger.debug("too low")
         print("the end", end="")
-    assert heard == [
+    assert output == [
         Log("to stdout", "stdout"),
         Log("to stderr", "stderr"),
         Log("an info", "a.rank", logging.INFO),
@@ -105,31 +106,31 @@ def test_prints_and_records_arrive_in_order_with_their_origin() -> None:
 def test_a_logger_with_a_lower_level_of_its_own_is_held_to_the_level() -> None:
     quiet = logging.getLogger("a.rank.detailed")
     quiet.setLevel(logging.DEBUG)
-    with rank(logging.WARNING) as heard:
+    with rank(logging.WARNING) as output:
         quiet.debug("no")
         quiet.info("no")
         quiet.warning("yes")
-    assert texts(heard) == ["yes"]
+    assert texts(output) == ["yes"]
 
 
 def test_a_record_brings_its_traceback() -> None:
-    with rank() as heard:
+    with rank() as output:
         try:
             raise KeyError("missing")
         except KeyError:
             logger.exception("it failed")
-    assert heard[0].text.startswith("it failed\nTraceback") and "KeyError: 'missing'" in heard[0].text
-    assert heard[0].level == logging.ERROR
+    assert output[0].text.startswith("it failed\nTraceback") and "KeyError: 'missing'" in output[0].text
+    assert output[0].level == logging.ERROR
 
 
 def test_streams_level_and_handlers_are_as_before_afterwards() -> None:
     root = logging.getLogger()
     before = (sys.stdout, sys.stderr, root.level, list(root.handlers))
-    with pytest.raises(ValueError, match="bad"), rank(logging.DEBUG) as heard:
+    with pytest.raises(ValueError, match="bad"), rank(logging.DEBUG) as output:
         assert root.level == logging.DEBUG and sys.stdout is not before[0]
         print("last words", end="")
         raise ValueError("bad")
-    assert texts(heard) == ["last words"]
+    assert texts(output) == ["last words"]
     assert (sys.stdout, sys.stderr, root.level, list(root.handlers)) == before
 
 
@@ -142,8 +143,8 @@ def test_streams_are_left_alone_where_they_are_not_ours_to_take(how: str, capsys
             assert logging.getLogger().level == logging.DEBUG
             print("here")
 
-    heard: list[Log] = []
-    with Hub(1, on_log=lambda _, line: heard.append(line)) as hub:
+    output: list[Log] = []
+    with Hub(1, on_log=lambda _, line: output.append(line)) as hub:
         ticket = Ticket("127.0.0.1", 1, "x", 1) if how == "unreachable" else hub.ticket
         with Link.connect(ticket, 0, on_abort=lambda: None) as link:
             if how == "thread":
@@ -152,7 +153,7 @@ def test_streams_are_left_alone_where_they_are_not_ours_to_take(how: str, capsys
                 thread.join()
             else:
                 speak(link)
-    assert heard == [] and capsys.readouterr().out == "here\n" and logging.getLogger().level == level
+    assert output == [] and capsys.readouterr().out == "here\n" and logging.getLogger().level == level
 
 
 def test_a_log_handler_that_kept_the_stream_speaks_in_the_next_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,11 +164,11 @@ def test_a_log_handler_that_kept_the_stream_speaks_in_the_next_job(capsys: pytes
     own.addHandler(handler)
     try:
         own.warning("between")
-        with rank() as heard:
+        with rank() as output:
             own.warning("again")
     finally:
         own.removeHandler(handler)
-    assert heard == [Log("again", "stderr")] and capsys.readouterr().err == "between\n"
+    assert output == [Log("again", "stderr")] and capsys.readouterr().err == "between\n"
 
 
 def test_a_forked_child_writes_to_the_workers_own_streams() -> None:
@@ -175,7 +176,7 @@ def test_a_forked_child_writes_to_the_workers_own_streams() -> None:
     own = os.fdopen(writing, "w")
     before, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), own, own
     try:
-        with rank() as heard:
+        with rank() as output:
             print("parent")
             child = os.fork()
             if child == 0:
@@ -189,9 +190,9 @@ def test_a_forked_child_writes_to_the_workers_own_streams() -> None:
     finally:
         sys.stdout, sys.stderr = before
         own.close()
-    with os.fdopen(reading) as said:
-        assert said.read().splitlines()[0] == "child"
-    assert texts(heard) == ["parent"]
+    with os.fdopen(reading) as pipe:
+        assert pipe.read().splitlines()[0] == "child"
+    assert texts(output) == ["parent"]
 
 
 def test_the_stand_in_serves_those_who_need_a_descriptor(capfd: pytest.CaptureFixture[str]) -> None:
@@ -210,60 +211,60 @@ def test_threads_do_not_tear_or_lose_lines() -> None:
         for turn in range(200):
             sys.stdout.write(f"{number}:{turn}\n")
 
-    with rank() as heard:
+    with rank() as output:
         threads = [threading.Thread(target=talk, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     for number in range(4):
-        assert [t for t in texts(heard) if t.startswith(f"{number}:")] == [f"{number}:{turn}" for turn in range(200)]
+        assert [t for t in texts(output) if t.startswith(f"{number}:")] == [f"{number}:{turn}" for turn in range(200)]
 
 
 def test_a_burst_of_many_lines_arrives_whole() -> None:
-    with rank() as heard:
+    with rank() as output:
         for number in range(20_000):
             print(number)
-    printed = [line for line in heard if line.origin == "stdout"]  # threads of other tests may log
+    printed = [line for line in output if line.origin == "stdout"]  # threads of other tests may log
     assert texts(printed) == [str(number) for number in range(20_000)]
 
 
 def test_a_driver_that_cannot_keep_up_costs_lines_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "LOG_BACKLOG", 1 << 20)
-    heard: list[Log] = []
+    monkeypatch.setattr(links, "LOG_BACKLOG", 1 << 20)
+    output: list[Log] = []
     stuck = threading.Event()
 
     def slow(_: int, line: Log) -> None:
         assert stuck.wait(100)
-        heard.append(line)
+        output.append(line)
 
     with Hub(1, on_log=slow) as hub, Link.connect(hub.ticket, 0, on_abort=lambda: None) as link:
         with speaking(link, logging.INFO, True):
             for number in range(500):
                 print(f"{number:05d}", "x" * 60_000, flush=True)
-            assert not heard  # the driver has not read one line: nobody waited for it
+            assert not output  # the driver has not read one line: nobody waited for it
             stuck.set()
             time.sleep(0.5)
             print("in time again")
-    gap = next(index for index, line in enumerate(heard) if "are missing here" in line.text)
-    assert texts(heard[gap:]) == [
+    gap = next(index for index, line in enumerate(output) if "are missing here" in line.text)
+    assert texts(output[gap:]) == [
         f"({500 - gap} lines are missing here: the driver could not keep up)",
         "in time again",
     ]
-    assert [line.text[:5] for line in heard[:gap]] == [f"{number:05d}" for number in range(gap)] and 0 < gap < 500
-    assert heard[gap].origin == "stderr"
+    assert [line.text[:5] for line in output[:gap]] == [f"{number:05d}" for number in range(gap)] and 0 < gap < 500
+    assert output[gap].origin == "stderr"
 
 
 def test_what_was_flushed_is_on_its_way_before_the_process_is_killed() -> None:
-    heard: list[Log] = []
-    with Hub(1, on_log=lambda _, line: heard.append(line)) as hub:
+    output: list[Log] = []
+    with Hub(1, on_log=lambda _, line: output.append(line)) as hub:
         child = os.fork()
         if child == 0:  # a rank: it makes its connection after the fork
             with speaking(Link.connect(hub.ticket, 0), logging.INFO, True):
                 print("last words", flush=True)
                 os.kill(os.getpid(), 9)
         os.waitpid(child, 0)
-    assert texts(heard) == ["last words"]
+    assert texts(output) == ["last words"]
 
 
 # The driver.
@@ -322,9 +323,9 @@ def test_a_stopped_terminal_holds_up_nobody_and_the_gap_is_told(monkeypatch: pyt
             echo.line(0, Log("123456789"))
         assert not out.getvalue()  # nobody waited for the terminal
         out.go.set()
-    shown = out.getvalue().count("[rank 0] 123456789\n")
-    assert 100 <= shown <= 102
-    assert err.getvalue() == f"({1000 - shown} lines of the workers are missing here: the output could not keep up)\n"
+    count = out.getvalue().count("[rank 0] 123456789\n")
+    assert 100 <= count <= 102
+    assert err.getvalue() == f"({1000 - count} lines of the workers are missing here: the output could not keep up)\n"
 
 
 def test_a_closed_stream_does_not_silence_the_others(

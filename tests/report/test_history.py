@@ -302,5 +302,5 @@ def test_missing_matplotlib_is_named_with_its_extra_and_the_table_is_shown_witho
 def test_programs_of_the_documentation_run() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
-    page = Path(__file__).resolve().parents[1] / "docs" / "history.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "history.md"
     run_page(program_of(page))

@@ -21,8 +21,10 @@ from orca.core.units import check_seconds
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError
 from orca.monitor.heartbeat import Pulse, counted
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 from orca.monitor.progress import Progress
-from orca.monitor.telemetry import Hub, Link, Ticket
+from orca.monitor.protocol import Ticket
 from orca.monitor.waiting import Waiting
 from orca.monitor.worker_logs import Echo, speaking
 from orca.storage import hdfs

@@ -18,7 +18,7 @@ from typing import Any
 
 from orca.core.world import World
 from orca.errors import ArgumentError, MissingDependency, OrcaError
-from orca.monitor.telemetry import Parted
+from orca.monitor.link import Parted
 
 # A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
 _PATIENCE = 24 * 60 * 60
@@ -97,18 +97,18 @@ def together(world: World) -> Iterator[None]:
 def meeting(world: World) -> Iterator[None]:
     """Let `init` of any binding, called within, find the ranks of the world; all ranks enter and leave together."""
     with _rendezvous(world) as port:
-        told = world.all_gather((f"{world.host}-{socket.gethostname()}", world.host, world.local_rank, port))
-        alike = [rank for rank, (_, _, local_rank, _) in enumerate(told) if local_rank == world.local_rank]
+        cards = world.all_gather((f"{world.host}-{socket.gethostname()}", world.host, world.local_rank, port))
+        peers = [rank for rank, (_, _, local_rank, _) in enumerate(cards) if local_rank == world.local_rank]
         places = {
             "HOROVOD_RANK": world.rank,
             "HOROVOD_SIZE": world.size,
             "HOROVOD_LOCAL_RANK": world.local_rank,
             "HOROVOD_LOCAL_SIZE": world.local_size,
-            "HOROVOD_CROSS_RANK": alike.index(world.rank),
-            "HOROVOD_CROSS_SIZE": len(alike),
-            "HOROVOD_HOSTNAME": told[world.rank][0],
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": told[0][1],
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": told[0][3],
+            "HOROVOD_CROSS_RANK": peers.index(world.rank),
+            "HOROVOD_CROSS_SIZE": len(peers),
+            "HOROVOD_HOSTNAME": cards[world.rank][0],
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": cards[0][1],
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": cards[0][3],
             "HOROVOD_GLOO_IFACE": os.environ["GLOO_SOCKET_IFNAME"],  # the world has found it
             "HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", _PATIENCE),
             "HOROVOD_CONTROLLER": "gloo",

@@ -1,4 +1,4 @@
-"""State: what a fit leaves behind, and what it saw on the way. Owns State, Position, Losses and OutputSpec."""
+"""State: where a fit is, and what it saw on the way. Owns Position and Losses; State itself lies in `storage`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from orca.errors import LossNotFinite
-from orca.rows.tree import flatten, unflatten
+from orca.storage.state import OutputSpec, State
+
+__all__ = ["COMPLETE", "STOPPED", "STOPPING", "Losses", "OutputSpec", "Position", "State", "report_loss"]
 
 logger = logging.getLogger(__name__)
 
@@ -111,10 +113,10 @@ class Position:
         return plain | {"layout": list(self.layout), "losses": sums, "lines": lines}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Position:
+    def from_json(cls, record: dict[str, Any]) -> Position:
         """Return what as_json wrote down."""
-        parts = {"layout": tuple(told["layout"]), "losses": Losses(**told["losses"]), "lines": tuple(told["lines"])}
-        return cls(**{**told, **parts})
+        losses = Losses(**record["losses"])
+        return cls(**{**record, "layout": tuple(record["layout"]), "losses": losses, "lines": tuple(record["lines"])})
 
 
 COMPLETE, STOPPED, STOPPING = "complete", "stopped", "stopping"  # how a fit ended
@@ -132,58 +134,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
-
-
-@dataclass(frozen=True)
-class OutputSpec:
-    """A row of a model's output (or input): (dtype, shape) of each head, and the heads' structure."""
-
-    heads: tuple[tuple[str, tuple[int, ...]], ...]
-    structure: Any = None
-
-    @classmethod
-    def of(cls, output: Any) -> OutputSpec:
-        """Describe an output, a tree of arrays or tensors."""
-        heads, structure = flatten(output)
-        return cls(tuple((str(h.dtype).removeprefix("torch."), tuple(h.shape[1:])) for h in heads), structure)
-
-    def example(self, rows: int = 1) -> Any:
-        """Return a tree of arrays of this kind: zeros, or empty texts."""
-        made = [
-            np.full((rows, *s), "", object) if kind == "object" else np.zeros((rows, *s), kind)
-            for kind, s in self.heads
-        ]
-        return unflatten(self.structure, made)
-
-
-@dataclass
-class State:
-    """Everything that training needs to go on: picklable, independent of how many ranks made it.
-
-    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
-    a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
-    interrupted (a Position as JSON); `stored`, the path that the ranks read the payload from where it is too large to
-    travel.
-    """
-
-    epoch: int = 0
-    steps: int = 0
-    payload: dict[str, Any] = field(default_factory=dict)
-    output: OutputSpec | None = None
-    input: OutputSpec | None = None
-    position: dict[str, Any] | None = None
-    stored: str | None = None
-
-    def to_send(self) -> State:
-        """Return what travels to the ranks."""
-        return self if self.stored is None else replace(self, payload={})
-
-    def settled(self) -> State:
-        """Return what a new fit begins with: where an interrupted one was, and what its callbacks held, is left out."""
-        payload = {name: value for name, value in self.payload.items() if name != "callbacks"}
-        return replace(self, payload=payload, position=None)
-
-    def for_answers(self) -> State:
-        """Return what answering needs: the weights without the optimizers' state."""
-        needed = ("models", "averages", "operator")
-        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()

@@ -28,9 +28,10 @@ class Trace:
     ended: float
 
 
-def with_traces(
-    lines: Sequence[dict[str, Any]], traces: Sequence[Trace | None]
-) -> list[tuple[dict[str, Any], Trace | None]]:
+Epochs = Sequence[tuple[dict[str, Any], Trace | None]]  # the line of each epoch, with its trace
+
+
+def with_traces(lines: Sequence[dict[str, Any]], traces: Sequence[Trace | None]) -> Epochs:
     """Return each line of a fit with its trace.
 
     There may be fewer traces than lines: they are those of the last epochs, for what was done before an interruption
@@ -55,5 +56,5 @@ def rows_a_second(line: dict[str, Any], trace: Trace | None) -> float | None:
     rows, steps = line.get("num_samples"), steps_of(line, trace)
     if trace is None or rows is None or not trace.seconds > 0:
         return None
-    seen = len(trace.losses) / steps if steps and 0 < len(trace.losses) < steps else 1.0
-    return float(rows) * seen / trace.seconds
+    share = len(trace.losses) / steps if steps and 0 < len(trace.losses) < steps else 1.0
+    return float(rows) * share / trace.seconds

@@ -28,7 +28,8 @@ from orca.core.loading import slow_modules
 from orca.core.source import Items, Shards
 from orca.engines import forkserver
 from orca.errors import WorkerLost
-from orca.monitor.telemetry import Hub, Link, Parted
+from orca.monitor.hub import Hub
+from orca.monitor.link import Link, Parted
 
 _HOST = "127.0.0.1"
 _LENGTH = struct.Struct("<Q")  # before a result

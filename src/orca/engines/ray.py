@@ -26,7 +26,8 @@ from orca.cluster.news import wait_until
 from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, preload, run_rank
 from orca.core.source import Items, Shards
 from orca.errors import ArgumentError, TooFewSlots, WorkerFailed, WorkerLost
-from orca.monitor.telemetry import SILENT_END, Hub, reason_of
+from orca.monitor.failures import SILENT_END, reason_of
+from orca.monitor.hub import Hub
 
 _LOOPBACK = "127.0.0.1"
 _ALL_CPUS_WITHIN = 2.5  # seconds in which seats with all CPUs of the nodes must be there

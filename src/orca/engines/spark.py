@@ -39,7 +39,7 @@ from orca.cluster.spark import (
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
-from orca.monitor.telemetry import Hub
+from orca.monitor.hub import Hub
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
@@ -153,9 +153,9 @@ class SparkEngine:
                 f"{self.workers} workers must run at the same time, and Spark has fewer slots. "
                 f"Ask for fewer workers_per_node, or for more cores. Spark said: {text.splitlines()[0]}"
             )
-        found = re.search(_MARK.format(rank=r"(\d+)", host=r"(\S+)") + r": (.*)", text)
-        if found:
-            return WorkerFailed(int(found[1]), found[2], found[3], text)
+        match = re.search(_MARK.format(rank=r"(\d+)", host=r"(\S+)") + r": (.*)", text)
+        if match:
+            return WorkerFailed(int(match[1]), match[2], match[3], text)
         return error
 
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from threading import Event, Thread
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 # What a rank is doing. Higher is further in the step: among stuck ranks the lowest holds up the others.
 PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "storage", "wait")
@@ -21,8 +20,7 @@ T = TypeVar("T")
 _current: ContextVar[Pulse | None] = ContextVar("pulse", default=None)
 
 
-@dataclass(frozen=True)
-class Beat:
+class Beat(NamedTuple):
     """The place where a rank is; `rows` are those of all ranks that this epoch has seen."""
 
     rank: int
@@ -131,7 +129,7 @@ def waiting_for_storage(what: str) -> Iterator[None]:
     if pulse is None:
         yield
         return
-    before, over = pulse.phase, Event()
+    phase, over = pulse.phase, Event()
     pulse.at(STORAGE)
     signs = Thread(target=_give_signs, args=(pulse, what, over), name="orca-storage", daemon=True)
     signs.start()
@@ -140,14 +138,14 @@ def waiting_for_storage(what: str) -> Iterator[None]:
     finally:
         over.set()
         signs.join()
-        pulse.at(before)
+        pulse.at(phase)
 
 
 def _give_signs(pulse: Pulse, what: str, over: Event) -> None:
-    began = said = time.monotonic()
+    start = last_word = time.monotonic()
     while not over.wait(SIGN_EVERY):
         pulse.progress += 1
         now = time.monotonic()
-        if now - said >= SAY_EVERY:
-            said = now
-            logger.warning("waiting for storage for %.0f s: %s", now - began, what)
+        if now - last_word >= SAY_EVERY:
+            last_word = now
+            logger.warning("waiting for storage for %.0f s: %s", now - start, what)

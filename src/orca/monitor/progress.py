@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from orca.monitor.heartbeat import Beat
@@ -27,7 +26,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end()
         self.enabled = False
 
@@ -73,16 +72,16 @@ class Progress:
         if beat.steps:
             self.bar.total = beat.steps
         self.bar.update(beat.step - self.bar.n)
-        shown = {} if beat.loss is None else {"loss": f"{beat.loss:.4f}"}
+        numbers = {} if beat.loss is None else {"loss": f"{beat.loss:.4f}"}
         if speed := self._rows_a_second(beat):
-            shown["rows/s"] = self.bar.format_sizeof(speed)
-        self.bar.set_postfix(shown)
+            numbers["rows/s"] = self.bar.format_sizeof(speed)
+        self.bar.set_postfix(numbers)
 
     def _rows_a_second(self, beat: Beat) -> float:
         """Return tqdm's steps a second times the rows of a step."""
-        told = self.bar.format_dict
-        steps = beat.step - told["initial"]
-        rate = told["rate"] or (steps / told["elapsed"] if told["elapsed"] else 0.0)
+        state = self.bar.format_dict
+        steps = beat.step - state["initial"]
+        rate = state["rate"] or (steps / state["elapsed"] if state["elapsed"] else 0.0)
         return rate * beat.rows / beat.step if beat.step else 0.0
 
     def _end(self, full: bool = False) -> None:

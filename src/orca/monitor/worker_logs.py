@@ -12,25 +12,26 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import queue
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
+from functools import partial
 from typing import BinaryIO, TextIO, cast
 
+from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.heartbeat import Beat
+from orca.monitor.link import Link
 from orca.monitor.progress import Progress
-from orca.monitor.protocol import LINE_LIMIT, Backlog, Log
-from orca.monitor.telemetry import Link
+from orca.monitor.protocol import LINE_LIMIT, Log
 
 HELD = 20  # lines of progress bars that the cursor may go back to
 ECHO_BACKLOG = 64 << 20  # characters that wait on the driver above which lines are dropped
 ECHO_WITHIN = 10.0  # seconds in which at least one more line must be shown at the end of a run
 BATCH = 500  # lines shown before the bar is drawn again
+_MOVES = re.compile(r"(\n|\r|\x1b\[A)")
 
 logger = logging.getLogger(__name__)
 worker_logger = logging.getLogger("orca.worker")
@@ -47,147 +48,122 @@ def speaking(link: Link, level: int, to_driver: bool) -> Iterator[None]:
     does not want them or cannot be reached, and on a thread: there they belong to all of the process.
     """
     root = logging.getLogger()
-    before = root.level
+    level_before = root.level
     root.setLevel(level)
     try:
         if to_driver and link.connected and threading.current_thread() is threading.main_thread():
-            with _captured(Voice(link), level):
+            with _captured(link, level):
                 yield
         else:
             yield
     finally:
-        root.setLevel(before)
+        root.setLevel(level_before)
 
 
 @contextmanager
-def _captured(voice: Voice, level: int) -> Iterator[None]:
-    handler, own = RecordHandler(voice, level), (sys.stdout, sys.stderr)
+def _captured(link: Link, level: int) -> Iterator[None]:
+    handler, streams = RecordHandler(link, level), (sys.stdout, sys.stderr)
     logging.getLogger().addHandler(handler)
-    for tap, stream in zip(_taps, own, strict=True):
-        tap.own, tap.voice = stream, voice
+    for tap, stream in zip(_taps, streams, strict=True):
+        tap.own, tap.link, tap.lines = stream, link, Lines()
     sys.stdout, sys.stderr = (cast(TextIO, tap) for tap in _taps)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = own
-        for tap in _taps:
-            tap.voice = None
+        sys.stdout, sys.stderr = streams
         logging.getLogger().removeHandler(handler)
-        voice.finish()
-
-
-class Voice:
-    """The text written to the streams, put together to lines and sent."""
-
-    def __init__(self, link: Link) -> None:
-        self.link, self.process = link, os.getpid()
-        self._lines = {"stdout": Lines(), "stderr": Lines()}
-        self._lock = threading.RLock()  # a signal handler may print while its thread does
-
-    @property
-    def here(self) -> bool:
-        """Tell whether this is the process that speaks: the link does not live on in a forked child."""
-        return self.process == os.getpid()
-
-    def write(self, stream: str, text: str) -> None:
-        """Take a piece of text."""
-        with self._lock:
-            for line in self._lines[stream].feed(text):
-                self.link.log(line, stream)
-
-    def finish(self) -> None:
-        """Send the lines that were begun and never ended."""
-        with self._lock:
-            for stream, lines in self._lines.items():
-                for line in lines.rest():
-                    self.link.log(line, stream)
+        for tap in _taps:
+            tap.finish()
 
 
 class Lines:
-    """Pieces of text that become lines, as a terminal would show them in the end.
+    """Pieces of text that become lines; of a progress bar only the last state is left.
 
-    A carriage return begins a line anew, and a cursor that goes up goes on in the line before: of a progress bar only
-    the last state is left. Its line is held back until something else is written, as the cursor may return to it.
+    A carriage return begins a line anew, and a cursor that goes up goes on in the line before. The line of a bar is
+    held back until something else is written, as the cursor may return to it.
     """
 
     def __init__(self) -> None:
-        self._line, self._length = "", 0
-        self._returned = self._rewritten = False
         self._held: list[str] = []
+        self._begin("")
 
     def feed(self, text: str) -> list[str]:
         """Take a piece of text; return the lines that are complete now."""
-        done: list[str] = []
+        lines: list[str] = []
         for piece in _MOVES.split(text):
             if piece == "\n":
-                done += self._end()
+                lines += self._end()
             elif piece == "\r":
                 self._returned = True
-            elif piece == _UP:
-                self._begin(self._held.pop() if self._held else "", rewritten=True)
+            elif piece == "\x1b[A":
+                self._begin(self._held.pop() if self._held else "", is_bar=True)
             elif piece:
                 if self._returned:
-                    self._begin("", rewritten=self._rewritten or bool(self._line.strip()))
+                    self._begin("", is_bar=self._is_bar or bool(self._line.strip()))
                 self._line += piece[: LINE_LIMIT - len(self._line)]
                 self._length += len(piece)
-        return done
+        return lines
 
     def rest(self) -> list[str]:
         """Return what is left at the end."""
-        left = [*self._held, *([self._cut()] if self._line.strip() else [])]
-        self._held = []
-        self._begin("")
-        return left
+        return [*self._held, *([self._cut()] if self._line.strip() else [])]
 
-    def _begin(self, line: str, rewritten: bool = False) -> None:
-        self._line, self._length, self._returned, self._rewritten = line, len(line), False, rewritten
+    def _begin(self, line: str, is_bar: bool = False) -> None:
+        self._line, self._length, self._returned, self._is_bar = line, len(line), False, is_bar
 
     def _end(self) -> list[str]:
-        line, held = self._cut(), self._rewritten or bool(self._held and not self._line)
+        keep = HELD if self._is_bar or (self._held and not self._line) else 0
+        self._held.append(self._cut())
         self._begin("")
-        self._held.append(line)
-        ready = len(self._held) - HELD if held else len(self._held)
-        done, self._held = self._held[: max(ready, 0)], self._held[max(ready, 0) :]
-        return done
+        ready = max(0, len(self._held) - keep)
+        lines, self._held = self._held[:ready], self._held[ready:]
+        return lines
 
     def _cut(self) -> str:
         more = self._length - len(self._line)
         return f"{self._line}... ({more} more characters)" if more else self._line
 
 
-_UP = "\x1b[A"
-_MOVES = re.compile(r"(\n|\r|\x1b\[A)")
-
-
 class Tap(io.TextIOBase):
-    """Stand in for a standard stream: written to a voice while there is one, else to the stream itself.
+    """Stand in for a standard stream: its lines go to the driver while a job runs, else to the stream itself.
 
     There is one for each stream in a process, whatever the number of jobs: a log handler that was made in one job
-    keeps it and speaks in the next.
+    keeps it and speaks in the next. In a forked child the link is not connected.
     """
 
+    encoding = "utf-8"  # any text can be written in it
+
     def __init__(self, name: str, own: TextIO | None) -> None:
-        self.name, self.own = name, own
-        self.voice: Voice | None = None
+        self.name, self.own, self.lines = name, own, Lines()
+        self.link: Link | None = None
+        self._lock = threading.RLock()  # a signal handler may print while its thread does
 
     def write(self, text: str) -> int:
         """Write to the driver, or to the worker's own stream."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        voice = self.voice
-        if voice is not None and voice.here:
-            voice.write(self.name, text)
+        if (link := self.link) is not None and link.connected:
+            with self._lock:
+                for line in self.lines.feed(text):
+                    link.log(line, self.name)
         elif self.own is not None:
             self.own.write(text)
         return len(text)
 
     def flush(self) -> None:
         """See that what was written is on its way."""
-        voice = self.voice
-        if voice is not None and voice.here:
-            voice.link.flush()
+        if (link := self.link) is not None and link.connected:
+            link.flush()
         elif self.own is not None:
             self.own.flush()
+
+    def finish(self) -> None:
+        """Send the line that was begun and never ended, and let go of the link."""
+        link, self.link = self.link, None
+        if link is not None:
+            with self._lock:
+                for line in self.lines.rest():
+                    link.log(line, self.name)
 
     def close(self) -> None:
         """Stay open: the stream is the process's."""
@@ -207,11 +183,6 @@ class Tap(io.TextIOBase):
         """Return the bytes of the stream itself, which stay on the worker."""
         return cast(TextIO, self.own).buffer
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """Return what any text can be written in."""
-        return "utf-8"
-
 
 _taps = (Tap("stdout", sys.__stdout__), Tap("stderr", sys.__stderr__))
 
@@ -219,15 +190,15 @@ _taps = (Tap("stdout", sys.__stdout__), Tap("stderr", sys.__stderr__))
 class RecordHandler(logging.Handler):
     """A log handler that sends records to the driver."""
 
-    def __init__(self, voice: Voice, level: int) -> None:
+    def __init__(self, link: Link, level: int) -> None:
         super().__init__(level)
-        self.voice = voice
+        self.link = link
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one, with its traceback where it has one."""
         try:
-            if self.voice.here:
-                self.voice.link.log(self.format(record), str(record.name), max(int(record.levelno), 1))
+            if self.link.connected:
+                self.link.log(self.format(record), str(record.name), max(int(record.levelno), 1))
             elif logging.lastResort and record.levelno >= logging.lastResort.level:
                 logging.lastResort.handle(record)  # as in a process that nobody configured
         except Exception:
@@ -250,7 +221,7 @@ class Echo:
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self._heard: queue.SimpleQueue[tuple[int, Log] | Beat | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[tuple[int, Log | Beat] | None] = queue.SimpleQueue()
         self._backlog = Backlog(ECHO_BACKLOG)
         self._failed = False
 
@@ -259,45 +230,42 @@ class Echo:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._tell_gap()
-        self._heard.put(None)
-        moved = -1
-        while moved != self._backlog.taken and self._thread.is_alive():
-            moved = self._backlog.taken
-            self._thread.join(ECHO_WITHIN)
+    def __exit__(self, *error: object) -> None:
+        self._put_gap()
+        self._items.put(None)
+        self._backlog.outlast(partial(ends_within, self._thread), ECHO_WITHIN)
 
     def beat(self, beat: Beat) -> None:
         """Take a beat, without waiting."""
-        self._heard.put(beat)
+        self._items.put((beat.rank, beat))
 
     def line(self, rank: int, line: Log) -> None:
         """Take a line, without waiting; drop it where too many wait to be shown."""
         if self._backlog.has_room():
-            self._tell_gap()
+            self._put_gap()
             self._put(rank, line)
 
     def _put(self, rank: int, line: Log) -> None:
         self._backlog.added += len(line.text) + 1
-        self._heard.put((rank, line))
+        self._items.put((rank, line))
 
-    def _tell_gap(self) -> None:
+    def _put_gap(self) -> None:
         if gap := self._backlog.gap():
             self._put(-1, Log(f"({gap} lines of the workers are missing here: the output could not keep up)", "stderr"))
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            heard = [self._heard.get()]
-            while len(heard) < BATCH and not self._heard.empty():
-                heard.append(self._heard.get())
-            ended = heard[-1] is None
-            lines = [item for item in heard if isinstance(item, tuple)]
+        is_last = False
+        while not is_last:
+            items = [self._items.get()]
+            while len(items) < BATCH and not self._items.empty():
+                items.append(self._items.get())
+            is_last = items[-1] is None
+            lines = [(item[0], item[1]) for item in items if item and isinstance(item[1], Log)]
             try:
                 self._show(lines)
-                for item in heard:
-                    if isinstance(item, Beat):
-                        self.progress.beat(item)
+                for item in items:
+                    if item and isinstance(item[1], Beat):
+                        self.progress.beat(item[1])
             except Exception:  # a closed stream must not end the run
                 if not self._failed:
                     self._failed = True
@@ -309,21 +277,21 @@ class Echo:
             return
         with self.progress.aside():
             for rank, line in lines:
-                tagged = f"[rank {rank}] {line.text}".rstrip() if rank >= 0 else line.text
                 if line.level:
                     _record(rank, line)
                 else:
-                    _write(sys.stderr if line.origin == "stderr" else sys.stdout, tagged + "\n")
+                    text = f"[rank {rank}] {line.text}".rstrip() if rank >= 0 else line.text
+                    _write(sys.stderr if line.origin == "stderr" else sys.stdout, text + "\n")
             for stream in (sys.stdout, sys.stderr):
                 with suppress(AttributeError, ValueError):  # none, or closed
                     stream.flush()
 
 
 def _record(rank: int, line: Log) -> None:
+    text, extra = f"[rank {rank}] {line.origin}: {line.text}", {"rank": rank, "origin": line.origin}
     if worker_logger.isEnabledFor(line.level):
-        text, about = f"[rank {rank}] {line.origin}: {line.text}", {"rank": rank, "origin": line.origin}
         worker_logger.handle(
-            worker_logger.makeRecord(worker_logger.name, line.level, "", 0, text, (), None, extra=about)
+            worker_logger.makeRecord(worker_logger.name, line.level, "", 0, text, (), None, extra=extra)
         )
 
 

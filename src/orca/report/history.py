@@ -12,7 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from orca.core.trace import Trace, with_traces
+from orca.core.trace import Epochs, Trace, with_traces
 from orca.errors import ArgumentError, MissingDependency
 from orca.report.html import page, section
 from orca.storage import files
@@ -131,7 +131,7 @@ class RunHistory:
     def __getitem__(self, index: int | slice) -> Any:
         return self.epochs[index]
 
-    def _pairs(self) -> list[tuple[dict[str, Any], Trace | None]]:
+    def _pairs(self) -> Epochs:
         return list(zip(self.epochs, self.traces, strict=True))
 
     def _check(self, verb: str) -> None:

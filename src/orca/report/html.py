@@ -6,15 +6,13 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib import metadata
 from numbers import Integral, Real
 from typing import Any
 
-from orca.core.trace import Trace, rows_a_second, steps_of
-
-Epochs = Sequence[tuple[dict[str, Any], Trace | None]]
+from orca.core.trace import Epochs, rows_a_second, steps_of
 
 # What a report names the versions of: the distribution, and the module that shows it was used.
 LIBRARIES = {
@@ -54,10 +52,10 @@ PART_STYLE = """
 
 def page(title: str, epochs: Epochs, about: Mapping[str, Any], picture: str) -> str:
     """Return the whole page; `picture` is an <svg> element, everything else is escaped here."""
-    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    now = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="when">{escape(made)}</p>',
+        f'<p class="when">{escape(now)}</p>',
         _facts(_totals(epochs)),
         "<h2>Curves</h2>",
         picture,
@@ -83,14 +81,14 @@ def section(epochs: Epochs, picture: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that are in use, without loading any."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    names = {"python": platform.python_version(), "platform": platform.platform()}
     for name, module in LIBRARIES.items():
         if module in sys.modules:
             try:
-                found[name] = metadata.version(name)
+                names[name] = metadata.version(name)
             except metadata.PackageNotFoundError:  # tensorflow-cpu and the like
-                found[name] = str(getattr(sys.modules[module], "__version__", "unknown"))
-    return found
+                names[name] = str(getattr(sys.modules[module], "__version__", "unknown"))
+    return names
 
 
 def _totals(epochs: Epochs) -> Iterable[tuple[str, str]]:
@@ -102,7 +100,7 @@ def _totals(epochs: Epochs) -> Iterable[tuple[str, str]]:
     if seconds:
         yield "training time", _duration(seconds)
     if rates:
-        yield "rows/s", _number(sum(rate * took for rate, took in rates) / sum(took for _, took in rates))
+        yield "rows/s", _number(sum(rate * length for rate, length in rates) / sum(length for _, length in rates))
     for name in ("train_loss", "val_loss"):
         values = [math.nan if line.get(name) is None else float(line[name]) for line in lines]
         if not all(map(math.isnan, values)):

@@ -17,14 +17,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from orca.core.trace import Trace, steps_of
+from orca.core.trace import Epochs, steps_of
 
 POINTS = 2000  # of a curve: more than a screen has columns, and an SVG of some kilobytes
 COLORS = ("#3182bd", "#e6701e", "#2f9e6e", "#b5529c", "#8c6bd1", "#c39a1c")  # to be told apart on white and on black
 INK = "#010203"  # stands in for the text colour of the page
 NOT_METRICS = {"train_loss", "val_loss", "val_num_samples", "epoch", "num_samples", "batch_count", "last_train_loss"}
-
-Epochs = Sequence[tuple[dict[str, Any], Trace | None]]
 
 
 class Picture(Figure):
@@ -70,18 +68,18 @@ def draw(epochs: Epochs, ink: str | None = None) -> Picture:
 
 def picture_bytes(figure: Figure, kind: str) -> bytes:
     """Return a figure as a file of this kind: png, svg, pdf, ..."""
-    made = BytesIO()
-    figure.savefig(made, format=kind)
-    return made.getvalue()
+    file = BytesIO()
+    figure.savefig(file, format=kind)
+    return file.getvalue()
 
 
 def inline_svg(epochs: Epochs) -> str:
     """Return the drawing as an <svg> element without a background, in the text colour of the page it is put into."""
-    made = BytesIO()
+    file = BytesIO()
     # Text as text is small and can be searched; TeX would make it paths, and needs a program besides.
     with matplotlib.rc_context({"svg.fonttype": "none", "text.usetex": False, "font.family": ["sans-serif"]}):
-        draw(epochs, INK).savefig(made, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = made.getvalue().decode()
+        draw(epochs, INK).savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = file.getvalue().decode()
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     return text.replace(INK, "currentColor")
 
@@ -119,10 +117,10 @@ def _by_step(epochs: Epochs, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return where each step is on the axis of epochs, and its value; epoch 3 goes from 2 to 3."""
     places, values = [np.zeros(0)], [np.zeros(0)]
     for number, (line, trace) in enumerate(epochs):
-        told = np.zeros(0) if trace is None else np.asarray(getattr(trace, name), float)
-        steps = max(steps_of(line, trace), len(told), 1)
-        places.append(number + np.arange(steps - len(told) + 1, steps + 1) / steps)
-        values.append(told)
+        series = np.zeros(0) if trace is None else np.asarray(getattr(trace, name), float)
+        steps = max(steps_of(line, trace), len(series), 1)
+        places.append(number + np.arange(steps - len(series) + 1, steps + 1) / steps)
+        values.append(series)
     return _thinned(np.concatenate(places), np.concatenate(values))
 
 
@@ -130,14 +128,14 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest and the highest point of each of some stretches, so that no peak is lost."""
     if len(y) <= POINTS:
         return x, y
-    kept: list[int] = []
+    points: list[int] = []
     for stretch in np.array_split(np.arange(len(y)), POINTS // 2):
         finite = stretch[np.isfinite(y[stretch])]
         if len(finite):
-            kept += sorted({int(finite[y[finite].argmin()]), int(finite[y[finite].argmax()])})
+            points += sorted({int(finite[y[finite].argmin()]), int(finite[y[finite].argmax()])})
         else:
-            kept.append(int(stretch[0]))  # a gap
-    return x[kept], y[kept]
+            points.append(int(stretch[0]))  # a gap
+    return x[points], y[points]
 
 
 def _is_number(value: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from orca.core import metrics as known_metrics
-from orca.core.trace import Trace, rows_a_second, steps_of, with_traces
+from orca.core.trace import Epochs, Trace, rows_a_second, steps_of, with_traces
 from orca.errors import ArgumentError, MissingDependency
 from orca.storage.files import filesystem
 
@@ -49,11 +49,7 @@ class Summaries:
         self.log_dir, self.app_name = os.fspath(log_dir), os.fspath(app_name)
 
     def write(
-        self,
-        lines: Sequence[dict[str, Any]],
-        traces: Sequence[Trace],
-        first_step: int,
-        metrics: Iterable[str] = (),
+        self, lines: Sequence[dict[str, Any]], traces: Sequence[Trace], first_step: int, metrics: Iterable[str] = ()
     ) -> None:
         """Write what a fit gave.
 
@@ -91,14 +87,14 @@ class Summaries:
         """
         if part not in (TRAIN, VALIDATION):
             raise ArgumentError(f"a summary has the parts 'train' and 'validation'; got {part!r}. Pass one of them.")
-        found = self._read(part)
-        there = sorted(found) or (list(TRAIN_TAGS) if part == TRAIN else [])
-        name = _spelled(tag, there)
-        if name is None and (there or not isinstance(tag, str)):
+        points = self._read(part)
+        tags = sorted(points) or (list(TRAIN_TAGS) if part == TRAIN else [])
+        name = _spelled(tag, tags)
+        if name is None and (tags or not isinstance(tag, str)):
             raise ArgumentError(
-                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(there) or 'Loss, or a metric'}."
+                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(tags) or 'Loss, or a metric'}."
             )
-        return found.get(name or "")
+        return points.get(name or "")
 
     def folder(self, part: str) -> str:
         """Return the folder of the event files of a part."""
@@ -130,32 +126,30 @@ class Summaries:
         return {tag: rows for tag, rows in points.items() if rows}
 
 
-def _training(epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int) -> Iterator[Point]:
+def _training(epochs: Epochs, first_step: int) -> Iterator[Point]:
     end = first_step - 1
     for line, trace in epochs:
         end += steps_of(line, trace)
         if trace is None:
             continue
-        known = max(len(trace.losses), len(trace.rates))
-        for at in range(known):
+        count = max(len(trace.losses), len(trace.rates))
+        for at in range(count):
             values = {
                 tag: float(series[at])
                 for tag, series in (("Loss", trace.losses), ("LearningRate", trace.rates))
                 if at < len(series)
             }
             # When each step ended was not kept: they are spread evenly.
-            yield end - known + 1 + at, trace.ended - trace.seconds * (known - 1 - at) / known, values
+            yield end - count + 1 + at, trace.ended - trace.seconds * (count - 1 - at) / count, values
         whole = {"Throughput": rows_a_second(line, trace)}
         if not len(trace.losses):  # a framework that tells of its epochs alone
             whole["Loss"] = line.get("train_loss")
-        if told := {tag: float(value) for tag, value in whole.items() if value is not None}:
-            yield end, trace.ended, told
+        if values := {tag: float(value) for tag, value in whole.items() if value is not None}:
+            yield end, trace.ended, values
 
 
-def _validation(
-    epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int, spellings: dict[str, str]
-) -> Iterator[Point]:
-    begun = next((trace.ended - trace.seconds for _, trace in epochs if trace), time.time())
+def _validation(epochs: Epochs, first_step: int, spellings: dict[str, str]) -> Iterator[Point]:
+    start = next((trace.ended - trace.seconds for _, trace in epochs if trace), time.time())
     end = first_step - 1
     for line, trace in epochs:
         end += steps_of(line, trace)
@@ -165,23 +159,23 @@ def _validation(
             if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
         }
         if values:
-            yield end, trace.ended if trace else begun, values
+            yield end, trace.ended if trace else start, values
 
 
 def _event_file(points: Iterable[Point], first_step: int) -> bytes | None:
     """Return an event file, None where there are no points."""
     Event, RecordWriter = _tensorboard()
-    made = BytesIO()
-    writer = RecordWriter(made)
+    file = BytesIO()
+    writer = RecordWriter(file)
     for step, seconds, values in points:
-        if not made.tell():
+        if not file.tell():
             writer.write(Event(wall_time=seconds, file_version="brain.Event:2").SerializeToString())
             # The start of a session: readers drop what was written for this step and later ones before.
             start = Event(wall_time=seconds, step=first_step, session_log={"status": "START"})
             writer.write(start.SerializeToString())
         summary = {"value": [{"tag": tag, "simple_value": value} for tag, value in values.items()]}
         writer.write(Event(wall_time=seconds, step=step, summary=summary).SerializeToString())
-    return made.getvalue() or None
+    return file.getvalue() or None
 
 
 def _events(data: bytes) -> Iterator[Any]:
@@ -202,12 +196,12 @@ def _spellings(metrics: Iterable[str]) -> dict[str, str]:
     return {name.lower(): name for name in (*ours, "Loss", *metrics)}
 
 
-def _spelled(tag: Any, there: Sequence[str]) -> str | None:
-    """Return the tag as it is spelled there."""
-    if tag in there:
+def _spelled(tag: Any, tags: Sequence[str]) -> str | None:
+    """Return the tag as it is spelled among the tags."""
+    if tag in tags:
         return str(tag)
-    alike = [name for name in there if isinstance(tag, str) and name.lower() == tag.lower()]
-    return alike[0] if len(alike) == 1 else None
+    matches = [name for name in tags if isinstance(tag, str) and name.lower() == tag.lower()]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _tensorboard() -> tuple[Any, Any]:

@@ -15,10 +15,10 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
-from orca.core.state import State
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
 from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, name_of, remove
+from orca.storage.state import State
 
 PREFIX = "orca"
 _SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel of TensorFlow
@@ -232,7 +232,7 @@ class CheckpointWriter:
     def _clear(self, name: str, version: int | None) -> None:
         """Remove the remains of killed writes and removals."""
         ours = re.compile(rf"{re.escape(self.prefix)}\.{_NUMBER}|{re.escape(name)}")
-        clear_leftovers(self.folder, lambda left: ours.fullmatch(left) is not None)
+        clear_leftovers(self.folder, lambda name: ours.fullmatch(name) is not None)
         if version is None or self._clean:  # in a folder for files of any name there may be others' folders
             return
         for prefix, number, complete in _entries(self.folder, self.prefix):
@@ -278,8 +278,8 @@ def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, boo
     # Any prefix has no dots: rotated logs and TensorBoard's events have.
     pattern = re.compile(rf"({r'[^.]+' if prefix is None else re.escape(prefix)})\.{_NUMBER}")
     fs, listing = _listing(folder)
-    named = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)
-    return [(match[1], int(match[2]), _complete(fs, entry)) for match, entry in named if match]
+    matches = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)
+    return [(match[1], int(match[2]), _complete(fs, entry)) for match, entry in matches if match]
 
 
 def _complete(fs: Any, entry: dict[str, Any]) -> bool:

@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 
-from orca.core.state import OutputSpec, State
 from orca.errors import ArgumentError
 from orca.storage.files import MARKER, filesystem, here, write
+from orca.storage.state import OutputSpec, State
 
 WEIGHTS, OTHERS = "weights.safetensors", "optimizer.safetensors"
 FILES = {WEIGHTS, OTHERS, MARKER}
@@ -220,16 +220,16 @@ def _whole(path: str) -> Iterator[None]:
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors as safetensors takes them: each in one piece, and none in the memory of another (tied weights)."""
-    seen: set[int] = set()
-    packed = {}
+    places: set[int] = set()
+    pieces = {}
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_meta:
             raise _unwritten("meta" if tensor.is_meta else tensor.layout)
         tensor = tensor.resolve_conj().resolve_neg()  # which torch may only have noted
         place = tensor.untyped_storage().data_ptr()
-        packed[name] = tensor.contiguous().clone() if place in seen else tensor.contiguous()
-        seen.add(place)
-    return packed
+        pieces[name] = tensor.contiguous().clone() if place in places else tensor.contiguous()
+        places.add(place)
+    return pieces
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
@@ -247,8 +247,8 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
     inside = f"{name}/" if name else ""
     # What is derived from these comes back as what it is derived from: a torch.Size as a tuple.
     if isinstance(value, list | tuple):
-        packed = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
-        return packed if isinstance(value, list) else {"tuple": packed}
+        items = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, dict):
         return {"map": [[_pack(k, tensors, name), _pack(v, tensors, f"{inside}{k}")] for k, v in value.items()]}
     if isinstance(value, int | float | str):

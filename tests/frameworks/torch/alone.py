@@ -24,7 +24,7 @@ from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import _fully_shard
 from orca.monitor.heartbeat import Pulse
-from orca.monitor.telemetry import Ticket
+from orca.monitor.protocol import Ticket
 from orca.testing import shards_of
 
 

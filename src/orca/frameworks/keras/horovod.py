@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from orca.core.horovod import join, leave
 from orca.core.world import World
-from orca.monitor.telemetry import Parted
+from orca.monitor.link import Parted
 
 
 class HorovodWorld:
@@ -37,8 +37,8 @@ class HorovodWorld:
 
     def gather(self, item: Any) -> list[Any] | None:
         """Return every rank's item on rank 0; None elsewhere."""
-        told = self.all_gather(item)
-        return told if self.rank == 0 else None
+        items = self.all_gather(item)
+        return items if self.rank == 0 else None
 
     def broadcast(self, item: Any) -> Any:
         """Return rank 0's item on every rank."""

@@ -1,0 +1,356 @@
+"""Hub: the driver's end of all connections. Owns admission, rendezvous, stalls, and when a failure is known."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from orca.errors import ArgumentError, OrcaError, WorkerFailed
+from orca.monitor import failures, protocol
+from orca.monitor.failures import SILENT_END, Failure, Sign, primary_of
+from orca.monitor.heartbeat import Beat
+from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Gather, Gathered, Log, Malformed, Ticket, Wire, encode, listen
+from orca.monitor.stalls import Suspicion
+
+HELLO_WITHIN = 5.0  # seconds a new connection has to present the secret
+HELLO_LIMIT = 64 << 10  # bytes of one message before the secret was seen
+STACK_WITHIN = 2.0  # seconds a stalled rank has to answer with its stack
+DRIVER_SLEPT = 5.0  # seconds between two looks at the ranks after which the driver itself was asleep
+LAST_TURNS = 16  # turns of the event loop at the end, for lines that arrived and are not read yet
+NOWHERE = "an unknown host"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Seat:
+    """One connection of the hub; rank -1 until it presented the secret, joined once it saw our welcome."""
+
+    rank: int = -1
+    host: str = NOWHERE
+    joined: bool = False
+    beat: Beat = field(default_factory=lambda: Beat(-1))
+    wire: Wire = field(init=False)
+
+
+class Hub:
+    """The driver's end of all connections: it hears the ranks, lets them meet, and knows which failure came first.
+
+    One daemon thread runs an event loop that owns all state; other threads' requests are carried out there. The
+    callbacks are called in that thread and must not block. Leaving the hub ends every rank that is still connected.
+
+    Args:
+        size: The number of ranks.
+        host: The address of the one interface to listen on, reachable from the ranks.
+        stall: Seconds without progress of any rank after which the run counts as stalled; <= 0 for never.
+        on_beat: Called with each beat.
+        on_log: Called with each line a rank prints or logs, and its rank; in order for each rank.
+
+    Example:
+        >>> from orca.monitor.link import Link
+        >>> with Hub(1) as hub, Link.connect(hub.ticket, rank=0) as link:
+        ...     link.all_gather("here")
+        ['here']
+    """
+
+    def __init__(
+        self,
+        size: int,
+        host: str = "127.0.0.1",
+        *,
+        stall: float = 300.0,
+        on_beat: Callable[[Beat], None] | None = None,
+        on_log: Callable[[int, Log], None] | None = None,
+    ) -> None:
+        if size < 1:
+            raise ArgumentError(f"a hub needs at least one rank; got size {size}. Pass the number of workers.")
+        self.size, self.host, self.stall = size, host, stall
+        self.on_beat, self.on_log = on_beat, on_log
+        self.failed = threading.Event()
+        self._primary: Failure | None = None
+        self._ticket: Ticket | None = None
+        # Below: only the hub's thread.
+        self._open: set[Seat] = set()
+        self._seats: dict[int, Seat] = {}
+        self._ended: dict[int, str] = {}  # rank -> how
+        self._signs: dict[tuple[int, str], Sign] = {}  # by rank and kind
+        self._rounds: dict[int, dict[int, str]] = {}  # round -> the texts of ranks
+        self._suspicion: Suspicion | None = None
+        self._aborted: str | None = None
+        self._advanced = 0.0
+
+    def __enter__(self) -> Hub:
+        self._door = listen(self.host)
+        host, port, *_ = self._door.getsockname()
+        self._ticket = Ticket(host, port, secrets.token_hex(32), self.size)
+        self._loop = asyncio.SelectorEventLoop()
+        self._closing = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="orca-hub", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._order(self._closing.set_result, None)
+        self._thread.join(10.0)
+        if self._thread.is_alive():
+            logger.error("the hub's thread does not end: a callback (on_beat, on_log) blocks")
+
+    @property
+    def ticket(self) -> Ticket:
+        """Return what a rank needs to connect."""
+        if self._ticket is None:
+            raise OrcaError("the hub is not open yet, so it has no ticket. Enter it first: with Hub(size) as hub: ...")
+        return self._ticket
+
+    def failure(self, wait: float = 0.0) -> Failure | None:
+        """Return the primary failure, waiting up to `wait` seconds for one to be known."""
+        self.failed.wait(wait)
+        return self._primary
+
+    def error(self, wait: float = 0.0) -> WorkerFailed | None:
+        """Return the primary failure as the exception to raise."""
+        failure = self.failure(wait)
+        return None if failure is None else failure.error()
+
+    @property
+    def absent(self) -> list[int]:
+        """Return the ranks that have not reported and are not known to be lost."""
+        return [rank for rank in range(self.size) if rank not in self._seats and rank not in self._ended]
+
+    def abort(self, reason: str) -> None:
+        """Tell every rank, also one that connects later, to end at once."""
+        self._order(self._abort, reason)
+
+    def give_up(self, reason: str) -> None:
+        """End the run because of the ranks that are absent, unless all came meanwhile."""
+        self._order(self._give_up, reason)
+
+    def lost(self, rank: int, host: str, reason: str) -> None:
+        """Say that a rank's process was seen to end by itself."""
+        self._order(self._lose, rank, host, reason)
+
+    def _order(self, order: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the hub is closed
+            self._loop.call_soon_threadsafe(order, *args)
+
+    # The hub's thread.
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception:
+            logger.exception("the hub failed; the ranks of this run will end")
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = await self._loop.create_server(self._admit, sock=self._door, backlog=self.size + 64)
+        pause = max(0.02, min(1.0, self.stall / 4 if self.stall > 0 else 1.0))
+        glance = self._advanced = time.monotonic()
+        try:
+            while not self._closing.done():
+                await asyncio.wait([self._closing], timeout=pause)
+                if time.monotonic() - glance > DRIVER_SLEPT:
+                    self._advanced = time.monotonic()  # perhaps the ranks slept as well
+                glance = time.monotonic()
+                self._watch(glance)
+        finally:
+            server.close()
+            self._judge(float("inf"))
+            self._aborted = self._aborted or "the run is over"  # no end of a rank is a loss any more
+            for _ in range(LAST_TURNS):
+                await asyncio.sleep(0)
+            for seat in self._open:
+                seat.wire.transport.abort()
+            await asyncio.sleep(0)
+
+    # Coming and going.
+
+    def _admit(self) -> Wire:
+        seat = Seat()
+        seat.wire = Wire(HELLO_LIMIT, partial(self._hear, seat), partial(self._miss, seat), lambda: None)
+        self._open.add(seat)
+        self._loop.call_later(HELLO_WITHIN, self._expire, seat)
+        return seat.wire
+
+    def _expire(self, seat: Seat) -> None:
+        if seat.rank < 0:
+            seat.wire.drop(f"it did not present the secret within {HELLO_WITHIN:g} s")
+
+    def _greet(self, seat: Seat, message: tuple[Any, ...]) -> None:
+        if not isinstance(message, protocol.Hello):
+            raise Malformed("its first message was not the secret")
+        refusal = ""
+        if not hmac.compare_digest(message.secret.encode("utf-8", "replace"), self.ticket.secret.encode()):
+            refusal = "the secret is wrong: the ticket belongs to another run"
+        elif not 0 <= message.rank < self.size:
+            refusal = f"this run has the ranks 0 to {self.size - 1}"
+        elif message.rank in self._seats:
+            refusal = f"rank {message.rank} has connected before"
+        if refusal:
+            seat.wire.send(Abort(refusal))
+            raise Malformed(refusal)
+        seat.rank, seat.host, seat.beat = message.rank, message.host, Beat(message.rank)
+        seat.wire.limit = MESSAGE_LIMIT
+        self._seats[seat.rank] = seat
+        self._advanced = time.monotonic()
+        seat.wire.send(protocol.Ack())
+        if self._aborted is not None:
+            seat.wire.send(Abort(self._aborted))
+
+    def _miss(self, seat: Seat, reason: str) -> None:
+        self._open.discard(seat)
+        if reason:
+            peer = seat.wire.transport.get_extra_info("peername") or (NOWHERE,)
+            name = f"rank {seat.rank} on {seat.host}" if seat.rank >= 0 else peer[0]
+            logger.warning("the hub dropped the connection of %s: %s", name, reason)
+        if seat.rank < 0 or seat.rank in self._ended:
+            return
+        if seat.joined:
+            self._lose(seat.rank, seat.host, f"its connection was dropped: {reason}" if reason else SILENT_END)
+        else:  # it gave up before it saw our welcome and works without us: not a loss
+            del self._seats[seat.rank]
+
+    # What ranks say.
+
+    def _hear(self, seat: Seat, message: tuple[Any, ...]) -> None:
+        if seat.rank < 0:
+            return self._greet(seat, message)
+        seat.joined = True
+        match message:
+            case Beat():
+                self._feel(seat, message)
+            case Gather():
+                self._gather(seat, message)
+            case Log():
+                call(self.on_log, seat.rank, message)
+            case protocol.Fail():
+                self._note(Failure(seat.rank, seat.host, *message))
+                self._end(seat.rank, "failed")
+                seat.wire.send(protocol.Ack())  # acknowledged means known
+            case protocol.Stack():
+                if self._suspicion is not None:
+                    self._suspicion.stacks[seat.rank] = message.text
+                    if len(self._suspicion.stacks) == len(self._suspicion.asked):
+                        self._convict(self._suspicion)
+            case protocol.Bye():
+                self._advanced = time.monotonic()
+                if seat.rank not in self._ended:
+                    self._end(seat.rank, "has ended")
+            case _:
+                raise Malformed(f"a rank may not say {type(message).__name__}")
+
+    def _feel(self, seat: Seat, beat: Beat) -> None:
+        if beat.rank != seat.rank:
+            raise Malformed(f"it sent a beat of rank {beat.rank}")
+        if beat.progress != seat.beat.progress:
+            self._advanced, self._suspicion = time.monotonic(), None
+        seat.beat = beat
+        call(self.on_beat, beat)
+
+    def _gather(self, seat: Seat, message: Gather) -> None:
+        texts = self._rounds.setdefault(message.round, {})
+        texts[seat.rank] = message.text
+        for rank, how in self._ended.items():
+            if rank not in texts:
+                return seat.wire.send(_parting(message.round, rank, how))
+        if len(texts) == self.size:
+            line = encode(Gathered(message.round, [texts[rank] for rank in range(self.size)], ""))
+            del self._rounds[message.round]
+            for rank in texts:
+                self._seats[rank].wire.send(line)
+
+    def _end(self, rank: int, how: str) -> None:
+        self._ended[rank] = how
+        for number, texts in self._rounds.items():
+            for other in texts if rank not in texts else ():
+                self._seats[other].wire.send(_parting(number, rank, how))
+        self._judge(time.monotonic())
+
+    # What went wrong.
+
+    def _abort(self, reason: str) -> None:
+        if self._aborted is None:
+            self._aborted = reason
+            for rank, seat in self._seats.items():
+                if self._ended.get(rank) != "has ended":
+                    seat.wire.send(Abort(reason))
+
+    def _lose(self, rank: int, host: str, reason: str) -> None:
+        if self._ended.get(rank) == "failed":  # it said why itself
+            return
+        host = host or (self._seats[rank].host if rank in self._seats else NOWHERE)
+        self._note(Failure(rank, host, reason, kind="lost"))
+        self._end(rank, "was lost")
+
+    def _note(self, failure: Failure) -> None:
+        if self._aborted is not None and (failure.secondary or failure.kind == "lost"):
+            return  # a consequence of our abort
+        key, now = (failure.rank, failure.kind), time.monotonic()
+        when = self._signs[key].when if key in self._signs else now
+        self._signs[key] = Sign(when, failure)  # an engine's words about a loss are better than our EOF
+        for grace in (failures.LOST_GRACE, failures.LAST_GRACE):
+            self._loop.call_later(grace + 0.01, lambda: self._judge(time.monotonic()))
+
+    def _judge(self, now: float) -> None:
+        if self._primary is None:
+            primary = primary_of(list(self._signs.values()), now, complete=len(self._ended) == self.size)
+            if primary is not None:
+                self._publish(primary)
+
+    def _publish(self, primary: Failure) -> None:
+        self._primary = primary
+        self.failed.set()
+
+    # Stalls.
+
+    @property
+    def _troubled(self) -> bool:
+        return bool(self._primary or self._signs or self._aborted is not None)
+
+    def _watch(self, now: float) -> None:
+        ranks = [rank for rank, seat in sorted(self._seats.items()) if rank not in self._ended and seat.joined]
+        overdue = ranks and self.stall > 0 and now - self._advanced >= self.stall
+        if not overdue or self._suspicion is not None or self._troubled:
+            return
+        suspicion = self._suspicion = Suspicion([self._seats[rank].beat for rank in ranks], self.absent)
+        for rank in suspicion.asked:
+            self._seats[rank].wire.send(protocol.Ask())
+        self._loop.call_later(STACK_WITHIN if suspicion.asked else 0.0, self._convict, suspicion)
+
+    def _convict(self, suspicion: Suspicion) -> None:
+        if self._suspicion is not suspicion or self._troubled:  # a rank has moved, or failed
+            return
+        seconds, address = time.monotonic() - self._advanced, f"{self.ticket.host}:{self.ticket.port}"
+        host = self._seats[suspicion.culprit].host if suspicion.suspects else NOWHERE
+        self._end_stalled(suspicion.failure(host, seconds, self.stall, address))
+
+    def _give_up(self, reason: str) -> None:
+        if self.absent and self._primary is None:
+            self._end_stalled(Failure(self.absent[0], NOWHERE, reason, kind="stalled"))
+
+    def _end_stalled(self, failure: Failure) -> None:
+        self._publish(failure)
+        self._abort(f"rank {failure.rank} stalled")
+
+
+def _parting(number: int, rank: int, how: str) -> Gathered:
+    return Gathered(number, [], f"waits for rank {rank} in all_gather in vain: it {how}")
+
+
+def call(callback: Callable[..., None] | None, *args: object) -> None:
+    """Call a callback whose errors must not end the hub."""
+    if callback is not None:
+        try:
+            callback(*args)
+        except Exception:
+            logger.exception("a callback of the hub failed")

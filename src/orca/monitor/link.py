@@ -1,0 +1,337 @@
+"""Link: the connection of one rank to the hub. Owns beats, aborts, and that output never holds up a rank."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from orca.errors import ArgumentError, OrcaError
+from orca.monitor import protocol
+from orca.monitor.backlog import Backlog, ends_within
+from orca.monitor.failures import reason_of
+from orca.monitor.heartbeat import WAIT, Pulse
+from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Gathered, Log, Ticket, Wire, encode
+
+EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
+PAUSE = 120.0  # seconds for which the driver may be suspended
+ACK_WITHIN = 3.0  # seconds a failing rank waits until the hub knows
+BYE_WITHIN = 2.0  # seconds a closing link waits until the hub knows
+BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed, and at least
+LOG_BACKLOG = 16 << 20  # bytes queued in a rank above which lines are dropped
+FLUSH_WITHIN = 0.1  # seconds that a rank which flushes its output may wait
+TEXT_LIMIT = 1 << 20  # characters of a traceback or stack; its end says most
+
+logger = logging.getLogger(__name__)
+
+
+class Parted(OrcaError, ConnectionError):
+    """Ranks that cannot meet because one of them or the driver is gone: a consequence, never the cause."""
+
+
+class Link:
+    """The connection of one rank to the hub. Make it with `connect`.
+
+    A daemon thread runs its event loop: it sends beats of the `pulse`, and ends the process when the driver says so or
+    is gone. Methods but `log` and `flush` are for the thread that connected; the hub is shown the stack of that thread
+    when this rank is stuck.
+    """
+
+    def __init__(self, ticket: Ticket, rank: int, patience: float, on_abort: Callable[[], None] | None) -> None:
+        self.ticket, self.rank, self.patience = ticket, rank, patience
+        self.on_abort = end_process if on_abort is None else on_abort
+        self.pulse = Pulse()
+        self._thread: threading.Thread | None = None
+        self._owner = threading.get_ident()
+        self._outbox: deque[bytes] = deque()
+        self._backlog = Backlog(LOG_BACKLOG)
+        self._posting = threading.RLock()  # a signal handler may print while its thread posts
+        self._replies: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()  # None: the link is over
+        self._round = 0
+        self._welcome = self._reported = self._behind = self._closing = False
+        self._over = ""
+
+    @classmethod
+    def connect(
+        cls,
+        ticket: Ticket,
+        rank: int,
+        timeout: float = 5.0,
+        welcome: float = PAUSE,
+        patience: float = 600.0,
+        on_abort: Callable[[], None] | None = None,
+    ) -> Link:
+        """Return a link to the hub; a silent one, on which all but all_gather does nothing, when it is out of reach.
+
+        Args:
+            ticket: The hub's ticket.
+            rank: The rank of this worker.
+            timeout: Seconds to reach the hub's machine.
+            welcome: Seconds for the hub, once reached, to answer: the driver may be suspended.
+            patience: Seconds that all_gather waits for the other ranks.
+            on_abort: Called in the link's thread instead of ending the process with exit code 70.
+
+        Raises:
+            ArgumentError: The hub refuses the secret or the rank.
+        """
+        link = cls(ticket, rank, patience, on_abort)
+        try:
+            link._open(socket.create_connection((ticket.host, ticket.port), timeout), welcome)
+        except OSError as error:
+            logger.warning(
+                "rank %d goes on without telemetry: the driver at %s:%d cannot be reached (%s)",
+                *(rank, ticket.host, ticket.port, error),
+            )
+        return link
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(error)
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether the hub hears this rank."""
+        return self._thread is not None and self._thread.is_alive() and not (self._over or self._closing)
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in rank order, once each gave its own.
+
+        Raises:
+            Parted: Another rank or the driver is gone, or the patience is at its end.
+            ArgumentError: The text is too long for one message.
+        """
+        if self._thread is None:
+            return self._gather_alone(text)
+        line = encode(protocol.Gather(self._round, text))
+        if len(line) > MESSAGE_LIMIT:
+            raise ArgumentError(f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.")
+        self._round += 1
+        phase = self.pulse.phase
+        self.pulse.at(WAIT)
+        try:
+            return self._meet(self._round - 1, line)
+        finally:
+            self.pulse.at(phase)
+
+    def log(self, text: str, origin: str = "stdout", level: int = 0) -> None:
+        """Give a line to the driver's on_log without ever waiting; for any thread.
+
+        Lines are dropped where the driver cannot keep up, and one line says how many.
+
+        Args:
+            text: The line; cut where it is longer than 64 Ki characters.
+            origin: "stdout" or "stderr" for what was printed, else the name of the logger.
+            level: The level of a log record; 0 for what was printed.
+        """
+        more = len(text) - LINE_LIMIT
+        line = Log(f"{text[:LINE_LIMIT]}... ({more} more characters)" if more > 0 else text, origin, level)
+        with self._posting:
+            if self.connected and self._backlog.has_room():
+                self._post_gap()
+                self._post(line)
+
+    def flush(self) -> None:
+        """Wait a moment until what was logged is on its way, unless the driver lags behind; for any thread."""
+        goal, deadline = self._backlog.added, time.monotonic() + FLUSH_WITHIN
+        while self.connected and self._backlog.taken < goal and not self._behind:
+            if time.monotonic() > deadline:
+                self._behind = True  # until nothing is left to send
+            time.sleep(0.0002)
+
+    def fail(self, error: BaseException, secondary: bool = False) -> None:
+        """Report an error, and return when the hub knows it or after 3 seconds; only the first report counts.
+
+        Args:
+            error: What was raised; Parted, and what was raised because of it, is always secondary.
+            secondary: Whether it is a consequence of another rank's failure.
+        """
+        if self._reported:
+            return
+        self._reported = True
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-TEXT_LIMIT:]
+        self._post_gap()
+        if self._post(protocol.Fail(reason_of(error)[:LINE_LIMIT], trace, secondary or from_parting(error))):
+            # The lines before it may take longer.
+            self._backlog.outlast(lambda seconds: self._reply(seconds, Ack) is not None or self._over, ACK_WITHIN)
+
+    def close(self) -> None:
+        """Say bye, so that the end of the process is no loss, and end the link's thread."""
+        if self._thread is None or self._closing:
+            return
+        self._post_gap()
+        self._post(self.pulse.beat(self.rank))
+        self._post(protocol.Bye())
+        self._closing = True
+        self._order(self._hand_over)
+        self._backlog.outlast(partial(ends_within, self._thread), BYE_WITHIN)
+        self._order(self._end)
+        ends_within(self._thread, BYE_WITHIN)
+
+    def _gather_alone(self, text: str) -> list[str]:
+        if self.ticket.size == 1:
+            return [text]
+        raise Parted(
+            f"rank {self.rank} cannot meet the other {self.ticket.size - 1}: the driver at {self.ticket.host}:"
+            f"{self.ticket.port} cannot be reached from here. Give the driver an address that its workers can reach."
+        )
+
+    def _meet(self, number: int, line: bytes) -> list[str]:
+        deadline = time.monotonic() + self.patience
+        if self._post(line):
+            while (reply := self._reply(deadline - time.monotonic(), Gathered)) is not None:
+                if reply.round == number and reply.obstacle:
+                    raise Parted(f"rank {self.rank} {reply.obstacle}")
+                if reply.round == number:
+                    return list(reply.texts)
+        if not self.connected:
+            raise Parted(f"rank {self.rank} cannot meet the others: {self._over or 'its link is closed'}")
+        raise Parted(f"rank {self.rank} waited {self.patience:g} s in all_gather and not all other ranks came")
+
+    def _reply(self, seconds: float, *kinds: type) -> Any:
+        """Return the hub's next reply of these kinds; None when there is none in time, or the link is over."""
+        deadline = time.monotonic() + seconds
+        with suppress(queue.Empty):
+            while (reply := self._replies.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+                if isinstance(reply, kinds):
+                    return reply
+        return None
+
+    def _post_gap(self) -> None:
+        with self._posting:
+            if gap := self._backlog.gap():
+                self._post(Log(f"({gap} lines are missing here: the driver could not keep up)", "stderr"))
+
+    def _post(self, message: tuple[Any, ...] | bytes) -> bool:
+        if not self.connected:
+            return False
+        line = message if isinstance(message, bytes) else encode(message)
+        with self._posting:
+            self._backlog.added += len(line)
+            self._outbox.append(line)
+            first = len(self._outbox) == 1
+        if first:  # else the thread was woken for the one before
+            self._order(self._hand_over)
+        return True
+
+    def _order(self, order: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(order)
+
+    def _open(self, sock: socket.socket, welcome: float) -> None:
+        """Start the thread and present the secret; OSError when there is no answer, ArgumentError when it is no."""
+        self._loop = asyncio.SelectorEventLoop()
+        self._ended = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, args=(sock,), name=f"orca-link-{self.rank}", daemon=True)
+        self._thread.start()
+        reply = self._reply(welcome, Ack, Abort)
+        if isinstance(reply, Ack):
+            return
+        reason, self._closing = self._over or f"no answer within {welcome:g} s", True
+        self._order(self._end)
+        ends_within(self._thread, BYE_WITHIN)
+        self._thread = None
+        if isinstance(reply, Abort):
+            raise ArgumentError(
+                f"the driver at {self.ticket.host}:{self.ticket.port} refused rank {self.rank}: {reply.reason}. "
+                "Connect each rank once, with the ticket of its own run."
+            )
+        raise ConnectionError(reason)
+
+    # The link's thread.
+
+    def _run(self, sock: socket.socket) -> None:
+        try:
+            self._loop.run_until_complete(self._converse(sock))
+        finally:
+            self._end()
+            self._loop.close()
+
+    async def _converse(self, sock: socket.socket) -> None:
+        limit = MESSAGE_LIMIT * (self.ticket.size + 1)  # a gathered answer holds the texts of all ranks
+        self._wire = Wire(limit, self._hear, self._end, self._hand_over)
+        await self._loop.create_connection(lambda: self._wire, sock=sock)
+        self._wire.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
+        last, when = self.pulse.beat(self.rank), self._loop.time()
+        while not self._ended.done():
+            await asyncio.wait([self._ended], timeout=BEAT_SOON)
+            if self._welcome and not self._closing and not self._wire.busy:
+                beat, now = self.pulse.beat(self.rank), self._loop.time()
+                if beat != last or now - when >= BEAT_LATE:
+                    last, when = beat, now
+                    self._wire.send(beat)
+        if self._wire.fileno() >= 0:
+            self._wire.transport.abort()
+            await asyncio.sleep(0)  # until it is closed
+
+    def _hand_over(self) -> None:
+        while self._outbox and not self._wire.busy:
+            line = self._outbox.popleft()
+            self._wire.send(line)
+            self._backlog.taken += len(line)
+        if not self._wire.busy:
+            self._behind = False
+            if self._closing:
+                self._wire.transport.write_eof()  # the hub closes in turn, and then we know that it heard our bye
+
+    def _hear(self, message: tuple[Any, ...]) -> None:
+        match message:
+            case Ack() | Gathered():
+                if not self._welcome and not self._closing:
+                    self._welcome = True
+                    self._wire.send(self.pulse.beat(self.rank))  # now the hub may count on us
+                self._replies.put(message)
+            case protocol.Ask():
+                self._wire.send(protocol.Stack(stack_of(self._owner)))
+            case Abort(reason) if self._welcome:
+                if not self._closing:
+                    self._end(f"the driver ended the run: {reason}")
+            case Abort():
+                self._replies.put(message)
+            case _:
+                raise protocol.Malformed(f"a hub does not say {type(message).__name__}")
+
+    def _end(self, reason: str = "") -> None:
+        if self._ended.done():
+            return
+        self._ended.set_result(None)
+        try:
+            if self._welcome and not self._closing:
+                self.on_abort()  # by default the process ends here
+        finally:
+            self._over = reason or "the connection to the driver is lost"
+            self._replies.put(None)
+
+
+def from_parting(error: BaseException | None) -> bool:
+    """Tell whether an error is Parted or was raised because of it."""
+    for _ in range(20):
+        if error is None or isinstance(error, Parted):
+            break
+        error = error.__cause__ or error.__context__
+    return isinstance(error, Parted)
+
+
+def stack_of(thread: int) -> str:
+    """Return the stack of a thread as text."""
+    frame = sys._current_frames().get(thread)
+    return "the thread has ended" if frame is None else "".join(traceback.format_stack(frame))[-TEXT_LIMIT:]
+
+
+def end_process() -> None:
+    """End this process at once: its main thread may be stuck, so nothing is flushed, logged or waited for."""
+    os._exit(EXIT_ABORTED)

@@ -1,0 +1,65 @@
+"""State: all that training needs to go on. Owns its parts, and how a row of a model's input or output is described."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from orca.rows.tree import flatten, unflatten
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """A row of a model's output (or input): (dtype, shape) of each head, and the heads' structure."""
+
+    heads: tuple[tuple[str, tuple[int, ...]], ...]
+    structure: Any = None
+
+    @classmethod
+    def of(cls, output: Any) -> OutputSpec:
+        """Describe an output, a tree of arrays or tensors."""
+        heads, structure = flatten(output)
+        return cls(tuple((str(h.dtype).removeprefix("torch."), tuple(h.shape[1:])) for h in heads), structure)
+
+    def example(self, rows: int = 1) -> Any:
+        """Return a tree of arrays of this kind: zeros, or empty texts."""
+        heads = [
+            np.full((rows, *s), "", object) if kind == "object" else np.zeros((rows, *s), kind)
+            for kind, s in self.heads
+        ]
+        return unflatten(self.structure, heads)
+
+
+@dataclass
+class State:
+    """Everything that training needs to go on: picklable, independent of how many ranks made it.
+
+    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
+    a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
+    interrupted (a Position as JSON); `stored`, the path that the ranks read the payload from where it is too large to
+    travel.
+    """
+
+    epoch: int = 0
+    steps: int = 0
+    payload: dict[str, Any] = field(default_factory=dict)
+    output: OutputSpec | None = None
+    input: OutputSpec | None = None
+    position: dict[str, Any] | None = None
+    stored: str | None = None
+
+    def to_send(self) -> State:
+        """Return what travels to the ranks."""
+        return self if self.stored is None else replace(self, payload={})
+
+    def settled(self) -> State:
+        """Return what a new fit begins with: where an interrupted one was, and what its callbacks held, is left out."""
+        payload = {name: value for name, value in self.payload.items() if name != "callbacks"}
+        return replace(self, payload=payload, position=None)
+
+    def for_answers(self) -> State:
+        """Return what answering needs: the weights without the optimizers' state."""
+        needed = ("models", "averages", "operator")
+        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()
