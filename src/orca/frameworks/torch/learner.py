@@ -33,13 +33,13 @@ from orca.frameworks.torch.build import (
     check_linked,
     scheduler_state,
 )
-from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, Tally, scalar
+from orca.frameworks.torch.hooks import TorchHooks
 from orca.frameworks.torch.losses import LossBook, LossPart, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
-from orca.frameworks.torch.runner import Runner
+from orca.frameworks.torch.runner import TorchRunner
 from orca.frameworks.torch.steps import Steps, draws, kept_draws, set_deterministic
 from orca.frameworks.torch.sync import Sync, held, sync_of
 from orca.frameworks.torch.tensors import (
@@ -178,7 +178,7 @@ class TorchLearner(Learner):
         Raises:
             ArgumentError: They are none, or do not go with the options.
         """
-        hooks = Hooks(callbacks)
+        hooks = TorchHooks(callbacks)
         if hooks.main_has("on_iter_backward"):
             self.options.check_hands_on(f"the callback {type(hooks.main).__name__}", self.sync)
 
@@ -259,9 +259,7 @@ class TorchLearner(Learner):
         self._were_deterministic = set_deterministic(True) if self.options.deterministic else None
         torch.manual_seed(seed)
         self._set_up(state, device_of(world))
-        self.runner = Runner(self, world.rank, world.size)
-        self.runner.global_step, self.runner.epochs = (state.steps, state.epoch) if state else (0, 0)
-        self.epoch = -1
+        self.runner = TorchRunner(self, world.rank, world.size, state, self.config)
         if training:
             self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
             self.options.check_optimizers(self.steppers)
@@ -289,14 +287,13 @@ class TorchLearner(Learner):
                 for net in self.nets:
                     shard(net, world, self.place.device)
 
-    def call_back(self, callbacks: Sequence[Any]) -> None:
-        """Take the callbacks of an evaluation."""
-        self.hooks = Hooks(callbacks)
-        self.hooks.begin(self.runner, self.net, {"config": self.config})
+    def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> TorchHooks:
+        """Take the callbacks of a run; return their hooks, of which the loop calls those around epochs."""
+        self.hooks = TorchHooks(callbacks, self.runner, self.given.payload.get("callbacks") if self.given else None)
+        return self.hooks
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
-        """Begin a fit: wrap the model for all ranks, and introduce the callbacks."""
-        self.hooks = Hooks(plan.callbacks)
+        """Begin a fit: wrap the model for all ranks."""
         self.hooked = self.hooks.main is not None or self.hooks.has("before_train_iter", "after_train_iter")
         self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
         if self.hands_on or self._own_forward:
@@ -330,23 +327,15 @@ class TorchLearner(Learner):
         self.operator = self._operator(self.given)
         apart = self.hands_on and self.world.size > 1
         self.guards = [one.register_step_pre_hook(self._check_agreed) for one in self.steppers if apart]
-        self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
-        if self.hooks:
-            self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
-            if self.given and self.given.position is not None:  # a resumed fit
-                self.runner.epoch_stats = dict(next(reversed(self.given.position["lines"]), {}))
-                self.hooks.load(self.given.payload.get("callbacks", {}))
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Step the schedulers that step once an epoch, and tell the callbacks; say whether one wants to stop."""
+        """Step the schedulers that step once an epoch."""
         self.runner.epoch_stats = line
         if self.hooks.main is not None:
-            self.hooks.on_main("on_lr_adjust", self.runner)
+            self.hooks.on_main("on_lr_adjust")
         elif not self._conducts or self._ends_epoch():
             self.step_schedulers(line)
-        if self.hooks:
-            self.hooks("after_train_epoch", self.runner, line["epoch"], logs=line)
-        return self.runner.stop
+        return False
 
     def _ends_epoch(self) -> bool:
         """Say whether the operator trained the epoch with our own train_epoch, and left its end to us."""
@@ -354,17 +343,6 @@ class TorchLearner(Learner):
         if self.operator is not None:
             self.operator.ends_epoch = False
         return ends
-
-    def finish(self) -> None:
-        """End a fit."""
-        if self.hooks:
-            self.hooks("after_train", self.runner)
-            self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
-
-    def callback_states(self) -> dict[str, Any]:
-        """Return what callbacks hold; rank 0 copies it, as a callback may change it later."""
-        states = self.hooks.states()
-        return states if self.world.rank else dict(copied(states, tensors=not self.spread))
 
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
@@ -395,8 +373,6 @@ class TorchLearner(Learner):
 
     def leave(self) -> None:
         """Drop the replicas: torch cannot destroy a process group that a DistributedDataParallel still holds."""
-        if "hooks" in self.__dict__:
-            self.hooks.release()
         for agree in self.__dict__.get("agrees", ()):
             agree.close()
         for statistics in self.__dict__.get("statistics", ()):
@@ -413,17 +389,16 @@ class TorchLearner(Learner):
 
     # Training.
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Let all layers train; those that callbacks switch off then stay as they are, also over a pause."""
+        for module in self.modules:
+            module.train()
+
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or what follows its first steps."""
-        if self.epoch != epoch:  # else it goes on after a pause, with its layers as they were
-            for module in self.modules:
-                module.train()
-            self.epoch = self.runner.epochs = epoch
-            if self.hooks:
-                self.hooks("before_train_epoch", self.runner, epoch)
-            self._check_alike()
+        self._check_alike()
         if self._conducts:
-            return self._conduct(batches, pulse, plan)
+            return self._conduct(batches, pulse, epoch, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         stopped = False
@@ -596,7 +571,7 @@ class TorchLearner(Learner):
         """Return (outputs, targets, loss) of a piece of a batch, by the user's own forward pass where there is one."""
         if self._own_forward:
             self.runner.batch = self.place.loaded(piece)
-            self.hooks.on_main("on_train_forward", self.runner)
+            self.hooks.on_main("on_train_forward")
             runner = self.runner
             (outputs, targets), loss = self.measure.leaves(runner.output, runner.target), scalar(runner.loss)
             if piece.rows and self.counting:
@@ -616,9 +591,9 @@ class TorchLearner(Learner):
     def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> LossPart | None:
         runner = self.runner
         runner.batch = self.place.loaded(batch)
-        self.hooks("before_train_iter", runner, step)
+        self.hooks("before_train_iter", step)
         part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
-        self.hooks("after_train_iter", runner, step)
+        self.hooks("after_train_iter", step)
         return part
 
     def _handed_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
@@ -628,9 +603,9 @@ class TorchLearner(Learner):
         runner.batch = self.place.loaded(batch)
         pulse.at(FORWARD)
         with self._autocast():
-            self.hooks.on_main("on_train_forward", runner)
+            self.hooks.on_main("on_train_forward")
         pulse.at(BACKWARD)
-        self.hooks.on_main("on_iter_backward", runner)
+        self.hooks.on_main("on_iter_backward")
         self.close_step(batch)
         weight = batch.rows * self.world.size / batch.step_rows
         loss = runner.loss
@@ -660,11 +635,11 @@ class TorchLearner(Learner):
             agree.step(batch.leader, lambda: None)
         self._close()
 
-    def _conduct(self, batches: Iterable[Batch], pulse: Pulse, plan: FitPlan) -> Losses:
+    def _conduct(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
         """Let the user's operator train the epoch."""
         assert self.operator is not None
-        handed = Handed(self, batches, pulse, self.epoch)
-        info = {"epoch_idx": self.epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": self.options.step_freq}
+        handed = Handed(self, batches, pulse, epoch)
+        info = {"epoch_idx": epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": self.options.step_freq}
         self.operator.global_step = self.runner.global_step
         with self._autocast():
             told = self.operator.train_epoch(handed, info | plan.info)
@@ -673,7 +648,7 @@ class TorchLearner(Learner):
         mean = numbers.pop("train_loss", np.nan)
         last = numbers.pop("last_train_loss", mean)
         if handed.rows_seen and np.isinf(mean) | np.isnan(mean) and plan.on_nan != "ignore" and "train_loss" in told:
-            report_loss(mean, f"in epoch {self.epoch}", plan.on_nan)
+            report_loss(mean, f"in epoch {epoch}", plan.on_nan)
         kept = {name.removeprefix("train_"): value for name, value in numbers.items() if not name.startswith("last_")}
         for name in ("num_samples", "batch_count", "epoch"):
             kept.pop(name, None)
@@ -691,7 +666,7 @@ class TorchLearner(Learner):
             else:
                 scheduler.step()
 
-    def forward(self, runner: Runner) -> None:
+    def forward(self, runner: TorchRunner) -> None:
         """Compute output and loss of the runner's batch."""
         *features, target = runner.batch
         runner.output = call(runner.model, features)
@@ -707,7 +682,7 @@ class TorchLearner(Learner):
             module.eval()
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
             return self._conduct_evaluation(batches, metrics, pulse)
-        self._hook("before_val_epoch")
+        self.hooks("before_val_epoch")
         own = self.measure.asks and self._own_judge  # then there is nothing to ask
         losses, tally = Losses(), Tally(Criterion(None, self.options.reduction) if own else self.measure)
         pulse.at(DATA)
@@ -727,9 +702,7 @@ class TorchLearner(Learner):
         losses.loss_sum, losses.mass = tally.close()
         if self.criterion is None:
             losses.loss_sum = np.nan
-        self._hook("after_val_epoch")
-        if not self.runner.training:
-            self._hook("after_run")
+        self.hooks("after_val_epoch")
         return losses
 
     def _judge_batch(self, batch: Batch) -> tuple[list[Any], list[Any], Any]:
@@ -737,7 +710,7 @@ class TorchLearner(Learner):
         runner = self.runner
         if self.hooks:
             runner.batch = self.place.loaded(batch)
-            self._hook("before_val_iter")
+            self.hooks("before_val_iter")
         own = self._own_judge
         if own and batch.weights is not None:
             raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
@@ -746,7 +719,7 @@ class TorchLearner(Learner):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
                 judged = *self.measure.leaves(output, target), loss
             elif own:
-                self.hooks.on_main("on_val_forward", runner)
+                self.hooks.on_main("on_val_forward")
                 judged = *self.measure.leaves(runner.output, runner.target), runner.loss
             else:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
@@ -760,18 +733,18 @@ class TorchLearner(Learner):
         if self.hooks:
             runner.output, runner.target = self.measure.trees(outputs, targets)
             runner.loss = loss
-            self._hook("after_val_iter")
+            self.hooks("after_val_iter")
         return [full(o) for o in outputs], targets, None if loss is None else scalar(loss)
 
     def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Let the user's operator evaluate; its numbers are means over rows."""
         assert self.operator is not None
         handed = Handed(self, batches, pulse, epoch=0)
-        self._hook("before_val_epoch")
+        self.hooks("before_val_epoch")
         with torch.no_grad(), self._autocast():
             told = self.operator.validate(handed, {}, list(metrics))
         handed.close()
-        self._hook("after_val_epoch")
+        self.hooks("after_val_epoch")
         numbers = _numbers("validate", told)
         numbers = {k: v for k, v in numbers.items() if k != "num_samples" and not k.startswith("last_")}
         mean, seen = numbers.pop("val_loss", np.nan) if handed.rows_seen else 0.0, handed.rows_seen
@@ -786,12 +759,12 @@ class TorchLearner(Learner):
         self.nets = [net.to(device).eval() for net in listed(self.build(state))]
         self.place, self.criterion = Place.of(self.net, device), None
         self.average: AveragedModel | None = None
-        self.hooks, self.runner = Hooks(self.callbacks), Runner(self, 0, 1)
+        self.runner = TorchRunner(self, config=self.config)
+        self.hooks = TorchHooks(self.callbacks, self.runner)
         self.given: State | None = state
         self.operator = self._operator(state)
-        if self.hooks:
-            self.hooks.begin(self.runner, self.net, {"config": self.config})
-            self.hooks("before_pred_epoch", self.runner)
+        self.hooks.begin()
+        self.hooks("before_pred_epoch")
 
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs: the form is that of training, else its forward takes so many."""
@@ -831,19 +804,16 @@ class TorchLearner(Learner):
         runner = self.runner
         with torch.inference_mode(), self._autocast():
             runner.batch = listed(self.place.features(x))
-            if self.hooks:
-                self.hooks("before_pred_iter", runner)
-                if self.hooks.main is not None:
-                    self.hooks.on_main("on_pred_forward", runner)
-                else:
-                    self.answer(runner)
-                self.hooks("after_pred_iter", runner)
-                runner.batch_idx += 1
+            self.hooks("before_pred_iter")
+            if self.hooks.main is not None:
+                self.hooks.on_main("on_pred_forward")
             else:
                 self.answer(runner)
+            self.hooks("after_pred_iter")
+            runner.batch_idx += 1
             return map_tree(to_numpy, runner.output)
 
-    def answer(self, runner: Runner) -> None:
+    def answer(self, runner: TorchRunner) -> None:
         """Compute the output for the runner's features."""
         if self.operator is not None and overrides(type(self.operator), "predict_batch"):
             runner.output = self.operator.predict_batch(runner.batch)
@@ -911,7 +881,7 @@ class TorchLearner(Learner):
         self.measure: Criterion = Criterion(self.criterion, self.options.reduction, apart)
         self.counting = self.measure
         self.sample: Any = None
-        self.hooks, self.operator, self.hands_on = Hooks(()), None, False
+        self.hooks, self.operator, self.hands_on = TorchHooks(), None, False
         self.average = None
         if state:
             for net, weights in zip(self.nets, state.payload["models"], strict=True):
@@ -982,10 +952,6 @@ class TorchLearner(Learner):
             self._check_alike()
         self.runner.stop = bool(stops)
         return self.runner.stop
-
-    def _hook(self, name: str) -> None:
-        if self.hooks:
-            self.hooks(name, self.runner)
 
     def _rate(self) -> float:
         rate = self.steppers[0].param_groups[0]["lr"]

@@ -42,7 +42,7 @@ class Handed:
         loaded = learner.place.loaded(batch)
         if self._epoch and learner.hooked:
             learner.runner.batch = loaded
-            learner.hooks("before_train_iter", learner.runner, step)
+            learner.hooks("before_train_iter", step)
         if self._epoch:
             learner.open_step(batch)
         pulse.at(FORWARD if self._epoch else EVALUATE)
@@ -61,7 +61,7 @@ class Handed:
         learner.close_step(batch)
         pulse.step(self._epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
         if learner.hooked:
-            learner.hooks("after_train_iter", learner.runner, step)
+            learner.hooks("after_train_iter", step)
         return True
 
     def _numbered(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:

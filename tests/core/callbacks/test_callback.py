@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from frameworks.torch.callbacks.fitting import STEPS, Cut, X, Y, difference, estimator, fit, resumed, weights
+from core.callbacks.fitting import STEPS, Cut, X, Y, difference, estimator, fit, resumed, weights
 from orca.callbacks import Callback, MainCallback
 from orca.core.metrics import MSE
 from orca.errors import ArgumentError, CallbackFailed, WorkerFailed
