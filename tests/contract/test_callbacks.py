@@ -187,6 +187,11 @@ def test_files_are_loaded_again_and_the_newest_is_known(tmp_path: Path) -> None:
     assert more[0]["epoch"] == 2 and np.array_equal(first.get_model(), est.get_model())
     last = Estimator.latest_checkpoint(str(tmp_path))
     assert last == f"{tmp_path}/last.ckpt" and np.array_equal(estimator().load(last).get_model(), est.get_model())
+    est.fit((X, Y), epochs=2, batch_size=BATCH, callbacks=[ModelCheckpoint(f"{tmp_path}/sum-epoch=2", interval=1)])
+    assert len(os.listdir(tmp_path)) == 3  # which were replaced
+    for name in ("sum-epoch=2", "last"):
+        again = estimator().load(f"{tmp_path}/{name}.ckpt")
+        assert np.array_equal(again.get_model(), est.get_model()) and again.get_state_dict()["epoch"] == 4
 
 
 def test_numbers_become_curves(tmp_path: Path) -> None:

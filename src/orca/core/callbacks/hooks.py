@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from orca.core.callbacks.callback import Callback
 from orca.core.callbacks.runner import Runner
 from orca.core.source import Batch
@@ -108,7 +110,7 @@ class Hooks:
             self.runner.global_step += 1
             self.runner.loss = pulse.loss
             self("after_train_iter", step)
-            if asks and any(world.all_gather(self.runner.stop)):
+            if asks and world.all_reduce([np.array([float(self.runner.stop)])], "sum")[0].any():
                 self.stopped = self.runner.stop = True
                 return
 

@@ -75,6 +75,16 @@ class Runner:
         return [self._learner]
 
     @property
+    def models(self) -> list[Any]:
+        """Return the models as they are trained."""
+        return self.given_models
+
+    @property
+    def model(self) -> Any:
+        """Return the first model."""
+        return self.models[0]
+
+    @property
     def learning_rates(self) -> list[float]:
         """Return the learning rates of the next step; none where the learner does not tell."""
         return list(self._learner.learning_rates())

@@ -28,11 +28,6 @@ class TorchRunner(Runner):
         return list(learner.modules) if torch.is_grad_enabled() else [learner.judge, *learner.nets[1:]]
 
     @property
-    def model(self) -> nn.Module:
-        """Return the first model."""
-        return self.models[0]
-
-    @property
     def given_models(self) -> list[nn.Module]:
         """Return the models as the user made them."""
         return list(self._learner.nets)
