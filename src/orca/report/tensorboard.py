@@ -91,14 +91,14 @@ class Summaries:
         """
         if part not in (TRAIN, VALIDATION):
             raise ArgumentError(f"a summary has the parts 'train' and 'validation'; got {part!r}. Pass one of them.")
-        curves = self._read(part)
-        there = sorted(curves) or (list(TRAIN_TAGS) if part == TRAIN else [])
-        name = _spelled(tag, there)
-        if name is None and (there or not isinstance(tag, str)):
+        points = self._read(part)
+        tags = sorted(points) or (list(TRAIN_TAGS) if part == TRAIN else [])
+        name = _spelled(tag, tags)
+        if name is None and (tags or not isinstance(tag, str)):
             raise ArgumentError(
-                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(there) or 'Loss, or a metric'}."
+                f"the {part} summary has no tag {tag!r}. Pass one of: {', '.join(tags) or 'Loss, or a metric'}."
             )
-        return curves.get(name or "")
+        return points.get(name or "")
 
     def folder(self, part: str) -> str:
         """Return the folder of the event files of a part."""
@@ -123,6 +123,44 @@ class Summaries:
                 for value in event.summary.value:
                     points.setdefault(value.tag, []).append([event.step, value.simple_value, event.wall_time])
         return {tag: rows for tag, rows in points.items() if rows}
+
+
+def _training(epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int) -> Iterator[Point]:
+    end = first_step - 1
+    for line, trace in epochs:
+        end += steps_of(line, trace)
+        if trace is None:
+            continue
+        known = max(len(trace.losses), len(trace.rates))
+        for at in range(known):
+            values = {
+                tag: float(series[at])
+                for tag, series in (("Loss", trace.losses), ("LearningRate", trace.rates))
+                if at < len(series)
+            }
+            # When each step ended was not kept: they are spread evenly.
+            yield end - known + 1 + at, trace.ended - trace.seconds * (known - 1 - at) / known, values
+        whole = {"Throughput": rows_a_second(line, trace)}
+        if not len(trace.losses):  # a framework that tells of its epochs alone
+            whole["Loss"] = line.get("train_loss")
+        if values := {tag: float(value) for tag, value in whole.items() if value is not None}:
+            yield end, trace.ended, values
+
+
+def _validation(
+    epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int, spellings: dict[str, str]
+) -> Iterator[Point]:
+    begun = next((trace.ended - trace.seconds for _, trace in epochs if trace), time.time())
+    end = first_step - 1
+    for line, trace in epochs:
+        end += steps_of(line, trace)
+        values = {
+            spellings.get(key.removeprefix("val_"), key.removeprefix("val_")): float(value)
+            for key, value in line.items()
+            if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
+        }
+        if values:
+            yield end, trace.ended if trace else begun, values
 
 
 class EventFiles:
@@ -179,44 +217,6 @@ class EventFiles:
         Event, RecordWriter = _tensorboard()
         when = time.time() if seconds is None else seconds
         RecordWriter(self._sink).write(Event(wall_time=when, **event).SerializeToString())
-
-
-def _training(epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int) -> Iterator[Point]:
-    end = first_step - 1
-    for line, trace in epochs:
-        end += steps_of(line, trace)
-        if trace is None:
-            continue
-        known = max(len(trace.losses), len(trace.rates))
-        for at in range(known):
-            values = {
-                tag: float(series[at])
-                for tag, series in (("Loss", trace.losses), ("LearningRate", trace.rates))
-                if at < len(series)
-            }
-            # When each step ended was not kept: they are spread evenly.
-            yield end - known + 1 + at, trace.ended - trace.seconds * (known - 1 - at) / known, values
-        whole = {"Throughput": rows_a_second(line, trace)}
-        if not len(trace.losses):  # a framework that tells of its epochs alone
-            whole["Loss"] = line.get("train_loss")
-        if values := {tag: float(value) for tag, value in whole.items() if value is not None}:
-            yield end, trace.ended, values
-
-
-def _validation(
-    epochs: Sequence[tuple[dict[str, Any], Trace | None]], first_step: int, spellings: dict[str, str]
-) -> Iterator[Point]:
-    begun = next((trace.ended - trace.seconds for _, trace in epochs if trace), time.time())
-    end = first_step - 1
-    for line, trace in epochs:
-        end += steps_of(line, trace)
-        values = {
-            spellings.get(key.removeprefix("val_"), key.removeprefix("val_")): float(value)
-            for key, value in line.items()
-            if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
-        }
-        if values:
-            yield end, trace.ended if trace else begun, values
 
 
 def _events(data: bytes) -> Iterator[Any]:
