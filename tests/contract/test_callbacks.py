@@ -22,6 +22,7 @@ from orca.callbacks import (
     MaxstepsCallback,
     ModelCheckpoint,
     TensorBoardCallback,
+    TqdmCallback,
 )
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
@@ -60,6 +61,9 @@ class Diary(Callback):
         x, y = runner.batch
         assert len(x) == len(y) and runner.loss >= 0
         np.save(f"{self.folder}/{runner.global_step}-{runner.rank}", x)
+
+    def after_val_iter(self, runner: Any) -> None:
+        assert runner.loss is None and len(runner.batch[0])  # not that of a step of training
 
     def steps(self) -> list[np.ndarray]:
         """Return the rows of every step, of all ranks."""
@@ -197,7 +201,8 @@ def test_files_are_loaded_again_and_the_newest_is_known(tmp_path: Path) -> None:
 def test_numbers_become_curves(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     board = TensorBoardCallback(tmp_path / "app" / "train", "batch")
-    lines = estimator().fit((X, Y), epochs=2, batch_size=BATCH, callbacks=[board], validation_data=(X, Y))
+    callbacks = [board, TqdmCallback()]
+    lines = estimator().fit((X, Y), epochs=2, batch_size=BATCH, callbacks=callbacks, validation_data=(X, Y))
     curves = Summaries(tmp_path, "app")
     for tag in ("batch_loss", "lr"):
         assert [step for step, _, _ in curves.read("train", tag) or ()] == [*range(1, 2 * STEPS + 1)]

@@ -159,10 +159,10 @@ class Hooks:
                 self._call(callback, _OLDER[name], *older, **named)
 
     def _show(self, step: int, batch: Batch) -> None:
-        """Let callbacks see the true rows of a batch."""
+        """Let callbacks see the true rows of a batch, of which there is no loss yet."""
         cut = slice(0, batch.rows)
         parts = [cut_rows(part, cut) for part in (batch.x, batch.y) if part is not None] if self.callbacks else None
-        self.runner.batch_idx, self.runner.batch = step, parts
+        self.runner.batch_idx, self.runner.batch, self.runner.loss = step, parts, None
 
     def _check_owners(self, owners: Sequence[str]) -> None:
         if owners:

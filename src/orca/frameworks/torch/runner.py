@@ -16,7 +16,7 @@ from orca.frameworks.torch.tensors import copied
 class TorchRunner(Runner):
     """What a callback sees of a run of torch: its models, optimizers, schedulers and the loss.
 
-    `batch` is on the device.
+    `batch` is on the device. Weights and rates are read here: a replica may hold a part of them.
     """
 
     # The parts of the run.
