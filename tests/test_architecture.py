@@ -36,7 +36,7 @@ MAY_IMPORT = {
     # The public names of what lies deeper.
     "metrics": {"core"},
     "triggers": {"core"},
-    "callbacks": {"frameworks.torch"},
+    "callbacks": {"core", "report", "frameworks.torch"},
     "operator": {"frameworks.torch"},
 }
 TOP = {"classic", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top

@@ -61,8 +61,8 @@ class FitJob:
             train.first_epoch = since.first_epoch
         learner.join(world, self.state, plan.seed, training=True)
         try:
-            with _keeper(learner, plan, world) as keeper:
-                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, keeper)
+            with learner.call_back(plan.callbacks, world, self.state) as hooks, _keeper(learner, plan, world) as keeper:
+                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, keeper, hooks)
                 state = State() if plan.stores else learner.state()
         finally:
             learner.leave()
@@ -92,11 +92,13 @@ class EvaluateJob:
         _check_ends(feed, self.num_steps, "num_steps")
         self.learner.join(world, self.state, self.seed, training=False)
         try:
-            self.learner.call_back(self.callbacks)
-            began = time.perf_counter()
-            reduced, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps)
-            seconds = time.perf_counter() - began
-            state = self.learner.state()
+            with self.learner.call_back(self.callbacks, world, self.state) as hooks:
+                hooks.begin()
+                began = time.perf_counter()
+                reduced, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps, hooks)
+                seconds = time.perf_counter() - began
+                hooks("after_run")
+                state = self.learner.state()
         finally:
             self.learner.leave()
         if self.profile:
@@ -265,10 +267,7 @@ def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
         return
-    from orca.storage.states import save_state  # loads torch, as every rank does anyway
-
-    save = partial(save_state, framework=learner.framework)
-    with CheckpointWriter(plan.checkpoint_folder, save, keep=plan.checkpoint_keep) as keeper:
+    with CheckpointWriter(plan.checkpoint_folder, learner.write_state, keep=plan.checkpoint_keep) as keeper:
         yield keeper
 
 

@@ -67,6 +67,10 @@ class LinearLearner(ArrayLearner):
         """Take over a velocity."""
         self.velocity = np.array(state["velocity"])
 
+    def learning_rates(self) -> list[float]:
+        """Return the learning rate."""
+        return [self.rate]
+
     def outputs(self, x: Any) -> np.ndarray:
         """Return one number a row."""
         return np.asarray(x, np.float64) @ self.weight[:-1] + self.weight[-1]

@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from orca.callbacks import Callback, MainCallback
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan
 from orca.core.metrics import AUC, MAE, MSE, Accuracy, Metric, metrics_of
 from orca.core.plan import even_split
 from orca.core.source import DataSpec, Items, Shards
 from orca.core.world import World
-from orca.frameworks.torch.callbacks.callback import Callback, MainCallback
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.job import FitJob

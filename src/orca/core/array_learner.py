@@ -33,7 +33,8 @@ class ArrayLearner(Learner):
     A subclass is a dataclass of what the user gave, which travels to the ranks, with a `framework` name and the methods
     below. Batches that it is given hold true rows only, at least one; `batch.weights` are the rows' weights, or None.
     `self.generator` is the generator to draw from (initial weights, dropout): in training it is a new one in each step,
-    so that a resumed fit draws what the interrupted one would have drawn.
+    so that a resumed fit draws what the interrupted one would have drawn. `learning_rates` may tell the learning rate,
+    for curves and callbacks.
     """
 
     pauses = True
@@ -109,6 +110,7 @@ class ArrayLearner(Learner):
         pulse.at(DATA)
         for step, batch in enumerate(batches, first_step):
             pulse.at(FORWARD)
+            losses.rates += self.learning_rates()[:1]
             self.generator = np.random.default_rng((self.seed, epoch, self.world.rank, step))
             total, mass, gradients = self.loss_and_gradients(self._seen(batch)) if batch.rows else (0.0, 0.0, {})
             pulse.at(BACKWARD)
@@ -150,6 +152,14 @@ class ArrayLearner(Learner):
         state.input, state.output = next(filter(None, self.world.all_gather(specs)), (None, None))
         return state
 
+    def copy_weights(self) -> dict[str, np.ndarray]:
+        """Return copies of the weights."""
+        return {name: np.array(value) for name, value in self.weights().items()}
+
+    def put_back_weights(self, weights: Any) -> None:
+        """Take over copies of the weights, which stay as they are."""
+        self.set_weights(copy.deepcopy(weights))
+
     def leave(self) -> None:
         """Let go of the world."""
         self.__dict__.pop("world", None)
@@ -160,9 +170,8 @@ class ArrayLearner(Learner):
 
     def _state(self) -> State:
         """Return copies: training goes on while a checkpoint is written."""
-        weights = {name: np.array(value) for name, value in self.weights().items()}
         optimizer = copy.deepcopy(self.optimizer_state())
-        return State(payload={"models": [weights], "optimizers": [optimizer], "schedulers": []})
+        return State(payload={"models": [self.copy_weights()], "optimizers": [optimizer], "schedulers": []})
 
     def _seen(self, batch: Batch) -> Batch:
         """Return the true rows of a batch."""

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from orca.core.callbacks.hooks import Hooks
+from orca.core.callbacks.runner import Runner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.triggers import Trigger
 from orca.core.world import World
-from orca.errors import ArgumentError
+from orca.errors import NotSupported
 from orca.monitor.heartbeat import Pulse
 
 
@@ -32,7 +34,7 @@ class FitPlan:
         validation_steps: Steps of a validation; None for all of the data.
         validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
         initial_epoch: The number of the first epoch, for callbacks that count them.
-        callbacks: Callbacks of the framework, which its learner calls.
+        callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
         checkpoint_folder: Where checkpoints go.
@@ -99,9 +101,13 @@ class Learner(Predictor):
     On the driver: the constructor remembers what the user gave, the checks refuse what cannot work, and states are made
     and turned into the user's own kind of model. Then the learner travels to every rank.
 
-    On a rank, in this order: `join` builds model and optimizer; `begin` opens a fit; `train`, `evaluate` and
-    `end_epoch` take turns, called by the loop in `core/loop.py`, which also decides on checkpoints and asks for `state`
-    and `callback_states`; `finish` closes the fit; `leave` lets go of everything. All ranks make the same calls.
+    On a rank, in this order: `join` builds model and optimizer; `call_back` takes the callbacks; `begin` opens a fit;
+    `begin_epoch`, `train`, `evaluate` and `end_epoch` take turns, called by the loop in `core/loop.py`, which also
+    calls the callbacks, decides on checkpoints and asks for `state`; `finish` closes the fit; `leave` lets go of
+    everything. All ranks make the same calls.
+
+    Callbacks (`orca.callbacks`) need nothing of a learner that trains on each batch before it asks for the next one.
+    What some of them ask for are `learning_rates`, `copy_weights` and `put_back_weights`.
 
     A State's payload holds arrays (tensors of torch or numpy) and plain values in dicts, lists and tuples, under names
     of the framework's own; `storage/states.py` writes it to disk.
@@ -131,8 +137,7 @@ class Learner(Predictor):
         Raises:
             ArgumentError: They are of another kind than the framework's, or do not go with the options.
         """
-        if callbacks:
-            raise ArgumentError(f"{type(self).__name__} calls no callbacks; got {len(callbacks)}. Leave them out.")
+        Hooks(callbacks)
 
     def check_state(self, state: State, name: str) -> None:
         """Check that a state fits the model, as far as that can be told here; `name` is what to call it.
@@ -155,12 +160,19 @@ class Learner(Predictor):
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model and optimizer on this rank, the same on every rank, and agree with the others."""
 
-    def call_back(self, callbacks: Sequence[Any]) -> None:
-        """Take the callbacks of an evaluation; those of a fit are in its plan."""
-        self.check_callbacks(callbacks)
+    def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> Hooks:
+        """Return the hooks of a run's callbacks, which the loop calls: none for callbacks of the framework's own.
+
+        Callbacks of a resumed fit get back what they held from `payload["callbacks"]` of the state.
+        """
+        runner = Runner(self, world.rank, world.size, state)
+        return Hooks(callbacks, runner, state.payload.get("callbacks") if state else None)
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Get ready to train an epoch, before its callbacks are called."""
 
     @abstractmethod
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
@@ -171,7 +183,7 @@ class Learner(Predictor):
         """Feed outputs and targets to the metrics; return the loss."""
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Hear what an epoch gave over all ranks, validation included; say whether to stop here."""
+        """Hear what an epoch gave over all ranks, validation included, before callbacks do; say whether to stop."""
         return False
 
     def finish(self) -> None:
@@ -182,11 +194,32 @@ class Learner(Predictor):
         """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
 
     def callback_states(self) -> dict[str, Any]:
-        """Return what the callbacks of a fit hold, for a resumed one; all ranks call it, rank 0's answer counts.
+        """Return what callbacks of the framework's own hold, for a resumed fit; as for `state`, rank 0's counts.
 
         `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
         """
         return {}
+
+    def write_state(self, state: State, path: str) -> None:
+        """Write a state to a path that the Estimator loads."""
+        from orca.storage.states import save_state  # loads torch, as every rank does anyway
+
+        save_state(state, path, self.framework)
+
+    def learning_rates(self) -> list[float]:
+        """Return the learning rates of the next step, one of each group of weights; none where nobody knows."""
+        return []
+
+    def copy_weights(self) -> Any:
+        """Return a copy of the weights as this rank holds them: arrays and plain values."""
+        raise NotSupported(
+            f"{type(self).__name__} cannot put weights back. Give it copy_weights and put_back_weights, or leave out "
+            "restore_best_weights."
+        )
+
+    def put_back_weights(self, weights: Any) -> None:
+        """Take over what copy_weights returned, on any rank."""
+        raise NotSupported(f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.")
 
     @abstractmethod
     def leave(self) -> None:

@@ -3,7 +3,8 @@
     for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history  ->  go on?
                       (pausing where a checkpoint is due)
 
-Every rank runs it with the same plan, so all of them take the same decisions at the same place.
+Every rank runs it with the same plan, so all of them take the same decisions at the same place. Callbacks are called on
+the way, by their Hooks; those of a framework that has its own, by its learner.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.callbacks.hooks import Hooks
 from orca.core.feed import Feed, StreamFeed
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
@@ -54,17 +56,20 @@ def run_epochs(
     pulse: Pulse,
     since: Position,
     keeper: CheckpointWriter | None = None,
+    hooks: Hooks | None = None,
 ) -> History:
     """Train until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, going on at `since`.
 
-    Checkpoints go to the keeper, which rank 0 alone has.
+    Checkpoints go to the keeper, which rank 0 alone has. The hooks are those of the plan's callbacks.
     """
+    hooks = Hooks() if hooks is None else hooks
     history = History(list(since.lines), steps=sum(line["batch_count"] for line in since.lines))
     if train.steps == 0:
         return history
     usual = plan.steps_per_epoch or train.steps
     learner.begin(plan, usual)
-    keep = partial(_keep, learner, keeper, pulse, since, history)
+    hooks.begin(plan.epochs, usual, next(reversed(since.lines), None))
+    keep = partial(_keep, learner, hooks, keeper, pulse, since, history)
     done = since.losses  # of the epoch that was interrupted
     # The steps behind a state that callbacks have had their say in.
     settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
@@ -83,17 +88,17 @@ def run_epochs(
         began, before = time.perf_counter(), done.steps
         batches = endless if plan.steps_per_epoch else train.epoch(epoch, done.steps)
         batches = islice(batches, steps and max(steps - done.steps, 0))
-        losses = _train_epoch(learner, batches, pulse, epoch, clock, done, world, keep)
+        losses = _train_epoch(learner, hooks, batches, pulse, epoch, clock, done, world, keep)
         seconds = time.perf_counter() - began
-        told = world.all_gather(_bare(losses))
+        ranks = world.all_gather(_bare(losses))
         trace = _trace(losses, world, seconds)
         history.steps += before + losses.steps
         mine = _training_stats(epoch, [(done.then(losses) if world.rank == 0 else losses).alone()])
-        line = _training_stats(epoch, [done.then(told[0]), *told[1:]])
+        line = _training_stats(epoch, [done.then(ranks[0]), *ranks[1:]])
         began = time.perf_counter()
         validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
         if valid is not None and validates:
-            reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps)
+            reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps, hooks)
             line |= _as_validation(reduced)
             mine |= _as_validation(own)
         if plan.profile:
@@ -106,7 +111,8 @@ def run_epochs(
         history.epochs.append(line)
         history.mine.append(mine)
         history.traces.append(trace)
-        stops = any(world.all_gather(learner.end_epoch(line)))
+        wishes = learner.end_epoch(line), hooks.end_epoch(line)
+        stops = any(world.all_gather(any(wishes)))
         moment = clock.epoch_ended(losses.steps + before, line, metrics)
         done, due = Losses(), clock.kept(moment)
         if _is_over(history, plan) or clock.over(moment):
@@ -119,6 +125,7 @@ def run_epochs(
         keep(Losses(), STOPPING if ended == STOPPED else "")
         _wait_for(keeper, world)
     learner.finish()
+    hooks.finish()
     if due or (plan.stores and settled != history.steps):  # the last state is the one that callbacks leave behind
         keep(Losses(), ended or COMPLETE)
     return history
@@ -126,6 +133,7 @@ def run_epochs(
 
 def _train_epoch(
     learner: Learner,
+    hooks: Hooks,
     batches: Iterator[Batch],
     pulse: Pulse,
     epoch: int,
@@ -136,10 +144,13 @@ def _train_epoch(
 ) -> Losses:
     """Train an epoch, or the rest of it, in parts: after each but the last one a checkpoint is due."""
     losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
+    learner.begin_epoch(epoch)
+    hooks.begin_epoch(epoch)
     while True:
         part = EpochPart(batches, clock, done.steps + losses.steps)
-        losses = losses.then(learner.train(part, pulse, epoch, clock.plan, part.step))
-        if losses.stopped or not part.paused or clock.ends(done.steps + losses.steps):
+        steps = hooks.steps(part, part.step, pulse, world)
+        losses = losses.then(learner.train(steps, pulse, epoch, clock.plan, part.step))
+        if losses.stopped or hooks.stopped or not part.paused or clock.ends(done.steps + losses.steps):
             return losses
         keep(_added(done, world.all_gather(_bare(losses))))
 
@@ -246,6 +257,7 @@ def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterat
 
 def _keep(
     learner: Learner,
+    hooks: Hooks,
     keeper: CheckpointWriter | None,
     pulse: Pulse,
     since: Position,
@@ -256,7 +268,7 @@ def _keep(
     """Hand a state to the keeper that a fit can be resumed from; all ranks call it."""
     phase = pulse.phase
     pulse.at(CHECKPOINT)
-    state, callbacks = learner.state(), learner.callback_states()
+    state, callbacks = learner.state(), hooks.states() or learner.callback_states()
     if keeper is not None:
         if callbacks:
             state.payload["callbacks"] = callbacks
@@ -282,10 +294,10 @@ def _bare(losses: Losses) -> Losses:
     return replace(losses, trace=[], rates=[])
 
 
-def _added(done: Losses, told: Sequence[Losses]) -> Losses:
+def _added(done: Losses, ranks: Sequence[Losses]) -> Losses:
     """Return what all ranks saw of an epoch so far, as one rank's losses."""
     names = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass")
-    together = Losses(**{name: sum(getattr(losses, name) for losses in told) for name in names}, steps=told[0].steps)
+    together = Losses(**{name: sum(getattr(losses, name) for losses in ranks) for name in names}, steps=ranks[0].steps)
     return done.then(together)
 
 
@@ -303,38 +315,40 @@ def evaluate(
     world: World,
     pulse: Pulse,
     num_steps: int | None = None,
+    hooks: Hooks | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (statistics over all ranks, statistics of this rank): exact for any split of the rows."""
     meters = [metric.start() for metric in metrics]
-    losses = learner.evaluate(islice(feed.epoch(0), num_steps), meters, pulse)
+    batches = islice(feed.epoch(0), num_steps)
+    losses = learner.evaluate(batches if hooks is None else hooks.evaluation(batches), meters, pulse)
     mine = (losses, [meter.state() for meter in meters])
-    told = world.gather(mine)
-    reduced = None if told is None else _evaluation_stats(metrics, told)
+    ranks = world.gather(mine)
+    reduced = None if ranks is None else _evaluation_stats(metrics, ranks)
     return world.broadcast(reduced), _evaluation_stats(metrics, [(losses.alone(), mine[1])])
 
 
-def _training_stats(epoch: int, told: Sequence[Losses]) -> dict[str, Any]:
-    last = sum(losses.last_mass for losses in told)
+def _training_stats(epoch: int, ranks: Sequence[Losses]) -> dict[str, Any]:
+    last = sum(losses.last_mass for losses in ranks)
     line = {
-        "num_samples": sum(losses.rows for losses in told),
+        "num_samples": sum(losses.rows for losses in ranks),
         "epoch": epoch,
-        "batch_count": told[0].steps,
-        "train_loss": _ratio(sum(losses.loss_sum for losses in told), sum(losses.mass for losses in told)),
-        "last_train_loss": _ratio(sum(losses.last_loss_sum for losses in told), last),
+        "batch_count": ranks[0].steps,
+        "train_loss": _ratio(sum(losses.loss_sum for losses in ranks), sum(losses.mass for losses in ranks)),
+        "last_train_loss": _ratio(sum(losses.last_loss_sum for losses in ranks), last),
     }
-    return line | {f"train_{name}": value for name, value in told[0].logs.items()}  # which may have a loss of its own
+    return line | {f"train_{name}": value for name, value in ranks[0].logs.items()}  # which may have a loss of its own
 
 
-def _evaluation_stats(metrics: Sequence[Metric], told: Sequence[tuple[Losses, list[Any]]]) -> dict[str, Any]:
+def _evaluation_stats(metrics: Sequence[Metric], ranks: Sequence[tuple[Losses, list[Any]]]) -> dict[str, Any]:
     meters = [metric.start() for metric in metrics]
     for position, meter in enumerate(meters):
-        meter.merge(*(states[position] for _, states in told))
-    rows, mass = (sum(getattr(losses, name) for losses, _ in told) for name in ("rows", "mass"))
-    loss = sum(losses.loss_sum for losses, _ in told)
+        meter.merge(*(states[position] for _, states in ranks))
+    rows, mass = (sum(getattr(losses, name) for losses, _ in ranks) for name in ("rows", "mass"))
+    loss = sum(losses.loss_sum for losses, _ in ranks)
     results = {meter.name: meter.result() for meter in meters}
-    if told[0][0].conducted:
+    if ranks[0][0].conducted:
         results = {name: value for name, value in results.items() if value == value}  # nan: nobody fed it
-    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | told[0][0].logs | results
+    return {"num_samples": rows, "val_loss": _ratio(loss, mass)} | ranks[0][0].logs | results
 
 
 def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
@@ -354,9 +368,9 @@ def profile_of(pulse: Pulse, trained: int = 0, evaluated: int = 0) -> dict[str, 
     return means
 
 
-def mean_profile(told: Sequence[dict[str, float]]) -> dict[str, float]:
+def mean_profile(profiles: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the mean of the ranks' profiles."""
-    return {key: sum(profile[key] for profile in told) / len(told) for key in told[0]}
+    return {key: sum(profile[key] for profile in profiles) / len(profiles) for key in profiles[0]}
 
 
 def _least(*limits: int | None) -> int | None:

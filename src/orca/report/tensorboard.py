@@ -1,7 +1,7 @@
-"""TensorBoard: a run for TensorBoard. Owns the folders, tags and event files, and how they are read back.
+"""TensorBoard: a run for TensorBoard. Owns event files, their folders and tags, and how they are read back.
 
-Everything is written on the driver, after a fit, as one complete event file a part: at any fsspec path, by the record
-format of tensorboard and without TensorFlow, which its own file writer would load where it is installed.
+Files are written at any fsspec path, by the record format of tensorboard and without TensorFlow, which its own file
+writer would load where it is installed. Summaries are written on the driver, after a fit, as one complete file a part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from orca.core import metrics as known_metrics
 from orca.core.trace import Epochs, Trace, rows_a_second, steps_of, with_traces
 from orca.errors import ArgumentError, MissingDependency
-from orca.storage.files import filesystem
+from orca.storage.files import filesystem, is_local
 
 TRAIN, VALIDATION = "train", "validation"
 TRAIN_TAGS = ("LearningRate", "Loss", "Throughput")
@@ -101,15 +101,10 @@ class Summaries:
         return f"{self.log_dir.rstrip('/')}/{self.app_name}/{part}"
 
     def _write(self, part: str, points: Iterable[Point], first_step: int) -> None:
-        data = _event_file(points, first_step)
-        if data is None:
-            return
-        fs, place = filesystem(self.folder(part))
-        fs.makedirs(place, exist_ok=True)
-        # TensorBoard knows event files by these words and reads them in the order of their names.
-        at, host = time.time_ns() // 1000, socket.gethostname()
-        name = f"events.out.tfevents.{at // 10**6:010d}.{at % 10**6:06d}.{host}.{os.getpid()}.{next(_numbers)}"
-        fs.pipe_file(f"{place}/{name}", data)
+        events = EventFiles(self.folder(part), first_step, grows=False)
+        for step, seconds, values in points:
+            events.add(step, values, seconds)
+        events.close()
 
     def _read(self, part: str) -> dict[str, list[list[float]]]:
         fs, place = filesystem(self.folder(part))
@@ -162,20 +157,60 @@ def _validation(epochs: Epochs, first_step: int, spellings: dict[str, str]) -> I
             yield end, trace.ended if trace else start, values
 
 
-def _event_file(points: Iterable[Point], first_step: int) -> bytes | None:
-    """Return an event file, None where there are no points."""
-    Event, RecordWriter = _tensorboard()
-    file = BytesIO()
-    writer = RecordWriter(file)
-    for step, seconds, values in points:
-        if not file.tell():
-            writer.write(Event(wall_time=seconds, file_version="brain.Event:2").SerializeToString())
-            # The start of a session: readers drop what was written for this step and later ones before.
-            start = Event(wall_time=seconds, step=first_step, session_log={"status": "START"})
-            writer.write(start.SerializeToString())
+class EventFiles:
+    """The event files of a folder: one that grows, or one a flush.
+
+    Args:
+        folder: Any fsspec path.
+        first_step: Readers drop what earlier files have for this step and later ones; None drops nothing.
+        suffix: The end of the files' names.
+        grows: Whether the file shows what is added at once, where the folder is on this machine.
+    """
+
+    def __init__(self, folder: str, first_step: int | None, suffix: str = "", grows: bool = True) -> None:
+        self.fs, self.place = filesystem(folder)
+        self.first_step, self.suffix = first_step, suffix
+        self.grows = grows and is_local(self.fs)
+        self._sink: Any = None
+        self._path = ""
+
+    def add(self, step: int, values: dict[str, float], seconds: float | None = None) -> None:
+        """Write the values of a step, each under its tag, as of a time in seconds since 1970: now unless given."""
+        if self._sink is None:
+            self._begin(seconds)
         summary = {"value": [{"tag": tag, "simple_value": value} for tag, value in values.items()]}
-        writer.write(Event(wall_time=seconds, step=step, summary=summary).SerializeToString())
-    return file.getvalue() or None
+        self._write(seconds, step=step, summary=summary)
+        if self.grows:
+            self._sink.flush()
+
+    def flush(self) -> None:
+        """Bring what was written to the folder."""
+        if self._sink is not None and not self.grows:
+            self.fs.pipe_file(self._path, self._sink.getvalue())
+            self._sink = None
+
+    def close(self) -> None:
+        """End."""
+        self.flush()
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def _begin(self, seconds: float | None) -> None:
+        self.fs.makedirs(self.place, exist_ok=True)
+        # TensorBoard knows event files by these words and reads them in the order of their names.
+        at, maker = time.time_ns() // 1000, f"{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        name = f"events.out.tfevents.{at // 10**6:010d}.{at % 10**6:06d}.{maker}{self.suffix}"
+        first, self._path = not self._path, f"{self.place.rstrip('/')}/{name}"
+        self._sink = self.fs.open(self._path, "wb") if self.grows else BytesIO()
+        self._write(seconds, file_version="brain.Event:2")
+        if self.first_step is not None and first:
+            self._write(seconds, step=self.first_step, session_log={"status": "START"})
+
+    def _write(self, seconds: float | None, **event: Any) -> None:
+        Event, RecordWriter = _tensorboard()
+        when = time.time() if seconds is None else seconds
+        RecordWriter(self._sink).write(Event(wall_time=when, **event).SerializeToString())
 
 
 def _events(data: bytes) -> Iterator[Any]:

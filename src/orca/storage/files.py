@@ -202,6 +202,25 @@ def name_of(place: str) -> str:
     return place.rstrip("/").rsplit("/", 1)[-1]
 
 
+def absolute(name: str, path: str | os.PathLike[str]) -> str:
+    """Return a path that means the same in every process of this machine; one with a protocol as it is.
+
+    Args:
+        name: The argument's name, for the message.
+        path: Any path that fsspec knows.
+
+    Raises:
+        ArgumentError: It is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"{name} must be a path; got {type(path).__name__}.")
+    text = os.fspath(path)
+    if "://" in text or "::" in text:
+        return text
+    folder = text.endswith("/") or not text
+    return os.path.abspath(os.path.expanduser(text)).rstrip("/") + "/" * folder
+
+
 def is_local(fs: Any) -> bool:
     """Say whether a file system of fsspec is this machine's."""
     return bool(_protocols(fs) & {"file", "local"})

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from orca.core.callbacks.hooks import Hooks
 from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
@@ -219,13 +220,15 @@ class KerasLearner(Learner):
         self.waiting: tuple[Any, ...] = ()
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
 
-    def call_back(self, callbacks: Sequence[Any]) -> None:
+    def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> Hooks:
         """Remember the callbacks of an evaluation, which begin with its first batch, when the model is whole."""
         self.waiting = tuple(callbacks)
+        return Hooks()
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Remember the plan; callbacks begin with the first batch, when the model is whole."""
         self.plan, self.usual, self.number = plan, steps, plan.initial_epoch
+        self.waiting = ()
         self.begun = self.warned = self.open = False
         self.has_loss = True
         self.logs: dict[str, Any] = {}

@@ -147,14 +147,14 @@ def _gather(rows: torch.Tensor, counts: bool) -> tuple[torch.Tensor, torch.Tenso
     where a mean is large. The numbers are few, so they are double.
     """
     values, channels = _values(rows), rows.shape[1]
-    told = torch.zeros(dist.get_world_size(), 2 * channels + 1, dtype=torch.float64, device=rows.device)
+    parts = torch.zeros(dist.get_world_size(), 2 * channels + 1, dtype=torch.float64, device=rows.device)
     if counts and values:
         mean, variance = _moments(rows)
-        told[dist.get_rank(), 0] = values
-        told[dist.get_rank(), 1 : channels + 1] = mean
-        told[dist.get_rank(), channels + 1 :] = variance * values
-    dist.all_reduce(told)  # a line of zeros for each other rank: an all-gather, under a name every torch has
-    sizes, means, squares = told.split([1, channels, channels], 1)
+        parts[dist.get_rank(), 0] = values
+        parts[dist.get_rank(), 1 : channels + 1] = mean
+        parts[dist.get_rank(), channels + 1 :] = variance * values
+    dist.all_reduce(parts)  # a line of zeros for each other rank: an all-gather, under a name every torch has
+    sizes, means, squares = parts.split([1, channels, channels], 1)
     total = sizes.sum()
     mean = (sizes * means).sum(0) / total.clamp(min=1)
     return total, mean, (squares + sizes * (means - mean).square()).sum(0)
@@ -253,8 +253,8 @@ def _sums(
 ) -> torch.Tensor:
     """Return two sums over this rank's rows: of gradients, and of gradients times distances from the mean."""
     if rows.is_cuda:
-        told = torch.batch_norm_backward_reduce(grad, rows, mean, scale, weight, True, False, False)
-        return torch.stack(told[:2])
+        sums = torch.batch_norm_backward_reduce(grad, rows, mean, scale, weight, True, False, False)
+        return torch.stack(sums[:2])
     grad, distance = grad.to(mean.dtype), rows.to(mean.dtype) - _spread(mean, rows)
     return torch.stack([grad.sum(_over(rows)), (grad * distance).sum(_over(rows))])
 

@@ -93,6 +93,26 @@ def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
     return creator(*arguments[:places])
 
 
+def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
+    """Check that each is an object of its kind, or a function that may make one.
+
+    Raises:
+        ArgumentError: One is something else.
+    """
+    for things, kind, words in (
+        (model, nn.Module, "the model must be a torch.nn.Module or a function that returns one"),
+        (
+            optimizer,
+            torch.optim.Optimizer,
+            "the optimizer must be a torch.optim.Optimizer or a function (model, config) that returns one",
+        ),
+        ((loss,), nn.Module, "the loss must be a torch loss, a function (output, target) or a creator"),
+    ):
+        for thing in things if isinstance(things, list | tuple) else [things]:
+            if thing is not None and not isinstance(thing, kind) and not callable(thing):
+                raise ArgumentError(f"{words}; got {type(thing).__name__}.")
+
+
 def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
     """Check that an optimizer instance has parameters of the given module.
 

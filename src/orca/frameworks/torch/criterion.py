@@ -368,13 +368,13 @@ class Criterion:
             ArgumentError: The loss cannot tell it.
         """
         reduction = getattr(self.loss, "reduction", None)
-        told = isinstance(reduction, str) and isinstance(self.loss, nn.Module)
-        if told:
+        reducible = isinstance(reduction, str) and isinstance(self.loss, nn.Module)
+        if reducible:
             setattr(self.loss, "reduction", "none")  # noqa: B010  a module's attributes are tensors for the type checker
         try:
             each = self.loss(*self._arguments([*outputs, *targets]))
         finally:
-            if told:
+            if reducible:
                 setattr(self.loss, "reduction", reduction)  # noqa: B010
         rows = len(outputs[0])
         if not each.dim() or len(each) != rows:

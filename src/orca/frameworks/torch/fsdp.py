@@ -17,27 +17,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.paged import Pages
-from orca.frameworks.torch.sync import (
-    _CLIP_SLACK,
-    ELEMENTWISE,
-    Clipping,
-    _backward_zeros,
-    _follows,
-    _scaled,
-    _share_buffers,
-    held,
-)
+from orca.frameworks.torch.sharded import ELEMENTWISE, follows
+from orca.frameworks.torch.sync import Clipping, Sync, backward_zeros, held, scale_to_norm, scaled, share_buffers
 
 # Parameters from which on a part of a model is gathered on its own: below, a collective costs more than it saves.
 _LARGE = 2**20
 
 
-class FullySharded:
-    """Shard everything with torch's fully_shard; every rank updates its shards.
+class FullySharded(Sync):
+    """The sync that shards everything with torch's fully_shard; every rank updates its shards.
 
     The optimizer object stays the user's own, with all settings of its groups: the groups hold the sharded parameters
     from now on.
@@ -63,8 +54,8 @@ class FullySharded:
         optimizer_state: dict[str, Any] | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.model, self.optimizer, self.world, self.alone = model, optimizer, world, False
-        self.module: nn.Module = model
+        super().__init__(model, optimizer)
+        self.world = world
         self.device = device or next(model.parameters(), torch.empty(0)).device
         _fully_shard(self.device)  # refused before anything is changed
         _check(model, optimizer)
@@ -75,12 +66,9 @@ class FullySharded:
         # The optimizer must not hold whole parameters while these are cut, one block after the other.
         places = _let_go(optimizer, model)
         self.scalars = shard(model, world, self.device)
-        _share_buffers(model)
+        share_buffers(model)
         self._take_up(places, saved)
         self.params = held(optimizer)
-
-    def open(self, batch: Batch) -> None:
-        """Need no more than each loss and its weight."""
 
     def renew(self) -> None:
         """Refuse: torch decides what is averaged when it cuts the weights.
@@ -93,29 +81,24 @@ class FullySharded:
             "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
         )
 
-    def zero(self) -> None:
-        """Forget the gradients of the last step."""
-        self.optimizer.zero_grad()
-
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Leave gradients where they are: whole, on every rank."""
-        self.alone = True
         self.model.set_requires_gradient_sync(False)  # type: ignore[operator]
         try:
-            yield
+            with super().no_sync():
+                yield
         finally:
-            self.alone = False
             self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Scale the loss; gradients are averaged into their shards while the backward pass goes on."""
-        _scaled(loss, weight).backward()
+        scaled(loss, weight).backward()
         self._average_scalars()
 
     def idle(self, output: Any) -> None:
         """Send zeros back through the model: this rank's shards need the others' gradients."""
-        _backward_zeros(output)
+        backward_zeros(output)
         self._average_scalars()
 
     def clip(self, clipping: Clipping) -> None:
@@ -129,15 +112,12 @@ class FullySharded:
             for param in self.params:
                 if param.grad is not None and (param.dim() or self.world.rank == 0):  # scalars are on every rank
                     squares += _local(param.grad).double().square().sum()
-            dist.all_reduce(squares)
-            factor = (clipping.norm / (squares.sqrt() + _CLIP_SLACK)).clamp(max=1.0)
-            for grad in grads:
-                grad.mul_(factor)
+            scale_to_norm(grads, squares, clipping.norm)
 
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Update this rank's shards."""
         update()
-        _share_buffers(self.model, leader)
+        share_buffers(self.model, leader)
 
     def model_state(self) -> dict[str, Any]:
         """Return the whole state in files of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
@@ -145,16 +125,13 @@ class FullySharded:
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the whole state in files of rank 0, by the numbers of the parameters; the settings elsewhere."""
-        told, pages = self.optimizer.state_dict(), Pages()
-        state = {number: gathered(entries, self.world, pages) for number, entries in told["state"].items()}
-        return {"state": state if self.world.rank == 0 else {}, "param_groups": told["param_groups"]}
+        local, pages = self.optimizer.state_dict(), Pages()
+        state = {number: gathered(entries, self.world, pages) for number, entries in local["state"].items()}
+        return {"state": state if self.world.rank == 0 else {}, "param_groups": local["param_groups"]}
 
     def communicated(self) -> float:
         """Return nothing known: it goes on beside both passes."""
         return float("nan")
-
-    def close(self) -> None:
-        """Hold nothing else."""
 
     def _take_up(self, places: list[list[str | nn.Parameter]], saved: dict[str, Any]) -> None:
         """Give the optimizer the sharded parameters, the settings of a state, and this rank's shards of that state."""
@@ -314,7 +291,7 @@ def cut(value: Any, param: torch.Tensor, world: World) -> Any:
     except ImportError:  # torch < 2.5
         from torch.distributed._tensor import DTensor, Replicate, Shard  # type: ignore[no-redef]
     kind = param.dtype if value.is_floating_point() else value.dtype
-    if not _follows(value, param):
+    if not follows(value, param):
         return DTensor.from_local(value.to(param.device, kind, copy=True), mesh, [Replicate()], run_check=False)
     chunk = -(-len(value) // world.size)  # as torch cuts the parameter
     mine = value[chunk * world.rank : chunk * (world.rank + 1)].to(param.device, kind, copy=True)

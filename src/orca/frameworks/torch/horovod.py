@@ -7,7 +7,7 @@ the same time into one message. Results are those of the other syncs: means over
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,32 +19,26 @@ from orca.core.horovod import join, leave, together
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.frameworks.torch.sync import Clipping, _backward_zeros, _scaled, clip_gradients, held, silenced
+from orca.frameworks.torch.sync import Sync, backward_zeros, scaled, silenced
 from orca.rows.tree import map_tree
 
 _WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
 
 
-class Horovod:
-    """The sync that averages gradients with Horovod; every rank updates all weights.
-
-    Attributes:
-        module: The model itself: Horovod needs no wrapper.
-        weight: This rank's weight in the step, where the user's own code calls backward (`hands_on`).
-    """
+class Horovod(Sync):
+    """The sync that averages gradients with Horovod; every rank updates all weights. It needs no wrapper."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World, hands_on: bool = False
     ) -> None:
-        self.module, self.optimizer, self.world, self.hands_on = model, optimizer, world, hands_on
-        self.weight, self.alone, self.agreed = 1.0, False, False
+        super().__init__(model, optimizer, hands_on)
+        self.world, self.agreed = world, False
         self.horovod, self.number = join(world, "torch")
         self.sparse = {
             id(getattr(part, "weight", None)) for part in model.modules() if getattr(part, "sparse", False) is True
         }
         self.waiting: dict[str, Callable[[], None]] = {}
         self.idling: set[str] | None = None  # of a rank without rows, the weights that had gradients before
-        self.quiet = ExitStack()
         self.hooks = self._listen()
         try:
             self._share([*model.parameters(), *model.buffers()], 0, "weights")
@@ -55,11 +49,7 @@ class Horovod:
 
     def open(self, batch: Batch) -> None:
         """Weigh this rank's gradients, where the user's own code makes them."""
-        if self.hands_on:
-            self.weight = batch.rows * self.world.size / batch.step_rows
-            self.quiet.close()
-            if not batch.rows:
-                self.quiet.enter_context(self._quietly())
+        self._weigh(batch, self.world.size, self._quietly)
 
     def renew(self) -> None:
         """Listen to the gradients of what is trained now."""
@@ -67,21 +57,10 @@ class Horovod:
             hook.remove()
         self.hooks = self._listen()
 
-    def zero(self) -> None:
-        """Forget the gradients of the last step."""
-        self.optimizer.zero_grad()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Leave gradients where they are."""
-        self.alone = True
-        yield
-        self.alone = False
-
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Scale the loss and compute gradients: each leaves when it is there; return when all means are back."""
         self.agreed = False
-        _scaled(loss, weight).backward()
+        scaled(loss, weight).backward()
         if not self.alone and not self.agreed:
             self._agree()
 
@@ -89,13 +68,9 @@ class Horovod:
         """Give zeros to the means: through the model, whose own collectives need this rank too."""
         self.agreed = False
         with self._quietly():
-            _backward_zeros(output)
+            backward_zeros(output)
             if not self.alone and not self.agreed:
                 self._agree()
-
-    def clip(self, clipping: Clipping) -> None:
-        """Clip the gradients, which are whole on every rank."""
-        clip_gradients(held(self.optimizer), clipping)
 
     def step(self, leader: int, update: Callable[[], Any]) -> None:
         """Step the optimizer."""
@@ -103,21 +78,13 @@ class Horovod:
         self.quiet.close()
         self._share(list(self.module.buffers()), leader, "buffers")
 
-    def model_state(self) -> dict[str, Any]:
-        """Return the model's own state: it is whole on every rank."""
-        return self.module.state_dict()
-
-    def optimizer_state(self) -> dict[str, Any]:
-        """Return the optimizer's own state: it is whole on every rank."""
-        return self.optimizer.state_dict()
-
     def communicated(self) -> float:
         """Return nothing known: it goes on beside both passes."""
         return float("nan")
 
     def close(self) -> None:
         """Leave Horovod; nothing can be sent after it."""
-        self.quiet.close()
+        super().close()
         for hook in self.hooks:
             hook.remove()
         self.waiting.clear()

@@ -6,8 +6,8 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from orca.core.horovod import require
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
 from orca.core.source import Batch
-from orca.core.state import Losses, OutputSpec, State, report_loss
+from orca.core.state import Losses, OutputSpec, State
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.batchnorm import Statistics
@@ -30,18 +30,19 @@ from orca.frameworks.torch.build import (
     build_optimizers,
     build_schedulers,
     check_fits,
+    check_kinds,
     check_linked,
     scheduler_state,
 )
-from orca.frameworks.torch.callbacks.callback import Hooks
 from orca.frameworks.torch.criterion import Criterion, Tally, scalar
+from orca.frameworks.torch.hooks import TorchHooks
 from orca.frameworks.torch.losses import LossBook, LossPart, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
-from orca.frameworks.torch.runner import Runner
+from orca.frameworks.torch.runner import TorchRunner
 from orca.frameworks.torch.steps import Steps, draws, kept_draws, set_deterministic
-from orca.frameworks.torch.sync import Sync, held, sync_of
+from orca.frameworks.torch.sync import Sync, sync_of
 from orca.frameworks.torch.tensors import (
     Place,
     answering_device,
@@ -57,12 +58,14 @@ from orca.frameworks.torch.tensors import (
     to_numpy,
     twice,
 )
-from orca.frameworks.torch.user_loop import Handed
+from orca.frameworks.torch.trained import Trained
+from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
 from orca.frameworks.torch.writes import Writes
 from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
 from orca.rows.tree import flatten, map_tree, same_form
 from orca.storage.states import load_state
 
+_NO_WEIGHTS = "sample weights cannot reach a loss of your own. Weigh the rows there."
 logger = logging.getLogger(__name__)
 
 
@@ -109,21 +112,7 @@ class TorchLearner(Learner):
         Raises:
             ArgumentError: An argument has the wrong kind.
         """
-        for net in model if isinstance(model, list | tuple) else [model]:
-            if net is not None and not isinstance(net, nn.Module) and not callable(net):
-                raise ArgumentError(
-                    f"the model must be a torch.nn.Module or a function that returns one; got {type(net).__name__}."
-                )
-        for one in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
-            if one is not None and not isinstance(one, torch.optim.Optimizer) and not callable(one):
-                raise ArgumentError(
-                    "the optimizer must be a torch.optim.Optimizer or a function (model, config) that returns one; "
-                    f"got {type(one).__name__}."
-                )
-        if loss is not None and not callable(loss):
-            raise ArgumentError(
-                f"the loss must be a torch loss, a function (output, target) or a creator; got {type(loss).__name__}."
-            )
+        check_kinds(model, optimizer, loss)
         if isinstance(optimizer, torch.optim.Optimizer):
             check_linked(optimizer, model)
         options = options or Options()
@@ -138,10 +127,7 @@ class TorchLearner(Learner):
                 f"training_operator_cls must be a subclass of TrainingOperator, not an instance; got "
                 f"{options.operator!r}. Import it from orca.operator."
             )
-        made = cls(model, optimizer, loss, config, sync, hook, options)
-        if made._own_step and options.operator is not None:
-            options.check_hands_on(f"the operator {options.operator.__name__}", sync)
-        return made
+        return cls(model, optimizer, loss, config, sync, hook, options)._checked()
 
     @staticmethod
     def options_of(clip_norm: Any = None, clip_value: Any = None, **options: Any) -> Options:
@@ -178,7 +164,7 @@ class TorchLearner(Learner):
         Raises:
             ArgumentError: They are none, or do not go with the options.
         """
-        hooks = Hooks(callbacks)
+        hooks = TorchHooks(callbacks)
         if hooks.main_has("on_iter_backward"):
             self.options.check_hands_on(f"the callback {type(hooks.main).__name__}", self.sync)
 
@@ -233,10 +219,13 @@ class TorchLearner(Learner):
 
     def with_clipping(self, bounds: tuple[float, float] | None, norm: float | None) -> TorchLearner:
         """Return this learner with gradients clipped otherwise."""
-        options = replace(self.options, clipping=clipping_of(norm, bounds))
-        if self._own_step and options.operator is not None:
-            options.check_hands_on(f"the operator {options.operator.__name__}", self.sync)
-        return replace(self, options=options)
+        return replace(self, options=replace(self.options, clipping=clipping_of(norm, bounds)))._checked()
+
+    def _checked(self) -> TorchLearner:
+        """Return this learner, whose options must go with the steps that its operator does itself."""
+        if self._own_step and self.options.operator is not None:
+            self.options.check_hands_on(f"the operator {self.options.operator.__name__}", self.sync)
+        return self
 
     def for_answers(self, callbacks: Sequence[Any], precision: str | None) -> TorchLearner:
         """Return this learner as predictions need it: with callbacks, and perhaps in half precision."""
@@ -247,6 +236,14 @@ class TorchLearner(Learner):
 
     # On a rank: coming and going.
 
+    def _begin_blank(self) -> None:
+        """Have none of the parts that training, or the user's options, bring."""
+        self.steppers: list[torch.optim.Optimizer] = []
+        self.schedulers: list[Any] = []
+        self.agrees: list[Sync] = []
+        self.average: AveragedModel | None = None
+        self.operator: TrainingOperator | None = None
+
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model, loss and optimizer on this rank, with the same weights everywhere."""
         if self.hook:
@@ -255,98 +252,100 @@ class TorchLearner(Learner):
         state = self._fetched(state)
         if self.spread:
             give_memory_back()
-        self._put_draws_back = draws()
-        self._were_deterministic = set_deterministic(True) if self.options.deterministic else None
+        self.exits = ExitStack()
+        self.exits.callback(draws())
+        if self.options.deterministic:
+            self.exits.callback(set_deterministic, set_deterministic(True))
         torch.manual_seed(seed)
         self._set_up(state, device_of(world))
-        self.runner = Runner(self, world.rank, world.size)
-        self.runner.global_step, self.runner.epochs = (state.steps, state.epoch) if state else (0, 0)
-        self.epoch = -1
+        self.runner = TorchRunner(self, world.rank, world.size, state, self.config)
         if training:
-            self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
-            self.options.check_optimizers(self.steppers)
-            self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
-            self.options.check_schedulers(self.schedulers)
-            # Of an optimizer's state each rank takes its part when the model is cut.
-            steppers = [] if self.spread else self.steppers
-            for things, name in ((steppers, "optimizers"), (self.schedulers, "schedulers")):
-                for thing, kept in zip(things, state.payload.get(name, ()) if state else (), strict=False):
-                    thing.load_state_dict(kept)
-            if self.options.ema:
-                self._begin_average(state)
-            self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
-            if state and state.payload.get("scaler"):
-                self.scaler.load_state_dict(state.payload["scaler"])
-            # It begins with the first number that it scales, and this rank may have none.
-            self.scaler.scale(torch.zeros((), device=self.place.device))
-        else:
-            self.operator = self._operator(state)
-            if state and state.payload.get("averages"):
-                self._begin_average(state)
-            if self.spread:
-                from orca.frameworks.torch.fsdp import shard
+            self._prepare_training(state)
+            return
+        self.operator = self._operator(state)
+        if state and state.payload.get("averages"):
+            self._begin_average(state)
+        if self.spread:
+            from orca.frameworks.torch.fsdp import shard
 
-                for net in self.nets:
-                    shard(net, world, self.place.device)
+            for net in self.nets:
+                shard(net, world, self.place.device)
 
-    def call_back(self, callbacks: Sequence[Any]) -> None:
-        """Take the callbacks of an evaluation."""
-        self.hooks = Hooks(callbacks)
-        self.hooks.begin(self.runner, self.net, {"config": self.config})
+    def _prepare_training(self, state: State | None) -> None:
+        """Build optimizers, schedulers, average and loss scaler, each with its state."""
+        self.steppers = build_optimizers(self.optimizer, self.nets, self.config)
+        self.options.check_optimizers(self.steppers)
+        self.schedulers = build_schedulers(self.options.scheduler, self.steppers, self.config)
+        self.options.check_schedulers(self.schedulers)
+        # Of an optimizer's state each rank takes its part when the model is cut.
+        steppers = [] if self.spread else self.steppers
+        for things, name in ((steppers, "optimizers"), (self.schedulers, "schedulers")):
+            for thing, kept in zip(things, state.payload.get(name, ()) if state else (), strict=False):
+                thing.load_state_dict(kept)
+        if self.options.ema:
+            self._begin_average(state)
+        self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
+        if state and state.payload.get("scaler"):
+            self.scaler.load_state_dict(state.payload["scaler"])
+        # It begins with the first number that it scales, and this rank may have none.
+        self.scaler.scale(torch.zeros((), device=self.place.device))
+
+    def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> TorchHooks:
+        """Take the callbacks of a run; return their hooks, of which the loop calls those around epochs."""
+        self.hooks = TorchHooks(callbacks, self.runner, self.given.payload.get("callbacks") if self.given else None)
+        return self.hooks
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
-        """Begin a fit: wrap the model for all ranks, and introduce the callbacks."""
-        self.hooks = Hooks(plan.callbacks)
+        """Begin a fit: wrap the model for all ranks."""
         self.hooked = self.hooks.main is not None or self.hooks.has("before_train_iter", "after_train_iter")
         self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
+        if not self.hands_on:
+            self._check_single()
         if self.hands_on or self._own_forward:
             if plan.weighted:
-                raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
-            known = self.criterion is not None and not self.measure.asks and self.options.reduction is None
-            if not known:
+                raise ArgumentError(_NO_WEIGHTS)
+            if not self._knows_loss:
                 self.counting = Criterion(None, self.options.reduction)
-        if len(self.nets) > 1 and not self.hands_on:
-            raise ArgumentError(
-                f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
-                "or a MainCallback with its own forward and backward pass."
-            )
-        if len(self.steppers) > 1 and not self.hands_on:
-            raise ArgumentError(
-                f"{len(self.steppers)} optimizers need to be told when each of them steps. Pass one optimizer with "
-                "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass."
-            )
         self.statistics = [Statistics(net, always=self.options.sync_batchnorm) for net in self.nets]
+        for statistics in self.statistics:
+            self.exits.callback(statistics.release)
         options: dict[str, Any] = {"unused": self.options.unused, "hands_on": self.hands_on}
         if self.spread:
             kept = self.given.payload.get("optimizers") if self.given else None
             options |= {"device": self.place.device, "kept": kept[0] if kept else None}
-        self.agrees: list[Sync] = [
-            sync_of(self.sync, net, stepper, self.world, **options)
-            for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True)
-        ]
+        for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True):
+            self.agrees.append(sync_of(self.sync, net, stepper, self.world, **options))
+            self.exits.callback(self.agrees[-1].close)
         self.writes = Writes(self.nets, self.world, not self.spread)
-        self.weights = [param for net in self.nets for param in net.parameters()]
-        self.trained = self._trained()
+        self.trained = Trained(self.nets, self.steppers, self.world, self.hands_on)
+        self.exits.callback(self.trained.close)
         self.operator = self._operator(self.given)
-        apart = self.hands_on and self.world.size > 1
-        self.guards = [one.register_step_pre_hook(self._check_agreed) for one in self.steppers if apart]
-        self.runner.num_epochs, self.runner.num_steps = plan.epochs, steps
-        if self.hooks:
-            self.hooks.begin(self.runner, self.net, {"epochs": plan.epochs, "steps": steps, "config": self.config})
-            if self.given and self.given.position is not None:  # a resumed fit
-                self.runner.epoch_stats = dict(next(reversed(self.given.position["lines"]), {}))
-                self.hooks.load(self.given.payload.get("callbacks", {}))
+
+    def _check_single(self) -> None:
+        """Check that there is nothing that the user's own steps alone can train.
+
+        Raises:
+            ArgumentError: There are several models, or several optimizers.
+        """
+        if len(self.nets) > 1:
+            raise ArgumentError(
+                f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
+                "or a MainCallback with its own forward and backward pass."
+            )
+        if len(self.steppers) > 1:
+            raise ArgumentError(
+                f"{len(self.steppers)} optimizers need to be told when each of them steps. Pass one optimizer with "
+                "several parameter groups, training_operator_cls, or a MainCallback with its own backward pass."
+            )
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Step the schedulers that step once an epoch, and tell the callbacks; say whether one wants to stop."""
+        """Step the schedulers that step once an epoch."""
         self.runner.epoch_stats = line
         if self.hooks.main is not None:
-            self.hooks.on_main("on_lr_adjust", self.runner)
+            self.hooks.on_main("on_lr_adjust")
         elif not self._conducts or self._ends_epoch():
             self.step_schedulers(line)
-        if self.hooks:
-            self.hooks("after_train_epoch", self.runner, line["epoch"], logs=line)
-        return self.runner.stop
+        return False
 
     def _ends_epoch(self) -> bool:
         """Say whether the operator trained the epoch with our own train_epoch, and left its end to us."""
@@ -355,30 +354,19 @@ class TorchLearner(Learner):
             self.operator.ends_epoch = False
         return ends
 
-    def finish(self) -> None:
-        """End a fit."""
-        if self.hooks:
-            self.hooks("after_train", self.runner)
-            self.hooks("after_run", self.runner, logs=self.runner.epoch_stats)
-
-    def callback_states(self) -> dict[str, Any]:
-        """Return what callbacks hold; rank 0 copies it, as a callback may change it later."""
-        states = self.hooks.states()
-        return states if self.world.rank else dict(copied(states, tensors=not self.spread))
-
     def state(self) -> State:
         """Return weights and optimizer state on the CPU; the output's description from whoever saw a row.
 
         Rank 0 alone copies the tensors, where its sync has not done that: its state is the one that counts.
         """
-        if hasattr(self, "agrees"):
+        if self.agrees:
             self._check_alike()
             self._follow()
-        told = self.world.all_gather(self._describe())
+        specs = self.world.all_gather(self._describe())
         own = copied if self.world.rank == 0 else dict
         kept = dict if self.spread else own
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
-        if hasattr(self, "agrees"):
+        if self.agrees:
             payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
             payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
             payload["schedulers"] = [own(scheduler_state(scheduler)) for scheduler in self.schedulers]
@@ -390,40 +378,28 @@ class TorchLearner(Learner):
             payload["models"] = [kept(net.state_dict()) for net in self.nets]
         if self.operator is not None:
             payload["operator"] = own(self.operator.state_dict())
-        given, output = next((specs for specs in told if specs), (None, None))
+        given, output = next(filter(None, specs), (None, None))
         return State(payload=payload, output=output, input=given)
 
     def leave(self) -> None:
-        """Drop the replicas: torch cannot destroy a process group that a DistributedDataParallel still holds."""
-        if "hooks" in self.__dict__:
-            self.hooks.release()
-        for agree in self.__dict__.get("agrees", ()):
-            agree.close()
-        for statistics in self.__dict__.get("statistics", ()):
-            statistics.release()
-        for guard in self.__dict__.get("guards", ()):
-            guard.remove()
-        before: bool | None = self.__dict__.get("_were_deterministic")
-        if before is not None:
-            set_deterministic(before)
-        self.__dict__.pop("_put_draws_back", lambda: None)()
-        parts = ("agrees", "nets", "steppers", "schedulers", "average", "operator", "runner", "hooks", "scaler")
-        for name in (*parts, "statistics", "weights", "writes", "guards"):
-            self.__dict__.pop(name, None)
+        """Drop all that was built: torch cannot destroy a process group that a DistributedDataParallel still holds."""
+        if "exits" in self.__dict__:
+            self.exits.close()
+        for name in self.__dict__.keys() - {given.name for given in fields(self)}:
+            del self.__dict__[name]
 
     # Training.
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Let all layers train; those that callbacks switch off then stay as they are, also over a pause."""
+        for module in self.modules:
+            module.train()
+
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or what follows its first steps."""
-        if self.epoch != epoch:  # else it goes on after a pause, with its layers as they were
-            for module in self.modules:
-                module.train()
-            self.epoch = self.runner.epochs = epoch
-            if self.hooks:
-                self.hooks("before_train_epoch", self.runner, epoch)
-            self._check_alike()
+        self._check_alike()
         if self._conducts:
-            return self._conduct(batches, pulse, plan)
+            return conduct(self, batches, pulse, epoch, plan)
         book = LossBook(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         stopped = False
@@ -470,51 +446,19 @@ class TorchLearner(Learner):
             statistics.close()
         self._after_update()
 
-    def _trained(self) -> tuple[list[bool], list[int]]:
-        """Return what is trained: which weights have gradients, and how many groups each optimizer has."""
-        return [weight.requires_grad for weight in self.weights], [len(one.param_groups) for one in self.steppers]
-
     def _check_alike(self) -> None:
-        """Check that what is trained is the same on all ranks, which call it together.
-
-        Raises:
-            ArgumentError: The user's code changed it on some of them, or not in the same way.
-        """
-        if not self.hooks and self.operator is None:
-            return
-        ranks = self.world.all_gather(self._trained())
-        if all(rank == ranks[0] for rank in ranks):
-            return
-        changed, size = sum(rank != self.trained for rank in ranks), self.world.size
-        raise ArgumentError(
-            "a callback or an operator changed what is trained (requires_grad, or the optimizer's groups) "
-            f"{f'on {changed} of' if changed < size else 'differently on'} {size} workers. Do it on every worker in "
-            "the same way, whatever runner.rank is."
-        )
-
-    def _check_agreed(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
-        """Check that replicas agreed on the gradients that the user's own code steps with.
-
-        Raises:
-            ArgumentError: A weight had no gradient when the step began, so that nobody averaged the one it has now.
-        """
-        frozen = {id(weight) for weight, trained in zip(self.weights, self.trained[0], strict=True) if not trained}
-        if any(id(weight) in frozen and weight.requires_grad and weight.grad is not None for weight in held(optimizer)):
-            raise ArgumentError(
-                "weights are trained that were frozen (requires_grad=False) when the step began: their gradients are "
-                "not averaged over workers. Freeze and unfreeze within a step if need be, but leave requires_grad as "
-                "it was at its end."
-            )
+        if self._watched:
+            self.trained.check_alike()
 
     def _follow(self) -> None:
         """Let the replicas agree on what the user's code trains now; it must do the same on every rank."""
-        if (not self.hooks and self.operator is None) or self._trained() == self.trained:
+        if not self._watched or not self.trained.changed:
             return
         for agree in self.agrees:
             agree.renew()
         if self.operator is not None:
             self.operator._models = self.modules
-        self.trained = self._trained()
+        self.trained.settle()
 
     def _update(self) -> None:
         if self.scaler.is_enabled():
@@ -564,7 +508,7 @@ class TorchLearner(Learner):
                 statistics.counts = bool(piece.rows)
             with nullcontext() if last else self.agree.no_sync():
                 pulse.at(FORWARD)
-                with self._autocast():
+                with self.autocast():
                     outputs, targets, loss = self._loss_of(piece)
                 if not whole:  # after the first forward pass, which may hold a collective of its own
                     whole = self.counting.whole(batch, piece, (outputs, targets))
@@ -596,7 +540,7 @@ class TorchLearner(Learner):
         """Return (outputs, targets, loss) of a piece of a batch, by the user's own forward pass where there is one."""
         if self._own_forward:
             self.runner.batch = self.place.loaded(piece)
-            self.hooks.on_main("on_train_forward", self.runner)
+            self.hooks.on_main("on_train_forward")
             runner = self.runner
             (outputs, targets), loss = self.measure.leaves(runner.output, runner.target), scalar(runner.loss)
             if piece.rows and self.counting:
@@ -616,9 +560,9 @@ class TorchLearner(Learner):
     def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> LossPart | None:
         runner = self.runner
         runner.batch = self.place.loaded(batch)
-        self.hooks("before_train_iter", runner, step)
+        self.hooks("before_train_iter", step)
         part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
-        self.hooks("after_train_iter", runner, step)
+        self.hooks("after_train_iter", step)
         return part
 
     def _handed_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
@@ -627,16 +571,15 @@ class TorchLearner(Learner):
         self.open_step(batch)
         runner.batch = self.place.loaded(batch)
         pulse.at(FORWARD)
-        with self._autocast():
-            self.hooks.on_main("on_train_forward", runner)
+        with self.autocast():
+            self.hooks.on_main("on_train_forward")
         pulse.at(BACKWARD)
-        self.hooks.on_main("on_iter_backward", runner)
+        self.hooks.on_main("on_iter_backward")
         self.close_step(batch)
+        if not batch.rows or runner.loss is None:
+            return None
         weight = batch.rows * self.world.size / batch.step_rows
-        loss = runner.loss
-        return (
-            LossPart(scalar(loss).detach(), batch.rows, batch.rows, weight) if batch.rows and loss is not None else None
-        )
+        return LossPart(scalar(runner.loss).detach(), batch.rows, batch.rows, weight)
 
     def open_step(self, batch: Batch) -> None:
         """Weigh this rank's rows in the step to come.
@@ -660,27 +603,6 @@ class TorchLearner(Learner):
             agree.step(batch.leader, lambda: None)
         self._close()
 
-    def _conduct(self, batches: Iterable[Batch], pulse: Pulse, plan: FitPlan) -> Losses:
-        """Let the user's operator train the epoch."""
-        assert self.operator is not None
-        handed = Handed(self, batches, pulse, self.epoch)
-        info = {"epoch_idx": self.epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": self.options.step_freq}
-        self.operator.global_step = self.runner.global_step
-        with self._autocast():
-            told = self.operator.train_epoch(handed, info | plan.info)
-        handed.close()
-        numbers = _numbers("train_epoch", told)
-        mean = numbers.pop("train_loss", np.nan)
-        last = numbers.pop("last_train_loss", mean)
-        if handed.rows_seen and np.isinf(mean) | np.isnan(mean) and plan.on_nan != "ignore" and "train_loss" in told:
-            report_loss(mean, f"in epoch {self.epoch}", plan.on_nan)
-        kept = {name.removeprefix("train_"): value for name, value in numbers.items() if not name.startswith("last_")}
-        for name in ("num_samples", "batch_count", "epoch"):
-            kept.pop(name, None)
-        mean, last = (value if handed.rows_seen else 0.0 for value in (mean, last))
-        seen, rest = handed.rows_seen, self._mean_over_ranks(kept, handed.rows_seen)
-        return Losses(mean * seen, seen, seen, last * handed.rows, handed.rows, handed.steps, rest, kept)
-
     def step_schedulers(self, line: dict[str, Any]) -> None:
         """Step the schedulers that step once an epoch; one that watches a number gets the (validation) loss."""
         if self.options.step_freq != "epoch":
@@ -691,7 +613,7 @@ class TorchLearner(Learner):
             else:
                 scheduler.step()
 
-    def forward(self, runner: Runner) -> None:
+    def forward(self, runner: TorchRunner) -> None:
         """Compute output and loss of the runner's batch."""
         *features, target = runner.batch
         runner.output = call(runner.model, features)
@@ -706,8 +628,8 @@ class TorchLearner(Learner):
         for module in self.modules:
             module.eval()
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
-            return self._conduct_evaluation(batches, metrics, pulse)
-        self._hook("before_val_epoch")
+            return conduct_evaluation(self, batches, metrics, pulse)
+        self.hooks("before_val_epoch")
         own = self.measure.asks and self._own_judge  # then there is nothing to ask
         losses, tally = Losses(), Tally(Criterion(None, self.options.reduction) if own else self.measure)
         pulse.at(DATA)
@@ -727,9 +649,7 @@ class TorchLearner(Learner):
         losses.loss_sum, losses.mass = tally.close()
         if self.criterion is None:
             losses.loss_sum = np.nan
-        self._hook("after_val_epoch")
-        if not self.runner.training:
-            self._hook("after_run")
+        self.hooks("after_val_epoch")
         return losses
 
     def _judge_batch(self, batch: Batch) -> tuple[list[Any], list[Any], Any]:
@@ -737,16 +657,16 @@ class TorchLearner(Learner):
         runner = self.runner
         if self.hooks:
             runner.batch = self.place.loaded(batch)
-            self._hook("before_val_iter")
+            self.hooks("before_val_iter")
         own = self._own_judge
         if own and batch.weights is not None:
-            raise ArgumentError("sample weights cannot reach a loss of your own. Weigh the rows there.")
-        with self._autocast():
+            raise ArgumentError(_NO_WEIGHTS)
+        with self.autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
                 judged = *self.measure.leaves(output, target), loss
             elif own:
-                self.hooks.on_main("on_val_forward", runner)
+                self.hooks.on_main("on_val_forward")
                 judged = *self.measure.leaves(runner.output, runner.target), runner.loss
             else:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
@@ -754,30 +674,13 @@ class TorchLearner(Learner):
                 if self.criterion is not None:
                     judged = outputs, targets, self.measure(outputs, targets, batch)
             outputs, targets, loss = judged
-            known = self.measure and not self.measure.asks and self.options.reduction is None
-            if own and known and batch.rows and loss is not None:
+            if own and self._knows_loss and batch.rows and loss is not None:
                 self.measure.check_own(batch, outputs, targets, scalar(loss), runner.batch_idx + 1)
         if self.hooks:
             runner.output, runner.target = self.measure.trees(outputs, targets)
             runner.loss = loss
-            self._hook("after_val_iter")
+            self.hooks("after_val_iter")
         return [full(o) for o in outputs], targets, None if loss is None else scalar(loss)
-
-    def _conduct_evaluation(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
-        """Let the user's operator evaluate; its numbers are means over rows."""
-        assert self.operator is not None
-        handed = Handed(self, batches, pulse, epoch=0)
-        self._hook("before_val_epoch")
-        with torch.no_grad(), self._autocast():
-            told = self.operator.validate(handed, {}, list(metrics))
-        handed.close()
-        self._hook("after_val_epoch")
-        numbers = _numbers("validate", told)
-        numbers = {k: v for k, v in numbers.items() if k != "num_samples" and not k.startswith("last_")}
-        mean, seen = numbers.pop("val_loss", np.nan) if handed.rows_seen else 0.0, handed.rows_seen
-        numbers.pop("val_loss", None)
-        logs = self._mean_over_ranks(numbers, seen)
-        return Losses(mean * seen, seen, seen, steps=handed.steps, logs=logs, own=numbers, conducted=True)
 
     def restore(self, state: State) -> None:
         """Build the model for answering."""
@@ -785,13 +688,13 @@ class TorchLearner(Learner):
         state = self._fetched(state)
         self.nets = [net.to(device).eval() for net in listed(self.build(state))]
         self.place, self.criterion = Place.of(self.net, device), None
-        self.average: AveragedModel | None = None
-        self.hooks, self.runner = Hooks(self.callbacks), Runner(self, 0, 1)
+        self._begin_blank()
+        self.runner = TorchRunner(self, config=self.config)
+        self.hooks = TorchHooks(self.callbacks, self.runner)
         self.given: State | None = state
         self.operator = self._operator(state)
-        if self.hooks:
-            self.hooks.begin(self.runner, self.net, {"config": self.config})
-            self.hooks("before_pred_epoch", self.runner)
+        self.hooks.begin()
+        self.hooks("before_pred_epoch")
 
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs: the form is that of training, else its forward takes so many."""
@@ -829,21 +732,18 @@ class TorchLearner(Learner):
     def predict(self, x: Any) -> Any:
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
         runner = self.runner
-        with torch.inference_mode(), self._autocast():
+        with torch.inference_mode(), self.autocast():
             runner.batch = listed(self.place.features(x))
-            if self.hooks:
-                self.hooks("before_pred_iter", runner)
-                if self.hooks.main is not None:
-                    self.hooks.on_main("on_pred_forward", runner)
-                else:
-                    self.answer(runner)
-                self.hooks("after_pred_iter", runner)
-                runner.batch_idx += 1
+            self.hooks("before_pred_iter")
+            if self.hooks.main is not None:
+                self.hooks.on_main("on_pred_forward")
             else:
                 self.answer(runner)
+            self.hooks("after_pred_iter")
+            runner.batch_idx += 1
             return map_tree(to_numpy, runner.output)
 
-    def answer(self, runner: Runner) -> None:
+    def answer(self, runner: TorchRunner) -> None:
         """Compute the output for the runner's features."""
         if self.operator is not None and overrides(type(self.operator), "predict_batch"):
             runner.output = self.operator.predict_batch(runner.batch)
@@ -867,8 +767,7 @@ class TorchLearner(Learner):
     @property
     def modules(self) -> list[nn.Module]:
         """Return the models as they are trained, wrapped for all ranks; as they are where nothing is trained."""
-        agrees = self.__dict__.get("agrees")
-        return [agree.module for agree in agrees] if agrees else self.nets
+        return [agree.module for agree in self.agrees] or self.nets
 
     @property
     def judge(self) -> nn.Module:
@@ -893,6 +792,16 @@ class TorchLearner(Learner):
         return own or self.hooks.main_has("on_iter_forward", "on_val_forward")
 
     @property
+    def _knows_loss(self) -> bool:
+        """Say whether the loss itself says what it is a mean over."""
+        return self.criterion is not None and not self.measure.asks and self.options.reduction is None
+
+    @property
+    def _watched(self) -> bool:
+        """Say whether there is code of the user's that may change what is trained."""
+        return bool(self.hooks) or self.operator is not None
+
+    @property
     def _conducts(self) -> bool:
         return self._own_step and self.operator is not None
 
@@ -911,8 +820,8 @@ class TorchLearner(Learner):
         self.measure: Criterion = Criterion(self.criterion, self.options.reduction, apart)
         self.counting = self.measure
         self.sample: Any = None
-        self.hooks, self.operator, self.hands_on = Hooks(()), None, False
-        self.average = None
+        self.hooks, self.hands_on = TorchHooks(), False
+        self._begin_blank()
         if state:
             for net, weights in zip(self.nets, state.payload["models"], strict=True):
                 net.load_state_dict(weights)
@@ -944,14 +853,13 @@ class TorchLearner(Learner):
         """Return the user's operator, with its own state."""
         if self.options.operator is None:
             return None
-        steppers, schedulers = self.__dict__.get("steppers"), self.__dict__.get("schedulers")
         made: TrainingOperator = self.options.operator(
             self.config,
             self.modules,
-            steppers,
+            self.steppers,
             self.runner.rank,
             criterion=self.criterion,
-            schedulers=schedulers,
+            schedulers=self.schedulers,
             use_fp16=self.options.precision is not None,
         )
         kept = state.payload.get("operator") if state else None
@@ -975,7 +883,7 @@ class TorchLearner(Learner):
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
-        flags = torch.tensor([int(self.runner.stop), int(self._trained() != self.trained)])
+        flags = torch.tensor([int(self.runner.stop), int(self.trained.changed)])
         dist.all_reduce(flags)
         stops, changes = flags.tolist()
         if changes:
@@ -983,15 +891,12 @@ class TorchLearner(Learner):
         self.runner.stop = bool(stops)
         return self.runner.stop
 
-    def _hook(self, name: str) -> None:
-        if self.hooks:
-            self.hooks(name, self.runner)
-
     def _rate(self) -> float:
         rate = self.steppers[0].param_groups[0]["lr"]
         return rate if isinstance(rate, float) else float("nan") if isinstance(rate, torch.Tensor) else float(rate)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of forward passes, in mixed precision where that is asked for."""
         if self.options.precision is None:
             return nullcontext()
         return torch.autocast(self.place.device.type, PRECISIONS[self.options.precision])
@@ -1007,7 +912,7 @@ class TorchLearner(Learner):
             return None
         runner = copy.copy(self.runner)  # what callbacks see stays
         try:
-            with evaluating(self.nets), kept_draws(), torch.no_grad(), self._autocast():
+            with evaluating(self.nets), kept_draws(), torch.no_grad(), self.autocast():
                 # Twice, as a model that drops dimensions of size 1 drops that of a single row, too.
                 runner.batch = listed(self.place.features(twice(self.sample)))
                 self.answer(runner)
@@ -1019,13 +924,6 @@ class TorchLearner(Learner):
 
     def _pair(self, output: Any, batch: Batch) -> tuple[list[Any], list[Any]]:
         return self.measure.pair(output, None if batch.y is None else self.place.targets(batch.y))
-
-    def _mean_over_ranks(self, numbers: dict[str, float], rows: int) -> dict[str, float]:
-        """Return means over the rows of all ranks."""
-        told = self.world.all_gather((numbers if rows else {}, rows))
-        names = {name: None for own, _ in told for name in own}
-        sums = {name: sum(own[name] * n for own, n in told if name in own) for name in names}
-        return {name: total / sum(n for own, n in told if name in own) for name, total in sums.items()}
 
 
 @contextmanager
@@ -1045,19 +943,3 @@ def _nothing_of(outputs: Sequence[Any]) -> torch.Tensor:
     """Return a loss whose gradients are exactly zero."""
     leaves = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     return torch.stack([leaf.sum() * 0.0 for leaf in leaves]).sum()
-
-
-def _numbers(name: str, told: Any) -> dict[str, float]:
-    """Return what an operator said as floats; anything that is no number is left out."""
-    if not isinstance(told, dict):
-        raise ArgumentError(
-            f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
-            f"got {type(told).__name__}."
-        )
-    numbers = {}
-    for key, value in told.items():
-        try:
-            numbers[str(key)] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return numbers

@@ -95,11 +95,11 @@ class LossBook:
     def _look(self) -> None:
         if self.sent is None:
             return
-        (parts, found, ready), self.sent = self.sent, None
+        (parts, losses, ready), self.sent = self.sent, None
         if ready is not None:
             ready.synchronize()
         values = np.zeros(len(parts))
-        values[[part is not None for part in parts]] = found.numpy()
+        values[[part is not None for part in parts]] = losses.numpy()
         self._check(values)
         for value, part in zip(values.tolist(), parts, strict=True):
             self.losses.trace.append((value * part.times, part.mass) if part else (0.0, 0.0))

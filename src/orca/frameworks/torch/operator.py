@@ -76,9 +76,8 @@ class TrainingOperator:
         """
         means = Means()
         for batch_idx, batch in enumerate(iterator):
-            told = dict(self.train_batch(batch, {"batch_idx": batch_idx, "global_step": self.global_step} | info))
-            rows = told.pop(NUM_SAMPLES, rows_in(batch))
-            means.add(told, getattr(iterator, "rows", rows))
+            stats = self.train_batch(batch, {"batch_idx": batch_idx, "global_step": self.global_step} | info)
+            means.add_batch(stats, batch, iterator)
             if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_BATCH:
                 self._step_schedulers()
             self.global_step += 1
@@ -107,9 +106,7 @@ class TrainingOperator:
         """Evaluate; return means over the rows. Unless overridden, metrics are exact over all ranks."""
         means = Means()
         for batch_idx, batch in enumerate(val_iterator):
-            told = dict(self.validate_batch(batch, {"batch_idx": batch_idx} | info))
-            rows = told.pop(NUM_SAMPLES, rows_in(batch))
-            means.add(told, getattr(val_iterator, "rows", rows))
+            means.add_batch(self.validate_batch(batch, {"batch_idx": batch_idx} | info), batch, val_iterator)
         return means.summary()
 
     def validate_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +209,12 @@ class Means:
         self.last: dict[str, Any] = {}
         self.rows: dict[str, int] = {}
         self.total = 0
+
+    def add_batch(self, stats: dict[str, Any], batch: Any, batches: Any) -> None:
+        """Add what an operator said of a batch: by its true rows where the iterator knows them."""
+        numbers = dict(stats)
+        rows = numbers.pop(NUM_SAMPLES, rows_in(batch))
+        self.add(numbers, getattr(batches, "rows", rows))
 
     def add(self, numbers: dict[str, Any], rows: int) -> None:
         """Add the means of a batch of so many rows; a batch without rows counts nothing."""

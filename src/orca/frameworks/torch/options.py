@@ -160,8 +160,8 @@ def clipping_of(clip_norm: Any, clip_value: Any) -> Clipping:
 
 def _pair(value: Any) -> tuple[float, float] | None:
     """Return two numbers, None where it is something else."""
-    found = tuple(value) if isinstance(value, tuple | list | np.ndarray) else ()
-    return found if len(found) == 2 and all(map(_is_number, found)) else None
+    bounds = tuple(value) if isinstance(value, tuple | list | np.ndarray) else ()
+    return bounds if len(bounds) == 2 and all(map(_is_number, bounds)) else None
 
 
 def _is_number(value: Any) -> bool:

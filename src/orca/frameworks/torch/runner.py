@@ -1,4 +1,4 @@
-"""Runner: what callbacks see of a run on one rank. Owns the names that they read and set."""
+"""TorchRunner: what callbacks see of a run of torch besides what all see. Owns the names of its parts."""
 
 from __future__ import annotations
 
@@ -7,37 +7,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from orca.core.callbacks.runner import Runner
+from orca.core.state import State
+from orca.frameworks.torch.files import save_file
+from orca.frameworks.torch.tensors import copied
 
-class Runner:
-    """What a callback sees of a run, and where it has a say.
 
-    Attributes:
-        batch: The batch as a loader gives it: features and target, on the device.
-        batch_idx: Its number in the epoch, from 0.
-        output, target, loss: What the forward pass made of it.
-        epochs: The number of the epoch that is going on, from 1.
-        num_epochs: Epochs of this fit.
-        num_steps: Steps of an epoch; None where nobody knows.
-        global_step: Training steps done in all, also in fits before.
-        epoch_stats: Statistics of the last epoch over all ranks, validation included.
-        rank, size: This rank, and how many there are.
-        config: What the creators get.
-        stop: Set it to end the fit after this step; all ranks stop when one of them asks for it.
-        timers: Seconds spent in each phase, where the fit is profiled.
+class TorchRunner(Runner):
+    """What a callback sees of a run of torch: its models, optimizers, schedulers and the loss.
+
+    `batch` is on the device. Weights and rates are read here: a replica may hold a part of them.
     """
-
-    def __init__(self, learner: Any, rank: int, size: int) -> None:
-        self._learner, self._pocket = learner, dict[str, Any]()
-        self.rank, self.size, self.config = rank, size, learner.config
-        self.batch: Any = None
-        self.output: Any = None
-        self.target: Any = None
-        self.loss: Any = None
-        self.batch_idx = self.epochs = self.num_epochs = self.global_step = 0
-        self.num_steps: int | None = None
-        self.epoch_stats: dict[str, Any] = {}
-        self.timers: dict[str, float] = {}
-        self.stop = False
 
     # The parts of the run.
 
@@ -46,11 +26,6 @@ class Runner:
         """Return the models as they are trained, wrapped for all ranks; without gradients, those that answer."""
         learner = self._learner
         return list(learner.modules) if torch.is_grad_enabled() else [learner.judge, *learner.nets[1:]]
-
-    @property
-    def model(self) -> nn.Module:
-        """Return the first model."""
-        return self.models[0]
 
     @property
     def given_models(self) -> list[nn.Module]:
@@ -87,17 +62,10 @@ class Runner:
         """Return the learning rate of every parameter group."""
         return [float(group["lr"]) for one in self.optimizers for group in one.param_groups]
 
-    # Where the run is.
-
     @property
-    def training(self) -> bool:
-        """Say whether this is a fit, not an evaluation or a prediction by itself."""
-        return self.num_epochs > 0
-
-    @property
-    def metrics_stats(self) -> dict[str, Any]:
-        """Return the statistics of the last validation."""
-        return {name: value for name, value in self.epoch_stats.items() if name.startswith("val_")}
+    def description(self) -> dict[str, Any]:
+        """Return the optimizer's name and its learning rate."""
+        return {"optimizer": type(self.optimizer).__name__, **super().description}
 
     # What a main callback does.
 
@@ -113,32 +81,37 @@ class Runner:
         """Step the learning rate schedulers."""
         self._learner.step_schedulers(self.epoch_stats)
 
-    def get_state_dict(self) -> dict[str, Any]:
-        """Return models, optimizers and schedulers as state dicts; all ranks must call it together."""
-        state = self._learner.state()
-        return {"epoch": self.epochs, "steps": self.global_step, **state.payload}
+    # What is kept.
+
+    def write_state(self, state: State, path: str) -> None:
+        """Write a state as one torch file."""
+        save_file(state, path)
+
+    def copied(self, states: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of what callbacks hold, its tensors in the machine's memory."""
+        return dict(copied(states, tensors=not self._learner.spread))
 
     def copy_weights(self) -> list[dict[str, torch.Tensor]]:
         """Return copies of the models' weights and buffers as this rank holds them; an average of them is the last."""
         return [_tensors_of(net, clone=True) for net in self._weighed()]
 
-    def put_back_weights(self, kept: list[dict[str, torch.Tensor]]) -> None:
+    def put_back_weights(self, weights: list[dict[str, torch.Tensor]]) -> None:
         """Write what copy_weights returned into the models; all ranks must do it.
 
         In place: a sync may hold the weights as parts of larger tensors.
         """
         with torch.no_grad():
-            for net, weights in zip(self._weighed(), kept, strict=True):
+            for net, tensors in zip(self._weighed(), weights, strict=True):
                 for name, tensor in _tensors_of(net).items():
-                    tensor.copy_(self._part_of(weights[name], tensor))
+                    tensor.copy_(self._part_of(tensors[name], tensor))
 
-    def gather_weights(self, kept: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    def gather_weights(self, weights: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
         """Return what copy_weights returned as whole tensors on rank 0, to be kept in a file; all ranks must do it."""
         if not self._learner.spread:
-            return kept
+            return weights
         from orca.frameworks.torch.fsdp import gathered
 
-        return [gathered(weights, self._learner.world) for weights in kept]
+        return [gathered(tensors, self._learner.world) for tensors in weights]
 
     def _part_of(self, weight: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Return a rank's part of a weight that came whole from a file, as `tensor` is cut."""
@@ -152,22 +125,6 @@ class Runner:
     def _weighed(self) -> list[nn.Module]:
         average = self._learner.average
         return [*self._learner.nets, *([] if average is None else [average.module])]
-
-    # The pocket: what callbacks leave for each other.
-
-    def put(self, key: str, value: Any) -> None:
-        """Keep a value under a new name."""
-        self._pocket[key] = value
-
-    update = put
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a value that was put."""
-        return self._pocket.get(key, default)
-
-    def remove(self, key: str) -> None:
-        """Forget a value."""
-        self._pocket.pop(key, None)
 
 
 def _tensors_of(net: nn.Module, clone: bool = False) -> dict[str, torch.Tensor]:

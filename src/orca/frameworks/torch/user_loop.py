@@ -1,17 +1,66 @@
-"""UserLoop: batches for a loop of the user's own. Owns what happens around each step that they do themselves."""
+"""UserLoop: a loop of the user's own, in their operator. Owns what happens around it, and around each of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
+
+from orca.core.learner import FitPlan
+from orca.core.metrics import Metric
 from orca.core.source import Batch
+from orca.core.state import Losses, report_loss
+from orca.core.world import World
+from orca.errors import ArgumentError
 from orca.frameworks.torch.tensors import first_row
 from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Pulse
 
+_COUNTS = ("num_samples", "batch_count", "epoch")
+
+
+def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+    """Let the user's operator train an epoch; its numbers are means over rows."""
+    operator, handed = learner.operator, Handed(learner, batches, pulse, epoch)
+    info = {"epoch_idx": epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": learner.options.step_freq}
+    operator.global_step = learner.runner.global_step
+    with learner.autocast():
+        answer = operator.train_epoch(handed, info | plan.info)
+    handed.close()
+    numbers, rows = _numbers("train_epoch", answer), handed.rows_seen
+    mean = numbers.pop("train_loss", math.nan)
+    last = numbers.pop("last_train_loss", mean)
+    if rows and not math.isfinite(mean) and plan.on_nan != "ignore" and "train_loss" in answer:
+        report_loss(mean, f"in epoch {epoch}", plan.on_nan)
+    own = {name.removeprefix("train_"): value for name, value in numbers.items() if not name.startswith("last_")}
+    own = {name: value for name, value in own.items() if name not in _COUNTS}
+    mean, last = (mean, last) if rows else (0.0, 0.0)
+    logs = _mean_over_ranks(learner.world, own, rows)
+    return Losses(mean * rows, rows, rows, last * handed.rows, handed.rows, handed.steps, logs, own)
+
+
+def conduct_evaluation(learner: Any, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    """Let the user's operator evaluate; its numbers are means over rows."""
+    handed = Handed(learner, batches, pulse, epoch=0)
+    learner.hooks("before_val_epoch")
+    with torch.no_grad(), learner.autocast():
+        answer = learner.operator.validate(handed, {}, list(metrics))
+    handed.close()
+    learner.hooks("after_val_epoch")
+    numbers, rows = _numbers("validate", answer), handed.rows_seen
+    mean = numbers.pop("val_loss", math.nan) if rows else 0.0
+    own = {
+        name: value
+        for name, value in numbers.items()
+        if name not in ("num_samples", "val_loss") and not name.startswith("last_")
+    }
+    logs = _mean_over_ranks(learner.world, own, rows)
+    return Losses(mean * rows, rows, rows, steps=handed.steps, logs=logs, own=own, conducted=True)
+
 
 class Handed:
-    """Hand a rank's batches to a loop of the user's: `rows` are the true rows of the one that was handed out last.
+    """A rank's batches for a loop of the user's: `rows` are the true rows of the one that was handed out last.
 
     Args:
         learner: The learner, which opens and closes each step of training.
@@ -42,7 +91,7 @@ class Handed:
         loaded = learner.place.loaded(batch)
         if self._epoch and learner.hooked:
             learner.runner.batch = loaded
-            learner.hooks("before_train_iter", learner.runner, step)
+            learner.hooks("before_train_iter", step)
         if self._epoch:
             learner.open_step(batch)
         pulse.at(FORWARD if self._epoch else EVALUATE)
@@ -61,8 +110,36 @@ class Handed:
         learner.close_step(batch)
         pulse.step(self._epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
         if learner.hooked:
-            learner.hooks("after_train_iter", learner.runner, step)
+            learner.hooks("after_train_iter", step)
         return True
 
     def _numbered(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
         return iter(self._learner.steps(batches, self._epoch, 0)) if self._epoch else enumerate(batches)
+
+
+def _numbers(name: str, answer: Any) -> dict[str, float]:
+    """Return what an operator said as floats; anything that is no number is left out.
+
+    Raises:
+        ArgumentError: It is no dict.
+    """
+    if not isinstance(answer, dict):
+        raise ArgumentError(
+            f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
+            f"got {type(answer).__name__}."
+        )
+    numbers = {}
+    for key, value in answer.items():
+        try:
+            numbers[str(key)] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return numbers
+
+
+def _mean_over_ranks(world: World, numbers: dict[str, float], rows: int) -> dict[str, float]:
+    """Return means over the rows of all ranks."""
+    ranks = world.all_gather((numbers if rows else {}, rows))
+    names = {name: None for own, _ in ranks for name in own}
+    sums = {name: sum(own[name] * n for own, n in ranks if name in own) for name in names}
+    return {name: total / sum(n for own, n in ranks if name in own) for name, total in sums.items()}

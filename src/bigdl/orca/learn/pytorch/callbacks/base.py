@@ -1,5 +1,5 @@
 """The callback to derive from, as bigdl.orca.learn.pytorch.callbacks.base names it."""
 
-from orca.frameworks.torch.callbacks import Callback
+from orca.callbacks import Callback
 
 __all__ = ["Callback"]

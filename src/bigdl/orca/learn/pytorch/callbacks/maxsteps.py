@@ -1,5 +1,5 @@
 """The end after so many steps, as bigdl.orca.learn.pytorch.callbacks.maxsteps names it."""
 
-from orca.frameworks.torch.callbacks import MaxstepsCallback
+from orca.callbacks import MaxstepsCallback
 
 __all__ = ["MaxstepsCallback"]

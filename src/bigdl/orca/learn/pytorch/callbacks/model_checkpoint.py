@@ -1,5 +1,5 @@
 """Checkpoints, as bigdl.orca.learn.pytorch.callbacks.model_checkpoint names them."""
 
-from orca.frameworks.torch.callbacks import ModelCheckpoint
+from orca.callbacks import ModelCheckpoint
 
 __all__ = ["ModelCheckpoint"]

@@ -1,5 +1,5 @@
 """Numbers for TensorBoard, as bigdl.orca.learn.pytorch.callbacks.tensorboard names them."""
 
-from orca.frameworks.torch.callbacks import TensorBoardCallback
+from orca.callbacks import TensorBoardCallback
 
 __all__ = ["TensorBoardCallback"]

@@ -1,5 +1,5 @@
 """Runs of Weights & Biases, as bigdl.orca.learn.pytorch.callbacks.wandb names them."""
 
-from orca.frameworks.torch.callbacks import WandbLoggerCallback
+from orca.callbacks import WandbLoggerCallback
 
 __all__ = ["WandbLoggerCallback"]

@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from frameworks.torch.callbacks.fitting import STEPS, estimator, fit
+from core.callbacks.fitting import STEPS, estimator, fit
 from orca.callbacks import Callback, TensorBoardCallback
 from orca.errors import ArgumentError, CallbackFailed
 

@@ -15,12 +15,17 @@ _BETTER_WHEN_HIGH = ("acc", "auc", "f1", "precision", "recall", "score", "r2")
 
 def numbers_in(stats: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of an epoch that are worth a curve: losses, metrics, rates; no counts."""
-    found = {}
+    numbers = {}
     for name, value in stats.items():
         single = getattr(value, "ndim", 0) == 0 and hasattr(value, "item")  # of numpy or torch
         if name not in _COUNTS and not isinstance(value, bool) and (single or isinstance(value, Real)):
-            found[name] = float(value)
-    return found
+            numbers[name] = float(value)
+    return numbers
+
+
+def mean_of(loss: Any) -> float:
+    """Return the loss of a batch as a number, also where a loss of torch has one for each row."""
+    return float(loss.detach().mean() if hasattr(loss, "detach") else loss)
 
 
 class Watch:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworks.torch.callbacks.fitting import estimator, fit
+from core.callbacks.fitting import estimator, fit
 from orca.callbacks import WandbLoggerCallback
 from orca.errors import MissingDependency
 

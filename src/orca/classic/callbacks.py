@@ -1,12 +1,12 @@
-"""Older: what programs of older releases ask of a list of callbacks, under the names they had there."""
+"""Callbacks: what programs of older releases ask of a list of callbacks, under the names they had there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from orca.frameworks.torch.callbacks.callback import Hooks, MainCallback
-from orca.frameworks.torch.callbacks.tqdm import TqdmCallback
+from orca.callbacks import MainCallback, TqdmCallback
+from orca.frameworks.torch.hooks import TorchHooks
 
 
 def make_only_mainCallback(callbacks: list[Any]) -> None:
@@ -15,7 +15,7 @@ def make_only_mainCallback(callbacks: list[Any]) -> None:
     Raises:
         ArgumentError: There are two, or something is no callback.
     """
-    hooks = Hooks(callbacks)
+    hooks = TorchHooks(callbacks)
     callbacks[:] = hooks.callbacks if hooks.main is not None else (MainCallback(), *hooks.callbacks)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from orca.frameworks.torch.callbacks.callback import Callback
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.numbers import mean_of
 
 _BETWEEN = 0.2  # seconds between two looks at the loss, which waits for a GPU
 
@@ -70,5 +71,5 @@ class TqdmCallback(Callback):
         now = time.monotonic()
         if loss is not None and now - self._looked > _BETWEEN:
             self._looked = now
-            self._bar.set_postfix({"loss": f"{float(loss.detach().mean()):.4f}"}, refresh=False)
+            self._bar.set_postfix({"loss": f"{mean_of(loss):.4f}"}, refresh=False)
         self._bar.update()

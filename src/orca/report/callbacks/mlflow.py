@@ -6,9 +6,9 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.numbers import numbers_in
 from orca.errors import MissingDependency
-from orca.frameworks.torch.callbacks.callback import Callback
-from orca.frameworks.torch.callbacks.numbers import numbers_in
 
 
 class MLflowLogger(Callback):
@@ -58,14 +58,11 @@ class MLflowLogger(Callback):
         self._run = self.run_id or self._new_run()
         for key, value in self.tags.items() if self.run_id else ():
             self._client.set_tag(self._run, key, value)
-        params = {"epochs": runner.num_epochs, "workers": runner.size} | {
-            "optimizer": type(runner.optimizer).__name__,
-            "lr": runner.learning_rates[0],
-            **{f"config.{key}": value for key, value in runner.config.items()},
-        }
+        config = {f"config.{key}": value for key, value in runner.config.items()}
+        values = {"epochs": runner.num_epochs, "workers": runner.size} | runner.description | config
         known = self._client.get_run(self._run).data.params if self.run_id else {}
-        told = [Param(key, str(value)[:500]) for key, value in params.items() if key not in known]
-        self._client.log_batch(self._run, params=told)
+        params = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
+        self._client.log_batch(self._run, params=params)
 
     def after_train_epoch(self, runner: Any) -> None:
         """Log the numbers of the epoch."""
@@ -89,7 +86,7 @@ class MLflowLogger(Callback):
             client.set_terminated(self._run, self._ended)
 
     def _new_run(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        number = found.experiment_id if found else self._client.create_experiment(self.experiment)
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(self.experiment)
         run = self._client.create_run(number, tags=self.tags, run_name=self.run_name)
         return str(run.info.run_id)

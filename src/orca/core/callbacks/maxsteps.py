@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orca.core.callbacks.callback import Callback
 from orca.errors import ArgumentError
-from orca.frameworks.torch.callbacks.callback import Callback
 
 
 class MaxstepsCallback(Callback):

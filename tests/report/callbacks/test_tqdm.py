@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from frameworks.torch.callbacks.fitting import STEPS, X, Y, estimator, fit
+from core.callbacks.fitting import STEPS, X, Y, estimator, fit
 from orca.callbacks import Callback, TqdmCallback
-from orca.frameworks.torch.callbacks.older import is_tqdm_exists, make_only_mainCallback
+from orca.classic.callbacks import is_tqdm_exists, make_only_mainCallback
 
 
 def test_bars_show_training_validation_and_predictions(capfd: pytest.CaptureFixture[str]) -> None:

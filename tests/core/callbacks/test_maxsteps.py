@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from frameworks.torch.callbacks.fitting import STEPS, estimator, fit, resumed
+from core.callbacks.fitting import STEPS, estimator, fit, resumed
 from orca.callbacks import MaxstepsCallback
 from orca.errors import ArgumentError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orca.core.callbacks.callback import Callback
 from orca.errors import ArgumentError
-from orca.frameworks.torch.callbacks.callback import Callback
 
 
 class LearningRateMonitor(Callback):
@@ -23,6 +23,18 @@ class LearningRateMonitor(Callback):
             raise ArgumentError(f"log must be 'epoch' or 'step'; got {log!r}.")
         self.log = log
         self._epoch, self._rates = 0, list[list[float]]()
+
+    def before_run(self, runner: Any) -> None:
+        """Check that there is a rate.
+
+        Raises:
+            ArgumentError: The learner tells none.
+        """
+        if runner.training and not runner.learning_rates:
+            raise ArgumentError(
+                f"{type(runner.given_models[0]).__name__} tells no learning rate. Give it a method learning_rates() "
+                "that returns a list, or leave LearningRateMonitor out."
+            )
 
     def before_train_epoch(self, runner: Any) -> None:
         """Begin anew, unless a resumed fit goes on in the middle of the epoch."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from frameworks.torch.callbacks.fitting import STEPS, estimator, fit, resumed
+from core.callbacks.fitting import STEPS, estimator, fit, resumed
 from orca.callbacks import LearningRateMonitor
 from orca.errors import ArgumentError
 

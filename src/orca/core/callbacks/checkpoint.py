@@ -1,19 +1,23 @@
-"""ModelCheckpoint: the state of a fit in files. Owns their names, when they are written, and which is the newest."""
+"""ModelCheckpoint: the state of a fit in files. Owns their names, when they are written, and which is the newest.
+
+A checkpoint is a file of torch, or a folder of any other framework's state, complete when its marker is in it.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.numbers import Watch, numbers_in
 from orca.core.state import State
 from orca.errors import ArgumentError
-from orca.frameworks.torch.callbacks.callback import Callback
-from orca.frameworks.torch.callbacks.numbers import Watch, numbers_in
-from orca.frameworks.torch.callbacks.places import absolute
 from orca.storage.checkpoints import CheckpointWriter
-from orca.storage.files import filesystem, remove
+from orca.storage.files import MARKER, absolute, filesystem, remove
 
 SUFFIX = ".ckpt"
 LAST = f"last{SUFFIX}"
@@ -22,9 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class ModelCheckpoint(Callback):
-    """A callback that writes the state of a fit to files for `est.load_checkpoint`; the last is `last.ckpt`.
+    """A callback that writes the state of a fit to files for `est.load`; the last is `last.ckpt`.
 
-    Files are complete or not there. They are written beside the training, by rank 0, one after the other.
+    The state of a torch model is a file, that of any other a folder; below, both are called files. They are complete
+    or not there, and written beside the training, by rank 0, one after the other.
 
     Files that are there already stay, unless a new one has the same name: then it takes its place. A `last.ckpt` of an
     earlier fit goes when this one writes its first file, as it is no longer the last.
@@ -85,7 +90,7 @@ class ModelCheckpoint(Callback):
             return
         self._watch = Watch("ModelCheckpoint", self.monitor, self.mode)
         if runner.rank == 0:
-            self._keeper = CheckpointWriter(self.folder or "/", self._write)
+            self._keeper = CheckpointWriter(self.folder or "/", partial(self._write, runner.write_state))
             there = _checkpoints(self.folder)
             self._outdated = LAST in there
             if there:
@@ -147,16 +152,15 @@ class ModelCheckpoint(Callback):
 
     def _save(self, runner: Any, name: str, epoch: int) -> None:
         """Hand the state to the keeper; all ranks call it, as they give the state together."""
-        told = runner.get_state_dict()
+        payload = runner.get_state_dict()
         if self._keeper is not None:
-            payload = {key: value for key, value in told.items() if key not in ("epoch", "steps")}
-            state = State(epoch, told["steps"], payload)
+            steps = payload.pop("steps")
+            del payload["epoch"]
+            state = State(epoch, steps, payload)
             self._keeper.keep(state.for_answers() if self.save_weights_only else state, name)
 
-    def _write(self, state: State, path: str) -> None:
-        from orca.frameworks.torch.files import save_file
-
-        save_file(state, path)
+    def _write(self, write: Callable[[State, str], None], state: State, path: str) -> None:
+        write(state, path)
         if self._outdated and not path.endswith(f"/{LAST}"):
             remove(f"{self.folder}/{LAST}")
         self._outdated = False
@@ -181,11 +185,15 @@ def _checkpoints(folder: str) -> list[str]:
     fs.invalidate_cache(place)  # others write to it
     if not fs.isdir(place):
         return []
-    files = [entry["name"] for entry in fs.ls(place, detail=True) if entry["type"] != "directory"]
-    return sorted(name.rsplit("/", 1)[-1] for name in files if name.endswith(SUFFIX))
+    entries = [(entry["name"].rstrip("/"), entry["type"]) for entry in fs.ls(place, detail=True)]
+    return sorted(
+        name.rsplit("/", 1)[-1]
+        for name, kind in entries
+        if name.endswith(SUFFIX) and (kind != "directory" or fs.exists(f"{name}/{MARKER}"))
+    )
 
 
 def _age(name: str) -> tuple[int, int]:
     """Return epoch and step that a name tells, -1 where it does not."""
-    found = dict(re.findall(r"\b(epoch|iter)=(\d+)", name))
-    return int(found.get("epoch", -1)), int(found.get("iter", -1))
+    numbers = dict(re.findall(r"\b(epoch|iter)=(\d+)", name))
+    return int(numbers.get("epoch", -1)), int(numbers.get("iter", -1))

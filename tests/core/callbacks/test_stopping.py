@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from core.callbacks.fitting import Say, X, Y, difference, estimator, fit, resumed, weights
 from frameworks.torch.alone import needs_full_shards
-from frameworks.torch.callbacks.fitting import Say, X, Y, difference, estimator, fit, resumed, weights
 from orca.callbacks import Callback, EarlyStopping
 from orca.errors import ArgumentError, CallbackFailed
 

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 import torch
 
-from frameworks.torch.callbacks.fitting import STEPS, Say, difference, estimator, fit, resumed, weights
+from core.callbacks.fitting import STEPS, Say, difference, estimator, fit, resumed, weights
 from orca import Estimator
 from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from orca.errors import ArgumentError, CallbackFailed
@@ -165,7 +165,7 @@ def test_best_file_stays_the_best_of_a_resumed_fit(tmp_path: Path) -> None:
 
 
 def test_evaluation_writes_nothing(tmp_path: Path) -> None:
-    from frameworks.torch.callbacks.fitting import X, Y
+    from core.callbacks.fitting import X, Y
 
     estimator().evaluate((X, Y), batch_size=6, callbacks=[ModelCheckpoint(f"{tmp_path}/{{epoch}}")])
     assert names(tmp_path) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.numbers import Watch
 from orca.errors import ArgumentError
-from orca.frameworks.torch.callbacks.callback import Callback
-from orca.frameworks.torch.callbacks.numbers import Watch
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from frameworks.torch.callbacks.fitting import estimator, fit
+from core.callbacks.fitting import estimator, fit
 from orca.callbacks import Callback, MLflowLogger
 from orca.errors import CallbackFailed, MissingDependency
 

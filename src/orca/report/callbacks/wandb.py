@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.numbers import numbers_in
 from orca.errors import MissingDependency
-from orca.frameworks.torch.callbacks.callback import Callback
-from orca.frameworks.torch.callbacks.numbers import numbers_in
 
 
 class WandbLoggerCallback(Callback):

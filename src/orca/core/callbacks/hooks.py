@@ -1,0 +1,202 @@
+"""Hooks: the callbacks of a run, as the loop calls them. Owns when each hook is called, and how ranks agree to stop."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.runner import Runner
+from orca.core.source import Batch
+from orca.core.world import World
+from orca.errors import ArgumentError, CallbackFailed
+from orca.monitor.heartbeat import Pulse
+from orca.rows.tree import cut_rows
+
+logger = logging.getLogger(__name__)
+
+_NAMES = [name for name in dir(Callback) if not name.startswith("_") and not name.endswith("state_dict")]
+_OLDER = {
+    "before_run": "on_train_begin",
+    "after_run": "on_train_end",
+    "before_train_epoch": "on_epoch_begin",
+    "after_train_epoch": "on_epoch_end",
+    "before_train_iter": "on_batch_begin",
+    "after_train_iter": "on_batch_end",
+}
+
+
+class Hooks:
+    """The hooks of callbacks; one that raises is named. As a context, it releases the callbacks at its end.
+
+    Args:
+        callbacks: Instances of Callback, or objects that have some of its methods.
+        runner: What they see of the run.
+        states: The states that callbacks of these names had when the fit was interrupted.
+
+    Raises:
+        ArgumentError: Something is no callback, or one that this kind of model cannot have.
+    """
+
+    def __init__(self, callbacks: Sequence[Any] = (), runner: Any = None, states: dict[str, Any] | None = None) -> None:
+        for callback in callbacks:
+            if isinstance(callback, type) or not any(callable(getattr(callback, name, None)) for name in _NAMES):
+                raise ArgumentError(
+                    f"callbacks must be instances of Callback; got {callback!r}. "
+                    "Import it from orca.callbacks, or give your class one of its hooks."
+                )
+        self._check_owners([type(each).__name__ for each in callbacks if getattr(each, "owns_step", False)])
+        self.callbacks = tuple(callbacks)
+        self.runner = Runner(None) if runner is None else runner
+        self.kept = states or {}
+        self.stopped = False  # whether all ranks agreed to stop after a step
+
+    def __bool__(self) -> bool:
+        return bool(self.callbacks)
+
+    def __enter__(self) -> Hooks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def has(self, *names: str) -> bool:
+        """Say whether any callback overrides one of these hooks."""
+        return any(_overrides(callback, name) for callback in self.callbacks for name in names)
+
+    # A run, in order.
+
+    def begin(self, epochs: int = 0, steps: int | None = None, line: dict[str, Any] | None = None) -> None:
+        """Introduce model and runner, call before_run, and give callbacks of a resumed fit their states back.
+
+        Args:
+            epochs: Epochs of the fit; 0 where nothing is trained.
+            steps: Steps of an epoch, where that is known.
+            line: The statistics of the last epoch before.
+        """
+        runner = self.runner
+        runner.num_epochs, runner.num_steps, runner.epoch_stats = epochs, steps, dict(line or {})
+        params = ({"epochs": epochs, "steps": steps} if epochs else {}) | {"config": runner.config}
+        for callback in self.callbacks:
+            for name, thing in (("set_model", runner.given_models[0]), ("set_param", params), ("set_trainer", runner)):
+                self._call(callback, name, thing)
+        self("before_run")
+        for name, callback in self._named():
+            if name in self.kept:
+                self._call(callback, "load_state_dict", self.kept[name])
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell that an epoch of training begins, or goes on in a resumed fit."""
+        self.runner.epochs = epoch
+        self("before_train_epoch", epoch)
+
+    def steps(self, batches: Iterable[Batch], first_step: int, pulse: Pulse, world: World) -> Iterable[Batch]:
+        """Yield the batches of an epoch, call hooks around each step, and end early when a rank wants to stop.
+
+        The learner must not read ahead: it is done with a batch when it asks for the next one.
+        """
+        asks = self.has("before_train_iter", "after_train_iter")
+        for step, batch in enumerate(batches, first_step):
+            self._show(step, batch)
+            self("before_train_iter", step)
+            yield batch
+            self.runner.global_step += 1
+            self.runner.loss = pulse.loss
+            self("after_train_iter", step)
+            if asks and world.all_reduce([np.array([float(self.runner.stop)])], "sum")[0].any():
+                self.stopped = self.runner.stop = True
+                return
+
+    def evaluation(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """Yield the batches of an evaluation, and call its hooks."""
+        self("before_val_epoch")
+        for step, batch in enumerate(batches):
+            if batch.rows:
+                self._show(step, batch)
+                self("before_val_iter")
+            yield batch
+            if batch.rows:
+                self("after_val_iter")
+        self("after_val_epoch")
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Tell what an epoch gave, which callbacks may add to; say whether one of them wants to stop."""
+        self.runner.epoch_stats = line
+        self("after_train_epoch", line["epoch"], logs=line)
+        return bool(self.runner.stop)
+
+    def finish(self) -> None:
+        """Tell that the epochs of a fit are done."""
+        self("after_train")
+        self("after_run", logs=self.runner.epoch_stats)
+
+    def states(self) -> dict[str, Any]:
+        """Return the state of every callback that has one, by its name; rank 0 copies it, as it may change later."""
+        states = {name: self._call(callback, "state_dict") for name, callback in self._named()}
+        states = {name: state for name, state in states.items() if state}
+        return states if self.runner.rank else self.runner.copied(states)
+
+    def release(self) -> None:
+        """Let every callback let go of what it holds. What goes wrong is logged: the run has had its say."""
+        for callback in self.callbacks:
+            try:
+                self._call(callback, "release")
+            except CallbackFailed as error:
+                logger.warning("%s", error)
+
+    def __call__(self, name: str, *older: Any, **named: Any) -> None:
+        """Call a hook of every callback, under its name of either generation."""
+        for callback in self.callbacks:
+            self._call(callback, name, self.runner)
+            if name in _OLDER and self.runner.training:  # the older ones know of fits alone
+                self._call(callback, _OLDER[name], *older, **named)
+
+    def _show(self, step: int, batch: Batch) -> None:
+        """Let callbacks see the true rows of a batch, of which there is no loss yet."""
+        cut = slice(0, batch.rows)
+        parts = [cut_rows(part, cut) for part in (batch.x, batch.y) if part is not None] if self.callbacks else None
+        self.runner.batch_idx, self.runner.batch, self.runner.loss = step, parts, None
+
+    def _check_owners(self, owners: Sequence[str]) -> None:
+        if owners:
+            raise ArgumentError(
+                f"a MainCallback owns a part of each step, which models of torch alone have; got {', '.join(owners)}. "
+                "Leave it out."
+            )
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Yield each callback with its name: its class, and a number from the second of the class on."""
+        counts: Counter[str] = Counter()
+        for callback in self.callbacks:
+            kind = type(callback).__name__
+            counts[kind] += 1
+            yield (f"{kind}-{counts[kind]}" if counts[kind] > 1 else kind), callback
+
+    def _call(self, callback: Any, name: str, *arguments: Any, **named: Any) -> Any:
+        method = getattr(callback, name, None)
+        if method is None:
+            return None
+        try:
+            return method(*arguments, **named)
+        except CallbackFailed:
+            raise
+        except Exception as error:
+            raise CallbackFailed(
+                f"the callback {type(callback).__name__} failed in {name}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _overrides(callback: Any, name: str) -> bool:
+    """Say whether a callback has a hook of its own under this name, or what it stands for."""
+    names = {name, name.replace("_train_", "_").replace("_val_", "_").replace("_pred_", "_"), _OLDER.get(name, name)}
+    return any(
+        getattr(type(callback), one, None) is not getattr(Callback, one, None) and hasattr(callback, one)
+        for one in names
+    )

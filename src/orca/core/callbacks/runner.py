@@ -1,0 +1,135 @@
+"""Runner: what callbacks see of a run on one rank. Owns the names that they read and set, for every framework."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from orca.core.state import State
+
+
+class Runner:
+    """What a callback sees of a run, and where it has a say.
+
+    Args:
+        learner: The learner, which is asked for weights, states and learning rates.
+        rank: This rank.
+        size: How many there are.
+        state: The state that the run begins with.
+        config: What the creators get.
+
+    Attributes:
+        batch: The batch as a loader gives it: features and target.
+        batch_idx: Its number in the epoch, from 0.
+        output, target, loss: What the forward pass made of it; of a learner that is no torch model, the loss of the
+            step alone.
+        epochs: The number of the epoch that is going on, from 1.
+        num_epochs: Epochs of this fit.
+        num_steps: Steps of an epoch; None where nobody knows.
+        global_step: Training steps done in all, also in fits before.
+        epoch_stats: Statistics of the last epoch over all ranks, validation included.
+        rank, size: This rank, and how many there are.
+        config: What the creators get.
+        stop: Set it to end the fit after this step; all ranks stop when one of them asks for it.
+        timers: Empty, for programs that look at it.
+    """
+
+    def __init__(
+        self,
+        learner: Any,
+        rank: int = 0,
+        size: int = 1,
+        state: State | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        self._learner, self._pocket = learner, dict[str, Any]()
+        self.rank, self.size, self.config = rank, size, {} if config is None else config
+        self.batch: Any = None
+        self.output: Any = None
+        self.target: Any = None
+        self.loss: Any = None
+        self.batch_idx = self.num_epochs = 0
+        self.epochs, self.global_step = (state.epoch, state.steps) if state else (0, 0)
+        self.num_steps: int | None = None
+        self.epoch_stats: dict[str, Any] = {}
+        self.timers: dict[str, float] = {}
+        self.stop = False
+
+    # Where the run is.
+
+    @property
+    def training(self) -> bool:
+        """Say whether this is a fit, not an evaluation or a prediction by itself."""
+        return self.num_epochs > 0
+
+    @property
+    def metrics_stats(self) -> dict[str, Any]:
+        """Return the statistics of the last validation."""
+        return {name: value for name, value in self.epoch_stats.items() if name.startswith("val_")}
+
+    # The model.
+
+    @property
+    def given_models(self) -> list[Any]:
+        """Return the models as the user made them; the learner where it has none of its own kind."""
+        return [self._learner]
+
+    @property
+    def models(self) -> list[Any]:
+        """Return the models as they are trained."""
+        return self.given_models
+
+    @property
+    def model(self) -> Any:
+        """Return the first model."""
+        return self.models[0]
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """Return the learning rates of the next step; none where the learner does not tell."""
+        return list(self._learner.learning_rates())
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Return what there is to say of how the model is trained."""
+        return {"lr": rates[0]} if (rates := self.learning_rates) else {}
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """Return models, optimizers and schedulers as state dicts; all ranks must call it together."""
+        return {"epoch": self.epochs, "steps": self.global_step, **self._learner.state().payload}
+
+    def write_state(self, state: State, path: str) -> None:
+        """Write a state to a path that the Estimator loads."""
+        self._learner.write_state(state, path)
+
+    def copy_weights(self) -> Any:
+        """Return a copy of the weights as this rank holds them."""
+        return self._learner.copy_weights()
+
+    def put_back_weights(self, weights: Any) -> None:
+        """Give the model what copy_weights returned; all ranks must do it."""
+        self._learner.put_back_weights(weights)
+
+    def gather_weights(self, weights: Any) -> Any:
+        """Return what copy_weights returned as rank 0 keeps it in a file; all ranks must do it."""
+        return weights
+
+    def copied(self, states: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of what callbacks hold that nobody else holds."""
+        return copy.deepcopy(states)
+
+    # The pocket: what callbacks leave for each other.
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep a value under a new name."""
+        self._pocket[key] = value
+
+    update = put
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value that was put."""
+        return self._pocket.get(key, default)
+
+    def remove(self, key: str) -> None:
+        """Forget a value."""
+        self._pocket.pop(key, None)

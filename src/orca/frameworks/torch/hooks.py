@@ -1,0 +1,80 @@
+"""TorchHooks: what callbacks of torch models may do beyond those of all models. Owns the MainCallback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from orca.core.callbacks.callback import Callback
+from orca.core.callbacks.hooks import Hooks
+from orca.core.source import Batch
+from orca.errors import ArgumentError
+
+
+class MainCallback(Callback):
+    """Own what a step does: override a part of it. A run has one at most.
+
+    `runner.batch` is the batch as a loader gives it, on the device. Forward passes leave `runner.output`,
+    `runner.target` and `runner.loss`. Where the backward pass is overridden, gradients are weighed by each rank's rows
+    while they are averaged, so that uneven shares stay exact.
+    """
+
+    owns_step = True
+
+    def on_iter_forward(self, runner: Any) -> None:
+        """Compute output and loss of a training or evaluation batch."""
+        runner.forward()
+
+    def on_train_forward(self, runner: Any) -> None:
+        """Compute output and loss of a training batch."""
+        self.on_iter_forward(runner)
+
+    def on_val_forward(self, runner: Any) -> None:
+        """Compute output and loss of an evaluation batch."""
+        self.on_iter_forward(runner)
+
+    def on_pred_forward(self, runner: Any) -> None:
+        """Compute the output of a prediction batch."""
+        runner.answer()
+
+    def on_iter_backward(self, runner: Any) -> None:
+        """Compute gradients of `runner.loss` and update the weights."""
+        runner.optimizer.zero_grad()
+        runner.loss.backward()
+        runner.optimizer.step()
+
+    def on_lr_adjust(self, runner: Any) -> None:
+        """Step the learning rate schedulers at the end of an epoch."""
+        runner.step_schedulers()
+
+
+class TorchHooks(Hooks):
+    """The hooks of callbacks, of which one may own the step. The learner calls those of steps, as it reads ahead."""
+
+    def __init__(self, callbacks: Sequence[Any] = (), runner: Any = None, states: dict[str, Any] | None = None) -> None:
+        super().__init__(callbacks, runner, states)
+        self.main: Any = next((callback for callback in self.callbacks if isinstance(callback, MainCallback)), None)
+        # The main callback comes first, as it owns the step.
+        self.callbacks = tuple(sorted(self.callbacks, key=lambda callback: callback is not self.main))
+
+    def main_has(self, *names: str) -> bool:
+        """Say whether the main callback overrides one of these methods."""
+        return self.main is not None and any(
+            getattr(type(self.main), name) is not getattr(MainCallback, name) for name in names
+        )
+
+    def on_main(self, name: str) -> None:
+        """Call a method of the main callback."""
+        self._call(self.main, name, self.runner)
+
+    def steps(self, batches: Iterable[Batch], *place: Any) -> Iterable[Batch]:
+        """Return the batches as they are."""
+        return batches
+
+    def evaluation(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """Return the batches as they are."""
+        return batches
+
+    def _check_owners(self, owners: Sequence[str]) -> None:
+        if len(owners) > 1:
+            raise ArgumentError(f"a run has one MainCallback at most; got {', '.join(owners)}.")
