@@ -20,7 +20,7 @@ from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.sources.export import LIMIT, STAGING, ArrowFile, Export
 from orca.sources.frame import FrameSource, deal
 from orca.storage.files import filesystem
-from orca.xshards import XShards
+from orca.data.shard import XShards
 
 ROWS, PARTITIONS = 101, 15
 

@@ -1,5 +1,5 @@
 """XShards, as zoo.orca.data names them."""
 
-from orca.xshards import SparkXShards, XShards
+from orca.data.shard import SparkXShards, XShards
 
 __all__ = ["SparkXShards", "XShards"]

@@ -7,7 +7,7 @@ import pytest
 
 from orca import OrcaContext, XShards
 from orca.errors import ArgumentError, DataError
-from orca.xshards import SparkXShards
+from orca.data.shard import SparkXShards
 
 A = np.arange(14, dtype=np.float32).reshape(7, 2)
 B = np.arange(7)
