@@ -15,12 +15,12 @@ import torch
 from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.source import Columns, DataSpec, Shards
+from orca.data.shard import XShards
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.sources.export import LIMIT, STAGING, ArrowFile, Export
 from orca.sources.frame import FrameSource, deal
 from orca.storage.files import filesystem
-from orca.data.shard import XShards
 
 ROWS, PARTITIONS = 101, 15
 

@@ -89,7 +89,7 @@ class Export:
         folder, files, total = Path(self._temporary()), list[Callable[[], Items]](), 0
         writer, last = None, -1
         try:
-            for row in frame.mapInArrow(PackTask(), "partition int, batch binary").toLocalIterator():
+            for row in frame.mapInArrow(PackTask(), PackTask.SCHEMA).toLocalIterator():
                 total += len(row.batch)
                 if total > limit:
                     raise DataError(
@@ -176,6 +176,8 @@ class ExportTask:
 @dataclass(frozen=True)
 class PackTask:
     """A task that turns record batches into rows that the driver can collect."""
+
+    SCHEMA = "partition int, batch binary"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch as bytes, with the number of its partition."""
