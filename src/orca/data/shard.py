@@ -47,8 +47,9 @@ class XShards:
         Raises:
             DataError: There are no arrays, their lengths differ, or there are fewer rows than shards.
 
-        Example:
-            >>> shards = XShards.partition({"x": np.zeros((10, 2)), "y": np.zeros(10)})  # doctest: +SKIP
+        Example::
+
+            shards = XShards.partition({"x": np.zeros((10, 2)), "y": np.zeros(10)})
         """
         from orca.cluster.context import OrcaContext
 
@@ -162,8 +163,9 @@ class SparkXShards(XShards):
             func: Called with a shard and the arguments; returns the new shard, of any kind.
             args: Further arguments. A SharedValue is sent to each executor once, and given as its value.
 
-        Example:
-            >>> shards.transform_shard(lambda frame, least: frame[frame.age > least], 18)  # doctest: +SKIP
+        Example::
+
+            shards.transform_shard(lambda frame, least: frame[frame.age > least], 18)
         """
         return self._made(self.rdd.map(partial(_applied, func=func, args=args)))
 
@@ -416,8 +418,9 @@ class SparkXShards(XShards):
         Raises:
             ArgumentError: A column or a function is not known.
 
-        Example:
-            >>> shards.group_by("city", agg={"price": ["min", "mean"], "id": "count"})  # doctest: +SKIP
+        Example::
+
+            shards.group_by("city", agg={"price": ["min", "mean"], "id": "count"})
         """
         from orca.data import frames
 
@@ -584,9 +587,10 @@ class SharedValue:
     Args:
         data: The value.
 
-    Example:
-        >>> names = SharedValue({"a": 1})  # doctest: +SKIP
-        >>> shards.transform_shard(lambda frame, names: frame.replace(names), names)  # doctest: +SKIP
+    Example::
+
+        names = SharedValue({"a": 1})
+        shards.transform_shard(lambda frame, names: frame.replace(names), names)
     """
 
     def __init__(self, data: Any) -> None:
