@@ -14,7 +14,7 @@ _NAMES = {
     "OrcaContext": "orca.cluster.context",
     "init_orca_context": "orca.cluster.context",
     "stop_orca_context": "orca.cluster.context",
-    "XShards": "orca.xshards",
+    "XShards": "orca.data.shard",
 }
 
 __all__ = ["Estimator", "OrcaContext", "XShards", "__version__", "init_orca_context", "stop_orca_context"]

@@ -51,6 +51,7 @@ ESTIMATORS = {
 SOURCES = (
     ("orca.sources.frame", "FrameSource", "pyspark"),
     ("orca.sources.shards", "ShardsSource", "pyspark"),
+    ("orca.sources.shards", "RayShardsSource", "ray"),
     ("orca.sources.ray", "RayDatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
     ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),

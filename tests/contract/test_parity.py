@@ -164,7 +164,7 @@ def test_estimator_of_a_dataframe_with_fewer_rows_than_ranks(spark: Any) -> None
 
 
 def test_estimator_of_xshards_with_uneven_partitions(spark: Any) -> None:
-    from orca.xshards import SparkXShards
+    from orca.data.shard import SparkXShards
 
     (x, y), cuts = truth.rows_for("uneven"), truth.dealt("uneven", 2)
     shards = [{"x": x[start:stop], "y": y[start:stop]} for start, stop in cuts]

@@ -933,7 +933,7 @@ def test_text_columns_train_and_are_answered(spark: Any) -> None:
 
 @pytest.mark.full
 def test_sentences_and_xshards_train(spark: Any) -> None:
-    from orca.xshards import XShards
+    from orca.data.shard import XShards
 
     rows = [(("a good day", "a bad day")[n % 2], float(n % 2)) for n in range(40)]
     est = Estimator.from_keras(model_creator=of_texts, workers_per_node=2, backend="spark")

@@ -13,10 +13,10 @@ ov = pytest.importorskip("openvino")
 from openvino import opset13 as op  # noqa: E402
 
 from orca import Estimator  # noqa: E402
+from orca.data.shard import XShards  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
 from orca.estimators.openvino import OpenvinoEstimator  # noqa: E402
 from orca.estimators.torch import TorchEstimator  # noqa: E402
-from orca.xshards import XShards  # noqa: E402
 from programs import program_of, run_program  # noqa: E402
 
 WEIGHTS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)

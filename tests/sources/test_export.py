@@ -15,12 +15,12 @@ import torch
 from orca import Estimator
 from orca.core.engine import Settings
 from orca.core.source import Columns, DataSpec, Shards
+from orca.data.shard import XShards
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
-from orca.sources.export import LIMIT, STAGING, ArrowFile, Export
-from orca.sources.frame import FrameSource, deal
+from orca.sources.export import LIMIT, STAGING, ArrowFile, Staging
+from orca.sources.frame import FrameSource
 from orca.storage.files import filesystem
-from orca.xshards import XShards
 
 ROWS, PARTITIONS = 101, 15
 
@@ -201,7 +201,7 @@ def test_rows_go_over_hdfs(spark: Any, staging: Any, monkeypatch: pytest.MonkeyP
     assert fs.ls(place) == []
     fs.rm(place, recursive=True)
 
-    found = Export(lambda parts: deal(uneven(spark), parts), 2)
+    found = Staging()
     folder = found._on_hdfs()
     assert folder is not None and "/.orca/orca-rows-" in folder and filesystem(folder)[0].exists(filesystem(folder)[1])
     found.release()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,12 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.source import Columns, DataSpec, Extent
 from orca.core.state import OutputSpec, State
+from orca.data.shard import SparkXShards
 from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
-from orca.sources.shards import Predicted, ShardsSource, read_shard
+from orca.sources.shards import Predicted, ShardsSource, _cells, read_shard
 
 N = 9
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -206,3 +208,87 @@ def test_shards_train_and_are_answered_in_their_order(spark: Any) -> None:
 
 def test_the_extent_of_shards_is_unknown(spark: Any) -> None:
     assert source_of(XShards.partition({"x": A, "y": B}, 2), spec()).extent() == Extent()
+
+
+def linear(backend: str) -> Any:
+    return Estimator.from_torch(
+        model=lambda config: nn.Linear(2, 1),
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=1e-3),
+        loss=nn.MSELoss(),
+        backend=backend,
+        workers_per_node=2,
+        seed=3,
+    )
+
+
+def as_dict(frame: pd.DataFrame, label: str) -> dict[str, np.ndarray]:
+    return {"x": np.array(frame["pair"].tolist(), np.float32).reshape(-1, 2), "y": frame[label].to_numpy()}
+
+
+def uneven_frames(spark: Any) -> SparkXShards:
+    """Return shards of 5, 0, 1 and the other rows, in partitions of which one is empty."""
+    frame = as_frame({"x": A, "y": B})
+    cuts = [frame[:5], frame[:0], frame[5:6], frame[6:]]
+    return SparkXShards(spark.sparkContext.parallelize([cuts[:2], [], cuts[2:]], 3).flatMap(list))
+
+
+@pytest.mark.parametrize("backend", ["local", "spark"])
+def test_uneven_and_empty_shards_train_as_frames_and_arrays_do(spark: Any, backend: str) -> None:
+    frames = uneven_frames(spark)
+    dicts = frames.transform_shard(as_dict, "label")
+    rows = [(pair.tolist(), float(one * 10)) for pair, one in zip(A, B, strict=True)]
+    df = spark.createDataFrame(rows, "pair array<float>, label float")
+    named = {"feature_cols": ["pair"], "label_cols": ["label"]}
+    # A batch of all rows: each epoch is one step, whichever rank has which rows.
+    losses, scores = [], []
+    for data, columns in ((frames, named), (dicts, {}), (df, named), ((A, B * 10), {})):
+        est = linear(backend)
+        stats = est.fit(data, epochs=2, batch_size=N, **columns)
+        assert [line["num_samples"] for line in stats] == [N, N]
+        losses.append([line["train_loss"] for line in stats])
+        scores.append(est.evaluate(data, batch_size=4, **columns)["val_loss"])
+    for other, score in zip(losses[1:], scores[1:], strict=True):
+        assert other == pytest.approx(losses[0], rel=1e-5)
+        assert score == pytest.approx(scores[0], rel=1e-5)
+    answered = est.predict(frames, feature_cols=["pair"]).collect()
+    assert [len(shard) for shard in answered] == [5, 0, 1, N - 6]
+    assert all(list(shard.columns) == ["pair", "one", "label", "prediction"] for shard in answered)
+    with torch.no_grad():
+        expected = est.get_model()(torch.from_numpy(A))[:, 0].tolist()
+    assert pd.concat(answered)["prediction"].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_large_shards_are_dealt_in_pieces_with_what_is_used(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orca.sources.shards._PIECE", 64)
+    shard = {"x": [A, {"b": B}], "y": B, "more": "unused"}
+    pieces = [pickle.loads(cell) for (cell,) in _cells(shard, Columns())]
+    assert len(pieces) > 2 and set(pieces[0]) == {"x", "y"}
+    np.testing.assert_array_equal(np.concatenate([piece["x"][0] for piece in pieces]), A)
+    np.testing.assert_array_equal(np.concatenate([piece["x"][1]["b"] for piece in pieces]), B)
+    frames = [pickle.loads(cell) for (cell,) in _cells(as_frame({"x": A, "y": B}), Columns(("one",), ("label",)))]
+    assert len(frames) > 2 and list(frames[0].columns) == ["one", "label"]
+    assert pd.concat(frames)["one"].tolist() == B.tolist()
+    lists = {"x": A.tolist(), "y": B.tolist()}
+    assert [pickle.loads(cell) for (cell,) in _cells(lists, Columns())] == [lists]
+    assert list(_cells(as_frame({"x": A[:0], "y": B[:0]}), Columns())) == []
+    assert list(_cells({"x": (A[:0], B[:0])}, Columns())) == []
+
+
+@pytest.mark.slow
+def test_shards_train_a_keras_model_as_arrays_do(spark: Any) -> None:
+    keras = pytest.importorskip("keras")
+
+    def creator(config: Any) -> Any:
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(optimizer=keras.optimizers.SGD(1e-3), loss="mse")
+        return model
+
+    dicts = uneven_frames(spark).transform_shard(as_dict, "one")
+    losses = []
+    for data in (dicts, {"x": A, "y": B}):
+        est = Estimator.from_keras(model_creator=creator, backend="spark", workers_per_node=2)
+        losses.append(est.fit(data, epochs=2, batch_size=N)["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    answered = est.predict(dicts).collect()
+    assert [len(shard["prediction"]) for shard in answered] == [5, 0, 1, N - 6]

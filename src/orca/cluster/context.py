@@ -126,6 +126,15 @@ def stop_orca_context() -> None:
             _close()
 
 
+def when_stopped(work: Callable[[], None]) -> None:
+    """Do something when the Spark of init_orca_context stops; at the end of the program where it is another's."""
+    with _lock:
+        if _live:
+            _live[0].life.callback(work)
+        else:
+            atexit.register(work)
+
+
 def bring_up(engine: str) -> str:
     """Start the Ray that an engine needs, on what the context of this program has; return the engine."""
     with _lock:

@@ -1,1 +1,1 @@
-"""Data outside of training: files, wherever they lie. Owns nothing itself; see file.py."""
+"""Data before training: XShards, frames, images, and files wherever they lie. Owns nothing itself."""

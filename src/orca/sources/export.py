@@ -42,6 +42,59 @@ _LOOPBACK = re.compile(r"127\.[\d.]+|localhost|::1|\[::1\]")
 logger = logging.getLogger(__name__)
 
 
+class Staging:
+    """The place where Spark's executors and other workers meet, and how nothing stays there.
+
+    Args:
+        name: How the names of its folders begin.
+    """
+
+    def __init__(self, name: str = "orca-rows") -> None:
+        self._name = name
+        self._remove: list[Callable[[], None]] = []
+
+    def folder(self, session: SparkSession) -> tuple[str | None, bool]:
+        """Make a folder, and say whether it is on the driver's machine; None where nothing but the driver is shared."""
+        told = session.conf.get(STAGING, None)
+        if told and told != DRIVER:
+            return self._fresh(told), False
+        if not told and _is_here(session):
+            return self.temporary(), True
+        return None if told else self._on_hdfs(), False
+
+    def release(self) -> None:
+        """Remove what was written; more than once is fine."""
+        while self._remove:
+            self._remove.pop()()
+
+    def temporary(self) -> str:
+        """Make a folder on this machine."""
+        folder = tempfile.mkdtemp(prefix=f"{self._name}-")
+        self._remove.append(partial(shutil.rmtree, folder, ignore_errors=True))
+        return folder
+
+    def _fresh(self, base: str) -> str:
+        """Make a folder in a shared one."""
+        folder = f"{base.rstrip('/')}/{self._name}-{uuid.uuid4().hex}"
+        fs, place = filesystem(folder)
+        fs.makedirs(place, exist_ok=True)
+        self._remove.append(partial(_remove_all, fs, place))
+        return folder
+
+    def _on_hdfs(self) -> str | None:
+        """Make a folder on the cluster's HDFS; None where there is none, or it cannot be written to."""
+        try:
+            settings = hdfs.properties()
+            service = settings.get("fs.defaultFS") or settings.get("fs.default.name") or ""
+            # Executors and ranks have no ticket to show.
+            if not service.startswith("hdfs:") or settings.get("hadoop.security.authentication") == "kerberos":
+                return None
+            return self._fresh(f"{service.rstrip('/')}/user/{hdfs.user_name()}/.orca")
+        except Exception as error:
+            logger.warning("the rows go through the driver, as HDFS does not take them: %s", error)
+            return None
+
+
 class Export:
     """Rows written to Arrow files when called, and removed when released.
 
@@ -52,7 +105,8 @@ class Export:
 
     def __init__(self, dealt: Callable[[int], DataFrame], ranks: int) -> None:
         self._dealt, self._ranks = dealt, ranks
-        self._remove: list[Callable[[], None]] = []
+        self._staging = Staging()
+        self.release = self._staging.release
 
     def __call__(self) -> list[Callable[[], Items]]:
         """Write the rows; return what reads each file, in the order of the partitions.
@@ -63,20 +117,10 @@ class Export:
         """
         frame = self._dealt(self._ranks)
         session = frame.sparkSession
-        told = session.conf.get(STAGING, None)
-        if told and told != DRIVER:
-            return self._written(frame, self._folder(told), False)
-        if not told and _is_here(session):
-            return self._written(frame, self._temporary(), True)
-        shared = None if told else self._on_hdfs()
-        if shared:
-            return self._written(frame, shared, False)
+        folder, here = self._staging.folder(session)
+        if folder is not None:
+            return self._written(frame, folder, here)
         return self._fetched(self._dealt(_CUTS * self._ranks), _limit(session))
-
-    def release(self) -> None:
-        """Remove what was written; more than once is fine."""
-        while self._remove:
-            self._remove.pop()()
 
     def _written(self, frame: DataFrame, folder: str, here: bool) -> list[Callable[[], Items]]:
         """Let the executors write."""
@@ -86,10 +130,10 @@ class Export:
 
     def _fetched(self, frame: DataFrame, limit: int) -> list[Callable[[], Items]]:
         """Bring the rows here and write them."""
-        folder, files, total = Path(self._temporary()), list[Callable[[], Items]](), 0
+        folder, files, total = Path(self._staging.temporary()), list[Callable[[], Items]](), 0
         writer, last = None, -1
         try:
-            for row in frame.mapInArrow(PackTask(), "partition int, batch binary").toLocalIterator():
+            for row in frame.mapInArrow(PackTask(), PackTask.SCHEMA).toLocalIterator():
                 total += len(row.batch)
                 if total > limit:
                     raise DataError(
@@ -111,32 +155,6 @@ class Export:
             if writer is not None:
                 writer.close()
         return files
-
-    def _temporary(self) -> str:
-        folder = tempfile.mkdtemp(prefix="orca-rows-")
-        self._remove.append(partial(shutil.rmtree, folder, ignore_errors=True))
-        return folder
-
-    def _folder(self, base: str) -> str:
-        """Return a fresh folder in a shared one."""
-        folder = f"{base.rstrip('/')}/orca-rows-{uuid.uuid4().hex}"
-        fs, place = filesystem(folder)
-        fs.makedirs(place, exist_ok=True)
-        self._remove.append(partial(_remove_all, fs, place))
-        return folder
-
-    def _on_hdfs(self) -> str | None:
-        """Return a fresh folder on the cluster's HDFS; None where there is none, or it cannot be written to."""
-        try:
-            settings = hdfs.properties()
-            service = settings.get("fs.defaultFS") or settings.get("fs.default.name") or ""
-            # Executors and ranks have no ticket to show.
-            if not service.startswith("hdfs:") or settings.get("hadoop.security.authentication") == "kerberos":
-                return None
-            return self._folder(f"{service.rstrip('/')}/user/{hdfs.user_name()}/.orca")
-        except Exception as error:
-            logger.warning("the rows go through the driver, as HDFS does not take them: %s", error)
-            return None
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,8 @@ class ExportTask:
 @dataclass(frozen=True)
 class PackTask:
     """A task that turns record batches into rows that the driver can collect."""
+
+    SCHEMA = "partition int, batch binary"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch as bytes, with the number of its partition."""

@@ -1,6 +1,8 @@
-"""ShardsSource: XShards of {"x", "y"} arrays or pandas frames. Owns reading a shard and adding "prediction" to it.
+"""ShardsSource and RayShardsSource: XShards of {"x", "y"} arrays or pandas frames. Own reading a shard and adding
+"prediction" to it.
 
 Weights of rows are a third entry of the dict, "weights" or the name of the weight column, or a column of the frame.
+Shards are dealt out to ranks in pieces, with the columns that are used and without those that have no rows.
 """
 
 from __future__ import annotations
@@ -8,22 +10,25 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from orca.core.columns import arrays_of, check_columns, column_array, output_names, single, squeeze, with_columns
 from orca.core.feed import SpoolRows, spool_parts, weigh
+from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
 from orca.errors import DataError
-from orca.rows.tree import flatten
-from orca.sources.export import Export
-from orca.sources.frame import deal
+from orca.rows.tree import cut_rows, flatten
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _PARTS = ("train", "valid")
+_PIECE = 32 << 20  # bytes of a piece, more or less
 
 
 class ShardsSource:
@@ -43,16 +48,19 @@ class ShardsSource:
         return Extent()
 
     def shards(self, ranks: int, valid: ShardsSource | None = None) -> Shards:
-        """Deal whole shards out to the ranks.
+        """Deal the pieces of shards out to the ranks.
 
         They are always dealt, never read where they lie: a Python RDD in the stage of the barrier would need two Python
         workers in each of its tasks, which Spark 3.5 was seen to wait for without end.
         """
+        from orca.sources.export import Export
+        from orca.sources.frame import deal
+
         frame = self._pickled(0)
         rows = frame if valid is None else frame.union(valid._pickled(1))
         export = Export(lambda parts: deal(rows, parts), ranks)
         return Shards(
-            OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1], self.weighted),
+            OpenShards(self.columns, self.labelled, _PARTS[: 2 if valid else 1], self.weighted, pickled=True),
             portable=export,
             home="spark",
             native=deal(rows, ranks),
@@ -64,32 +72,136 @@ class ShardsSource:
         return self.xshards.transform_shard(Predicted(task, self.columns))
 
     def _pickled(self, part: int) -> DataFrame:
+        from pyspark.sql import SparkSession
+        from pyspark.sql import functions as F
+
         session = SparkSession.builder.getOrCreate()
-        rows = self.xshards.rdd.map(lambda shard: (bytearray(pickle.dumps(shard)),))
+        rows = self.xshards.rdd.flatMap(partial(_cells, columns=self.columns))
         return session.createDataFrame(rows, "shard binary").select(F.lit(part).cast("int").alias("part"), "shard")
+
+
+class RayShardsSource(ShardsSource):
+    """XShards that live in Ray."""
+
+    @classmethod
+    def wraps(cls, data: Any) -> bool:
+        """Recognise XShards in Ray."""
+        return hasattr(data, "get_partition_refs") and hasattr(data, "transform_shard")
+
+    def shards(self, ranks: int, valid: ShardsSource | None = None) -> Shards:
+        """Deal the partitions out to the ranks: as Ray holds them, or pickled for other engines."""
+        sources = [self] if valid is None else [self, valid]
+        pairs = [(part, ref) for part, source in enumerate(sources) for ref in source.xshards.get_partition_refs()]
+        return Shards(
+            OpenShards(self.columns, self.labelled, _PARTS[: len(sources)], self.weighted),
+            portable=lambda: [GivenShards(part, _fetched(ref)) for part, ref in pairs],
+            home="ray",
+            native=partial(_computed, pairs),
+        )
+
+
+@dataclass(frozen=True)
+class GivenShards:
+    """Shards of a part, at hand or in Ray's object store."""
+
+    part: int
+    shards: Any
+
+    def __call__(self) -> Items:
+        """Yield each shard with the number of its part."""
+        shards = self.shards if isinstance(self.shards, list) else _fetched(self.shards)
+        return ((self.part, shard) for shard in shards)
+
+
+def _computed(pairs: list[tuple[int, Any]]) -> list[GivenShards]:
+    """Return the shards in Ray when they are there: what computes them needs CPUs, which ranks would hold."""
+    import ray
+
+    if pairs:
+        ray.wait([ref for _, ref in pairs], num_returns=len(pairs), fetch_local=False)
+    return [GivenShards(part, ref) for part, ref in pairs]
+
+
+def _fetched(ref: Any) -> list[Any]:
+    import ray
+
+    shards: list[Any] = ray.get(ref)
+    return shards
 
 
 @dataclass(frozen=True)
 class OpenShards:
-    """The spooling of a rank's shards."""
+    """The spooling of a rank's shards, which come with the number of their part, or in Spark's batches of pickles."""
 
     columns: Columns
     labelled: bool
     parts: tuple[str, ...]
     weighted: bool = False
+    pickled: bool = False
 
     def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
         """Return the rows of each part."""
-        return spool_parts(self._blocks(items), folder, self.parts)
+        return spool_parts(self._blocks(_unpickled(items) if self.pickled else items), folder, self.parts)
 
-    def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
-        for batch in batches:
-            for part, cell in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                shard = pickle.loads(cell.as_buffer())
-                x, y = read_shard(shard, self.columns)
-                if self.labelled and y is None:
-                    raise DataError('a shard has no labels. Training needs shards of {"x": …, "y": …}.')
-                yield self.parts[part], x, weigh(y, _weights(shard, self.columns)) if self.weighted else y
+    def _blocks(self, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any, Any]]:
+        for part, shard in pairs:
+            if _is_empty(shard):
+                continue
+            x, y = read_shard(shard, self.columns)
+            if self.labelled and y is None:
+                raise DataError('a shard has no labels. Training needs shards of {"x": …, "y": …}.')
+            yield self.parts[part], x, weigh(y, _weights(shard, self.columns)) if self.weighted else y
+
+
+def _unpickled(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Any]]:
+    for batch in batches:
+        for part, cell in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+            yield part, pickle.loads(cell.as_buffer())
+
+
+def _is_empty(shard: Any) -> bool:
+    if isinstance(shard, dict) and "x" in shard:
+        leaves = flatten(shard["x"])[0]
+        return bool(leaves) and all(np.ndim(leaf) > 0 and len(leaf) == 0 for leaf in leaves)
+    return _is_frame(shard) and not len(shard)
+
+
+def _is_frame(shard: Any) -> bool:
+    return hasattr(shard, "columns") and hasattr(shard, "iloc")
+
+
+def _cells(shard: Any, columns: Columns) -> Iterator[tuple[bytearray]]:
+    """Yield the pieces of a shard as pickles."""
+    if not _is_empty(shard):
+        for piece in _pieces(_needed(shard, columns)):
+            yield (bytearray(pickle.dumps(piece, pickle.HIGHEST_PROTOCOL)),)
+
+
+def _needed(shard: Any, columns: Columns) -> Any:
+    """Return a shard with what is used of it alone; what is missing is found out where it is read."""
+    if _is_frame(shard):
+        used = dict.fromkeys((*columns.features, *columns.targets))
+        have = list(shard.columns)
+        return shard[list(used)] if used and all(have.count(name) == 1 for name in used) else shard
+    if isinstance(shard, dict) and "x" in shard:
+        return {key: shard[key] for key in ("x", "y", columns.weight or "weights") if key in shard}
+    return shard
+
+
+def _pieces(shard: Any) -> Iterator[Any]:
+    """Yield a shard in parts of some bytes; whole where its rows are not those of arrays of one length."""
+    if _is_frame(shard):
+        rows, size = len(shard), int(shard.memory_usage(deep=True).sum())
+    else:
+        leaves = flatten(shard)[0]
+        lengths = {len(leaf) if isinstance(leaf, np.ndarray) and leaf.ndim else -1 for leaf in leaves}
+        rows, size = (lengths.pop() if len(lengths) == 1 else -1), sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
+    count = min(rows, -(-size // _PIECE))
+    if count < 2:
+        yield shard
+        return
+    for start, stop in even_split(rows, count):
+        yield shard.iloc[start:stop] if _is_frame(shard) else cut_rows(shard, slice(start, stop))
 
 
 @dataclass(frozen=True)
@@ -124,7 +236,7 @@ def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
     if isinstance(shard, dict) and "x" in shard:
         y = shard.get("y")
         return arrays_of(shard["x"], "x of a shard"), None if y is None else arrays_of(y, "y of a shard")
-    if hasattr(shard, "columns") and hasattr(shard, "iloc"):
+    if _is_frame(shard):
         check_columns(columns, list(shard.columns))
         labels = tuple(column_array(shard[name], name) for name in columns.labels)
         features = tuple(column_array(shard[name], name) for name in columns.features)

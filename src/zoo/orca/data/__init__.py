@@ -1,5 +1,6 @@
 """XShards, as zoo.orca.data names them."""
 
-from orca.xshards import SparkXShards, XShards
+from orca.data.ray_shards import RayXShards
+from orca.data.shard import SharedValue, SparkXShards, XShards, spark_df_to_ray_dataset
 
-__all__ = ["SparkXShards", "XShards"]
+__all__ = ["RayXShards", "SharedValue", "SparkXShards", "XShards", "spark_df_to_ray_dataset"]

@@ -1,5 +1,5 @@
 """XShards, as zoo.orca.data.shard names them."""
 
-from orca.xshards import SparkXShards, XShards
+from orca.data.shard import SharedValue, SparkXShards, XShards, spark_df_to_ray_dataset
 
-__all__ = ["SparkXShards", "XShards"]
+__all__ = ["SharedValue", "SparkXShards", "XShards", "spark_df_to_ray_dataset"]

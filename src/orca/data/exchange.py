@@ -1,0 +1,190 @@
+"""Exchange: XShards of frames to and from Spark DataFrames, as Arrow. Owns which Spark type a pandas column gets.
+
+Spark takes Arrow record batches from Python only in mapInArrow. So batches pass between RDDs and DataFrames as cells
+of bytes, some thousand rows in each: no row is touched by Python on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+
+from orca.data.shard import SparkXShards
+from orca.data.slices import FRAME
+from orca.errors import DataError
+from orca.sources.export import PackTask
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+_ROWS = 10_000  # of a record batch, as Spark's own
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.date64(): pa.date32(),
+    pa.null(): pa.string(),
+}
+
+
+def to_spark_df(rdd: RDD[Any]) -> DataFrame:
+    """Return the rows of frames as a DataFrame, whose partitions are those of the frames."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import TimestampNTZType
+
+    schema = _common(rdd.map(_schema_of).collect())
+    try:
+        fields = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    except TypeError as error:
+        raise DataError(f"to_spark_df: {error}. Convert the column first, with transform_shard.") from error
+    session = SparkSession.builder.getOrCreate()
+    cells = session.createDataFrame(rdd.flatMap(partial(_packed, schema=schema)), "batch binary")
+    frame = cells.mapInArrow(UnpackTask(), fields)
+    if session.conf.get("spark.sql.timestampType", "TIMESTAMP_LTZ") == "TIMESTAMP_NTZ":
+        return frame
+    # Times without a zone are those of the session's zone, as createDataFrame has it.
+    columns = [(field.name, F.col(f"`{field.name}`"), field.dataType) for field in fields]
+    return frame.select(
+        *(c.cast("timestamp").alias(n) if isinstance(k, TimestampNTZType) else c for n, c, k in columns)
+    )
+
+
+def of_spark_df(df: DataFrame) -> SparkXShards:
+    """Return the rows of a DataFrame as frames."""
+    from orca.cluster.context import OrcaContext
+
+    plain = _without_vectors(df)
+    zone = plain.sparkSession.conf.get("spark.sql.session.timeZone", "UTC")
+    pack = partial(_shards, size=OrcaContext._shard_size, empty=plain.limit(0).toPandas(), zone=str(zone))
+    cells = plain.toDF(*(f"c{i}" for i in range(len(plain.columns)))).mapInArrow(PackTask(), PackTask.SCHEMA)
+    return SparkXShards(cells.rdd.mapPartitions(pack), class_name=FRAME)
+
+
+def _without_vectors(df: DataFrame) -> DataFrame:
+    """Return a DataFrame with its ML vectors as arrays, which Arrow knows."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    vectors = {field.name for field in df.schema.fields if type(field.dataType).__name__ == "VectorUDT"}
+    if not vectors:
+        return df
+    columns = [(name, F.col(f"`{name}`")) for name in df.columns]
+    return df.select(
+        *(F.when(c.isNotNull(), vector_to_array(c)).alias(name) if name in vectors else c for name, c in columns)
+    )
+
+
+def _schema_of(frame: pd.DataFrame) -> pa.Schema:
+    return _table(frame).schema
+
+
+def _table(frame: pd.DataFrame) -> pa.Table:
+    """Return a frame as Arrow, in types that Spark has."""
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        raise DataError(f"to_spark_df: columns have the same name in {names}. Rename one of them.")
+    try:
+        table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(
+            f"to_spark_df: Arrow has no type for a column: {error}. Convert it with transform_shard."
+        ) from error
+    fields = [pa.field(field.name, _plain(field.type)) for field in table.schema]
+    return _cast(table, pa.schema(fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Spark has for one of pandas'."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    return _WIDER.get(kind, kind)
+
+
+def _common(schemas: list[pa.Schema]) -> pa.Schema:
+    """Return the schema that holds the rows of all."""
+    for schema in schemas[1:]:
+        if set(schema.names) != set(schemas[0].names):
+            raise DataError(
+                f"to_spark_df: all shards need the same columns; got {schemas[0].names} and {schema.names}."
+            )
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(
+            f"to_spark_df: a column has types in different shards that do not go together: {error}. Convert it with "
+            "transform_shard."
+        ) from error
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    try:
+        return table.select(schema.names).cast(schema, safe=True)
+    except pa.ArrowInvalid as error:
+        if "lose data" not in str(error):
+            raise DataError(f"to_spark_df: Spark has no type for a column: {error}.") from error
+        return table.select(schema.names).cast(schema, safe=False)  # nanoseconds, of which Spark has none
+
+
+def _packed(frame: pd.DataFrame, schema: pa.Schema) -> Iterator[tuple[bytearray]]:
+    """Yield a frame's rows as cells of bytes."""
+    for batch in _cast(_table(frame), schema).to_batches(max_chunksize=_ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(batch)
+        yield (bytearray(sink.getvalue()),)
+
+
+class UnpackTask:
+    """A task that turns cells of bytes into record batches again."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of each cell."""
+        for batch in batches:
+            for cell in batch.column(0):
+                with pa.ipc.open_stream(cell.as_buffer()) as reader:
+                    yield from reader
+
+
+def _shards(rows: Iterable[Any], size: int | None, empty: pd.DataFrame, zone: str) -> Iterator[pd.DataFrame]:
+    """Yield the record batches of a partition as frames of `size` rows, or as one."""
+    held: list[pa.RecordBatch] = []
+    have = shards = 0
+    for row in rows:
+        for batch in pa.ipc.open_stream(pa.py_buffer(row.batch)):
+            held.append(batch)
+            have += batch.num_rows
+        while size is not None and have >= size:
+            table = pa.Table.from_batches(held)
+            yield _frame(table.slice(0, size), empty, zone)
+            shards, have = shards + 1, have - size
+            held = table.slice(size).to_batches()
+    if have or not shards:
+        yield _frame(pa.Table.from_batches(held), empty, zone) if have else empty
+
+
+def _frame(table: pa.Table, empty: pd.DataFrame, zone: str) -> pd.DataFrame:
+    """Return rows as pandas; times in the session's zone, without saying so, as toPandas gives them."""
+    frame = table.to_pandas()
+    for name, kind in zip(table.schema.names, table.schema.types, strict=True):
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            frame[name] = frame[name].dt.tz_convert(zone).dt.tz_localize(None)
+    return frame.set_axis(empty.columns, axis=1)

@@ -1,0 +1,398 @@
+"""Frames: what pandas does with all rows, done on shards that are pandas frames. Owns how rows move between shards.
+
+Rows that must meet (equal keys, neighbours in an order) are cut out of their shards by numpy, sent through one shuffle
+as slices of frames, and joined in the order of the shards they came from. Then pandas itself does the work on each
+shard, so that nulls, duplicates and types are treated as it treats them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from orca.core.plan import even_split
+from orca.data.slices import join, peek
+from orca.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+_PRIME = np.uint64(1_099_511_628_211)
+_POINTS = 64  # rows of each shard that the borders of a sort are drawn from
+_HOW = ("inner", "left", "right", "outer")
+
+# (number of the partition that a row goes to for each row of a frame)
+Choice = Callable[[pd.DataFrame], np.ndarray]
+
+
+# Rows on the move
+
+
+def regroup(rdd: RDD[Any], choice: Choice, parts: int) -> RDD[Any]:
+    """Send every row to the partition that is chosen for it; each becomes one shard, in the order of the old ones."""
+    moved = _moved(rdd, choice, 0).partitionBy(parts, int)
+    return moved.mapPartitions(partial(_meet, work=_only, blanks=[blank(rdd)]))
+
+
+def _moved(rdd: RDD[Any], choice: Choice, side: int) -> RDD[Any]:
+    return rdd.mapPartitionsWithIndex(partial(_slices, choice=choice, side=side))
+
+
+def _slices(partition: int, frames: Iterable[Any], choice: Choice, side: int) -> Iterator[tuple[int, Any]]:
+    """Yield (where it goes, (side, where it comes from, rows)) for every part of every frame."""
+    for number, frame in enumerate(frames):
+        if not len(frame):
+            continue
+        targets = choice(frame)
+        order = np.argsort(targets, kind="stable")
+        numbers, starts = np.unique(targets[order], return_index=True)
+        for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            yield target, (side, (partition, number), frame.iloc[places])
+
+
+def _meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
+    """Yield what becomes of the rows that came to a partition: a frame from each side."""
+    parts: list[list[Any]] = [[] for _ in blanks]
+    for _, (side, place, rows) in pairs:
+        parts[side].append((place, rows))
+    frames = [
+        join([rows for _, rows in sorted(mine, key=_place)]) if mine else empty
+        for mine, empty in zip(parts, blanks, strict=True)
+    ]
+    yield work(*frames)
+
+
+def _place(part: tuple[tuple[int, int], Any]) -> tuple[int, int]:
+    return part[0]
+
+
+def _only(frame: Any) -> Any:
+    return frame
+
+
+def blank(rdd: RDD[Any]) -> pd.DataFrame:
+    """Return a frame without rows and with the columns of the first shard."""
+    return peek(rdd, _emptied)
+
+
+def _emptied(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:0]
+
+
+def check_columns(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
+    """Check that there are columns of these names.
+
+    Raises:
+        ArgumentError: With the columns there are.
+    """
+    have = list(have)
+    missing = [name for name in names if name not in have]
+    if missing:
+        raise ArgumentError(f"{what}: there is no column {missing[0]!r}; the shards have {have}.")
+
+
+# Keys
+
+
+def hashed(columns: list[Any], parts: int) -> Choice:
+    """Return the choice that lets rows meet which pandas takes for equal in these columns; nulls equal each other."""
+    return partial(_hashed, columns=columns, parts=parts)
+
+
+def _hashed(frame: pd.DataFrame, columns: list[Any], parts: int) -> np.ndarray:
+    codes = np.zeros(len(frame), np.uint64)
+    for name in columns:
+        codes = codes * _PRIME + _codes(frame[name])
+    return (codes % np.uint64(parts)).astype(np.int64)
+
+
+def _codes(column: pd.Series) -> np.ndarray:
+    """Return a number for each cell, the same for cells that pandas takes for equal, in any type."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype)
+    missing = column.isna().to_numpy(bool)
+    codes = pd.util.hash_array(_comparable(column, missing))
+    codes[missing] = 0
+    return codes
+
+
+def _comparable(column: pd.Series, missing: np.ndarray) -> np.ndarray:
+    """Return cells in a type in which equal ones are alike; missing ones are anything."""
+    if types.is_bool_dtype(column.dtype) or types.is_numeric_dtype(column.dtype):
+        return column.to_numpy(np.float64, na_value=np.nan) + 0.0  # the two zeros are equal
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    if types.is_datetime64_dtype(column.dtype) or types.is_timedelta64_dtype(column.dtype):
+        return column.to_numpy().astype(f"{column.dtype.kind}8[us]").view(np.int64)
+    cells = column.to_numpy(object, copy=True)
+    cells[missing] = ""
+    if types.infer_dtype(cells) not in ("string", "empty"):
+        cells[:] = [repr(float(cell)) if isinstance(cell, numbers.Real) else str(cell) for cell in cells]
+    return cells
+
+
+# Verbs that move rows
+
+
+def deduplicated(rdd: RDD[Any], parts: int) -> RDD[Any]:
+    """Return each row once."""
+    columns = list(blank(rdd).columns)
+    return regroup(rdd, hashed(columns, parts), parts).map(pd.DataFrame.drop_duplicates)
+
+
+def ordered(rdd: RDD[Any], columns: Any, ascending: Any, parts: int) -> RDD[Any]:
+    """Return the rows in the order of some columns over all shards; nulls are the last, ties keep their order."""
+    have = list(blank(rdd).columns)
+    names = have if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    check_columns(names, have, "sort_values")
+    ways = [bool(ascending)] * len(names) if isinstance(ascending, bool) else [bool(way) for way in ascending]
+    if len(ways) != len(names):
+        raise ArgumentError(f"sort_values: ascending has {len(ways)} value(s) for {len(names)} column(s) {names}.")
+    sort = partial(_sorted, by=names, ascending=ways)
+    points = sort(join(rdd.map(partial(_sampled, columns=names)).collect()))
+    places = [start for start, _ in even_split(len(points), parts)][1:]
+    borders = points.iloc[sorted({place for place in places if 0 < place < len(points)})]
+    return regroup(rdd, partial(_between, borders=borders, sort=sort), parts).map(sort)
+
+
+def _sorted(frame: pd.DataFrame, by: list[Any], ascending: list[bool]) -> pd.DataFrame:
+    return frame.sort_values(by, ascending=ascending, kind="stable")
+
+
+def _sampled(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    places = np.random.default_rng(0).permutation(len(frame))[:_POINTS]
+    return frame[columns].iloc[places]
+
+
+def _between(frame: pd.DataFrame, borders: pd.DataFrame, sort: Callable[[Any], Any]) -> np.ndarray:
+    """Return how many borders are not after each row: pandas sorts both together, so its order is the one used."""
+    both = pd.concat([borders, frame[list(borders.columns)]], ignore_index=True)
+    order = sort(both).index.to_numpy()
+    targets = np.empty(len(both), np.int64)
+    targets[order] = np.cumsum(order < len(borders))
+    return targets[len(borders) :]
+
+
+def merged(rdd: RDD[Any], other: RDD[Any], how: str, on: Any, parts: int) -> RDD[Any]:
+    """Return the rows of two sides that have equal keys, joined as pandas joins them."""
+    if how not in _HOW:
+        raise ArgumentError(f"merge: how must be one of {', '.join(_HOW)}; got {how!r}.")
+    blanks = [blank(rdd), blank(other)]
+    if on is None:
+        keys = [name for name in blanks[0].columns if name in blanks[1].columns]
+        if not keys:
+            raise ArgumentError(
+                f"merge: the two sides have no column in common; they have {list(blanks[0].columns)} and "
+                f"{list(blanks[1].columns)}. Rename one, and pass on=."
+            )
+    else:
+        keys = [on] if isinstance(on, str) else list(on)
+    for side in blanks:
+        check_columns(keys, side.columns, "merge")
+    choice = hashed(keys, parts)
+    both = _moved(rdd, choice, 0).union(_moved(other, choice, 1)).partitionBy(parts, int)
+    return both.mapPartitions(partial(_meet, work=partial(_merge, how=how, on=keys), blanks=blanks))
+
+
+def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> pd.DataFrame:
+    return left.merge(right, how=how, on=on)
+
+
+# Groups
+
+
+def grouped(rdd: RDD[Any], columns: Any, agg: Any, joined: bool, parts: int) -> RDD[Any]:
+    """Return a row for each group, or every row with what its group gives."""
+    keys = [columns] if isinstance(columns, str) else list(columns)
+    have = list(blank(rdd).columns)
+    check_columns(keys, have, "group_by")
+    sums = _aggregates(agg, [name for name in have if name not in keys])
+    check_columns([name for name, _ in sums], have, "group_by")
+    if joined and not keys:
+        raise ArgumentError("group_by: join=True needs the columns that groups are made of. Pass columns=['…'].")
+    if not joined:
+        needed = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
+        rdd = rdd.map(partial(_selected, columns=needed))
+    choice, parts = (hashed(keys, parts), parts) if keys else (_first_partition, 1)
+    return regroup(rdd, choice, parts).map(partial(_group, keys=keys, sums=sums, joined=joined))
+
+
+def _selected(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    return frame[columns]
+
+
+def _first_partition(frame: pd.DataFrame) -> np.ndarray:
+    return np.zeros(len(frame), np.int64)
+
+
+def _aggregates(agg: Any, others: list[Any]) -> list[tuple[Any, str]]:
+    """Return (column, function) pairs, in order.
+
+    Raises:
+        ArgumentError: A function is not known.
+    """
+    if isinstance(agg, str):
+        pairs = [(name, agg) for name in others]
+    elif isinstance(agg, list | tuple):
+        pairs = [(name, word) for name in others for word in agg]
+    elif isinstance(agg, dict):
+        pairs = [(name, word) for name, words in agg.items() for word in ([words] if isinstance(words, str) else words)]
+    else:
+        raise ArgumentError(f"group_by: agg must be a function's name, a list or a dict of them; got {agg!r}.")
+    for _, word in pairs:
+        if word not in AGGREGATES:
+            raise ArgumentError(f"group_by: agg must be of {', '.join(AGGREGATES)}; got {word!r}.")
+    return list(dict.fromkeys(pairs))
+
+
+def _group(frame: pd.DataFrame, keys: list[Any], sums: list[tuple[Any, str]], joined: bool) -> pd.DataFrame:
+    by = keys or np.zeros(len(frame), np.int64)
+    groups = frame.groupby(by, dropna=False, sort=False, observed=True)
+    cells = {}
+    for name, word in sums:
+        series = frame[name].groupby([frame[key] for key in keys] or by, dropna=False, sort=False, observed=True)
+        try:
+            cells[f"{word}({name})"] = AGGREGATES[word](series)
+        except TypeError as error:
+            raise DataError(
+                f"group_by: there is no {word} of column {name!r} ({frame[name].dtype}): {error}. "
+                "Name the columns: agg={'…': '…'}."
+            ) from error
+    if keys:
+        result = groups.size().index.to_frame(index=False)
+        for name, column in cells.items():
+            result[name] = column.to_numpy() if not hasattr(column.array, "dtype") else column.array
+    else:
+        result = pd.DataFrame(cells)
+    return frame.merge(result, how="left", on=keys) if joined else result
+
+
+def _named(word: str) -> Callable[[Any], Any]:
+    return lambda groups: groups.agg(word)
+
+
+def _of_cells(function: Callable[[pd.Series], Any]) -> Callable[[Any], Any]:
+    return lambda groups: groups.agg(function)
+
+
+def _moment(cells: pd.Series, power: int) -> float:
+    """Return a standardized moment of the values, as of a whole population."""
+    values = cells.dropna().to_numpy(np.float64)
+    if not len(values) or not (spread := values.std()):
+        return np.nan
+    return float((((values - values.mean()) / spread) ** power).mean())
+
+
+# pandas' own words, and those of Spark for what pandas calls otherwise.
+AGGREGATES: dict[str, Callable[[Any], Any]] = {
+    **{word: _named(word) for word in "count sum mean min max median std var first last nunique size prod".split()},
+    **{word: _named("mean") for word in ("avg",)},
+    **{word: _named("std") for word in ("stddev", "stddev_samp")},
+    **{word: _named("var") for word in ("variance", "var_samp")},
+    **{word: _named("nunique") for word in ("approx_count_distinct", "countDistinct", "count_distinct")},
+    "stddev_pop": lambda groups: groups.std(ddof=0),
+    "var_pop": lambda groups: groups.var(ddof=0),
+    "skewness": _of_cells(lambda cells: _moment(cells, 3)),
+    "kurtosis": _of_cells(lambda cells: _moment(cells, 4) - 3),
+    **{
+        word: _of_cells(lambda cells: cells.dropna().drop_duplicates().sum())
+        for word in ("sumDistinct", "sum_distinct")
+    },
+    "collect_list": _of_cells(lambda cells: cells.dropna().tolist()),
+    "collect_set": _of_cells(lambda cells: cells.dropna().drop_duplicates().tolist()),
+}
+
+
+# Verbs that look at rows
+
+
+def selected(rdd: RDD[Any], columns: Any) -> RDD[Any]:
+    """Return some of the columns."""
+    names = [columns] if isinstance(columns, str) else list(columns)
+    check_columns(names, blank(rdd).columns, "select")
+    return rdd.map(partial(_selected, columns=names))
+
+
+def sampled(rdd: RDD[Any], **how: Any) -> RDD[Any]:
+    """Return a random part of each shard, the same whenever it is computed."""
+    seed = how.pop("random_state")
+    if seed is None:
+        seed = int(np.random.default_rng().integers(1 << 31))
+    return rdd.mapPartitionsWithIndex(partial(_sample, seed=seed, how=how))
+
+
+def _sample(partition: int, frames: Iterable[Any], seed: int, how: dict[str, Any]) -> Iterator[Any]:
+    for number, frame in enumerate(frames):
+        yield (
+            frame.sample(**how, random_state=np.random.default_rng([seed, partition, number])) if len(frame) else frame
+        )
+
+
+def head(rdd: RDD[Any], rows: int) -> pd.DataFrame:
+    """Return the first rows."""
+    frames, need = [], rows
+    for frame in rdd.map(partial(_head, rows=rows)).toLocalIterator():
+        frames.append(frame.head(need))
+        need -= len(frames[-1])
+        if not need:
+            break
+    return join(frames)
+
+
+def _head(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+    return frame.head(rows)
+
+
+def largest(rdd: RDD[Any], column: Any) -> Any:
+    """Return the largest value of a column; nulls do not count."""
+    check_columns([column], blank(rdd).columns, "max_values")
+    tops = [top for top in rdd.map(partial(_largest, column=column)).collect() if not pd.isna(top)]
+    return max(tops, default=None)
+
+
+def _largest(frame: pd.DataFrame, column: Any) -> Any:
+    return frame[column].max()
+
+
+def null_counts(rdd: RDD[Any]) -> pd.Series:
+    """Return how many cells of each column are missing."""
+    return pd.DataFrame(rdd.map(_nulls).collect()).sum().astype(np.int64)
+
+
+def _nulls(frame: pd.DataFrame) -> pd.Series:
+    return frame.isna().sum()
+
+
+def described(rdd: RDD[Any], columns: Any) -> pd.DataFrame:
+    """Return what pandas' describe says; every column comes together in one place for that."""
+    empty = blank(rdd)
+    names = list(empty.columns) if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    check_columns(names, empty.columns, "describe")
+    numeric = list(empty[names].select_dtypes(include=[np.number, "datetime"]).columns) or names
+    whole = rdd.mapPartitionsWithIndex(partial(_columns, names=numeric)).partitionBy(len(numeric), int)
+    told = whole.mapPartitions(partial(_describe, names=numeric)).collectAsMap()
+    columns = [told.get(name, empty[name].describe()) for name in numeric]
+    longest_first = sorted((list(column.index) for column in columns), key=lambda index: -len(index))
+    rows = dict.fromkeys(itertools.chain.from_iterable(longest_first))
+    return pd.concat([column.reindex(list(rows)) for column in columns], axis=1)
+
+
+def _columns(partition: int, frames: Iterable[Any], names: list[Any]) -> Iterator[tuple[int, Any]]:
+    for number, frame in enumerate(frames):
+        if len(frame):
+            for place, name in enumerate(names):
+                yield place, ((partition, number), frame[name])
+
+
+def _describe(pairs: Iterable[tuple[int, Any]], names: list[Any]) -> Iterator[tuple[Any, Any]]:
+    mine = list(pairs)
+    if mine:
+        cells = join([cells for _, cells in sorted((pair for _, pair in mine), key=_place)])
+        yield names[mine[0][0]], cells.describe()
