@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "frameworks": {"core", "errors", "rows", "monitor", "storage"},
     "registry": {"core", "errors"},
     "job": {"core", "errors", "rows", "monitor", "storage"},
-    "data": {"core", "errors", "storage"},
+    "data": {"cluster", "core", "errors", "rows", "storage"},
     "cluster": {"core", "errors", "monitor", "storage"},
     "doctor": {"core", "errors", "rows", "monitor", "storage", "cluster", "registry"},
     "report": {"core", "errors", "storage"},
