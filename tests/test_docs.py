@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,22 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "page", ["callbacks", "checkpoints", "doctor", "inference", "logging", "migrating", "operator", "training"]
+    "page", ["callbacks", "checkpoints", "data", "doctor", "inference", "logging", "migrating", "operator", "training"]
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
-    if page == "inference":
-        pytest.importorskip("pyspark")
+    for library in {"inference": ["pyspark"], "data": ["pyspark", "PIL", "tensorflow"]}.get(page, []):
+        pytest.importorskip(library)
     run_program(program_of(DOCS / f"{page}.md"), timeout=270)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_the_tutorial_learns_what_people_like() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("pyspark")
+    program = (DOCS.parent / "examples" / "ncf.py").read_text()
+    output = run_program(program, timeout=270).stdout
+    (area,) = re.findall(r"AUC (0\.\d+)$", output, flags=re.MULTILINE)
+    assert float(area) > 0.75  # chance gives 0.5
+    assert "prediction" in output

@@ -11,13 +11,9 @@ import pytest
 
 # What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
 PENDING = {
-    "XShards, pandas, images": """
-        bigdl.orca.data.image bigdl.orca.data.image.parquet_dataset bigdl.orca.data.image.preprocessing
-        bigdl.orca.data.image.utils bigdl.orca.data.pandas bigdl.orca.data.ray_xshards bigdl.orca.data.tf.data
-        bigdl.orca.data.transformer bigdl.orca.data.utils bigdl.orca.data:SharedValue bigdl.orca.data:read_images
-        bigdl.orca.data:spark_df_to_ray_dataset bigdl.orca.data:transformer zoo.orca.data.image
-        zoo.orca.data.image.parquet_dataset zoo.orca.data.image.utils zoo.orca.data.pandas zoo.orca.data.ray_xshards
-        zoo.orca.data.tf.data zoo.orca.data:SharedValue
+    "XShards": """
+        bigdl.orca.data.ray_xshards bigdl.orca.data.utils bigdl.orca.data:SharedValue
+        bigdl.orca.data:spark_df_to_ray_dataset zoo.orca.data.ray_xshards zoo.orca.data:SharedValue
     """,
     "NNFrames, nncontext, torch wrappers, optimizers": """
         bigdl.dlframes.dl_classifier bigdl.dllib.nncontext bigdl.dllib.nnframes bigdl.dllib.nnframes.nn_classifier

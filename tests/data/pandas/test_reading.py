@@ -92,6 +92,11 @@ def test_what_is_not_there_is_said_at_once(spark: Any, backend: str, tmp_path: P
             read(str(tmp_path / "nothing.txt"))
 
 
+def test_a_file_system_that_spark_does_not_have_is_named(spark: Any) -> None:
+    with pytest.raises(DataError, match="Spark cannot open memory://box/a.csv: .*No FileSystem.*pandas_read"):
+        read_csv("memory://box/a.csv")
+
+
 @pytest.mark.parametrize("path", [3, [], "", None])
 def test_a_path_must_be_one(spark: Any, path: Any) -> None:
     with pytest.raises(ArgumentError, match="file_path must be a path or a list of paths; got"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +72,24 @@ def frame_shards(
 
 
 def computed(rdd: RDD[Any], class_name: str) -> SparkXShards:
-    """Return XShards of an RDD whose elements are shards; what a task refuses is raised as it said it.
+    """Return XShards of an RDD whose elements are shards.
 
     Raises:
         DataError: A task raised it, when shards are computed at once.
     """
-    try:
+    with refused():
         return SparkXShards(rdd, class_name=class_name)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Raise what tasks of Spark refused as they said it.
+
+    Raises:
+        DataError: A task raised it.
+    """
+    try:
+        yield
     except Exception as error:
         match = _REFUSAL.search(str(error))
         if match is None:

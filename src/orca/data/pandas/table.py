@@ -121,8 +121,10 @@ def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any 
     from orca.cluster.context import OrcaContext
 
     given = {name: value for name, value in options.items() if value is not None}
-    reader = OrcaContext.get_spark_session().read.format(kind).options(**given)
+    session = OrcaContext.get_spark_session()
+    reader = session.read.format(kind).options(**given)
     places = ["s3a" + path[2:] if path.startswith("s3:") else path for path in paths]  # Hadoop's name for it
+    places = _looked_up(session, places[0]) if len(places) == 1 else places
     try:
         frame = (reader if schema is None else reader.schema(schema)).load(places)
     except AnalysisException as error:
@@ -136,6 +138,34 @@ def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any 
     if not frame.columns:
         raise _no_columns(paths)
     return frame
+
+
+def _looked_up(session: Any, path: str) -> list[str]:
+    """Return what is at one path: Spark itself would first log a stack trace for a glob, or for a missing file.
+
+    Raises:
+        DataError: There is nothing, or Spark has no client for such paths.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    place = session._jvm.org.apache.hadoop.fs.Path(path)
+    try:
+        files = place.getFileSystem(session._jsc.hadoopConfiguration())
+        if files.exists(place):
+            return [path]
+        matches = files.globStatus(place)
+    except Py4JJavaError as error:
+        raise DataError(
+            f"Spark cannot open {path}: {error.java_exception.toString()}. pandas opens paths through fsspec: "
+            "OrcaContext.pandas_read_backend = 'pandas'."
+        ) from None
+    if not matches:
+        raise _no_path([path])
+    return [str(match.getPath().toString()) for match in matches]
+
+
+def _no_path(paths: list[str]) -> DataError:
+    return DataError(f"Path does not exist: {', '.join(paths)}. Check the path; workers must reach it too.")
 
 
 def _no_columns(paths: list[str]) -> DataError:
