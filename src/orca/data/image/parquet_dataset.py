@@ -10,7 +10,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,8 @@ from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of, refuse_foreign, remove, replacing
 
 if TYPE_CHECKING:
+    from pyspark import RDD
+
     from orca.data.shard import SparkXShards
 
 __all__ = [
@@ -158,6 +160,10 @@ class ParquetDataset:
 
     _read_as_xshards = read_as_xshards
 
+    @staticmethod
+    def _read_as_dict_rdd(path: str) -> RDD[dict[str, Any]]:
+        return ParquetDataset.read_as_xshards(path).rdd.flatMap(_rows)
+
 
 @dataclass(frozen=True)
 class Fragment:
@@ -199,6 +205,7 @@ class ParquetIterable:
     num_shards: int | None = None
     rank: int | None = None
     transforms: Callable[[dict[str, Any]], Any] | None = None
+    piece: tuple[int, int] = (0, 1)  # which of how many parts of the rank's rows
     where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
     @classmethod
@@ -218,15 +225,13 @@ class ParquetIterable:
     def __call__(self) -> Iterator[Any]:
         """Yield the rows: what transforms makes of them, or dicts in which images are bytes."""
         for block in self.blocks():
-            length = len(next(iter(block.values())))
-            for number in range(length):
-                row = {name: values[number] for name, values in block.items()}
+            for row in _rows(block):
                 yield row if self.transforms is None else self.transforms(self.decoded(row))
 
     def blocks(self) -> Iterator[dict[str, Any]]:
         """Yield arrays by field, of some rows each."""
         hdfs.adopt(self.where)
-        start, stop = self._range()
+        start, stop = self.bounds()
         before = 0
         for fragment in self.row_group:
             first, last = max(start - before, 0), min(stop - before, fragment.rows)
@@ -243,18 +248,14 @@ class ParquetIterable:
 
     def part(self, number: int, parts: int) -> ParquetIterable:
         """Return one of several parts of these rows."""
-        return ParquetIterable(
-            self.row_group,
-            self.schema,
-            (self.num_shards or 1) * parts,
-            (self.rank or 0) * parts + number,
-            self.transforms,
-            self.where,
-        )
+        return replace(self, piece=(number, parts))
 
-    def _range(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
+        """Return the first of these rows, and the one after the last."""
         total = sum(fragment.rows for fragment in self.row_group)
-        return even_split(total, self.num_shards or 1)[self.rank or 0]
+        start, stop = even_split(total, self.num_shards or 1)[self.rank or 0]
+        first, last = even_split(stop - start, self.piece[1])[self.piece[0]]
+        return start + first, start + last
 
     def _cut(self, file: Any, first: int, last: int) -> Iterator[dict[str, Any]]:
         before = 0
@@ -265,6 +266,10 @@ class ParquetIterable:
             before += batch.num_rows
             if before >= last:
                 return
+
+
+def _rows(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(block, row, strict=True)) for row in zip(*block.values(), strict=True))
 
 
 def _opened(path: str) -> tuple[list[Fragment], dict[str, SchemaField]]:

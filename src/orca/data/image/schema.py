@@ -205,11 +205,9 @@ def _values(column: Any, field: SchemaField) -> np.ndarray:
         return np.ascontiguousarray(used).view(kind).reshape(len(chunk), *field.shape).copy()
     if field.feature_type is FeatureType.SCALAR and field.dtype not in (DType.STRING, DType.BYTES):
         return chunk.to_numpy(zero_copy_only=False)
-    values = np.empty(len(chunk), object)
-    values[:] = chunk.to_pylist()
-    if field.feature_type is FeatureType.NDARRAY:
-        values[:] = [decode_ndarray(value) for value in values]
-    return values
+    cells = chunk.to_pylist()
+    decoded = map(decode_ndarray, cells) if field.feature_type is FeatureType.NDARRAY else cells
+    return np.fromiter(decoded, object, len(cells))
 
 
 def decode_ndarray(bs: bytes) -> np.ndarray:

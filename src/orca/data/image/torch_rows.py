@@ -24,7 +24,7 @@ class ParquetTorchRows(IterableDataset):
         return map(self._tensors, rows()) if rows.transforms is None else rows()
 
     def __len__(self) -> int:
-        start, stop = self.rows._range()
+        start, stop = self.rows.bounds()
         return stop - start
 
     def _tensors(self, row: dict[str, Any]) -> dict[str, Any]:

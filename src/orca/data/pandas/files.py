@@ -61,20 +61,28 @@ class FileReading:
     where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
     def __call__(self, groups: Iterable[list[DataFile]]) -> Iterator[Any]:
-        """Yield the rows of all files of a group as one shard, or cut into shards."""
+        """Yield the rows of all files of a group as one shard, or cut into shards as they are read."""
         import pandas as pd
 
         hdfs.adopt(self.where)
+        fresh = not any(self.options.get(name) is not None for name in ("index_col", "orient"))
         for group in groups:
-            frames = [self._read(getattr(pd, self.function), file.path) for file in group]
-            fresh = not any(self.options.get(name) is not None for name in ("index_col", "orient"))
-            whole = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=fresh)
-            del frames
-            size = self.size or max(len(whole), 1)
-            for start in range(0, max(len(whole), 1), size):
-                part = whole.iloc[start : start + size]
-                part = part.reset_index(drop=True) if fresh else part
-                yield part.squeeze(axis=1) if self.squeeze and hasattr(part, "columns") else part
+            held: list[Any] = []
+            for number, file in enumerate(group, 1):
+                held.append(self._read(getattr(pd, self.function), file.path))
+                have, last = sum(map(len, held)), number == len(group)
+                if not last and (self.size is None or have < self.size):
+                    continue
+                whole = held[0] if len(held) == 1 else pd.concat(held, ignore_index=fresh)
+                size = self.size or max(have, 1)
+                stop = max(have, 1) if last else have // size * size
+                for start in range(0, stop, size):
+                    yield self._shard(whole.iloc[start : start + size], fresh)
+                held = [whole.iloc[stop:]]
+
+    def _shard(self, part: Any, fresh: bool) -> Any:
+        part = part.reset_index(drop=True) if fresh else part
+        return part.squeeze(axis=1) if self.squeeze and hasattr(part, "columns") else part
 
     def _read(self, read: Callable[..., Any], path: str) -> pd.DataFrame:
         fs, place = filesystem(path)

@@ -23,7 +23,7 @@ def read_csv(file_path: Any, **kwargs: Any) -> SparkXShards:
         file_path: A file, a folder, a glob, a list of these, or one text with commas between them; of this machine (all
             workers must see it) or of `hdfs://`, `s3://` and so on.
         kwargs: Keywords of pandas.read_csv. Spark, the usual backend, takes header, names, usecols, dtype, squeeze,
-            index_col, sep, delimiter, quotechar, escapechar, comment, na_values (one text), encoding,
+            index_col, sep, delimiter, quotechar, escapechar, comment, skipinitialspace, na_values (one text), encoding,
             encoding_errors ("strict", "replace") and on_bad_lines ("error", "skip"). With
             ``OrcaContext.pandas_read_backend = "pandas"`` pandas reads whole files on the workers, with any keyword.
 

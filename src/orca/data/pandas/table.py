@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _CORRUPT = "_orca_corrupt"
 _NO_TEXT = "\ufffd"  # what Spark reads where bytes are no text
 _EXCERPT = 80
+_JSON_LINES = "Each line must be one; pass lines=False for files that are one array of objects."
 _CHARSETS = {
     "utf-8": "UTF-8", "utf-8-sig": "UTF-8", "ascii": "US-ASCII", "iso8859-1": "ISO-8859-1", "utf-16": "UTF-16",
     "utf-16-be": "UTF-16BE", "utf-16-le": "UTF-16LE", "utf-32": "UTF-32",
@@ -47,6 +48,7 @@ def shards_of_csv(
     quotechar: str = '"',
     escapechar: str | None = None,
     comment: str | None = None,
+    skipinitialspace: bool = False,
     na_values: str | None = None,
     encoding: str | None = None,
     encoding_errors: str = "strict",
@@ -65,7 +67,7 @@ def shards_of_csv(
     options = {
         "sep": separator, "quote": quotechar, "escape": escapechar or quotechar, "comment": comment,
         "nullValue": na_values, "encoding": _charset(encoding), "header": first, "preferDate": False,
-        "columnPruning": False,
+        "columnPruning": False, "ignoreLeadingWhiteSpace": skipinitialspace,
     }  # fmt: skip
     frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
     found = frame.columns
@@ -104,7 +106,9 @@ def shards_of_json(
     """
     options = {"multiLine": not lines, "encoding": _charset(encoding), "columnNameOfCorruptRecord": _CORRUPT}
     frame = loaded("json", paths, options)
-    frame = frame.select(*(f"`{name}`" for name in frame.columns if name != _CORRUPT))
+    frame = frame.drop(_CORRUPT)
+    if not frame.columns:
+        raise DataError(f"there is no JSON object in {', '.join(paths)}. {_JSON_LINES}")
     labels, used = _chosen(frame.columns, names, usecols)
     columns = _Columns(labels, used, dtype, index_col, squeeze)
     return _shards("json", paths, options, frame, columns, BadJsonRows(), encoding or "UTF-8")
@@ -129,9 +133,7 @@ def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any 
         frame = (reader if schema is None else reader.schema(schema)).load(places)
     except AnalysisException as error:
         if "PATH_NOT_FOUND" in str(error):
-            raise DataError(
-                f"Path does not exist: one of {paths}. Check the path; workers must reach it too."
-            ) from None
+            raise _no_path(paths) from None
         if "UNABLE_TO_INFER_SCHEMA" in str(error):
             raise _no_columns(paths) from None
         raise
@@ -397,10 +399,7 @@ class BadJsonRows:
         Raises:
             DataError: Always.
         """
-        raise DataError(
-            f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. Each line must be one; pass lines=False for files that "
-            "are one array of objects."
-        )
+        raise DataError(f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. {_JSON_LINES}")
 
 
 @dataclass(frozen=True)
