@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,23 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    ["callbacks", "checkpoints", "doctor", "inference", "logging", "migrating", "operator", "training", "xshards"],
+    "callbacks checkpoints data doctor inference logging migrating operator training xshards".split(),
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
-    if page in ("inference", "xshards"):
-        pytest.importorskip("pyspark")
+    needs = {"inference": ["pyspark"], "xshards": ["pyspark"], "data": ["pyspark", "PIL", "tensorflow"]}
+    for library in needs.get(page, []):
+        pytest.importorskip(library)
     run_program(program_of(DOCS / f"{page}.md"), timeout=270)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_the_tutorial_learns_what_people_like() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("pyspark")
+    program = (DOCS.parent / "examples" / "ncf.py").read_text()
+    output = run_program(program, timeout=270).stdout
+    (area,) = re.findall(r"AUC (0\.\d+)$", output, flags=re.MULTILINE)
+    assert float(area) > 0.75  # chance gives 0.5
+    assert "prediction" in output

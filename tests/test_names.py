@@ -11,14 +11,6 @@ import pytest
 
 # What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
 PENDING = {
-    "XShards, pandas, images": """
-        bigdl.orca.data.image bigdl.orca.data.image.parquet_dataset bigdl.orca.data.image.preprocessing
-        bigdl.orca.data.image.utils bigdl.orca.data.pandas bigdl.orca.data.tf.data
-        bigdl.orca.data.transformer bigdl.orca.data:read_images
-        bigdl.orca.data:transformer zoo.orca.data.image
-        zoo.orca.data.image.parquet_dataset zoo.orca.data.image.utils zoo.orca.data.pandas
-        zoo.orca.data.tf.data 
-    """,
     "NNFrames, nncontext, torch wrappers, optimizers": """
         bigdl.dlframes.dl_classifier bigdl.dllib.nncontext bigdl.dllib.nnframes bigdl.dllib.nnframes.nn_classifier
         bigdl.orca.learn.optimizers bigdl.orca.learn.optimizers.schedule bigdl.orca.torch zoo.common.nncontext

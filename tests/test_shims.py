@@ -19,17 +19,10 @@ from programs import run_program
 SRC = Path(__file__).resolve().parent.parent / "src"
 FILES = sorted(file for root in ("zoo", "bigdl") for file in (SRC / root).rglob("*.py"))
 MODULES = [".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in FILES]
-PATHS = [
-    "orca",
-    "orca.common",
-    "orca.data",
-    "orca.data.file",
-    "orca.data.shard",
-    "orca.data.utils",
-    "orca.learn",
-    "orca.learn.metrics",
-]
-PATHS += ["orca.data.ray_xshards", "orca.learn.trigger", "orca.learn.horovod", "orca.learn.horovod.horovod_ray_runner"]
+PATHS = ["orca", "orca.common", "orca.data", "orca.learn", "orca.learn.metrics", "orca.learn.trigger"]
+PATHS += ["orca.learn.horovod", "orca.learn.horovod.horovod_ray_runner"]
+PATHS += [f"orca.data.{name}" for name in "file image image.utils pandas ray_xshards shard tf.data transformer utils".split()]
+PATHS += [f"orca.data.image.{name}" for name in ("parquet_dataset", "preprocessing", "tfrecord_dataset", "voc_dataset")]
 PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
 PATHS += ["orca.learn.pytorch.training_operator", "orca.learn.pytorch.pytorch_metrics"]
 CALLBACKS = ["base", "maincallback", "maxsteps", "model_checkpoint", "tensorboard", "tqdm", "wandb"]

@@ -68,9 +68,7 @@ def open_image(path: Path) -> Image:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingDependency(
-            "open_image needs the package 'pillow', which is not installed. Run: pip install pillow"
-        ) from error
+        raise MissingDependency.of("pillow", "image", "open_image") from error
     return Image.open(io.BytesIO(_content(path)))
 
 

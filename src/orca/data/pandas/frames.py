@@ -1,0 +1,189 @@
+"""Frames: a Spark DataFrame as XShards of pandas DataFrames. Owns the rows of a shard and the types of its columns.
+
+Rows leave Spark in Arrow blocks, each column a message of its own, and become a shard on the worker. So a shard is in
+memory once: what a column held as Arrow is freed as soon as pandas has it. Python touches no row.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orca.data.shard import SparkXShards
+from orca.errors import DataError
+from orca.rows.arrow import stretches
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+# What class_name calls them, whatever module a version of pandas says they are in.
+FRAME, SERIES = "pandas.core.frame.DataFrame", "pandas.core.series.Series"
+
+# In the text of Spark's error: what our own code refused, or Spark about files whose columns are named differently.
+_REFUSAL = re.compile(
+    r"(orca\.errors\.DataError: (?P<ours>.*?)|(?P<header>CSV header does not conform.*?))"
+    r"(?=\n SQLSTATE|\n\n|\n\tat |\Z)",
+    re.DOTALL,
+)
+
+
+def frame_shards(
+    frame: DataFrame,
+    check: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    finish: Callable[[pd.DataFrame], Any] | None = None,
+    class_name: str = FRAME,
+) -> SparkXShards:
+    """Return a Spark DataFrame as XShards of pandas DataFrames, at least one of each partition.
+
+    Timestamps are those of the session's time zone, without a zone. ML vectors become arrays.
+
+    Args:
+        frame: The DataFrame. `OrcaContext._shard_size` says how many rows a shard has; unset, a partition is a shard.
+        check: Looks at every block of rows before it leaves Spark, and may change its columns.
+        finish: Turns the pandas DataFrame of a shard into the shard.
+        class_name: What `finish` makes.
+
+    Raises:
+        DataError: `check` or `finish` refused the rows, when shards are computed at once.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from orca.cluster.context import OrcaContext
+
+    frame = _without_vectors(frame)
+    labels = tuple(frame.columns)
+    plain = frame.toDF(*(f"c{number}" for number in range(len(labels))))  # whatever the names, Arrow takes them
+    blocks = Blocks(check)
+    # Before Spark 4 it knows no time zones; here they do not matter.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    template = blocks.seen(pa.RecordBatch.from_pylist([], to_arrow_schema(plain.schema, **zone)))
+    rdd = plain.mapInArrow(blocks, "columns array<binary>").rdd
+    assembly = Assembly(labels[: template.num_columns], template.schema, OrcaContext._shard_size, finish)
+    return computed(rdd.mapPartitions(assembly), class_name)
+
+
+def computed(rdd: RDD[Any], class_name: str) -> SparkXShards:
+    """Return XShards of an RDD whose elements are shards.
+
+    Raises:
+        DataError: A task raised it, when shards are computed at once.
+    """
+    with refused():
+        return SparkXShards(rdd, class_name=class_name)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Raise what tasks of Spark refused as they said it.
+
+    Raises:
+        DataError: A task raised it.
+    """
+    try:
+        yield
+    except Exception as error:
+        match = _REFUSAL.search(str(error))
+        if match is None:
+            raise
+        raise DataError((match["ours"] or match["header"]).strip()) from None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Arrow batches on their way out of Spark: one row a block, one Arrow message a column."""
+
+    check: Callable[[pa.RecordBatch], pa.RecordBatch] | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each block as it comes."""
+        for batch in batches:
+            messages = [_message(column) for column in self.seen(batch).columns]
+            cells = pa.array([messages], pa.list_(pa.binary()))
+            yield pa.RecordBatch.from_arrays([cells], ["columns"])
+
+    def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a block after its check, with timestamps as the clock of the session shows them."""
+        batch = self.check(batch) if self.check else batch
+        columns = [
+            pc.local_timestamp(column) if pa.types.is_timestamp(column.type) and column.type.tz else column
+            for column in batch.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The shards of a partition, put together from its blocks."""
+
+    labels: tuple[Any, ...]
+    schema: pa.Schema
+    size: int | None
+    finish: Callable[[pd.DataFrame], Any] | None
+
+    def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Yield the shards; one without rows where the partition has none."""
+        batches = (_batch(row[0]) for row in rows)
+        empty = True
+        for table in _tables(batches, self.size):
+            empty = False
+            yield self._shard(table)
+        if empty:
+            yield self._shard([self.schema.empty_table()])
+
+    def _shard(self, tables: list[pa.Table]) -> Any:
+        shard = _to_pandas(tables)
+        shard.columns = list(self.labels)
+        return self.finish(shard) if self.finish else shard
+
+
+def _tables(batches: Iterator[pa.RecordBatch], size: int | None) -> Iterator[list[pa.Table]]:
+    """Yield the rows of each shard as a list with one table, which the caller takes out of it."""
+    if size is None:
+        whole = list(batches)
+        if whole:
+            tables = [pa.Table.from_batches(whole)]
+            del whole
+            yield tables
+        return
+    for stretch in stretches(batches, size):
+        table = pa.Table.from_batches(stretch)
+        for start in range(0, table.num_rows, size):
+            yield [table.slice(start, size)]
+
+
+def _to_pandas(tables: list[pa.Table]) -> pd.DataFrame:
+    table = tables.pop()
+    if all(column.num_chunks < 2 for column in table.columns):
+        return table.to_pandas().copy()  # pandas would look at Arrow's memory, which may not be written to
+    return table.to_pandas(split_blocks=True, self_destruct=True)
+
+
+def _message(column: pa.Array) -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([column], ["column"])
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _batch(messages: list[bytes]) -> pa.RecordBatch:
+    columns = [pa.ipc.open_stream(message).read_next_batch().column(0) for message in messages]
+    return pa.RecordBatch.from_arrays(columns, [f"c{number}" for number in range(len(columns))])
+
+
+def _without_vectors(frame: DataFrame) -> DataFrame:
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    names = [field.name for field in frame.schema.fields if type(field.dataType).__name__ == "VectorUDT"]
+    vectors = {name: vector_to_array(F.col(f"`{name}`")) for name in names}
+    return frame.withColumns(vectors) if vectors else frame

@@ -1,0 +1,439 @@
+"""Tables in text files, read by Spark. Owns what the keywords of pandas mean to Spark, and which rows are refused.
+
+Spark reads files in splits, however large they are, and infers the types of columns. Columns whose dtype is given are
+read as text and converted by Arrow: a code such as 007 keeps its zeros.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orca.data.pandas.frames import FRAME, SERIES, frame_shards
+from orca.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+    from orca.data.shard import SparkXShards
+
+_CORRUPT = "_orca_corrupt"
+_NO_TEXT = "\ufffd"  # what Spark reads where bytes are no text
+_EXCERPT = 80
+_JSON_LINES = "Each line must be one; pass lines=False for files that are one array of objects."
+_CHARSETS = {
+    "utf-8": "UTF-8", "utf-8-sig": "UTF-8", "ascii": "US-ASCII", "iso8859-1": "ISO-8859-1", "utf-16": "UTF-16",
+    "utf-16-be": "UTF-16BE", "utf-16-le": "UTF-16LE", "utf-32": "UTF-32",
+}  # fmt: skip
+
+
+def shards_of_csv(
+    paths: list[str],
+    header: Any = "infer",
+    names: Sequence[Any] | None = None,
+    usecols: Any = None,
+    dtype: Any = None,
+    squeeze: bool = False,
+    index_col: Any = None,
+    sep: str | None = None,
+    delimiter: str | None = None,
+    quotechar: str = '"',
+    escapechar: str | None = None,
+    comment: str | None = None,
+    skipinitialspace: bool = False,
+    na_values: str | None = None,
+    encoding: str | None = None,
+    encoding_errors: str = "strict",
+    on_bad_lines: str = "error",
+) -> SparkXShards:
+    """Return CSV files as XShards of pandas DataFrames; the keywords are those of pandas.read_csv.
+
+    Raises:
+        ArgumentError: A keyword has a value that Spark's reader does not have.
+        DataError: There is nothing at a path, columns do not fit, or rows are malformed.
+    """
+    first = _has_header(header, names)
+    _check_word("encoding_errors", encoding_errors, ("strict", "replace"))
+    _check_word("on_bad_lines", on_bad_lines, ("error", "skip"))
+    separator = sep or delimiter or ","
+    options = {
+        "sep": separator, "quote": quotechar, "escape": escapechar or quotechar, "comment": comment,
+        "nullValue": na_values, "encoding": _charset(encoding), "header": first, "preferDate": False,
+        "columnPruning": False, "ignoreLeadingWhiteSpace": skipinitialspace,
+    }  # fmt: skip
+    frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
+    found = frame.columns
+    labels, used = _chosen(found if first else range(len(found)), names, usecols)
+    # Columns of all files must be named alike, where names tell which column is which.
+    options["enforceSchema"] = not first or names is not None
+    bad_rows = BadCsvRows(len(found), separator, quotechar, escapechar, on_bad_lines == "skip")
+    text = encoding_errors == "replace" or encoding or "UTF-8"
+    return _shards("csv", paths, options, frame, _Columns(labels, used, dtype, index_col, squeeze), bad_rows, text)
+
+
+def shards_of_json(
+    paths: list[str],
+    names: Sequence[Any] | None = None,
+    usecols: Any = None,
+    dtype: Any = None,
+    squeeze: bool = False,
+    index_col: Any = None,
+    lines: bool = True,
+    encoding: str | None = None,
+) -> SparkXShards:
+    """Return JSON files as XShards of pandas DataFrames.
+
+    Args:
+        paths: Files of one object a line; with lines=False each is one array of objects, read by one task.
+        names: Names for the columns, which Spark puts in the order of the alphabet.
+        usecols: As in read_csv.
+        dtype: As in read_csv.
+        squeeze: As in read_csv.
+        index_col: As in read_csv.
+        lines: Whether each line is an object.
+        encoding: Of the files.
+
+    Raises:
+        DataError: There is nothing at a path, columns do not fit, or rows are malformed.
+    """
+    options = {"multiLine": not lines, "encoding": _charset(encoding), "columnNameOfCorruptRecord": _CORRUPT}
+    frame = loaded("json", paths, options)
+    frame = frame.drop(_CORRUPT)
+    if not frame.columns:
+        raise DataError(f"there is no JSON object in {', '.join(paths)}. {_JSON_LINES}")
+    labels, used = _chosen(frame.columns, names, usecols)
+    columns = _Columns(labels, used, dtype, index_col, squeeze)
+    return _shards("json", paths, options, frame, columns, BadJsonRows(), encoding or "UTF-8")
+
+
+def loaded(kind: str, paths: list[str], options: Mapping[str, Any], schema: Any = None) -> DataFrame:
+    """Return files as Spark reads them.
+
+    Raises:
+        DataError: There is nothing at a path, or no column in the files.
+    """
+    from pyspark.errors import AnalysisException
+
+    from orca.cluster.context import OrcaContext
+
+    given = {name: value for name, value in options.items() if value is not None}
+    session = OrcaContext.get_spark_session()
+    reader = session.read.format(kind).options(**given)
+    places = ["s3a" + path[2:] if path.startswith("s3:") else path for path in paths]  # Hadoop's name for it
+    places = _looked_up(session, places[0]) if len(places) == 1 else places
+    try:
+        frame = (reader if schema is None else reader.schema(schema)).load(places)
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" in str(error):
+            raise _no_path(paths) from None
+        if "UNABLE_TO_INFER_SCHEMA" in str(error):
+            raise _no_columns(paths) from None
+        raise
+    if not frame.columns:
+        raise _no_columns(paths)
+    return frame
+
+
+def _looked_up(session: Any, path: str) -> list[str]:
+    """Return what is at one path: Spark itself would first log a stack trace for a glob, or for a missing file.
+
+    Raises:
+        DataError: There is nothing, or Spark has no client for such paths.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    place = session._jvm.org.apache.hadoop.fs.Path(path)
+    try:
+        files = place.getFileSystem(session._jsc.hadoopConfiguration())
+        if files.exists(place):
+            return [path]
+        matches = files.globStatus(place)
+    except Py4JJavaError as error:
+        raise DataError(
+            f"Spark cannot open {path}: {error.java_exception.toString()}. pandas opens paths through fsspec: "
+            "OrcaContext.pandas_read_backend = 'pandas'."
+        ) from None
+    if not matches:
+        raise _no_path([path])
+    return [str(match.getPath().toString()) for match in matches]
+
+
+def _no_path(paths: list[str]) -> DataError:
+    return DataError(f"Path does not exist: {', '.join(paths)}. Check the path; workers must reach it too.")
+
+
+def _no_columns(paths: list[str]) -> DataError:
+    return DataError(f"No columns to parse from file: there is no content at {', '.join(paths)}. Check the path.")
+
+
+def _charset(encoding: str | None) -> str | None:
+    """Return what Java calls an encoding of Python's."""
+    if encoding is None:
+        return None
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        raise ArgumentError(f"encoding must be one that Python knows; got {encoding!r}.") from None
+    if name not in _CHARSETS:
+        raise ArgumentError(
+            f"Spark reads files in {', '.join(_CHARSETS)}; got encoding={encoding!r}. pandas reads more: "
+            "OrcaContext.pandas_read_backend = 'pandas'."
+        )
+    return _CHARSETS[name]
+
+
+# Columns
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the caller says of columns: all labels, the positions in use, and what becomes of them."""
+
+    labels: list[Any]
+    used: list[int]
+    dtype: Any
+    index_col: Any
+    squeeze: bool
+
+
+def _shards(
+    kind: str,
+    paths: list[str],
+    options: Mapping[str, Any],
+    frame: DataFrame,
+    columns: _Columns,
+    bad_rows: Callable[[pa.Array], np.ndarray],
+    text: Any,
+) -> SparkXShards:
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+    dtypes = _dtypes(columns.dtype, columns.labels)
+    fields = [
+        StructField(field.name, StringType() if number in dtypes else field.dataType)
+        for number, field in enumerate(frame.schema.fields)
+    ]
+    for one in fields:
+        one.dataType = LongType() if one.dataType == IntegerType() else one.dataType  # as pandas reads integers
+    schema = StructType([*fields, StructField(_CORRUPT, StringType())])
+    options = {**options, "columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"}
+    rows = loaded(kind, paths, options, schema)
+    rows = rows.toDF(*map(str, range(len(fields))), _CORRUPT).select(*map(str, columns.used), _CORRUPT)
+    labels = [columns.labels[number] for number in columns.used]
+    wanted = {labels[place]: dtypes[number] for place, number in enumerate(columns.used) if number in dtypes}
+    finish = Finish(tuple(labels), wanted, _index(columns.index_col, labels), columns.squeeze)
+    check = BlockCheck(bad_rows, tuple(labels), None if text is True else str(text), finish.arrow_types())
+    return frame_shards(rows, check, finish, SERIES if columns.squeeze else FRAME)
+
+
+def _has_header(header: Any, names: Any) -> bool:
+    if header not in ("infer", None, 0) or isinstance(header, bool):
+        raise ArgumentError(
+            f"header must be 'infer', 0 or None where Spark reads the files; got {header!r}. "
+            "pandas takes more: OrcaContext.pandas_read_backend = 'pandas'."
+        )
+    return names is None if header == "infer" else header == 0
+
+
+def _check_word(name: str, value: Any, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise ArgumentError(
+            f"{name} must be {' or '.join(map(repr, legal))} where Spark reads the files; got {value!r}. "
+            "pandas takes more: OrcaContext.pandas_read_backend = 'pandas'."
+        )
+
+
+def _chosen(found: Sequence[Any], names: Sequence[Any] | None, usecols: Any) -> tuple[list[Any], list[int]]:
+    """Return the labels of all columns, and the positions of those in use, in the order of the file."""
+    labels, width = list(found if names is None else names), len(found)
+    if len(set(labels)) < len(labels):
+        raise DataError(f"names must differ from each other; got {labels}.")
+    numbers = None if usecols is None or callable(usecols) else list(usecols)
+    by_position = numbers is not None and all(isinstance(one, int | np.integer) for one in numbers)
+    if len(labels) != width:
+        if not by_position or numbers is None or len(labels) != len(set(numbers)):
+            hint = "" if usecols is None else f"Passed names did not match usecols {usecols!r}: "
+            raise DataError(f"{hint}names has {len(labels)} column(s), the files have {width}. Name every column.")
+        for number, name in zip(sorted(set(numbers)), names or (), strict=True):
+            found = [*found[:number], name, *found[number + 1 :]]
+        labels = list(found)
+    if usecols is None:
+        return labels, list(range(width))
+    if callable(usecols):
+        return labels, [number for number, label in enumerate(labels) if usecols(label)]
+    strange = [one for one in numbers or () if (one not in range(width) if by_position else one not in labels)]
+    if strange:
+        raise DataError(f"Passed names did not match usecols: {strange} not among the columns {labels}.")
+    return labels, sorted({one if by_position else labels.index(one) for one in numbers or ()})
+
+
+def _dtypes(dtype: Any, labels: list[Any]) -> dict[int, Any]:
+    """Return dtypes by the position of their column."""
+    if dtype is None:
+        return {}
+    if not isinstance(dtype, Mapping):
+        return dict.fromkeys(range(len(labels)), dtype)
+    positions = {**dict(enumerate(range(len(labels)))), **{label: number for number, label in enumerate(labels)}}
+    strange = [key for key in dtype if key not in positions]
+    if strange:
+        raise DataError(f"dtype names columns {strange}, which are not among the columns {labels}.")
+    return {positions[key]: value for key, value in dtype.items()}
+
+
+def _index(index_col: Any, labels: list[Any]) -> list[Any]:
+    if index_col is None or index_col is False:
+        return []
+    found = []
+    for one in index_col if isinstance(index_col, list | tuple) else [index_col]:
+        if one not in labels and (isinstance(one, str) or one not in range(len(labels))):
+            raise DataError(
+                f"The column index to be set {one} is not in current dataframe, whose columns are {labels}."
+            )
+        found.append(one if one in labels else labels[one])
+    return found
+
+
+# On the workers
+
+
+@dataclass(frozen=True)
+class BlockCheck:
+    """A block of rows without those that are malformed, its typed columns converted.
+
+    Args:
+        bad_rows: Takes the rows that Spark marked as malformed; returns which to drop, or raises.
+        labels: The columns, for messages.
+        encoding: In which the files must be; None for any.
+        types: Arrow types of text columns, by position.
+    """
+
+    bad_rows: Callable[[pa.Array], np.ndarray]
+    labels: tuple[Any, ...]
+    encoding: str | None
+    types: Mapping[int, pa.DataType]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the block; its last column, which marks malformed rows, is gone.
+
+        Raises:
+            DataError: A row is malformed, or a value is not of its column's dtype.
+        """
+        marks = batch.column(batch.num_columns - 1)
+        if marks.null_count < len(marks):
+            keep = np.ones(len(marks), bool)
+            marked = np.flatnonzero(marks.is_valid())
+            keep[marked[self.bad_rows(marks.drop_null())]] = False
+            batch = batch.filter(pa.array(keep))
+        columns = [self._converted(number, batch.column(number)) for number in range(len(self.labels))]
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names[:-1])
+
+    def _converted(self, number: int, column: pa.Array) -> pa.Array:
+        label = self.labels[number]
+        if self.encoding and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            if pc.any(pc.match_substring(column, _NO_TEXT)).as_py():
+                raise DataError(
+                    f"column {label!r} holds bytes that are not {self.encoding}. Pass encoding='latin-1' or whatever "
+                    "the files are in; encoding_errors='replace' keeps such text with marks in it."
+                )
+        if number not in self.types:
+            return column
+        try:
+            return pc.utf8_trim_whitespace(column).cast(self.types[number])
+        except pa.ArrowInvalid as error:
+            raise DataError(f"column {label!r} is not all of its dtype: {error}.") from None
+
+
+@dataclass(frozen=True)
+class BadCsvRows:
+    """The malformed among the rows whose number of fields is not that of the others: those with too many.
+
+    Too few fields are filled up, as pandas does. A quote that is not closed is always an error.
+    """
+
+    width: int
+    separator: str
+    quote: str
+    escape: str | None
+    skip: bool
+
+    def __call__(self, lines: pa.Array) -> np.ndarray:
+        """Return which rows to drop.
+
+        Raises:
+            DataError: There are some, and they are not to be dropped.
+        """
+        separators = pc.count_substring(lines, self.separator).to_numpy(zero_copy_only=False)
+        quotes = pc.count_substring(lines, self.quote).to_numpy(zero_copy_only=False)
+        for number in np.flatnonzero(quotes % 2)[: 0 if self.escape else 1]:
+            raise DataError(
+                f"Error tokenizing data: a quote is not closed in the line {lines[number].as_py()[:_EXCERPT]!r}. Spark "
+                "reads line by line; for fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
+            )
+        bad = np.zeros(len(lines), bool)
+        for number in np.flatnonzero(separators >= self.width):
+            line = lines[number].as_py()
+            fields = next(csv.reader([line], delimiter=self.separator, quotechar=self.quote, escapechar=self.escape))
+            bad[number] = len(fields) > self.width
+            if bad[number] and not self.skip:
+                raise DataError(
+                    f"Error tokenizing data: expected {self.width} fields, saw {len(fields)} in the line "
+                    f"{line[:_EXCERPT]!r}. on_bad_lines='skip' leaves such lines out."
+                )
+        return bad
+
+
+@dataclass(frozen=True)
+class BadJsonRows:
+    """Rows that are no JSON: always an error."""
+
+    def __call__(self, lines: pa.Array) -> np.ndarray:
+        """Return nothing.
+
+        Raises:
+            DataError: Always.
+        """
+        raise DataError(f"no JSON object: {lines[0].as_py()[:_EXCERPT]!r}. {_JSON_LINES}")
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A shard with its labels, dtypes and index."""
+
+    labels: tuple[Any, ...]
+    dtypes: Mapping[Any, Any]
+    index: list[Any] = field(default_factory=list)
+    squeeze: bool = False
+
+    def __call__(self, shard: pd.DataFrame) -> Any:
+        """Return the shard.
+
+        Raises:
+            DataError: A column has missing values, which its dtype does not have.
+        """
+        shard.columns = list(self.labels)
+        for label, dtype in self.dtypes.items():
+            try:
+                shard[label] = shard[label].astype(dtype)
+            except (ValueError, TypeError) as error:
+                raise DataError(f"column {label!r} is not all of dtype {dtype}: {error}.") from None
+        shard = shard.set_index(self.index) if self.index else shard
+        return shard.squeeze(axis=1) if self.squeeze else shard
+
+    def arrow_types(self) -> dict[int, pa.DataType]:
+        """Return the types that Arrow converts text to, by position: those of numbers and booleans."""
+        types = {}
+        for label, dtype in self.dtypes.items():
+            try:
+                kind = np.dtype(dtype)
+            except TypeError:  # one of pandas' own
+                continue
+            if kind.kind in "biuf":
+                types[self.labels.index(label)] = pa.from_numpy_dtype(kind)
+        return types

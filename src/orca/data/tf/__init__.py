@@ -1,0 +1,1 @@
+"""XShards as a dataset of TensorFlow."""

@@ -1,0 +1,5 @@
+"""XShards as a dataset of TensorFlow, as zoo.orca.data.tf names them."""
+
+from orca.data.tf.data import Dataset
+
+__all__ = ["Dataset"]
