@@ -66,7 +66,7 @@ class Export:
         told = session.conf.get(STAGING, None)
         if told and told != DRIVER:
             return self._written(frame, self._folder(told), False)
-        if not told and _is_here(session):
+        if not told and is_here(session):
             return self._written(frame, self._temporary(), True)
         shared = None if told else self._on_hdfs()
         if shared:
@@ -219,7 +219,7 @@ def _partition() -> int:
     return context.partitionId() if context else 0
 
 
-def _is_here(session: SparkSession) -> bool:
+def is_here(session: SparkSession) -> bool:
     """Say whether all of Spark is on this machine: a local master, or a driver that only this machine can reach."""
     if "connect" in type(session).__module__:
         server = getattr(session.client, "host", None) or "localhost"

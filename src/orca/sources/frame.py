@@ -44,7 +44,8 @@ from orca.core.state import OutputSpec
 from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, unflatten
-from orca.sources.export import Export
+from orca.sources.export import Export, is_here
+from orca.sources.scan import Scan, ScanPiece, ScanTask, numbers, scan_of
 
 hush_pyspark()
 
@@ -111,10 +112,17 @@ class FrameSource:
         return Extent(int(str(rows.get())) if rows.isDefined() else None, size if size < _UNKNOWN else None)
 
     def shards(self, ranks: int, valid: FrameSource | None = None) -> Shards:
-        """Cut the rows evenly over the ranks; validation rows travel with them, tagged."""
+        """Cut the rows evenly over the ranks; validation rows travel with them, tagged.
+
+        Ranks read the files of plain scans themselves.
+        """
         sources = [self] if valid is None else [self, valid]
         frame = _union([source._tagged(part) for part, source in enumerate(sources)])
         export = Export(lambda parts: deal(frame, parts), ranks)
+        scans = [scan_of(source._chosen()) for source in sources]
+        known = [scan for scan in scans if scan is not None]
+        here = is_here(self.frame.sparkSession)
+        pieces = _pieces(known, ranks, here) if len(known) == len(sources) else []
         return Shards(
             OpenFrame(
                 len(self.columns.features),
@@ -123,9 +131,9 @@ class FrameSource:
                 _PARTS[: len(sources)],
                 weighted=self.columns.weight is not None,
             ),
-            portable=export,
+            portable=(lambda: pieces) if pieces and here else export,
             home="spark",
-            native=deal(frame, ranks),
+            native=pieces or deal(frame, ranks),
             release=export.release,
         )
 
@@ -145,7 +153,13 @@ class FrameSource:
             self.batch_size,
             tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds),
         )
-        result = self._numbered().mapInArrow(work, schema)
+        frame = self._numbered()
+        scan = scan_of(frame)
+        if scan is None:
+            result = frame.mapInArrow(work, schema)
+        else:
+            places = numbers(frame.sparkSession, len(scan.partitions))
+            result = places.mapInArrow(ScanTask(work, scan, self.batch_size), schema)
         kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         return result.select(*kept, *(cell.alias(name) for name, cell in cells.items()))
 
@@ -182,6 +196,10 @@ class FrameSource:
     def _numbered(self) -> DataFrame:
         """Return the frame with its columns called c0, c1, ...: their own names may be alike, or hold dots."""
         return self.frame.toDF(*(f"c{i}" for i in range(len(self.have))))
+
+    def _chosen(self) -> DataFrame:
+        """Return the columns that ranks need, as they are."""
+        return self._numbered().select(*(f"c{self.have.index(name)}" for name in self._names()))
 
     def _tagged(self, part: int) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
@@ -235,10 +253,11 @@ class OpenFrame:
 
     def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
         for batch in batches:
+            present = pc.unique(batch.column(0)).to_pylist()
             for number, part in enumerate(self.parts):
-                mine = batch if len(self.parts) == 1 else batch.filter(pc.equal(batch.column(0), number))
-                if not mine.num_rows:
+                if number not in present:
                     continue
+                mine = batch if len(present) == 1 else batch.filter(pc.equal(batch.column(0), number))
                 cells = tuple(to_arrays(mine.column(i + 1), name) for i, name in enumerate(self.names))
                 x, labels = cells[: self.features], cells[self.features : self.features + self.labels]
                 y = single(labels) if labels else None
@@ -339,6 +358,13 @@ class DescribeTask:
 
 def _union(frames: list[DataFrame]) -> DataFrame:
     return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
+
+
+def _pieces(scans: list[Scan], ranks: int, here: bool) -> list[Callable[[], Items]]:
+    """Return the rows of each rank: of training and validation data by their order."""
+    shares = zip(*(scan.deal(ranks) for scan in scans), strict=True)
+    readers = [scan.reader for scan in scans]
+    return [ScanPiece(tuple(zip(readers, share, strict=True)), here) for share in shares]
 
 
 def deal(frame: DataFrame, ranks: int) -> DataFrame:
