@@ -45,7 +45,7 @@ from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, unflatten
 from orca.sources.export import Export, is_here
-from orca.sources.scan import Scan, ScanPiece, ScanTask, numbers, scan_of
+from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
 
 hush_pyspark()
 
@@ -143,24 +143,24 @@ class FrameSource:
         cells = self._predictions(output)
         self._check_free(tuple(cells))
         kinds = [_spark_type(*head) for head in output.heads]
-        passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
-        schema = StructType([*passing, *(StructField(f"p{i}", kind) for i, kind in enumerate(kinds))])
-        work = FramePredictTask(
-            task,
-            self.columns.features,
-            tuple(self.have.index(name) for name in self.columns.features),
-            tuple(schema.names),
-            self.batch_size,
-            tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds),
-        )
+        floating = tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds)
+        places = tuple(self.have.index(name) for name in self.columns.features)
         frame = self._numbered()
-        scan = scan_of(frame)
+        heads = StructType([StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
+        scan = scan_of(frame.select(*(f"c{place}" for place in places)), by_place=True) if LOOKUP else None
         if scan is None:
+            passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
+            schema = StructType([*passing, *heads.fields])
+            work = FramePredictTask(task, self.columns.features, places, tuple(schema.names), self.batch_size, floating)
             result = frame.mapInArrow(work, schema)
+            kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
-            places = numbers(frame.sparkSession, len(scan.partitions))
-            result = places.mapInArrow(ScanTask(work, scan, self.batch_size), schema)
-        kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
+            names = (*(f"c{place}" for place in places), *heads.names)
+            work = FramePredictTask(
+                task, self.columns.features, tuple(range(len(places))), names, self.batch_size, floating
+            )
+            result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
+            kept = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
         return result.select(*kept, *(cell.alias(name) for name, cell in cells.items()))
 
     def _predictions(self, output: OutputSpec) -> dict[str, Any]:
@@ -408,6 +408,10 @@ def _restored(place: str, field: StructField) -> Any:
         if isinstance(field.dataType, VectorUDT):  # of spark.ml: those of mllib are another type
             read = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(read)
         column = read
+    return _named(column, field)
+
+
+def _named(column: Any, field: StructField) -> Any:
     return column.alias(field.name, metadata=field.metadata) if field.metadata else column.alias(field.name)
 
 

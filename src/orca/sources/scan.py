@@ -13,6 +13,7 @@ import logging
 import math
 import operator
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 from pyarrow import fs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -52,6 +54,7 @@ from orca.errors import DataError
 from orca.rows.arrow import to_arrow
 
 SETTING = "spark.orca.scan"
+LOOKUP = hasattr(F, "arrow_udf")  # Spark < 4.1 has none
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 _SOURCES = "org.apache.spark.sql.execution.datasources."
@@ -169,10 +172,7 @@ class Reader:
         there = set(file.schema_arrow.names)
         last = max((group.number for group in groups), default=-1)
         if not there.issuperset(self.schema.names) or last >= file.metadata.num_row_groups:
-            raise DataError(
-                f"the file {path} is not the one that was there when the DataFrame was made. Make the DataFrame anew "
-                "(spark.read.parquet) and use that."
-            )
+            raise _replaced(path)
 
     def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a batch for which the condition holds, as the columns of the scan."""
@@ -238,38 +238,93 @@ class ScanPiece:
 
 
 @dataclass(frozen=True)
-class ScanTask:
-    """A task over numbers of partitions that hands their rows to another.
+class LookupTask:
+    """A task over the places of rows: the path of a file and the number of a row in it. The rows are read there.
 
     Attributes:
-        work: The task of the rows' record batches.
-        scan: Reads them.
+        work: A task of record batches, which returns them with columns added.
+        reader: Reads the columns that the work needs; all rows.
         multiple: How many rows the work likes at a time.
     """
 
     work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-    scan: Scan
+    reader: Reader
     multiple: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the work yields."""
-        yield from self.work(self._rows(batches))
+    def __call__(self, places: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+        """Yield the columns that the work adds, as structs, in the order of the places."""
+        for batch in self.work(self._rows(places)):
+            added = range(len(self.reader.columns), batch.num_columns)
+            yield pa.StructArray.from_arrays([batch.column(i) for i in added], [batch.schema.names[i] for i in added])
 
-    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self.scan.reader(self.scan.partitions[number], self.multiple)
+    def _rows(self, places: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[pa.RecordBatch]:
+        cursor: Cursor | None = None
+        for paths, rows in places:
+            start, files = 0, pc.run_end_encode(paths)
+            for stop, address in zip(files.run_ends.to_pylist(), files.values.to_pylist(), strict=True):
+                if cursor is None or cursor.address != address:
+                    cursor = Cursor(self.reader, address, self.multiple)
+                yield from cursor.take(rows.slice(start, stop - start).to_numpy())
+                start = stop
 
 
-def numbers(session: SparkSession, count: int) -> DataFrame:
-    """Return a frame of one partition for each number, of which Spark does not know how large it is.
+def looked_up(frame: DataFrame, task: LookupTask, kind: StructType) -> DataFrame:
+    """Return a scan with the fields of a task's answers as columns: only the places of rows go to Python."""
+    from pyspark.util import PythonEvalType  # Spark 3.5 has it elsewhere
 
-    Spark knows that of a plain range, and would take what a ScanTask makes of it for as small: small enough to send all
-    of it to every executor in a join.
+    udf: Any = F.arrow_udf
+    with warnings.catch_warnings():  # it asks for type hints, which an object has not
+        warnings.simplefilter("ignore", UserWarning)
+        answer = udf(task, kind, PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF)
+    places = frame.select("*", F.col("_metadata.file_path").alias("path"), F.col("_metadata.row_index").alias("row"))
+    answered = places.select(*frame.columns, answer("path", "row").alias("answer"))
+    return answered.select(*frame.columns, "answer.*")
+
+
+class Cursor:
+    """A place in a file, from which rows of growing numbers are read.
+
+    Args:
+        reader: Says which columns.
+        address: The file, as Spark writes it.
+        multiple: How many rows to read at a time, or several times as many.
     """
-    frame = session.range(0, count, 1, count).toDF("number")
-    jvm: Any = session
-    return DataFrame(jvm._jsparkSession.createDataFrame(frame._jdf.rdd(), frame._jdf.schema()), session)
+
+    def __init__(self, reader: Reader, address: str, multiple: int) -> None:
+        self.address, self._reader, self._multiple = address, reader, multiple
+        path = _path(address)
+        self._groups = list(_row_groups(path, pq.read_metadata(path)))
+        self._starts = np.cumsum([0, *(group.rows for group in self._groups)])
+        self._batches = reader(self._groups, multiple)
+        self._batch: pa.RecordBatch | None = None
+        self._start = self._stop = 0  # of the rows in the batch
+
+    def take(self, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these numbers, which are larger than those before.
+
+        Raises:
+            DataError: The file has no such rows.
+        """
+        while len(rows):
+            batch = self._at(int(rows[0]))
+            count = int(np.searchsorted(rows, self._stop))
+            inside = rows[:count] - self._start
+            dense = inside[-1] - inside[0] == count - 1
+            yield batch.slice(inside[0], count) if dense else batch.take(to_arrow(inside))
+            rows = rows[count:]
+
+    def _at(self, row: int) -> pa.RecordBatch:
+        """Return the batch that has a row; row groups in between are not read."""
+        group = int(np.searchsorted(self._starts, row, side="right")) - 1
+        if self._starts[group] > self._stop:
+            self._batches, self._stop = self._reader(self._groups[group:], self._multiple), int(self._starts[group])
+        while row >= self._stop:
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                raise _replaced(_path(self.address))
+            self._start, self._stop = self._stop, self._stop + self._batch.num_rows
+        assert self._batch is not None
+        return self._batch
 
 
 # What is recognised
@@ -279,28 +334,35 @@ class _OtherRoad(Exception):
     """The reason why Spark must read."""
 
 
-def scan_of(frame: DataFrame) -> Scan | None:
+def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
     """Return the scan that a DataFrame is; None where Spark must read it.
 
     A scan is Parquet files of this machine or of a folder that is mounted on all, read as they are: columns chosen and
     renamed, rows chosen by comparing columns with values. Each file has the columns in the types of the DataFrame.
+
+    Args:
+        frame: The DataFrame.
+        by_place: Whether Spark chooses the rows, by filters of any kind, and tells their places: the scan has none.
     """
     if not hasattr(frame, "_jdf") or frame.isStreaming:
         return None
     try:
-        return _recognised(frame)
+        return _recognised(frame, by_place)
     except Exception as reason:  # whatever it is: Spark can do it, or says why not in its own words
         logger.debug("Spark reads this DataFrame: %s: %s", type(reason).__name__, reason)
         return None
 
 
-def _recognised(frame: DataFrame) -> Scan:
+def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     settings = frame.sparkSession.conf
     _need(str(settings.get(SETTING, "true")).lower() == "true", f"{SETTING} is off")
+    if by_place:
+        frame.select("_metadata.file_path", "_metadata.row_index")  # fails where the plan hides it, as a view does
     execution = frame._jdf.queryExecution()
-    columns, condition, compared = _read_plan(json.loads(execution.optimizedPlan().toJSON()))
+    columns, condition, compared = _read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
     schema = _table_schema(node.relation())
+    _need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
     for name in _OWN_WAYS:
         _need(str(settings.get(name)).lower() == "false", f"{name} is on")
     needed = {name: schema[name].dataType for name in dict.fromkeys([*columns, *compared])}
@@ -322,7 +384,7 @@ def _need(holds: bool, reason: str) -> None:
 # Spark's plan
 
 
-def _read_plan(nodes: list[dict[str, Any]]) -> tuple[list[str], pc.Expression | None, list[str]]:
+def _read_plan(nodes: list[dict[str, Any]], by_place: bool) -> tuple[list[str], pc.Expression | None, list[str]]:
     """Return the column of the relation that each output is, the condition, and the columns in that."""
     *steps, relation = nodes
     _need(relation["class"] == _RELATION and not relation["isStreaming"], relation["class"])
@@ -331,8 +393,8 @@ def _read_plan(nodes: list[dict[str, Any]]) -> tuple[list[str], pc.Expression | 
     for step in reversed(steps):
         names = dict(outputs)
         if step["class"] == _CATALYST + "plans.logical.Filter":
-            nodes_left = iter(step["condition"])
-            conditions.append(_condition(_term(nodes_left, names)))
+            if not by_place:
+                conditions.append(_condition(_term(iter(step["condition"]), names)))
         elif step["class"] == _CATALYST + "plans.logical.Project":
             outputs = [_output(cells, names) for cells in step["projectList"]]
         else:
@@ -505,7 +567,7 @@ def _partitions(node: Any, session: Any, footers: _Footers) -> tuple[tuple[RowGr
         text = session._jvm.scala.runtime.ScalaRunTime.stringOf(planned.apply(i).files())  # one call for all its files
         matches = list(re.finditer(_FILE, text))
         _need(text == f"Array({', '.join(match[0] for match in matches)})", text)
-        cuts.append([(unquote(urlsplit(match[1]).path), int(match[2]), int(match[3])) for match in matches])
+        cuts.append([(_path(match[1]), int(match[2]), int(match[3])) for match in matches])
     times = Counter(path for cut in cuts for path, _, _ in cut)
     _need(len(times) <= _MOST_FILES, f"{len(times)} files")
     return tuple(
@@ -532,11 +594,7 @@ class _Footers:
 
     def all(self, path: str) -> Iterator[RowGroup]:
         """Yield the row groups of a file that have rows."""
-        footer = self._footer(path)
-        for number in range(footer.num_row_groups):
-            rows = footer.row_group(number).num_rows
-            if rows:
-                yield RowGroup(path, number, 0, rows)
+        return _row_groups(path, self._footer(path))
 
     def between(self, path: str, start: int, stop: int) -> Iterator[RowGroup]:
         """Yield the row groups whose middle lies between two bytes of a file: so Spark deals them to its tasks."""
@@ -659,6 +717,25 @@ def _middle(group: pq.RowGroupMetaData) -> int:
 
 
 # Reading
+
+
+def _path(address: str) -> str:
+    """Return the path of a file, which Spark writes as a URI."""
+    return unquote(urlsplit(address).path)
+
+
+def _row_groups(path: str, footer: pq.FileMetaData) -> Iterator[RowGroup]:
+    for number in range(footer.num_row_groups):
+        rows = footer.row_group(number).num_rows
+        if rows:
+            yield RowGroup(path, number, 0, rows)
+
+
+def _replaced(path: str) -> DataError:
+    return DataError(
+        f"the file {path} is not the one that was there when the DataFrame was made. Make the DataFrame anew "
+        "(spark.read.parquet) and use that."
+    )
 
 
 def _matching(path: str, condition: pc.Expression | None) -> list[int]:
