@@ -7,28 +7,21 @@ Only nodes, types and options that are known to give exactly Spark's values are 
 
 from __future__ import annotations
 
-import datetime
 import json
 import logging
-import math
-import operator
 import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
-from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -50,15 +43,14 @@ from pyspark.sql.types import (
 )
 
 from orca.core.source import Items
-from orca.errors import DataError
 from orca.rows.arrow import to_arrow
+from orca.sources.parquet import Cursor, Reader, RowGroup, path_of, row_groups
+from orca.sources.sparkplan import OtherRoad, need, read_plan
 
 SETTING = "spark.orca.scan"
 LOOKUP = hasattr(F, "arrow_udf")  # Spark < 4.1 has none
 
-_CATALYST = "org.apache.spark.sql.catalyst."
 _SOURCES = "org.apache.spark.sql.execution.datasources."
-_RELATION = _SOURCES + "LogicalRelation"
 _REBASING = "spark.sql.parquet.datetimeRebaseModeInRead"
 # Settings under which Spark reads files in a way of its own.
 _OWN_WAYS = (
@@ -71,9 +63,6 @@ _LISTING = {"path", "paths", "basepath", "pathglobfilter", "recursivefilelookup"
 _FILE = r"path: (file:[^\s,]+), range: (\d+)-(\d+), partition values: \[empty row\]"
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _MOST_FILES = 10_000  # the footers of more files take the driver longer than Spark takes to begin
-_BLOCK = 4 << 20  # bytes of a record batch, about: it should stay in the processor's cache
-_MOST_ROWS = 10_000  # of a record batch
-_BUFFER = 1 << 20  # bytes of a column that are read at once
 
 logger = logging.getLogger(__name__)
 
@@ -105,83 +94,6 @@ _LEAVES: dict[type[DataType], _Leaf] = {
 _DATED = (DateType, TimestampType, TimestampNTZType)
 # Types whose smallest and largest values in a row group decide whether it is read.
 _ORDERED = (BooleanType, ByteType, ShortType, IntegerType, LongType, DateType)
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """Rows of a file that lie together, or a stretch of them."""
-
-    path: str
-    number: int
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows, before any filter."""
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Reader:
-    """The columns and rows of files that a scan asks for.
-
-    Attributes:
-        columns: The column of the files that each column of the scan is.
-        schema: The columns to read, those of the condition too, as Spark's types are in Arrow.
-        condition: What is true of the rows; None for all.
-        skips: Whether row groups may be left out by what their footers say of the condition.
-    """
-
-    columns: tuple[str, ...]
-    schema: pa.Schema
-    condition: pc.Expression | None = None
-    skips: bool = False
-
-    def __call__(self, groups: Iterable[RowGroup], multiple: int = 1) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in their order, in record batches of a multiple of rows where nothing is left out.
-
-        Raises:
-            DataError: A file is not there any more, or is another one.
-        """
-        for path, mine in groupby(groups, key=lambda group: group.path):
-            try:
-                yield from self._read(path, list(mine), multiple)
-            except FileNotFoundError:
-                raise DataError(
-                    f"the file {path} is not there any more; the DataFrame was made when it was. Make the DataFrame "
-                    "anew (spark.read.parquet) and use that."
-                ) from None
-
-    def _read(self, path: str, groups: list[RowGroup], multiple: int) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
-            self._check(file, path, groups)
-            if self.skips:
-                kept = set(_matching(path, self.condition))
-                groups = [group for group in groups if group.number in kept]
-            size = _batch_rows(file.metadata, groups, multiple)
-            for whole, some in groupby(groups, key=lambda group: _is_whole(group, file.metadata)):
-                for run in [list(some)] if whole else [[group] for group in some]:
-                    batches = file.iter_batches(
-                        size, row_groups=[group.number for group in run], columns=self.schema.names, use_threads=False
-                    )
-                    for batch in batches if whole else _cut(batches, run[0]):
-                        yield from self._chosen(batch)
-
-    def _check(self, file: pq.ParquetFile, path: str, groups: list[RowGroup]) -> None:
-        there = set(file.schema_arrow.names)
-        last = max((group.number for group in groups), default=-1)
-        if not there.issuperset(self.schema.names) or last >= file.metadata.num_row_groups:
-            raise _replaced(path)
-
-    def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a batch for which the condition holds, as the columns of the scan."""
-        cells = [batch.column(field.name).cast(field.type) for field in self.schema]
-        whole = pa.RecordBatch.from_arrays(cells, schema=self.schema)
-        held = [whole] if self.condition is None else pa.Table.from_batches([whole]).filter(self.condition).to_batches()
-        names = [f"c{i}" for i in range(len(self.columns))]
-        for rows in held:
-            yield pa.RecordBatch.from_arrays([rows.column(name) for name in self.columns], names=names)
 
 
 @dataclass(frozen=True)
@@ -281,57 +193,7 @@ def looked_up(frame: DataFrame, task: LookupTask, kind: StructType) -> DataFrame
     return answered.select(*frame.columns, "answer.*")
 
 
-class Cursor:
-    """A place in a file, from which rows of growing numbers are read.
-
-    Args:
-        reader: Says which columns.
-        address: The file, as Spark writes it.
-        multiple: How many rows to read at a time, or several times as many.
-    """
-
-    def __init__(self, reader: Reader, address: str, multiple: int) -> None:
-        self.address, self._reader, self._multiple = address, reader, multiple
-        path = _path(address)
-        self._groups = list(_row_groups(path, pq.read_metadata(path)))
-        self._starts = np.cumsum([0, *(group.rows for group in self._groups)])
-        self._batches = reader(self._groups, multiple)
-        self._batch: pa.RecordBatch | None = None
-        self._start = self._stop = 0  # of the rows in the batch
-
-    def take(self, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these numbers, which are larger than those before.
-
-        Raises:
-            DataError: The file has no such rows.
-        """
-        while len(rows):
-            batch = self._at(int(rows[0]))
-            count = int(np.searchsorted(rows, self._stop))
-            inside = rows[:count] - self._start
-            dense = inside[-1] - inside[0] == count - 1
-            yield batch.slice(inside[0], count) if dense else batch.take(to_arrow(inside))
-            rows = rows[count:]
-
-    def _at(self, row: int) -> pa.RecordBatch:
-        """Return the batch that has a row; row groups in between are not read."""
-        group = int(np.searchsorted(self._starts, row, side="right")) - 1
-        if self._starts[group] > self._stop:
-            self._batches, self._stop = self._reader(self._groups[group:], self._multiple), int(self._starts[group])
-        while row >= self._stop:
-            self._batch = next(self._batches, None)
-            if self._batch is None:
-                raise _replaced(_path(self.address))
-            self._start, self._stop = self._stop, self._stop + self._batch.num_rows
-        assert self._batch is not None
-        return self._batch
-
-
 # What is recognised
-
-
-class _OtherRoad(Exception):
-    """The reason why Spark must read."""
 
 
 def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
@@ -355,184 +217,25 @@ def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
 
 def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     settings = frame.sparkSession.conf
-    _need(str(settings.get(SETTING, "true")).lower() == "true", f"{SETTING} is off")
+    need(str(settings.get(SETTING, "true")).lower() == "true", f"{SETTING} is off")
     if by_place:
         frame.select("_metadata.file_path", "_metadata.row_index")  # fails where the plan hides it, as a view does
     execution = frame._jdf.queryExecution()
-    columns, condition, compared = _read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
+    columns, condition, compared = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
     schema = _table_schema(node.relation())
-    _need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
+    need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
     for name in _OWN_WAYS:
-        _need(str(settings.get(name)).lower() == "false", f"{name} is on")
+        need(str(settings.get(name)).lower() == "false", f"{name} is on")
     needed = {name: schema[name].dataType for name in dict.fromkeys([*columns, *compared])}
     for name in needed:
-        _need(not any(key.startswith("__") for key in schema[name].metadata or {}), f"{name} is padded or cut")
+        need(not any(key.startswith("__") for key in schema[name].metadata or {}), f"{name} is padded or cut")
     corrected = str(settings.get(_REBASING)).upper() == "CORRECTED"
     partitions = _partitions(node, frame.sparkSession, _Footers(needed, corrected))
-    _need(any(chain.from_iterable(partitions)), "there are no rows")
+    need(any(chain.from_iterable(partitions)), "there are no rows")
     target = pa.schema([(name, _arrow_type(kind)) for name, kind in needed.items()])
     skips = condition is not None and all(type(needed[name]) in _ORDERED for name in compared)
     return Scan(Reader(tuple(columns), target, condition, skips), partitions)
-
-
-def _need(holds: bool, reason: str) -> None:
-    if not holds:
-        raise _OtherRoad(reason)
-
-
-# Spark's plan
-
-
-def _read_plan(nodes: list[dict[str, Any]], by_place: bool) -> tuple[list[str], pc.Expression | None, list[str]]:
-    """Return the column of the relation that each output is, the condition, and the columns in that."""
-    *steps, relation = nodes
-    _need(relation["class"] == _RELATION and not relation["isStreaming"], relation["class"])
-    outputs = [(_identity(cells[0]), cells[0]["name"]) for cells in relation["output"]]
-    conditions: list[_Condition] = []
-    for step in reversed(steps):
-        names = dict(outputs)
-        if step["class"] == _CATALYST + "plans.logical.Filter":
-            if not by_place:
-                conditions.append(_condition(_term(iter(step["condition"]), names)))
-        elif step["class"] == _CATALYST + "plans.logical.Project":
-            outputs = [_output(cells, names) for cells in step["projectList"]]
-        else:
-            raise _OtherRoad(step["class"])
-    whole = reduce(operator.and_, (condition.expression for condition in conditions)) if conditions else None
-    compared = [name for condition in conditions for name in condition.columns]
-    return [name for _, name in outputs], whole, compared
-
-
-def _identity(node: dict[str, Any]) -> tuple[Any, ...]:
-    return node["exprId"]["id"], node["exprId"]["jvmId"]
-
-
-def _output(cells: list[dict[str, Any]], names: dict[Any, str]) -> tuple[Any, str]:
-    """Return an item of a projection, an attribute or another name for one, with the column that it is."""
-    *alias, attribute = cells
-    classes = [node["class"].removeprefix(_CATALYST + "expressions.") for node in cells]
-    _need(classes in (["AttributeReference"], ["Alias", "AttributeReference"]), str(classes))
-    return _identity(alias[0] if alias else attribute), names[_identity(attribute)]
-
-
-@dataclass(frozen=True)
-class _Attribute:
-    name: str
-    kind: Any
-
-
-@dataclass(frozen=True)
-class _Value:
-    value: Any
-    kind: Any
-
-
-@dataclass(frozen=True)
-class _Condition:
-    expression: pc.Expression
-    columns: tuple[str, ...]
-    floats: bool = False
-
-
-_Term = _Attribute | _Value | _Condition
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "EqualTo": operator.eq,
-    "EqualNullSafe": operator.eq,
-    "LessThan": operator.lt,
-    "LessThanOrEqual": operator.le,
-    "GreaterThan": operator.gt,
-    "GreaterThanOrEqual": operator.ge,
-}
-_MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le}
-_VALUES: dict[str, Callable[[str], Any]] = {
-    "boolean": lambda text: {"true": True, "false": False}[text],
-    "byte": int,
-    "short": int,
-    "integer": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "string": str,
-    "date": datetime.date.fromisoformat,
-}
-_VALUE_TYPES = {
-    "boolean": pa.bool_(), "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(),
-    "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "date": pa.date32(),
-}  # fmt: skip
-
-
-def _term(nodes: Iterator[dict[str, Any]], names: dict[Any, str]) -> _Term:
-    """Return an expression, whose nodes come parents first."""
-    node = next(nodes)
-    kind = node["class"].removeprefix(_CATALYST + "expressions.")
-    terms = [_term(nodes, names) for _ in range(node["num-children"])]
-    if kind == "AttributeReference":
-        return _Attribute(names[_identity(node)], node["dataType"])
-    if kind == "Literal":
-        return _value(node)
-    if kind in ("IsNull", "IsNotNull") and isinstance(terms[0], _Attribute):
-        field = pc.field(terms[0].name)
-        return _Condition(field.is_null() if kind == "IsNull" else field.is_valid(), (terms[0].name,))
-    if kind in _COMPARISONS:
-        return _comparison(kind, *terms)
-    if kind == "In":
-        return reduce(_either, (_comparison("EqualTo", terms[0], value) for value in terms[1:]))
-    if kind == "Not":
-        condition = _condition(terms[0])
-        _need(not condition.floats, "a filter for which NaN may hold")
-        return _Condition(~condition.expression, condition.columns)
-    if kind in ("And", "Or"):
-        one, other = map(_condition, terms)
-        return _either(one, other) if kind == "Or" else _both(one, other)
-    raise _OtherRoad(kind)
-
-
-def _both(one: _Condition, other: _Condition) -> _Condition:
-    return _Condition(one.expression & other.expression, one.columns + other.columns, one.floats or other.floats)
-
-
-def _either(one: _Condition, other: _Condition) -> _Condition:
-    return _Condition(one.expression | other.expression, one.columns + other.columns, one.floats or other.floats)
-
-
-def _condition(term: _Term) -> _Condition:
-    if isinstance(term, _Attribute) and term.kind == "boolean":
-        return _Condition(pc.field(term.name), (term.name,))
-    if not isinstance(term, _Condition):
-        raise _OtherRoad(f"a filter by {term}")
-    return term
-
-
-def _value(node: dict[str, Any]) -> _Value:
-    kind, text = node["dataType"], node.get("value")
-    if text is None or not isinstance(kind, str) or kind not in _VALUES:
-        raise _OtherRoad(f"the value {text} of {kind}")
-    value = _VALUES[kind](text)
-    # Before, java.sql.Date, in which the plan is written, has another calendar or odd time zones.
-    _need(not (isinstance(value, datetime.date) and value.year < 1900), "a comparison with an old date")
-    _need("\ufffd" not in text, "a text that is no UTF-8")
-    return _Value(value, kind)
-
-
-def _comparison(kind: str, left: _Term, right: _Term) -> _Condition:
-    """Return a column compared with a value.
-
-    For Spark, NaN is larger than all numbers. But it skips row groups by the largest number in their footers, and those
-    know of no NaN: only Spark finds the same rows. With its dictionary filters the two zeros are one, or two.
-    """
-    compare = _COMPARISONS[kind]
-    if isinstance(left, _Value) and isinstance(right, _Attribute):
-        left, right, compare = right, left, _MIRRORED.get(compare, compare)
-    if not (isinstance(left, _Attribute) and isinstance(right, _Value) and left.kind == right.kind):
-        raise _OtherRoad(f"{kind} of {left} and {right}")
-    floats = left.kind in ("float", "double")
-    _need(left.kind != "boolean" or compare is operator.eq, "an order of booleans")
-    _need(not floats or compare not in (operator.gt, operator.ge), "a filter for which NaN may hold")
-    _need(not floats or (right.value != 0 and not math.isnan(right.value)), "a comparison with zero or NaN")
-    field = pc.field(left.name)
-    holds = compare(field, pa.scalar(right.value, _VALUE_TYPES[right.kind]))
-    return _Condition(holds & field.is_valid() if kind == "EqualNullSafe" else holds, (left.name,), floats)
 
 
 def _file_scan(node: Any) -> Any:
@@ -541,7 +244,7 @@ def _file_scan(node: Any) -> Any:
         name = node.getClass().getName()
         if name == "org.apache.spark.sql.execution.FileSourceScanExec":
             return node
-        _need(name in ("org.apache.spark.sql.execution.ProjectExec", "org.apache.spark.sql.execution.FilterExec"), name)
+        need(name in ("org.apache.spark.sql.execution.ProjectExec", "org.apache.spark.sql.execution.FilterExec"), name)
         node = node.child()
 
 
@@ -551,11 +254,11 @@ def _table_schema(relation: Any) -> StructType:
         (relation.fileFormat(), "parquet.ParquetFileFormat"),
         (relation.location(), "InMemoryFileIndex"),
     ):
-        _need(thing.getClass().getName() == _SOURCES + name, thing.getClass().getName())
-    _need(relation.bucketSpec().isEmpty(), "buckets")
-    _need(relation.partitionSchema().isEmpty(), "partition columns")
+        need(thing.getClass().getName() == _SOURCES + name, thing.getClass().getName())
+    need(relation.bucketSpec().isEmpty(), "buckets")
+    need(relation.partitionSchema().isEmpty(), "partition columns")
     options = {key.lower() for key in relation.options().keys().mkString("\n").split("\n") if key}
-    _need(options <= _LISTING, f"the options {options}")
+    need(options <= _LISTING, f"the options {options}")
     return StructType.fromJson(json.loads(relation.dataSchema().json()))
 
 
@@ -566,10 +269,10 @@ def _partitions(node: Any, session: Any, footers: _Footers) -> tuple[tuple[RowGr
     for i in range(planned.size()):
         text = session._jvm.scala.runtime.ScalaRunTime.stringOf(planned.apply(i).files())  # one call for all its files
         matches = list(re.finditer(_FILE, text))
-        _need(text == f"Array({', '.join(match[0] for match in matches)})", text)
-        cuts.append([(_path(match[1]), int(match[2]), int(match[3])) for match in matches])
+        need(text == f"Array({', '.join(match[0] for match in matches)})", text)
+        cuts.append([(path_of(match[1]), int(match[2]), int(match[3])) for match in matches])
     times = Counter(path for cut in cuts for path, _, _ in cut)
-    _need(len(times) <= _MOST_FILES, f"{len(times)} files")
+    need(len(times) <= _MOST_FILES, f"{len(times)} files")
     return tuple(
         tuple(
             group
@@ -594,7 +297,7 @@ class _Footers:
 
     def all(self, path: str) -> Iterator[RowGroup]:
         """Yield the row groups of a file that have rows."""
-        return _row_groups(path, self._footer(path))
+        return row_groups(path, self._footer(path))
 
     def between(self, path: str, start: int, stop: int) -> Iterator[RowGroup]:
         """Yield the row groups whose middle lies between two bytes of a file: so Spark deals them to its tasks."""
@@ -609,11 +312,11 @@ class _Footers:
             places = self._places(footer, own.get(b"ARROW:schema"))
             if self._dated:
                 version = own.get(b"org.apache.spark.version")
-                _need(b"org.apache.spark.legacyDateTime" not in own, f"old dates in {path}")
-                _need(self._corrected if version is None else int(version.split(b".")[0]) >= 3, f"old dates in {path}")
+                need(b"org.apache.spark.legacyDateTime" not in own, f"old dates in {path}")
+                need(self._corrected if version is None else int(version.split(b".")[0]) >= 3, f"old dates in {path}")
             for place in places if footer.num_row_groups else ():
                 codec = footer.row_group(0).column(place).compression
-                _need(codec in _CODECS, f"the codec {codec}")
+                need(codec in _CODECS, f"the codec {codec}")
             self._known[path] = footer
         return self._known[path]
 
@@ -631,19 +334,19 @@ def _check_schema(schema: pq.ParquetSchema, needed: dict[str, DataType]) -> list
     """Check that a file has the columns, in the types that Spark and Arrow read alike; return the leaves' numbers."""
     arrow = schema.to_arrow_schema()
     folded = [name.casefold() for name in arrow.names]
-    _need(not any("." in name for name in arrow.names), "dots in names")
+    need(not any("." in name for name in arrow.names), "dots in names")
     leaves: dict[str, list[int]] = {}
     for number in range(len(schema.names)):
         leaves.setdefault(schema.column(number).path.split(".")[0], []).append(number)
     for name, kind in needed.items():
-        _need(folded.count(name.casefold()) == 1 and name in arrow.names, f"the files differ in {name}")
-        _need(_is_alike(kind, arrow.field(name).type), f"{name} is {arrow.field(name).type} in a file")
+        need(folded.count(name.casefold()) == 1 and name in arrow.names, f"the files differ in {name}")
+        need(_is_alike(kind, arrow.field(name).type), f"{name} is {arrow.field(name).type} in a file")
         expected = list(_leaves(re.escape(name), kind))
-        _need(len(expected) == len(leaves[name]), f"the parts of {name}")
+        need(len(expected) == len(leaves[name]), f"the parts of {name}")
         for number, (path, leaf) in zip(leaves[name], expected, strict=True):
             column = schema.column(number)
             fits = re.fullmatch(path, column.path) and column.physical_type == leaf.physical
-            _need(bool(fits) and _logical(column) in leaf.logical, f"{column.path} is stored otherwise")
+            need(bool(fits) and _logical(column) in leaf.logical, f"{column.path} is stored otherwise")
     return [number for name in needed for number in leaves[name]]
 
 
@@ -653,7 +356,7 @@ def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, _Leaf]]:
         yield from _leaves(path + r"\.list\.(?:element|item)", kind.elementType)
     elif isinstance(kind, StructType):
         for field in kind.fields:
-            _need("." not in field.name, "dots in names")
+            need("." not in field.name, "dots in names")
             yield from _leaves(rf"{path}\.{re.escape(field.name)}", field.dataType)
     else:
         yield path, _leaf(kind)
@@ -661,7 +364,7 @@ def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, _Leaf]]:
 
 def _leaf(kind: DataType) -> _Leaf:
     if type(kind) not in _LEAVES or getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
-        raise _OtherRoad(f"the type {kind.simpleString()}")
+        raise OtherRoad(f"the type {kind.simpleString()}")
     return _LEAVES[type(kind)]
 
 
@@ -671,7 +374,7 @@ def _logical(column: Any) -> str:
     if told["Type"] == "Int":
         return f"{'Int' if told['isSigned'] else 'UInt'}{told['bitWidth']}"
     if told["Type"] == "Timestamp":
-        _need(told["timeUnit"] == "microseconds", f"timestamps in {told['timeUnit']}")
+        need(told["timeUnit"] == "microseconds", f"timestamps in {told['timeUnit']}")
         return "Timestamp" if told["isAdjustedToUTC"] else "LocalTimestamp"
     return str(told["Type"])
 
@@ -714,55 +417,3 @@ def _middle(group: pq.RowGroupMetaData) -> int:
     if columns[0].has_dictionary_page and 0 < columns[0].dictionary_page_offset < first:
         first = columns[0].dictionary_page_offset
     return int(first + sum(column.total_compressed_size for column in columns) // 2)
-
-
-# Reading
-
-
-def _path(address: str) -> str:
-    """Return the path of a file, which Spark writes as a URI."""
-    return unquote(urlsplit(address).path)
-
-
-def _row_groups(path: str, footer: pq.FileMetaData) -> Iterator[RowGroup]:
-    for number in range(footer.num_row_groups):
-        rows = footer.row_group(number).num_rows
-        if rows:
-            yield RowGroup(path, number, 0, rows)
-
-
-def _replaced(path: str) -> DataError:
-    return DataError(
-        f"the file {path} is not the one that was there when the DataFrame was made. Make the DataFrame anew "
-        "(spark.read.parquet) and use that."
-    )
-
-
-def _matching(path: str, condition: pc.Expression | None) -> list[int]:
-    """Return the row groups that may have rows for which the condition holds."""
-    fragment = ds.ParquetFileFormat().make_fragment(path, fs.LocalFileSystem()).subset(condition)
-    return [group.id for group in fragment.row_groups]
-
-
-def _batch_rows(footer: pq.FileMetaData, groups: list[RowGroup], multiple: int) -> int:
-    """Return how many rows a record batch should have."""
-    sizes = [footer.row_group(group.number) for group in groups[:1]]
-    width = sum(size.total_byte_size // max(1, size.num_rows) for size in sizes)
-    rows = min(_MOST_ROWS, _BLOCK // max(1, width))
-    return max(1, rows // multiple) * multiple
-
-
-def _is_whole(group: RowGroup, footer: pq.FileMetaData) -> bool:
-    return group.start == 0 and group.stop == footer.row_group(group.number).num_rows
-
-
-def _cut(batches: Iterable[pa.RecordBatch], group: RowGroup) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a row group's stretch."""
-    at = 0
-    for batch in batches:
-        if at >= group.stop:
-            return
-        first, last = max(group.start - at, 0), min(group.stop - at, batch.num_rows)
-        if first < last:
-            yield batch.slice(first, last - first)
-        at += batch.num_rows
