@@ -158,7 +158,7 @@ class Shards:
         open: Runs on a rank: turns its items into rows by part ("train", "valid"); spools into the folder it is given.
         portable: Returns picklable pieces, each a callable that gives items; any engine deals them out over its ranks.
         home: The engine that takes `native` as it is ("spark", "ray"), or None.
-        native: What the home engine takes.
+        native: What the home engine takes; for Spark a DataFrame of rows, or a list of pieces that its tasks can read.
         release: Called after the run: removes what `portable` left behind.
     """
 

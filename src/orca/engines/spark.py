@@ -79,8 +79,9 @@ class SparkEngine:
         self._check_slots()
         host = driver_host(self.session)
         with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
-            native = shards.home == self.name
-            frame = shards.native if native else self._deal(shards.portable(), self.workers)
+            data: Any = shards.native if shards.home == self.name else shards.portable()
+            native = not isinstance(data, list)  # a frame of rows
+            frame = data if native else self._deal(data, self.workers)
             try:
                 with JobCanceller(self.session, hub) as self._impatience:
                     ranks = frame.mapInArrow(BarrierTask(envelope, native), _RESULT, barrier=True).collect()

@@ -58,7 +58,7 @@ class Staging:
         told = session.conf.get(STAGING, None)
         if told and told != DRIVER:
             return self._fresh(told), False
-        if not told and _is_here(session):
+        if not told and is_here(session):
             return self.temporary(), True
         return None if told else self._on_hdfs(), False
 
@@ -239,7 +239,7 @@ def _partition() -> int:
     return context.partitionId() if context else 0
 
 
-def _is_here(session: SparkSession) -> bool:
+def is_here(session: SparkSession) -> bool:
     """Say whether all of Spark is on this machine: a local master, or a driver that only this machine can reach."""
     if "connect" in type(session).__module__:
         server = getattr(session.client, "host", None) or "localhost"

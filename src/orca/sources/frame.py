@@ -44,7 +44,8 @@ from orca.core.state import OutputSpec
 from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, unflatten
-from orca.sources.export import Export
+from orca.sources.export import Export, is_here
+from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
 
 hush_pyspark()
 
@@ -111,10 +112,17 @@ class FrameSource:
         return Extent(int(str(rows.get())) if rows.isDefined() else None, size if size < _UNKNOWN else None)
 
     def shards(self, ranks: int, valid: FrameSource | None = None) -> Shards:
-        """Cut the rows evenly over the ranks; validation rows travel with them, tagged."""
+        """Cut the rows evenly over the ranks; validation rows travel with them, tagged.
+
+        Ranks read the files of plain scans themselves.
+        """
         sources = [self] if valid is None else [self, valid]
         frame = _union([source._tagged(part) for part, source in enumerate(sources)])
         export = Export(lambda parts: deal(frame, parts), ranks)
+        scans = [scan_of(source._chosen()) for source in sources]
+        known = [scan for scan in scans if scan is not None]
+        here = is_here(self.frame.sparkSession)
+        pieces = _pieces(known, ranks, here) if len(known) == len(sources) else []
         return Shards(
             OpenFrame(
                 len(self.columns.features),
@@ -123,9 +131,9 @@ class FrameSource:
                 _PARTS[: len(sources)],
                 weighted=self.columns.weight is not None,
             ),
-            portable=export,
+            portable=(lambda: pieces) if pieces and here else export,
             home="spark",
-            native=deal(frame, ranks),
+            native=pieces or deal(frame, ranks),
             release=export.release,
         )
 
@@ -135,18 +143,24 @@ class FrameSource:
         cells = self._predictions(output)
         self._check_free(tuple(cells))
         kinds = [_spark_type(*head) for head in output.heads]
-        passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
-        schema = StructType([*passing, *(StructField(f"p{i}", kind) for i, kind in enumerate(kinds))])
-        work = FramePredictTask(
-            task,
-            self.columns.features,
-            tuple(self.have.index(name) for name in self.columns.features),
-            tuple(schema.names),
-            self.batch_size,
-            tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds),
-        )
-        result = self._numbered().mapInArrow(work, schema)
-        kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
+        floating = tuple("float64" if isinstance(_value(kind), DoubleType) else "float32" for kind in kinds)
+        places = tuple(self.have.index(name) for name in self.columns.features)
+        frame = self._numbered()
+        heads = StructType([StructField(f"p{i}", kind) for i, kind in enumerate(kinds)])
+        scan = scan_of(frame.select(*(f"c{place}" for place in places)), by_place=True) if LOOKUP else None
+        if scan is None:
+            passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
+            schema = StructType([*passing, *heads.fields])
+            work = FramePredictTask(task, self.columns.features, places, tuple(schema.names), self.batch_size, floating)
+            result = frame.mapInArrow(work, schema)
+            kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
+        else:
+            names = (*(f"c{place}" for place in places), *heads.names)
+            work = FramePredictTask(
+                task, self.columns.features, tuple(range(len(places))), names, self.batch_size, floating
+            )
+            result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
+            kept = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
         return result.select(*kept, *(cell.alias(name) for name, cell in cells.items()))
 
     def _predictions(self, output: OutputSpec) -> dict[str, Any]:
@@ -182,6 +196,10 @@ class FrameSource:
     def _numbered(self) -> DataFrame:
         """Return the frame with its columns called c0, c1, ...: their own names may be alike, or hold dots."""
         return self.frame.toDF(*(f"c{i}" for i in range(len(self.have))))
+
+    def _chosen(self) -> DataFrame:
+        """Return the columns that ranks need, as they are."""
+        return self._numbered().select(*(f"c{self.have.index(name)}" for name in self._names()))
 
     def _tagged(self, part: int) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
@@ -235,10 +253,11 @@ class OpenFrame:
 
     def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
         for batch in batches:
+            present = pc.unique(batch.column(0)).to_pylist()
             for number, part in enumerate(self.parts):
-                mine = batch if len(self.parts) == 1 else batch.filter(pc.equal(batch.column(0), number))
-                if not mine.num_rows:
+                if number not in present:
                     continue
+                mine = batch if len(present) == 1 else batch.filter(pc.equal(batch.column(0), number))
                 cells = tuple(to_arrays(mine.column(i + 1), name) for i, name in enumerate(self.names))
                 x, labels = cells[: self.features], cells[self.features : self.features + self.labels]
                 y = single(labels) if labels else None
@@ -341,6 +360,13 @@ def _union(frames: list[DataFrame]) -> DataFrame:
     return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
 
 
+def _pieces(scans: list[Scan], ranks: int, here: bool) -> list[Callable[[], Items]]:
+    """Return the rows of each rank: of training and validation data by their order."""
+    shares = zip(*(scan.deal(ranks) for scan in scans), strict=True)
+    readers = [scan.reader for scan in scans]
+    return [ScanPiece(tuple(zip(readers, share, strict=True)), here) for share in shares]
+
+
 def deal(frame: DataFrame, ranks: int) -> DataFrame:
     """Deal the rows out evenly, one partition a rank."""
     if not hasattr(frame, "repartitionById"):  # Spark < 4.1: dealt out as well, but sorted first
@@ -382,6 +408,10 @@ def _restored(place: str, field: StructField) -> Any:
         if isinstance(field.dataType, VectorUDT):  # of spark.ml: those of mllib are another type
             read = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(read)
         column = read
+    return _named(column, field)
+
+
+def _named(column: Any, field: StructField) -> Any:
     return column.alias(field.name, metadata=field.metadata) if field.metadata else column.alias(field.name)
 
 

@@ -1,0 +1,196 @@
+"""Parquet: rows of Parquet files, by their row groups or by their numbers. Owns how many are in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from orca.errors import DataError
+from orca.rows.arrow import to_arrow
+
+_BLOCK = 4 << 20  # bytes of a record batch, about: it should stay in the processor's cache
+_MOST_ROWS = 10_000  # of a record batch
+_BUFFER = 1 << 20  # bytes of a column that are read at once
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows of a file that lie together, or a stretch of them."""
+
+    path: str
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows, before any filter."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The columns and rows of files that a scan asks for.
+
+    Attributes:
+        columns: The column of the files that each column of the scan is.
+        schema: The columns to read, those of the condition too, as Spark's types are in Arrow.
+        condition: What is true of the rows; None for all.
+        skips: Whether row groups may be left out by what their footers say of the condition.
+    """
+
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    condition: pc.Expression | None = None
+    skips: bool = False
+
+    def __call__(self, groups: Iterable[RowGroup], multiple: int = 1) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in their order, in record batches of a multiple of rows where nothing is left out.
+
+        Raises:
+            DataError: A file is not there any more, or is another one.
+        """
+        for path, mine in groupby(groups, key=lambda group: group.path):
+            try:
+                yield from self._read(path, list(mine), multiple)
+            except FileNotFoundError:
+                raise DataError(
+                    f"the file {path} is not there any more; the DataFrame was made when it was. Make the DataFrame "
+                    "anew (spark.read.parquet) and use that."
+                ) from None
+
+    def _read(self, path: str, groups: list[RowGroup], multiple: int) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
+            self._check(file, path, groups)
+            if self.skips:
+                kept = set(_matching(path, self.condition))
+                groups = [group for group in groups if group.number in kept]
+            size = _batch_rows(file.metadata, groups, multiple)
+            for whole, some in groupby(groups, key=lambda group: _is_whole(group, file.metadata)):
+                for run in [list(some)] if whole else [[group] for group in some]:
+                    batches = file.iter_batches(
+                        size, row_groups=[group.number for group in run], columns=self.schema.names, use_threads=False
+                    )
+                    for batch in batches if whole else _cut(batches, run[0]):
+                        yield from self._chosen(batch)
+
+    def _check(self, file: pq.ParquetFile, path: str, groups: list[RowGroup]) -> None:
+        there = set(file.schema_arrow.names)
+        last = max((group.number for group in groups), default=-1)
+        if not there.issuperset(self.schema.names) or last >= file.metadata.num_row_groups:
+            raise _replaced(path)
+
+    def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a batch for which the condition holds, as the columns of the scan."""
+        cells = [batch.column(field.name).cast(field.type) for field in self.schema]
+        whole = pa.RecordBatch.from_arrays(cells, schema=self.schema)
+        held = [whole] if self.condition is None else pa.Table.from_batches([whole]).filter(self.condition).to_batches()
+        names = [f"c{i}" for i in range(len(self.columns))]
+        for rows in held:
+            yield pa.RecordBatch.from_arrays([rows.column(name) for name in self.columns], names=names)
+
+
+class Cursor:
+    """A place in a file, from which rows are read by their numbers: fast where these grow.
+
+    Args:
+        reader: Says which columns.
+        address: The file, as Spark writes it.
+        multiple: How many rows to read at a time, or several times as many.
+    """
+
+    def __init__(self, reader: Reader, address: str, multiple: int) -> None:
+        self.address, self._reader, self._multiple = address, reader, multiple
+        path = path_of(address)
+        self._groups = list(row_groups(path, pq.read_metadata(path)))
+        self._starts = np.cumsum([0, *(group.rows for group in self._groups)])
+        self._batches = reader(self._groups, multiple)
+        self._batch: pa.RecordBatch | None = None
+        self._start = self._stop = 0  # of the rows in the batch
+
+    def take(self, rows: np.ndarray) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these numbers, in this order.
+
+        Raises:
+            DataError: The file has no such rows.
+        """
+        for piece in np.split(rows, np.flatnonzero(np.diff(rows) <= 0) + 1):  # parts of a file come in any order
+            while len(piece):
+                batch = self._at(int(piece[0]))
+                count = int(np.searchsorted(piece, self._stop))
+                inside = piece[:count] - self._start
+                dense = inside[-1] - inside[0] == count - 1
+                yield batch.slice(inside[0], count) if dense else batch.take(to_arrow(inside))
+                piece = piece[count:]
+
+    def _at(self, row: int) -> pa.RecordBatch:
+        """Return the batch that has a row; row groups in between are not read."""
+        group = int(np.searchsorted(self._starts, row, side="right")) - 1
+        if row < self._start or self._starts[group] > self._stop:
+            self._batches, self._stop = self._reader(self._groups[group:], self._multiple), int(self._starts[group])
+        while row >= self._stop:
+            self._batch = next(self._batches, None)
+            if self._batch is None:
+                raise _replaced(path_of(self.address))
+            self._start, self._stop = self._stop, self._stop + self._batch.num_rows
+        assert self._batch is not None
+        return self._batch
+
+
+def path_of(address: str) -> str:
+    """Return the path of a file, which Spark writes as a URI."""
+    return unquote(urlsplit(address).path)
+
+
+def row_groups(path: str, footer: pq.FileMetaData) -> Iterator[RowGroup]:
+    """Yield the row groups of a file that have rows."""
+    for number in range(footer.num_row_groups):
+        rows = footer.row_group(number).num_rows
+        if rows:
+            yield RowGroup(path, number, 0, rows)
+
+
+def _replaced(path: str) -> DataError:
+    return DataError(
+        f"the file {path} is not the one that was there when the DataFrame was made. Make the DataFrame anew "
+        "(spark.read.parquet) and use that."
+    )
+
+
+def _matching(path: str, condition: pc.Expression | None) -> list[int]:
+    """Return the row groups that may have rows for which the condition holds."""
+    fragment = ds.ParquetFileFormat().make_fragment(path, fs.LocalFileSystem()).subset(condition)
+    return [group.id for group in fragment.row_groups]
+
+
+def _batch_rows(footer: pq.FileMetaData, groups: list[RowGroup], multiple: int) -> int:
+    """Return how many rows a record batch should have."""
+    sizes = [footer.row_group(group.number) for group in groups[:1]]
+    width = sum(size.total_byte_size // max(1, size.num_rows) for size in sizes)
+    rows = min(_MOST_ROWS, _BLOCK // max(1, width))
+    return max(1, rows // multiple) * multiple
+
+
+def _is_whole(group: RowGroup, footer: pq.FileMetaData) -> bool:
+    return group.start == 0 and group.stop == footer.row_group(group.number).num_rows
+
+
+def _cut(batches: Iterable[pa.RecordBatch], group: RowGroup) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a row group's stretch."""
+    at = 0
+    for batch in batches:
+        if at >= group.stop:
+            return
+        first, last = max(group.start - at, 0), min(group.stop - at, batch.num_rows)
+        if first < last:
+            yield batch.slice(first, last - first)
+        at += batch.num_rows
