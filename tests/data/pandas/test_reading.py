@@ -202,6 +202,8 @@ def test_types_are_those_of_pandas(spark: Any, tmp_path: Path) -> None:
         ({"index_col": 7}, "column index to be set 7 is not in current dataframe"),
         ({"usecols": ["id", "type"]}, r"Passed names did not match usecols: \['type'\] not among the columns"),
         ({"usecols": [0, 9]}, r"Passed names did not match usecols: \[9\]"),
+        ({"usecols": []}, r"usecols chooses none of the columns \['id', 'name', 'price'\]"),
+        ({"usecols": lambda name: name == "ID"}, "usecols chooses none of the columns"),
         ({"names": ["a", "b"], "usecols": [0, 1, 2]}, "Passed names did not match usecols"),
         ({"names": ["a", "b"]}, r"names has 2 column\(s\), the files have 3. Name every column"),
         ({"names": ["a", "a", "b"]}, "names must differ from each other"),
