@@ -108,6 +108,7 @@ def test_a_file_of_a_header_alone_gives_its_columns(spark: Any, backend: str, tm
 # Tasks and shards
 
 
+@pytest.mark.slow
 def test_a_thousand_small_files_are_read_in_few_tasks(spark: Any, backend: str, tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"{number:03}.csv").write_text(f"n\n{number}\n")
@@ -116,6 +117,7 @@ def test_a_thousand_small_files_are_read_in_few_tasks(spark: Any, backend: str, 
     assert sorted(whole(shards).n) == list(range(1000))
 
 
+@pytest.mark.slow
 def test_a_large_file_is_split(spark: Any, tmp_path: Path) -> None:
     rows = 900_000
     path = tmp_path / "large.csv"
@@ -138,7 +140,7 @@ def test_shards_go_over_the_borders_of_small_files(
     by_pandas: None, spark: Any, shard_size: int, tmp_path: Path
 ) -> None:
     for number in range(30):
-        (tmp_path / f"{number:02}.csv").write_text(f"n\n{2 * number}\n{2 * number + 1}\n")
+        (tmp_path / f"{number:02}.csv").write_text(f"n\n{2 * number:02}\n{2 * number + 1:02}\n")
     shards = read_csv(str(tmp_path))
     assert shards.num_partitions() == 3 and {len(part) for part in shards.collect()} == {4}
     assert whole(shards).n.tolist() == list(range(60))
@@ -200,6 +202,8 @@ def test_types_are_those_of_pandas(spark: Any, tmp_path: Path) -> None:
         ({"index_col": 7}, "column index to be set 7 is not in current dataframe"),
         ({"usecols": ["id", "type"]}, r"Passed names did not match usecols: \['type'\] not among the columns"),
         ({"usecols": [0, 9]}, r"Passed names did not match usecols: \[9\]"),
+        ({"usecols": []}, r"usecols chooses none of the columns \['id', 'name', 'price'\]"),
+        ({"usecols": lambda name: name == "ID"}, "usecols chooses none of the columns"),
         ({"names": ["a", "b"], "usecols": [0, 1, 2]}, "Passed names did not match usecols"),
         ({"names": ["a", "b"]}, r"names has 2 column\(s\), the files have 3. Name every column"),
         ({"names": ["a", "a", "b"]}, "names must differ from each other"),

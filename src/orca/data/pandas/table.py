@@ -255,6 +255,7 @@ def _chosen(found: Sequence[Any], names: Sequence[Any] | None, usecols: Any) -> 
     labels, width = list(found if names is None else names), len(found)
     if len(set(labels)) < len(labels):
         raise DataError(f"names must differ from each other; got {labels}.")
+    usecols = [usecols] if isinstance(usecols, str) else usecols
     numbers = None if usecols is None or callable(usecols) else list(usecols)
     by_position = numbers is not None and all(isinstance(one, int | np.integer) for one in numbers)
     if len(labels) != width:
@@ -266,12 +267,16 @@ def _chosen(found: Sequence[Any], names: Sequence[Any] | None, usecols: Any) -> 
         labels = list(found)
     if usecols is None:
         return labels, list(range(width))
-    if callable(usecols):
-        return labels, [number for number, label in enumerate(labels) if usecols(label)]
     strange = [one for one in numbers or () if (one not in range(width) if by_position else one not in labels)]
     if strange:
         raise DataError(f"Passed names did not match usecols: {strange} not among the columns {labels}.")
-    return labels, sorted({one if by_position else labels.index(one) for one in numbers or ()})
+    if numbers is None:
+        used = [number for number, label in enumerate(labels) if usecols(label)]
+    else:
+        used = sorted({one if by_position else labels.index(one) for one in numbers})
+    if not used:
+        raise DataError(f"usecols chooses none of the columns {labels}.")
+    return labels, used
 
 
 def _dtypes(dtype: Any, labels: list[Any]) -> dict[int, Any]:
