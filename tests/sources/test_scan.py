@@ -76,10 +76,10 @@ def table(start: int, stop: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of files of different sizes, one without rows, some with several row groups."""
+    """Return a folder of files of different sizes and odd names, one without rows, some with several row groups."""
     folder: Path = tmp_path_factory.mktemp("rows of every type")
     for number, (start, stop, group) in enumerate([(0, 9, 4), (9, 9, 1), (9, 50, 10), (50, 53, 100)]):
-        pq.write_table(table(start, stop), folder / f"part {number}.parquet", row_group_size=group)
+        pq.write_table(table(start, stop), folder / f"part {number} 50%41 #ä.parquet", row_group_size=group)
     return folder
 
 
