@@ -96,6 +96,12 @@ def test_actors_get_even_shares_of_the_partitions(ray_context: Any, actors: Any)
     other = RayXShards.of([[B]] * 2)
     both = shards.zip_reduce_shards_with_actors(other, actors, lambda actor, mine, theirs: total(actor, mine + theirs))
     assert sum(both) == expected + 2 * B.sum()
+    zipped = shards.zip_shards_with_actors(made, actors, lambda actor, one, two: actor.total.remote(one, two))
+    assert ray.get(zipped.get_refs())[:2] == [2 * 45 + 1000, 2 * 145 + 1000]
+    with pytest.raises(
+        ArgumentError, match="The two RayXShards should have the same number of partitions; got 5 and 2"
+    ):
+        shards.zip_shards_with_actors(other, actors, lambda actor, one, two: one)
     with pytest.raises(
         ArgumentError, match="there must be a partition for each actor; got 1 partition.s. for 2 actors"
     ):

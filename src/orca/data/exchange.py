@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -28,7 +29,6 @@ _WIDER = {
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.int64(),
-    pa.float16(): pa.float32(),
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
     pa.date64(): pa.date32(),
@@ -94,8 +94,10 @@ def _table(frame: pd.DataFrame) -> pa.Table:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         raise DataError(f"to_spark_df: columns have the same name in {names}. Rename one of them.")
+    named = frame.set_axis(names, axis=1)
+    halves = dict.fromkeys(named.columns[named.dtypes == np.float16], np.float32)  # Arrow < 16 does not cast them
     try:
-        table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+        table = pa.Table.from_pandas(named.astype(halves), preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise DataError(
             f"to_spark_df: Arrow has no type for a column: {error}. Convert it with transform_shard."

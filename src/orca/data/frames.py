@@ -35,10 +35,13 @@ Choice = Callable[[pd.DataFrame], np.ndarray]
 # Rows on the move
 
 
-def regroup(rdd: RDD[Any], choice: Choice, parts: int) -> RDD[Any]:
-    """Send every row to the partition that is chosen for it; each becomes one shard, in the order of the old ones."""
+def regroup(rdd: RDD[Any], choice: Choice, parts: int, empty: pd.DataFrame) -> RDD[Any]:
+    """Send every row to the partition that is chosen for it; each becomes one shard, in the order of the old ones.
+
+    `empty` is the shard of a partition to which no row comes.
+    """
     moved = _moved(rdd, choice, 0).partitionBy(parts, int)
-    return moved.mapPartitions(partial(_meet, work=_only, blanks=[blank(rdd)]))
+    return moved.mapPartitions(partial(_meet, work=_only, blanks=[empty]))
 
 
 def _moved(rdd: RDD[Any], choice: Choice, side: int) -> RDD[Any]:
@@ -143,13 +146,14 @@ def _comparable(column: pd.Series, missing: np.ndarray) -> np.ndarray:
 
 def deduplicated(rdd: RDD[Any], parts: int) -> RDD[Any]:
     """Return each row once."""
-    columns = list(blank(rdd).columns)
-    return regroup(rdd, hashed(columns, parts), parts).map(pd.DataFrame.drop_duplicates)
+    empty = blank(rdd)
+    return regroup(rdd, hashed(list(empty.columns), parts), parts, empty).map(pd.DataFrame.drop_duplicates)
 
 
 def ordered(rdd: RDD[Any], columns: Any, ascending: Any, parts: int) -> RDD[Any]:
     """Return the rows in the order of some columns over all shards; nulls are the last, ties keep their order."""
-    have = list(blank(rdd).columns)
+    empty = blank(rdd)
+    have = list(empty.columns)
     names = have if columns is None else [columns] if isinstance(columns, str) else list(columns)
     check_columns(names, have, "sort_values")
     ways = [bool(ascending)] * len(names) if isinstance(ascending, bool) else [bool(way) for way in ascending]
@@ -159,7 +163,7 @@ def ordered(rdd: RDD[Any], columns: Any, ascending: Any, parts: int) -> RDD[Any]
     points = sort(join(rdd.map(partial(_sampled, columns=names)).collect()))
     places = [start for start, _ in even_split(len(points), parts)][1:]
     borders = points.iloc[sorted({place for place in places if 0 < place < len(points)})]
-    return regroup(rdd, partial(_between, borders=borders, sort=sort), parts).map(sort)
+    return regroup(rdd, partial(_between, borders=borders, sort=sort), parts, empty).map(sort)
 
 
 def _sorted(frame: pd.DataFrame, by: list[Any], ascending: list[bool]) -> pd.DataFrame:
@@ -211,7 +215,8 @@ def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> 
 def grouped(rdd: RDD[Any], columns: Any, agg: Any, joined: bool, parts: int) -> RDD[Any]:
     """Return a row for each group, or every row with what its group gives."""
     keys = [columns] if isinstance(columns, str) else list(columns)
-    have = list(blank(rdd).columns)
+    empty = blank(rdd)
+    have = list(empty.columns)
     check_columns(keys, have, "group_by")
     sums = _aggregates(agg, [name for name in have if name not in keys])
     check_columns([name for name, _ in sums], have, "group_by")
@@ -219,9 +224,9 @@ def grouped(rdd: RDD[Any], columns: Any, agg: Any, joined: bool, parts: int) -> 
         raise ArgumentError("group_by: join=True needs the columns that groups are made of. Pass columns=['…'].")
     if not joined:
         needed = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
-        rdd = rdd.map(partial(_selected, columns=needed))
+        rdd, empty = rdd.map(partial(_selected, columns=needed)), empty[needed]
     choice, parts = (hashed(keys, parts), parts) if keys else (_first_partition, 1)
-    return regroup(rdd, choice, parts).map(partial(_group, keys=keys, sums=sums, joined=joined))
+    return regroup(rdd, choice, parts, empty).map(partial(_group, keys=keys, sums=sums, joined=joined))
 
 
 def _selected(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
@@ -255,22 +260,15 @@ def _aggregates(agg: Any, others: list[Any]) -> list[tuple[Any, str]]:
 def _group(frame: pd.DataFrame, keys: list[Any], sums: list[tuple[Any, str]], joined: bool) -> pd.DataFrame:
     by = keys or np.zeros(len(frame), np.int64)
     groups = frame.groupby(by, dropna=False, sort=False, observed=True)
-    cells = {}
+    result = groups.size().index.to_frame(index=False) if keys else pd.DataFrame()
     for name, word in sums:
-        series = frame[name].groupby([frame[key] for key in keys] or by, dropna=False, sort=False, observed=True)
         try:
-            cells[f"{word}({name})"] = AGGREGATES[word](series)
+            result[f"{word}({name})"] = AGGREGATES[word](groups[name]).array
         except TypeError as error:
             raise DataError(
                 f"group_by: there is no {word} of column {name!r} ({frame[name].dtype}): {error}. "
                 "Name the columns: agg={'…': '…'}."
             ) from error
-    if keys:
-        result = groups.size().index.to_frame(index=False)
-        for name, column in cells.items():
-            result[name] = column.to_numpy() if not hasattr(column.array, "dtype") else column.array
-    else:
-        result = pd.DataFrame(cells)
     return frame.merge(result, how="left", on=keys) if joined else result
 
 

@@ -182,6 +182,32 @@ class RayXShards(XShards):
             made |= {number: func(actor, self._partitions[number]) for number in numbers}
         return RayXShards([made[number] for number in sorted(made)])
 
+    def zip_shards_with_actors(
+        self,
+        xshards: RayXShards,
+        actors: Sequence[Any],
+        func: Callable[[Any, Any, Any], Any],
+        gang_scheduling: bool = True,
+    ) -> RayXShards:
+        """Let actors make new partitions of pairs of partitions.
+
+        Args:
+            xshards: The others, with as many partitions.
+            actors: Ray actors.
+            func: Called with an actor and the references to two partitions; returns the reference to the new one.
+            gang_scheduling: Accepted for old programs; nothing needs it.
+
+        Raises:
+            ArgumentError: The numbers of partitions differ.
+        """
+        if xshards.num_partitions() != self.num_partitions():
+            raise ArgumentError(
+                "The two RayXShards should have the same number of partitions; got "
+                f"{self.num_partitions()} and {xshards.num_partitions()}."
+            )
+        others = dict(zip(self._partitions, xshards._partitions, strict=True))
+        return self.transform_shards_with_actors(actors, lambda actor, ref: func(actor, ref, others[ref]))
+
     def reduce_partitions_for_actors(
         self, actors: Sequence[Any], reduce_partitions_func: Callable[[Any, list[Any]], Any], return_refs: bool = False
     ) -> list[Any]:

@@ -347,11 +347,12 @@ class SparkXShards(XShards):
         rdd = self._frames("partition_by")
         if not isinstance(cols, str):
             raise ArgumentError(f"partition_by takes the name of one column, as a str; got {cols!r}.")
-        have = list(frames.blank(rdd).columns)
+        empty = frames.blank(rdd)
+        have = list(empty.columns)
         if cols not in have:
             raise ArgumentError(f"The partition column is not in the DataFrame: {cols!r}; it has {have}.")
         parts = self._parts() if num_partitions is None else _positive(num_partitions, "num_partitions")
-        return self._made(frames.regroup(rdd, frames.hashed([cols], parts), parts), FRAME)
+        return self._made(frames.regroup(rdd, frames.hashed([cols], parts), parts, empty), FRAME)
 
     def deduplicates(self) -> SparkXShards:
         """Return each row once, the first of those that are equal in all columns; in no particular order."""
