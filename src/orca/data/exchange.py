@@ -1,4 +1,4 @@
-"""Exchange: XShards of frames to and from Spark DataFrames, as Arrow. Owns which Spark type a pandas column gets.
+"""Exchange: XShards of frames as Spark DataFrames, through Arrow. Owns which Spark type a pandas column gets.
 
 Spark takes Arrow record batches from Python only in mapInArrow. So batches pass between RDDs and DataFrames as cells
 of bytes, some thousand rows in each: no row is touched by Python on the way.
@@ -14,10 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from orca.data.shard import SparkXShards
-from orca.data.slices import FRAME
 from orca.errors import DataError
-from orca.sources.export import PackTask
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -57,31 +54,6 @@ def to_spark_df(rdd: RDD[Any]) -> DataFrame:
     columns = [(field.name, F.col(f"`{field.name}`"), field.dataType) for field in fields]
     return frame.select(
         *(c.cast("timestamp").alias(n) if isinstance(k, TimestampNTZType) else c for n, c, k in columns)
-    )
-
-
-def of_spark_df(df: DataFrame) -> SparkXShards:
-    """Return the rows of a DataFrame as frames."""
-    from orca.cluster.context import OrcaContext
-
-    plain = _without_vectors(df)
-    zone = plain.sparkSession.conf.get("spark.sql.session.timeZone", "UTC")
-    pack = partial(_shards, size=OrcaContext._shard_size, empty=plain.limit(0).toPandas(), zone=str(zone))
-    cells = plain.toDF(*(f"c{i}" for i in range(len(plain.columns)))).mapInArrow(PackTask(), PackTask.SCHEMA)
-    return SparkXShards(cells.rdd.mapPartitions(pack), class_name=FRAME)
-
-
-def _without_vectors(df: DataFrame) -> DataFrame:
-    """Return a DataFrame with its ML vectors as arrays, which Arrow knows."""
-    from pyspark.ml.functions import vector_to_array
-    from pyspark.sql import functions as F
-
-    vectors = {field.name for field in df.schema.fields if type(field.dataType).__name__ == "VectorUDT"}
-    if not vectors:
-        return df
-    columns = [(name, F.col(f"`{name}`")) for name in df.columns]
-    return df.select(
-        *(F.when(c.isNotNull(), vector_to_array(c)).alias(name) if name in vectors else c for name, c in columns)
     )
 
 
@@ -164,29 +136,3 @@ class UnpackTask:
             for cell in batch.column(0):
                 with pa.ipc.open_stream(cell.as_buffer()) as reader:
                     yield from reader
-
-
-def _shards(rows: Iterable[Any], size: int | None, empty: pd.DataFrame, zone: str) -> Iterator[pd.DataFrame]:
-    """Yield the record batches of a partition as frames of `size` rows, or as one."""
-    held: list[pa.RecordBatch] = []
-    have = shards = 0
-    for row in rows:
-        for batch in pa.ipc.open_stream(pa.py_buffer(row.batch)):
-            held.append(batch)
-            have += batch.num_rows
-        while size is not None and have >= size:
-            table = pa.Table.from_batches(held)
-            yield _frame(table.slice(0, size), empty, zone)
-            shards, have = shards + 1, have - size
-            held = table.slice(size).to_batches()
-    if have or not shards:
-        yield _frame(pa.Table.from_batches(held), empty, zone) if have else empty
-
-
-def _frame(table: pa.Table, empty: pd.DataFrame, zone: str) -> pd.DataFrame:
-    """Return rows as pandas; times in the session's zone, without saying so, as toPandas gives them."""
-    frame = table.to_pandas()
-    for name, kind in zip(table.schema.names, table.schema.types, strict=True):
-        if pa.types.is_timestamp(kind) and kind.tz is not None:
-            frame[name] = frame[name].dt.tz_convert(zone).dt.tz_localize(None)
-    return frame.set_axis(empty.columns, axis=1)

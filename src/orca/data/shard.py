@@ -1,6 +1,6 @@
 """XShards: one Python object a shard, spread over a cluster. Owns the verbs on Spark; an RDD element is a shard.
 
-RayXShards, their twin on Ray, are in ray_shards.py. Verbs of pandas are in frames.py, conversions in exchange.py.
+RayXShards, their twin on Ray, are in ray_shards.py. Verbs of pandas are in frames.py, conversions in exchange.py and spark_frames.py.
 """
 
 from __future__ import annotations
@@ -615,9 +615,9 @@ def spark_df_to_pd_sparkxshards(df: DataFrame) -> SparkXShards:
     Each partition is a shard, or several of `OrcaContext._shard_size` rows where that is set. Types are those of
     DataFrame.toPandas; ML vectors are arrays.
     """
-    from orca.data import exchange
+    from orca.data.spark_frames import frame_shards
 
-    return exchange.of_spark_df(df)
+    return frame_shards(df)
 
 
 def spark_df_to_ray_dataset(df: DataFrame) -> Any:

@@ -395,7 +395,7 @@ def _merged(shards: SparkXShards, measure: Callable[[Any], _Fit], merge: Callabl
         measured = [measure(part) for part in parts]
         return [reduce(merge, measured)] if measured else []
 
-    from orca.data.pandas.frames import refused
+    from orca.data.spark_frames import refused
 
     with refused():
         return shards.rdd.mapPartitions(of_partition).treeReduce(merge)

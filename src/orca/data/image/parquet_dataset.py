@@ -151,7 +151,7 @@ class ParquetDataset:
             DataError: There is no dataset.
         """
         from orca.cluster.context import OrcaContext
-        from orca.data.pandas.frames import computed
+        from orca.data.spark_frames import computed
 
         fragments, schema = _opened(path)
         context = OrcaContext.get_spark_context()

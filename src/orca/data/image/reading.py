@@ -10,8 +10,8 @@ import numpy as np
 
 from orca.data.image.schema import decode_image
 from orca.data.image.voc import VOCDatasets
-from orca.data.pandas.frames import computed
 from orca.data.pandas.paths import files_at, path_list
+from orca.data.spark_frames import computed
 from orca.errors import ArgumentError, DataError
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of

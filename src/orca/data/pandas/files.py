@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.utils import infer_compression
 
-from orca.data.pandas.frames import FRAME, SERIES, computed
 from orca.data.pandas.paths import DataFile, dealt, files_at
+from orca.data.slices import FRAME, SERIES
+from orca.data.spark_frames import computed
 from orca.errors import ArgumentError, DataError
 from orca.storage import hdfs
 from orca.storage.files import filesystem, is_local

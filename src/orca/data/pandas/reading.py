@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orca.data.pandas.files import shards_by_pandas
-from orca.data.pandas.frames import frame_shards
 from orca.data.pandas.paths import path_list
 from orca.data.pandas.table import loaded, shards_of_csv, shards_of_json
+from orca.data.spark_frames import frame_shards
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:

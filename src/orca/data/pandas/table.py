@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orca.data.pandas.frames import FRAME, SERIES, frame_shards
+from orca.data.slices import FRAME, SERIES
+from orca.data.spark_frames import frame_shards
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:

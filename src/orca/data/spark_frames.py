@@ -1,4 +1,4 @@
-"""Frames: a Spark DataFrame as XShards of pandas DataFrames. Owns the rows of a shard and the types of its columns.
+"""Spark frames: a Spark DataFrame as XShards of pandas DataFrames. Owns the rows of a shard and the types of its columns.
 
 Rows leave Spark in Arrow blocks, each column a message of its own, and become a shard on the worker. So a shard is in
 memory once: what a column held as Arrow is freed as soon as pandas has it. Python touches no row.
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orca.data.shard import SparkXShards
+from orca.data.slices import FRAME
 from orca.errors import DataError
 from orca.rows.arrow import stretches
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark import RDD
     from pyspark.sql import DataFrame
-
-# What class_name calls them, whatever module a version of pandas says they are in.
-FRAME, SERIES = "pandas.core.frame.DataFrame", "pandas.core.series.Series"
 
 # In the text of Spark's error: what our own code refused, or Spark about files whose columns are named differently.
 _REFUSAL = re.compile(
@@ -185,5 +183,6 @@ def _without_vectors(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     names = [field.name for field in frame.schema.fields if type(field.dataType).__name__ == "VectorUDT"]
-    vectors = {name: vector_to_array(F.col(f"`{name}`")) for name in names}
+    columns = {name: F.col(f"`{name}`") for name in names}
+    vectors = {name: F.when(column.isNotNull(), vector_to_array(column)) for name, column in columns.items()}
     return frame.withColumns(vectors) if vectors else frame
