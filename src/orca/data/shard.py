@@ -1,6 +1,7 @@
 """XShards: one Python object a shard, spread over a cluster. Owns the verbs on Spark; an RDD element is a shard.
 
-RayXShards, their twin on Ray, are in ray_shards.py. Verbs of pandas are in frames.py, conversions in exchange.py and spark_frames.py.
+RayXShards, their twin on Ray, are in ray_shards.py. Verbs of pandas are in frames.py, conversions in exchange.py and
+spark_frames.py.
 """
 
 from __future__ import annotations

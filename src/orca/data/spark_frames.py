@@ -1,4 +1,4 @@
-"""Spark frames: a Spark DataFrame as XShards of pandas DataFrames. Owns the rows of a shard and the types of its columns.
+"""Spark frames: a Spark DataFrame as XShards of pandas. Owns the rows of a shard and the types of its columns.
 
 Rows leave Spark in Arrow blocks, each column a message of its own, and become a shard on the worker. So a shard is in
 memory once: what a column held as Arrow is freed as soon as pandas has it. Python touches no row.
