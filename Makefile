@@ -77,7 +77,7 @@ yarn-status: ## tell how it is
 	$(PYTHON) tools/hadoop.py status $(ARGS)
 
 clean: ## remove caches and builds
-	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	rm -f examples/data/FashionMNIST/raw/*-ubyte
 	find src tests tools examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
