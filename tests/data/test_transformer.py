@@ -139,9 +139,8 @@ def test_moments_of_halves_are_those_of_the_whole() -> None:
 
 
 def test_what_cannot_be_fitted_is_refused(spark: Any) -> None:
-    shards = shards_of(
-        spark, pd.DataFrame({"t": ["x"], "v": [[1.0, 2.0]], "m": [[[1.0]]]}), pd.DataFrame({"t": ["y"], "v": [[1.0]]})
-    )
+    one = pd.DataFrame({"t": ["x"], "v": [[1.0, 2.0]], "m": [[[1.0]]]})
+    shards = shards_of(spark, one, pd.DataFrame({"t": ["y"], "v": [[1.0]], "m": [[[2.0]]]}))
     for make, message in (
         (StringIndexer, "there is no column 'z'; the shards have"),
         (lambda inputCol: MinMaxScaler(inputCol=inputCol), "there is no column 'z'; the shards have"),
