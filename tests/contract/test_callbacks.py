@@ -171,6 +171,20 @@ def test_one_rank_alone_stops_all_after_a_step() -> None:
     assert [line["batch_count"] for line in lines] == [STEPS, 2]
 
 
+def test_a_fit_that_goes_on_after_a_stop_in_an_epoch_trains_the_next_ones_to_their_end(tmp_path: Path) -> None:
+    class Short(Callback):
+        def after_train_iter(self, runner: Any) -> None:
+            runner.stop = runner.epochs == 1 and runner.batch_idx == 1
+
+        def after_train_epoch(self, runner: Any) -> None:
+            runner.stop = False
+
+    est = estimator(1, model_dir=str(tmp_path))
+    options = {"callbacks": [Short()], "checkpoint_trigger": SeveralIteration(4)}
+    lines = est.fit((X, Y), epochs=3, batch_size=BATCH, **options)
+    assert [line["batch_count"] for line in lines] == [2, STEPS, STEPS]
+
+
 def test_steps_are_counted_over_an_interruption(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()

@@ -482,6 +482,33 @@ def test_nothing_is_left_when_the_stream_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_long_texts_are_not_taken_all_at_once(tmp_path: Path) -> None:
+    texts = np.array(["x" * 50_000] * 100, object)
+    rows = spool_parts([("train", texts, np.arange(100))], tmp_path, ["train"])["train"]
+    takes: list[int] = []
+    take = rows.spool.take  # type: ignore[union-attr]
+    rows.spool.take = lambda index: takes.append(len(index)) or take(index)  # type: ignore[union-attr,method-assign]
+    for _ in rows.read(np.arange(100).reshape(50, 2)):
+        pass
+    assert max(takes) < 10
+    rows.close()
+
+
+def test_each_step_is_counted_once_for_the_rows_that_are_taken_with_it(tmp_path: Path) -> None:
+    class Step(list[int]):
+        looks = 0
+
+        def __len__(self) -> int:
+            Step.looks += 1
+            return super().__len__()
+
+    rows = spool_parts([("train", np.arange(1000), None)], tmp_path, ["train"])["train"]
+    steps = [Step([row]) for row in range(1000)]
+    assert [x.tolist() for x, _ in rows.read(steps)] == steps  # type: ignore[arg-type]
+    assert Step.looks < 10 * len(steps)
+    rows.close()
+
+
 def test_rows_of_several_small_steps_are_taken_at_once_and_stay_apart(tmp_path: Path) -> None:
     x, y = np.arange(30.0).reshape(10, 3), np.arange(10)
     rows = spool_parts([("train", x[:6], y[:6]), ("train", x[6:], y[6:])], tmp_path, ["train"])["train"]

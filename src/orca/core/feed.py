@@ -276,7 +276,7 @@ class SpoolRows:
     def __init__(self, spool: Spool | None, structure: Structure = None) -> None:
         self.spool, self.structure = spool, structure
         self.count = spool.rows if spool else 0
-        self.group_rows = max(1, _GROUP_BYTES // spool.row_bytes) if spool else 1
+        self.group_rows = max(1, int(_GROUP_BYTES // spool.row_bytes)) if spool else 1
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
         """Return all indices, shuffled or as they came."""
@@ -300,11 +300,13 @@ class SpoolRows:
 def _groups(indices: Iterable[np.ndarray], rows: int) -> Iterator[list[np.ndarray]]:
     """Yield arrays of indices in groups of at least so many rows."""
     group: list[np.ndarray] = []
+    missing = rows
     for index in indices:
         group.append(index)
-        if sum(map(len, group)) >= rows:
+        missing -= len(index)
+        if missing <= 0:
             yield group
-            group = []
+            group, missing = [], rows
     if group:
         yield group
 

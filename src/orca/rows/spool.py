@@ -168,7 +168,7 @@ class Spool:
     """
 
     rows: int
-    row_bytes: int  # without texts
+    row_bytes: float  # a mean of the file: texts have any length
 
     def __init__(self, mapped: mmap.mmap) -> None:
         self._mapped: mmap.mmap | None = mapped
@@ -179,11 +179,11 @@ class Spool:
         starts = np.cumsum(lengths)
         self.rows = int(starts[-1])
         self._columns = _columns_of(reader.schema)
-        self.row_bytes = _record(self._columns).itemsize
+        self._width = _record(self._columns).itemsize
         self._starts = starts[:-1]
         # Row r of the chunk that starts with row s lies at the chunk's address + (r - s) * width.
         addresses = [batch.column(0).buffers()[1].address - buffer.address for batch in batches]
-        self._origins = np.array(addresses, np.int64) - self._starts * self.row_bytes
+        self._origins = np.array(addresses, np.int64) - self._starts * self._width
         self._regions = _regions(mapped, self._columns) if self.rows else []
         self._texts = [
             [batch.column(1 + text) for batch in batches]
@@ -191,8 +191,8 @@ class Spool:
         ]
         self._touched, self._limit = 0, _MAPPED
         self._bytes = len(mapped)
-        self._row_span = self._bytes / max(self.rows, 1)
-        self._row_fault = _WINDOW * (1 + 2 * len(self._texts)) + self.row_bytes
+        self.row_bytes = self._bytes / max(self.rows, 1)
+        self._row_fault = _WINDOW * (1 + 2 * len(self._texts)) + self._width
         self._forget_pages()
 
     def __enter__(self) -> Self:
@@ -246,13 +246,13 @@ class Spool:
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= self.rows:
             raise ArgumentError(f"take needs row numbers from 0 to {self.rows - 1}; got some from {low} to {high}.")
-        dense = int((high - low + 1) * self._row_span) + 2 * _WINDOW
+        dense = int((high - low + 1) * self.row_bytes) + 2 * _WINDOW
         return min(len(index) * self._row_fault, dense, self._bytes)
 
     def _gather(self, index: np.ndarray, cost: int) -> list[np.ndarray]:
         self._touch(cost)
         chunks = np.searchsorted(self._starts, index, side="right") - 1
-        places = index * self.row_bytes + self._origins[chunks]
+        places = index * self._width + self._origins[chunks]
         texts, regions = iter(self._texts), iter(self._regions)
         return [
             _take_text(next(texts), column, chunks, index - self._starts[chunks])

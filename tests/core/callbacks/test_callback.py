@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core.callbacks.fitting import STEPS, Cut, X, Y, difference, estimator, fit, resumed, weights
+from frameworks.torch.alone import needs_full_shards
 from orca.callbacks import Callback
 from orca.errors import ArgumentError, CallbackFailed, WorkerFailed
 from orca.triggers import EveryEpoch
@@ -218,8 +219,9 @@ def test_resumed_fit_gives_each_callback_its_state_back(tmp_path: Path, step: in
     assert (stats[1]["total_1"], stats[1]["total_10"]) == (8, 80)
 
 
-def test_new_fit_begins_with_callbacks_as_they_are(tmp_path: Path) -> None:
-    est = estimator(model_dir=str(tmp_path))
+@pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
+def test_new_fit_begins_with_callbacks_as_they_are(tmp_path: Path, options: dict[str, Any]) -> None:
+    est = estimator(model_dir=str(tmp_path), **options)
     for _ in range(2):
         (line,) = fit(est, Tally(1), checkpoint_trigger=EveryEpoch())
         assert line["total_1"] == STEPS

@@ -12,6 +12,7 @@ import pytest
 from core.callbacks.fitting import STEPS, estimator, fit
 from orca.callbacks import Callback, TensorBoardCallback
 from orca.errors import ArgumentError, CallbackFailed
+from orca.operator import TrainingOperator
 
 pytest.importorskip("tensorboard")
 
@@ -49,6 +50,16 @@ def test_numbers_of_steps_are_curves(tmp_path: Path, freq: str | int, steps: lis
     assert list(found["batch_loss"]) == list(found["lr"]) == steps
     assert list(found["batch_loss"].values()) == pytest.approx([est.history.losses[step - 1] for step in steps])
     assert found["train_loss"] == pytest.approx({STEPS: stats[0]["train_loss"], 2 * STEPS: stats[1]["train_loss"]})
+
+
+def test_rate_of_an_operator_that_reads_its_own_data_is_that_of_each_epoch(tmp_path: Path) -> None:
+    class Blind(TrainingOperator):
+        def train_epoch(self, iterator: Any, info: dict[str, Any]) -> dict[str, Any]:
+            self.optimizer.param_groups[0]["lr"] = 0.5 ** (info["epoch_idx"] + 1)
+            return {"train_loss": 1.0}
+
+    fit(estimator(training_operator_cls=Blind), TensorBoardCallback(tmp_path), epochs=3)
+    assert curves(str(tmp_path))["lr"] == {1: 0.5, 2: 0.25, 3: 0.125}
 
 
 def test_rank_0_alone_writes(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Hooks:
         self.callbacks = tuple(callbacks)
         self.runner = Runner(None) if runner is None else runner
         self.kept = states or {}
-        self.stopped = False  # whether all ranks agreed to stop after a step
+        self.stopped = False  # whether all ranks agreed to stop after a step of this epoch
 
     def __bool__(self) -> bool:
         return bool(self.callbacks)
@@ -94,7 +94,7 @@ class Hooks:
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell that an epoch of training begins, or goes on in a resumed fit."""
-        self.runner.epochs = epoch
+        self.runner.epochs, self.stopped = epoch, False
         self("before_train_epoch", epoch)
 
     def steps(self, batches: Iterable[Batch], first_step: int, pulse: Pulse, world: World) -> Iterable[Batch]:

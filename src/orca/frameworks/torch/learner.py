@@ -838,7 +838,8 @@ class TorchLearner(Learner):
         if state is None or state.stored is None:
             return state
         with waiting_for_storage(f"the state {state.stored} is being read"):
-            return replace(state, payload=load_state(state.stored, self.framework, mapped=True).payload)
+            whole = replace(state, payload=load_state(state.stored, self.framework, mapped=True).payload)
+        return whole if state.position is not None else whole.settled()
 
     def _begin_average(self, state: State | None) -> None:
         decay = get_ema_multi_avg_fn(self.options.ema or 0.999)

@@ -66,7 +66,7 @@ class TensorBoardCallback(Callback):
     def before_train_iter(self, runner: Any) -> None:
         """Read the rate this step is done with."""
         if self._events is not None:
-            self._read_rate(runner)
+            self._rate = _rate_of(runner)
 
     def after_train_iter(self, runner: Any) -> None:
         """Write the loss of the batch and the learning rate, when it is time."""
@@ -78,9 +78,8 @@ class TensorBoardCallback(Callback):
         """Write the numbers of the epoch."""
         if self._events is None:
             return
-        if not self._rate:  # an operator that has its own loop calls no hooks of steps
-            self._read_rate(runner)
-        numbers = self._rate | numbers_in(runner.epoch_stats)
+        rate = self._rate or _rate_of(runner)  # an operator that reads its own data calls no hooks of steps
+        numbers = rate | numbers_in(runner.epoch_stats)
         if self._steps:
             numbers.pop("lr", None)  # it is there, step by step
         self._events.add(runner.global_step if self._steps else runner.epochs, numbers)
@@ -96,11 +95,12 @@ class TensorBoardCallback(Callback):
         if events is not None:
             events.close()
 
-    def _read_rate(self, runner: Any) -> None:
-        rates = runner.learning_rates
-        self._rate = {"lr": rates[0]} if rates else {}
-
     @property
     def _steps(self) -> int:
         """Return every how many steps to write, 0 for none."""
         return 0 if self.freq == "epoch" else 1 if self.freq == "batch" else int(self.freq)
+
+
+def _rate_of(runner: Any) -> dict[str, float]:
+    rates = runner.learning_rates
+    return {"lr": rates[0]} if rates else {}
