@@ -65,6 +65,19 @@ def test_types_that_differ_between_shards_are_widened(spark: Any) -> None:
     assert [tuple(row) for row in df.collect()] == [(1, None, 1), (2, None, 2), (1.5, "x", 3), (None, None, 4)]
 
 
+def test_a_shard_without_values_takes_the_types_of_the_others(spark: Any) -> None:
+    times = pd.to_datetime(["2024-07-01 12:00"])
+    full = pd.DataFrame(
+        {"i": [1], "l": [[1, 2]], "d": [datetime.date(2024, 1, 1)], "t": times.tz_localize("UTC"), "n": [None]}
+    )
+    none = pd.DataFrame({"i": [None], "l": [[]], "d": [None], "t": times.tz_localize("Asia/Tokyo"), "n": [None]})
+    df = shards_of([full[:0], none, full]).to_spark_df()
+    assert df.dtypes == [("i", "bigint"), ("l", "array<bigint>"), ("d", "date"), ("t", "timestamp"), ("n", "string")]
+    hours = "(unix_seconds(t) - unix_seconds(timestamp'2024-07-01 00:00:00Z')) div 3600"
+    rows = [tuple(row) for row in df.selectExpr("i", "l", "d", hours, "n").collect()]
+    assert rows == [(None, [], None, 3, None), (1, [1, 2], datetime.date(2024, 1, 1), 12, None)]
+
+
 def test_columns_that_do_not_go_together_are_refused(spark: Any) -> None:
     one = pd.DataFrame({"a": [1]})
     with pytest.raises(DataError, match="all shards need the same columns; got .'a'. and .'b'."):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import hypothesis.strategies as st
@@ -190,6 +192,35 @@ def test_keys_of_different_types_meet(spark: Any) -> None:
         pd.DataFrame({"k": days.tz_localize("UTC").tz_convert("Asia/Tokyo")}),
     )
     assert len(shards_of([zones[0]]).merge(shards_of([zones[1]]))) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "objects"),
+    [
+        ([1, 2, 0], [1, 2.0, -0.0]),
+        ([1, 2], [Decimal("1.0"), Decimal("2")]),
+        ([True, False], [np.True_, False]),
+        (pd.to_datetime(["2024-01-01 10:00", None]), [datetime(2024, 1, 1, 10), None]),
+        (pd.to_datetime(["2024-01-01 10:00"]).tz_localize("Asia/Tokyo"), [pd.Timestamp("2024-01-01 01:00Z")]),
+        (pd.to_timedelta(["1s"]), [timedelta(seconds=1)]),
+        (pd.Categorical([1, None, 2]), [1, np.nan, 2]),
+    ],
+)
+def test_cells_of_an_object_column_go_where_those_of_a_typed_one_go(typed: Any, objects: list[Any]) -> None:
+    one, other = pd.DataFrame({"k": typed}), pd.DataFrame({"k": pd.Series(objects, dtype=object)})
+    choice = frames.hashed(["k"], 1 << 40)
+    assert choice(one).tolist() == choice(other).tolist()
+
+
+def test_groups_of_typed_and_of_object_shards_are_those_of_pandas(spark: Any) -> None:
+    objects = pd.Series([1, None, 2, 3], dtype=object)
+    pieces = [pd.DataFrame({"k": [1, 2, 3, 1], "v": 1}), pd.DataFrame({"k": objects, "v": 1})]
+    got = shards_of(pieces, 2).group_by("k").concat_to_pdf()
+    assert {None if pd.isna(k) else k: n for k, n in got.values.tolist()} == {1: 3, 2: 2, 3: 2, None: 1}
+    assert len(got) == 4
+    labelled = whole(pieces).set_axis(list("stuvwxyz"))
+    joined = shards_of([labelled[:5], labelled[5:]], 2).group_by("k", join=True).concat_to_pdf()
+    assert joined.loc[list("stuvwxyz"), "count(v)"].tolist() == [3, 2, 2, 3, 3, 1, 2, 2]
 
 
 def test_shards_without_rows_keep_their_columns(spark: Any) -> None:

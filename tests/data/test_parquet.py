@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from orca import OrcaContext, XShards
+from orca.data import parquet
 from orca.data.shard import SparkXShards
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten
 
 
@@ -49,6 +50,27 @@ def test_arrays_and_trees_keep_shapes_and_types(spark: Any, tmp_path: Any) -> No
             assert one.dtype == two.dtype and one.shape == two.shape
             np.testing.assert_array_equal(one, two)
     assert saved([np.arange(3), np.arange(2)], tmp_path / "arrays")[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([[b"a", b"bc"], [b"", b"\xff"]]),
+        np.array([b"0", b"1"]),
+        np.array([1, 2], "timedelta64[ms]"),
+        np.array(["2024-01-01", "NaT"], "datetime64[s]"),
+    ],
+)
+def test_bytes_durations_and_missing_dates_come_back(array: np.ndarray) -> None:
+    for part in (array, array[:0]):
+        got = parquet.from_table(parquet.to_table(part))
+        assert got.dtype == part.dtype
+        np.testing.assert_array_equal(got, part)
+
+
+def test_an_array_that_could_not_be_loaded_is_not_saved() -> None:
+    with pytest.raises(DataError, match="save_parquet: an array holds None. Fill it, or use save_pickle"):
+        parquet.to_table(np.array(["a", None], object))
 
 
 def test_what_parquet_cannot_hold_is_refused(spark: Any, tmp_path: Any) -> None:

@@ -214,6 +214,9 @@ def test_repartitioned_shards_keep_every_row_in_order(spark: Any, sizes: list[in
 def test_shards_without_rows_are_moved_as_they_are(spark: Any) -> None:
     assert sorted(shards_of(["a", "b", "c"], 3).repartition(2).collect()) == ["a", "b", "c"]
     assert sorted(shards_of([1, 2, 3], 1).repartition(5).collect()) == [1, 2, 3]
+    series = [{"x": pd.Series([1, 2])}, {"x": pd.Series([3])}]
+    moved = shards_of(series, 2).repartition(1).collect()
+    assert [(type(shard["x"]), len(shard["x"])) for shard in moved] == [(pd.Series, 2), (pd.Series, 1)]
     with pytest.raises(ArgumentError, match="num_partitions must be a positive whole number; got 'two'"):
         shards_of([1]).repartition("two")  # type: ignore[arg-type]
 

@@ -50,6 +50,12 @@ def test_numbers_may_go_by_how_often_values_are_there(spark: Any) -> None:
     assert both.to_dict("list") == {"city": [1, 2], "n": [2, 1]}
 
 
+def test_texts_and_numbers_of_one_column_are_numbered(spark: Any) -> None:
+    mixed = pd.DataFrame({"city": pd.Series([7, "x", None, 5], dtype=object)})
+    indexer = StringIndexer(inputCol="city")
+    assert whole(indexer.fit_transform(shards_of(spark, mixed, mixed))).city.tolist() == [2, 3, 0, 1] * 2
+
+
 def test_an_index_is_made_of_a_dict_or_a_frame() -> None:
     index = StringIndex(pd.DataFrame({"city": ["a", "b"], "id": [1, 2]}), "city")
     assert index.to_dict() == StringIndex.from_dict({"a": 1, "b": 2}, "city").to_dict() == {"a": 1, "b": 2}

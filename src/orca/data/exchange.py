@@ -6,7 +6,7 @@ of bytes, some thousand rows in each: no row is touched by Python on the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,8 @@ _WIDER = {
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
     pa.date64(): pa.date32(),
-    pa.null(): pa.string(),
 }
+_VALUELESS = {pa.null(): pa.string()}  # of columns that have no value in any shard
 
 
 def to_spark_df(rdd: RDD[Any]) -> DataFrame:
@@ -78,19 +78,19 @@ def _table(frame: pd.DataFrame) -> pa.Table:
     return _cast(table, pa.schema(fields))
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Spark has for one of pandas'."""
+def _plain(kind: pa.DataType, others: Mapping[pa.DataType, pa.DataType] = _WIDER) -> pa.DataType:
+    """Return the type that Spark has for one of pandas'; columns without a value have none yet."""
     if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
+        return _plain(kind.value_type, others)
     if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
+        return pa.timestamp("us", kind.tz and "UTC")  # Spark keeps the moment, in whatever zone it was
     if pa.types.is_duration(kind):
         return pa.duration("us")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(_plain(kind.value_type, others))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
-    return _WIDER.get(kind, kind)
+        return pa.struct([pa.field(field.name, _plain(field.type, others)) for field in kind])
+    return others.get(kind, kind)
 
 
 def _common(schemas: list[pa.Schema]) -> pa.Schema:
@@ -101,12 +101,13 @@ def _common(schemas: list[pa.Schema]) -> pa.Schema:
                 f"to_spark_df: all shards need the same columns; got {schemas[0].names} and {schema.names}."
             )
     try:
-        return pa.unify_schemas(schemas, promote_options="permissive")
+        common = pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(
             f"to_spark_df: a column has types in different shards that do not go together: {error}. Convert it with "
             "transform_shard."
         ) from error
+    return pa.schema([pa.field(field.name, _plain(field.type, _VALUELESS)) for field in common])
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import numbers
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -119,26 +121,44 @@ def _hashed(frame: pd.DataFrame, columns: list[Any], parts: int) -> np.ndarray:
 def _codes(column: pd.Series) -> np.ndarray:
     """Return a number for each cell, the same for cells that pandas takes for equal, in any type."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
+        of_categories = _codes(column.cat.categories.to_series())
+        return np.append(of_categories, np.uint64(0))[column.cat.codes.to_numpy()]  # -1, the last, is a null
     missing = column.isna().to_numpy(bool)
-    codes = pd.util.hash_array(_comparable(column, missing))
+    codes = _present_codes(column, missing)
     codes[missing] = 0
     return codes
 
 
-def _comparable(column: pd.Series, missing: np.ndarray) -> np.ndarray:
-    """Return cells in a type in which equal ones are alike; missing ones are anything."""
+def _present_codes(column: pd.Series, missing: np.ndarray) -> np.ndarray:
+    """Return the codes of cells; those of missing ones are anything."""
     if types.is_bool_dtype(column.dtype) or types.is_numeric_dtype(column.dtype):
-        return column.to_numpy(np.float64, na_value=np.nan) + 0.0  # the two zeros are equal
+        return _number_codes(column.to_numpy(np.float64, na_value=np.nan))
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if types.is_datetime64_dtype(column.dtype) or types.is_timedelta64_dtype(column.dtype):
-        return column.to_numpy().astype(f"{column.dtype.kind}8[us]").view(np.int64)
+        return pd.util.hash_array(column.to_numpy().astype(f"{column.dtype.kind}8[us]").view(np.int64))
     cells = column.to_numpy(object, copy=True)
     cells[missing] = ""
-    if types.infer_dtype(cells) not in ("string", "empty"):
-        cells[:] = [repr(float(cell)) if isinstance(cell, numbers.Real) else str(cell) for cell in cells]
-    return cells
+    if types.infer_dtype(cells) in ("string", "empty"):
+        return pd.util.hash_array(cells)
+    codes = pd.util.hash_array(np.array([str(cell) for cell in cells], object))
+    for kinds, recoded in _OBJECTS:
+        places = np.array([isinstance(cell, kinds) for cell in cells])
+        if places.any():
+            codes[places] = recoded(cells[places])
+    return codes
+
+
+def _number_codes(cells: np.ndarray) -> np.ndarray:
+    return pd.util.hash_array(cells.astype(np.float64) + 0.0)  # the two zeros are equal
+
+
+# What cells of an object column are coded like: those of columns with a type of their own.
+_OBJECTS: list[tuple[Any, Callable[[np.ndarray], np.ndarray]]] = [
+    ((numbers.Real, Decimal, np.bool_), _number_codes),
+    (datetime, lambda cells: _codes(pd.Series(pd.to_datetime(cells, utc=True)))),
+    (timedelta, lambda cells: _codes(pd.Series(pd.to_timedelta(cells)))),
+]
 
 
 # Verbs that move rows
@@ -269,7 +289,7 @@ def _group(frame: pd.DataFrame, keys: list[Any], sums: list[tuple[Any, str]], jo
                 f"group_by: there is no {word} of column {name!r} ({frame[name].dtype}): {error}. "
                 "Name the columns: agg={'…': '…'}."
             ) from error
-    return frame.merge(result, how="left", on=keys) if joined else result
+    return frame.merge(result, how="left", on=keys).set_axis(frame.index) if joined else result
 
 
 def _named(word: str) -> Callable[[Any], Any]:

@@ -108,7 +108,9 @@ def to_table(shard: Any) -> pa.Table:
         )
     rows_of(shard, "a shard")
     about = {"structure": structure, "arrays": [[leaf.dtype.str, leaf.shape[1:]] for leaf in leaves]}
-    columns = {f"{i}": to_arrow(leaf) for i, leaf in enumerate(leaves)}
+    columns = {f"{i}": to_arrow(_numbers(leaf)) for i, leaf in enumerate(leaves)}
+    if any(column.null_count for column in columns.values()):
+        raise DataError("save_parquet: an array holds None. Fill it, or use save_pickle.")
     return pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
 
 
@@ -121,5 +123,16 @@ def from_table(table: pa.Table) -> Any:
     arrays = []
     for i, (dtype, shape) in enumerate(told["arrays"]):
         array = to_numpy(table.column(i), f"array {i}")
+        if np.dtype(dtype).kind == "S":
+            array = np.ascontiguousarray(array).view(dtype)
         arrays.append(array.reshape(len(array), *shape).astype(dtype, copy=False))
     return unflatten(told["structure"], arrays)
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """Return an array of what to_numpy would not give back (bytes, durations, dates with NaT) as one of numbers."""
+    if array.dtype.kind == "S":
+        return np.ascontiguousarray(array)[..., None].view(np.uint8)
+    if array.dtype.kind == "m" or (array.dtype.kind == "M" and np.isnat(array).any()):
+        return array.astype(np.int64)
+    return array

@@ -14,7 +14,7 @@ import numpy as np
 
 from orca.core.columns import concatenate
 from orca.errors import DataError
-from orca.rows.tree import cut_rows, rows_of
+from orca.rows.tree import cut_rows, flatten, rows_of
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -46,11 +46,11 @@ def row_count(shard: Any) -> int | None:
         return len(shard)
     if isinstance(shard, np.ndarray):
         return len(shard) if shard.ndim else None
-    if not isinstance(shard, dict | tuple):
+    if not isinstance(shard, dict | tuple) or not all(isinstance(leaf, np.ndarray) for leaf in flatten(shard)[0]):
         return None
     try:
         return rows_of(shard)
-    except (DataError, ValueError):  # numpy knows no shape of ragged lists
+    except DataError:
         return None
 
 

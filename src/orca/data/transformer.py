@@ -83,7 +83,8 @@ class StringIndexer:
     def _numbered(self, name: str, counts: Mapping[Any, int]) -> dict[Any, int]:
         limit = self.freq_limit.get(name) if isinstance(self.freq_limit, Mapping) else self.freq_limit
         kept = [value for value, count in counts.items() if count >= (limit or 1)]  # categories may be empty
-        kept.sort(key=lambda value: (str(type(value)), value) if _mixed(kept) else value)
+        mixed = _mixed(kept)
+        kept.sort(key=lambda value: (str(type(value)), value) if mixed else value)
         if self.order_by_freq:
             kept.sort(key=lambda value: -counts[value])
         return {value: number for number, value in enumerate(kept, 1)}

@@ -137,6 +137,8 @@ def test_modes_say_what_becomes_of_a_dataset_that_is_there(tmp_path: Path) -> No
             r"'pixels' is NDARRAY of UINT8 .*: shape \(3, 2\) where the schema has \(2, 3\)",
         ),
         ({"box": np.zeros(4)}, r"shape \(4,\) where the schema has \(-1, 4\)"),
+        ({"pixels": np.full((2, 3), 300)}, "numbers of int64 that uint8 does not hold"),
+        ({"pixels": np.full((2, 3), 0.5)}, "numbers of float64 that uint8 does not hold"),
         ({"image": 3}, "an image is a path or the bytes of a file, not int"),
     ],
 )

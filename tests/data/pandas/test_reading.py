@@ -249,6 +249,15 @@ def test_rows_with_too_many_fields_are_refused(spark: Any, backend: str, tmp_pat
             read_csv(path, usecols=["a"])
 
 
+def test_a_separator_of_several_characters_is_plain_text(spark: Any, tmp_path: Path) -> None:
+    path = str(written(tmp_path, a_csv="1::x\n2::y::z\n"))
+    assert whole(read_csv(path, sep="::", header=None, on_bad_lines="skip")).values.tolist() == [[1, "x"]]
+    with pytest.raises(DataError, match="expected 2 fields, saw 3"):
+        read_csv(path, sep="::", header=None)
+    with pytest.raises(ArgumentError, match="sep is plain text where Spark reads the files; got '.;:.'.*'pandas'"):
+        read_csv(path, sep="[;:]")
+
+
 def test_a_field_of_several_lines_is_never_cut_in_two(spark: Any, backend: str, tmp_path: Path) -> None:
     path = str(written(tmp_path, a_csv='a,b\n1,"two\nlines"\n'))
     if backend == "pandas":

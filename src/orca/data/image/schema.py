@@ -146,11 +146,11 @@ def _column(values: list[Any], name: str, field: SchemaField) -> pa.Array:
             return pa.array([_image_bytes(value) for value in values], pa.binary())
         if field.feature_type is FeatureType.SCALAR:
             return pa.array(values, _arrow_type(field))
-        arrays = [_fitting(np.asarray(value, field.dtype.value), field) for value in values]
+        arrays = [_fitting(np.asarray(value), field) for value in values]
         if field.fixed:
             return pa.array([array.tobytes() for array in arrays], _arrow_type(field))
         return pa.array(map(_saved, arrays), pa.binary())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
         kind = f"{field.feature_type.name} of {field.dtype.name}"
         raise DataError(f"the field {name!r} is {kind} in the schema, and a row has another thing: {error}.") from error
 
@@ -178,7 +178,10 @@ def _fitting(array: np.ndarray, field: SchemaField) -> np.ndarray:
     )
     if not fits:
         raise ValueError(f"shape {array.shape} where the schema has {tuple(field.shape)}")
-    return array
+    cast = array.astype(field.dtype.value, copy=False)
+    if cast.dtype.kind in "biu" and not np.array_equal(cast, array):
+        raise ValueError(f"numbers of {array.dtype} that {cast.dtype} does not hold")
+    return cast
 
 
 def _saved(array: np.ndarray) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _CORRUPT = "_orca_corrupt"
 _NO_TEXT = "\ufffd"  # what Spark reads where bytes are no text
 _EXCERPT = 80
+_UNIT = "\x1f"
+_PATTERN = re.compile(r"[\\^$.|?*+()\[\]{}]")  # what makes pandas take a separator for a regular expression
 _JSON_LINES = "Each line must be one; pass lines=False for files that are one array of objects."
 _CHARSETS = {
     "utf-8": "UTF-8", "utf-8-sig": "UTF-8", "ascii": "US-ASCII", "iso8859-1": "ISO-8859-1", "utf-16": "UTF-16",
@@ -65,6 +68,11 @@ def shards_of_csv(
     _check_word("encoding_errors", encoding_errors, ("strict", "replace"))
     _check_word("on_bad_lines", on_bad_lines, ("error", "skip"))
     separator = sep or delimiter or ","
+    if len(separator) > 1 and separator != r"\t" and set(separator) != {"|"} and _PATTERN.search(separator):
+        raise ArgumentError(
+            f"sep is plain text where Spark reads the files; got {separator!r}, which pandas takes for a regular "
+            "expression. pandas splits by it: OrcaContext.pandas_read_backend = 'pandas'."
+        )
     options = {
         "sep": separator, "quote": quotechar, "escape": escapechar or quotechar, "comment": comment,
         "nullValue": na_values, "encoding": _charset(encoding), "header": first, "preferDate": False,
@@ -385,7 +393,8 @@ class BadCsvRows:
         bad = np.zeros(len(lines), bool)
         for number in np.flatnonzero(separators >= self.width):
             line = lines[number].as_py()
-            fields = next(csv.reader([line], delimiter=self.separator, quotechar=self.quote, escapechar=self.escape))
+            text = line.replace(self.separator, _UNIT)  # csv knows no separator of several characters
+            fields = next(csv.reader([text], delimiter=_UNIT, quotechar=self.quote, escapechar=self.escape))
             bad[number] = len(fields) > self.width
             if bad[number] and not self.skip:
                 raise DataError(
