@@ -97,7 +97,8 @@ class Steps:
     def _sent(self, group: list[Batch], stream: torch.cuda.Stream) -> Sent:
         """Return batches, each with its features and targets on the GPU or on their way there."""
         with torch.cuda.stream(stream):
-            moved = [self._moved(batch.x, batch.y) for batch in group] if len(group) < 2 else self._together(group)
+            alike = len(group) > 1 and all(batch.rows for batch in group)  # a template row is another rank's
+            moved = self._together(group) if alike else [self._moved(batch.x, batch.y) for batch in group]
             return [(batch, *pair) for batch, pair in zip(group, moved, strict=True)], stream.record_event()
 
     def _together(self, group: list[Batch]) -> list[tuple[Any, Any]]:
