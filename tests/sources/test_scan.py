@@ -216,15 +216,12 @@ def test_many_files(spark: Any, tmp_path: Path) -> None:
     assert_alike(spark, spark.read.parquet(str(tmp_path)))
 
 
-def test_a_view_is_a_scan_that_hides_the_places_of_its_rows(
-    spark: Any, frame: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_view_is_a_scan_that_hides_the_places_of_its_rows(spark: Any, frame: Any) -> None:
     frame.createOrReplaceTempView("rows_of_every_type")
     view = spark.sql("select id, x from rows_of_every_type where id > 7")
     assert scan_of(view) is not None
     assert scan_of(view, by_place=True) is None
     assert answer(view).count() == 45
-    assert caplog.records == []  # Spark logs what it cannot resolve as an error
     spark.catalog.dropTempView("rows_of_every_type")
 
 
