@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from pyspark.ml.linalg import Vectors
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from torch import nn
 
@@ -274,6 +275,13 @@ def test_other_plans_are_left_to_spark(frame: Any, plan: str) -> None:
     assert scan_of(PLANS[plan](frame)) is None
 
 
+def test_rows_that_a_window_sorts_are_not_looked_up_one_by_one(frame: Any) -> None:
+    ranked = frame.select("id", "x", F.row_number().over(Window.partitionBy("y").orderBy("id")).alias("rank"))
+    assert scan_of(ranked.select("x")) is not None
+    assert scan_of(ranked.select("x"), by_place=True) is None
+    assert {each.id: each.prediction for each in answer(ranked).collect()} == {i: i + 1.0 for i in range(53)}
+
+
 def test_rows_that_spark_holds_are_not_read_again(spark: Any, frame: Any) -> None:
     held = frame.select("id", "x")
     assert scan_of(held.toDF("a", "b")) is not None
@@ -452,6 +460,14 @@ def test_shards_of_a_scan_are_pieces_and_of_another_frame_rows(spark: Any, frame
         assert not isinstance(shards.native, list)
 
 
+def test_validation_data_of_another_type_is_left_to_spark(frame: Any) -> None:
+    spec = DataSpec(Columns(("x",), ("label",)), True, 4)
+    labelled = [frame.select("x", F.col(name).alias("label")) for name in ("id", "id", "y")]
+    whole, other, halves = (source_of(each, spec) for each in labelled)
+    assert isinstance(whole.shards(2, other).native, list)
+    assert not isinstance(whole.shards(2, halves).native, list)
+
+
 def estimator(workers: int) -> Any:
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
@@ -603,3 +619,26 @@ def test_a_file_that_was_replaced_is_named(spark: Any, tmp_path: Path) -> None:
     pq.write_table(table(0, 8).select(["id"]), tmp_path / "t.parquet")
     with pytest.raises(Exception, match=r"t.parquet is not the one that was there"):
         answered.select("id", "prediction").collect()
+
+
+def test_a_longer_file_in_the_place_of_another_is_read_as_far_as_spark_reads(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(table(0, 8).select(["id", "x"]), path)
+    frame = spark.read.parquet(str(path))
+    pq.write_table(table(0, 40).select(["id", "x"]), path, row_group_size=4)
+    scan = scan_of(frame)
+    assert scan is not None
+    ids = [i for part in scan.partitions for batch in scan.reader(part) for i in batch.column(0).to_pylist()]
+    assert ids == [each.id for each in frame.collect()]
+    assert 0 < len(ids) < 40
+
+
+def test_a_file_with_fewer_rows_in_the_place_of_another_is_named(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(table(0, 8).select(["id", "x"]), path)
+    scan = scan_of(spark.read.parquet(str(path)))
+    assert scan is not None
+    pq.write_table(table(0, 7).select(["id", "x"]), path)
+    for ranks in (1, 2):
+        with pytest.raises(DataError, match=r"t.parquet is not the one that was there"):
+            [list(scan.reader(share)) for share in scan.deal(ranks)]

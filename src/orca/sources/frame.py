@@ -121,8 +121,10 @@ class FrameSource:
         export = Export(lambda parts: deal(frame, parts), ranks)
         scans = [scan_of(source._chosen()) for source in sources]
         known = [scan for scan in scans if scan is not None]
+        # Spark gives columns of different types one that holds both.
+        alike = len(known) == len(sources) and all(scan.types == known[0].types for scan in known)
         here = is_here(self.frame.sparkSession)
-        pieces = _pieces(known, ranks, here) if len(known) == len(sources) else []
+        pieces = _pieces(known, ranks, here) if alike else []
         return Shards(
             OpenFrame(
                 len(self.columns.features),

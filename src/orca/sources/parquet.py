@@ -85,8 +85,9 @@ class Reader:
 
     def _check(self, file: pq.ParquetFile, path: str, groups: list[RowGroup]) -> None:
         there = set(file.schema_arrow.names)
-        last = max((group.number for group in groups), default=-1)
-        if not there.issuperset(self.schema.names) or last >= file.metadata.num_row_groups:
+        rows = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        fits = all(group.number < len(rows) and group.stop <= rows[group.number] for group in groups)
+        if not there.issuperset(self.schema.names) or not fits:
             raise _replaced(path)
 
     def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ from pyspark.sql.types import (
 from orca.core.source import Items
 from orca.rows.arrow import to_arrow
 from orca.sources.parquet import Cursor, Reader, RowGroup, path_of, row_groups
-from orca.sources.sparkplan import OtherRoad, need, read_plan
+from orca.sources.sparkplan import RELATION, OtherRoad, need, read_plan
 
 SETTING = "spark.orca.scan"
 LOOKUP = hasattr(F, "arrow_udf")  # Spark < 4.1 has none
@@ -62,6 +63,7 @@ _OWN_WAYS = (
 _LISTING = {"path", "paths", "basepath", "pathglobfilter", "recursivefilelookup", "serialization.format"}
 _FILE = r"path: (file:[^\s,]+), range: (\d+)-(\d+), partition values: \[empty row\]"
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
+_IN_ORDER = {f"org.apache.spark.sql.catalyst.plans.logical.{name}" for name in ("Project", "Filter", "SubqueryAlias")}
 _MOST_FILES = 10_000  # the footers of more files take the driver longer than Spark takes to begin
 
 logger = logging.getLogger(__name__)
@@ -107,6 +109,11 @@ class Scan:
 
     reader: Reader
     partitions: tuple[tuple[RowGroup, ...], ...]
+
+    @property
+    def types(self) -> list[pa.DataType]:
+        """Return the types of the columns."""
+        return [self.reader.schema.field(name).type for name in self.reader.columns]
 
     def deal(self, ranks: int) -> list[tuple[RowGroup, ...]]:
         """Deal the row groups out so that ranks have the same number of rows, or one more.
@@ -218,9 +225,9 @@ def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
 def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     settings = frame.sparkSession.conf
     need(str(settings.get(SETTING, "true")).lower() == "true", f"{SETTING} is off")
-    if by_place:
-        frame.select("_metadata.file_path", "_metadata.row_index")  # fails where the plan hides it, as a view does
     execution = frame._jdf.queryExecution()
+    if by_place:
+        _check_places(execution.analyzed())
     columns, condition, compared = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
     schema = _table_schema(node.relation())
@@ -236,6 +243,17 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     target = pa.schema([(name, _arrow_type(kind)) for name, kind in needed.items()])
     skips = condition is not None and all(type(needed[name]) in _ORDERED for name in compared)
     return Scan(Reader(tuple(columns), target, condition, skips), partitions)
+
+
+def _check_places(node: Any) -> None:
+    """Check that a plan tells the places of its rows, and in the order of the files.
+
+    The plan is the one before Spark leaves out what the features do not need: a window, for one, which sorts the rows.
+    """
+    need("_metadata#" in node.metadataOutput().mkString(","), "the plan hides the places, as a view does")
+    while (name := node.getClass().getName()) != RELATION:
+        need(name in _IN_ORDER, name)
+        node = node.child()
 
 
 def _file_scan(node: Any) -> Any:
@@ -277,7 +295,11 @@ def _partitions(node: Any, session: Any, footers: _Footers) -> tuple[tuple[RowGr
         tuple(
             group
             for path, start, stop in cut
-            for group in (footers.all(path) if times[path] == 1 else footers.between(path, start, stop))
+            for group in (
+                footers.all(path)
+                if times[path] == 1 and stop == Path(path).stat().st_size  # else it was replaced
+                else footers.between(path, start, stop)
+            )
         )
         for cut in cuts
     )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _CATALYST = "org.apache.spark.sql.catalyst."
-_RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
+RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
 
 
 class OtherRoad(Exception):
@@ -32,7 +32,7 @@ def need(holds: bool, reason: str) -> None:
 def read_plan(nodes: list[dict[str, Any]], by_place: bool) -> tuple[list[str], pc.Expression | None, list[str]]:
     """Return the column of the relation that each output is, the condition, and the columns in that."""
     *steps, relation = nodes
-    need(relation["class"] == _RELATION and not relation["isStreaming"], relation["class"])
+    need(relation["class"] == RELATION and not relation["isStreaming"], relation["class"])
     outputs = [(_identity(cells[0]), cells[0]["name"]) for cells in relation["output"]]
     conditions: list[_Condition] = []
     for step in reversed(steps):
