@@ -146,6 +146,7 @@ def test_where_there_is_only_ray_shards_are_made_there(run_program: Any) -> None
     )
 
 
+@pytest.mark.full
 def test_ray_shards_train_like_shards_of_spark(spark: Any, ray_context: Any) -> None:
     torch = pytest.importorskip("torch")
     from orca import Estimator
