@@ -81,13 +81,15 @@ class YarnClient(Kind):
     @contextmanager
     def starting(self, request: Request, settings: Mapping[str, str], gateway: Any) -> Iterator[None]:
         """Watch the application while it is started: Spark would wait for a container without a word."""
-        with _watched(Hadoop(gateway), settings["spark.yarn.tags"], request.options.start_timeout) as reasons:
-            try:
+        hadoop = Hadoop(gateway)
+        reasons: list[str] = []
+        try:
+            with _watched(hadoop, settings["spark.yarn.tags"], request.options.start_timeout, reasons):
                 yield
-            except Exception as error:
-                if reasons:
-                    raise OrcaError(reasons[0]) from None
-                raise OrcaError(f"Spark did not start on YARN: {reason(error)}") from error
+        except Exception as error:  # the watch is over: where it ended the application, it has said why
+            if reasons:
+                raise OrcaError(reasons[0]) from None
+            raise OrcaError(f"Spark did not start on YARN: {reason(error)}") from error
 
     def check(self, session: SparkSession, request: Request) -> None:
         """Wait for the executors, and let each prove that it runs what this program runs."""
@@ -277,15 +279,15 @@ def _jars(hadoop: Hadoop, options: SessionOptions, base: str | None) -> dict[str
 
 
 @contextmanager
-def _watched(hadoop: Hadoop, tag: str, seconds: float | None) -> Iterator[list[str]]:
-    """Watch over an application until it has its first container; give the list that gets the reason where it ends.
+def _watched(hadoop: Hadoop, tag: str, seconds: float | None, reasons: list[str]) -> Iterator[None]:
+    """Watch over an application until it has its first container.
 
     Args:
         hadoop: The cluster; it is closed at the end.
         tag: What the application is known by.
         seconds: How long YARN may take, after which the application is ended; None waits on.
+        reasons: Gets the reason where the application ends.
     """
-    reasons: list[str] = []
     done = threading.Event()
 
     def watch() -> None:
@@ -307,7 +309,7 @@ def _watched(hadoop: Hadoop, tag: str, seconds: float | None) -> Iterator[list[s
     thread = threading.Thread(target=watch, name="orca-yarn", daemon=True)
     thread.start()
     try:
-        yield reasons
+        yield
     finally:
         done.set()
         thread.join()
