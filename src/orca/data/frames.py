@@ -395,8 +395,8 @@ def described(rdd: RDD[Any], columns: Any) -> pd.DataFrame:
     check_columns(names, empty.columns, "describe")
     numeric = list(empty[names].select_dtypes(include=[np.number, "datetime"]).columns) or names
     whole = rdd.mapPartitionsWithIndex(partial(_columns, names=numeric)).partitionBy(len(numeric), int)
-    told = whole.mapPartitions(partial(_describe, names=numeric)).collectAsMap()
-    columns = [told.get(name, empty[name].describe()) for name in numeric]
+    summaries = whole.mapPartitions(partial(_describe, names=numeric)).collectAsMap()
+    columns = [summaries.get(name, empty[name].describe()) for name in numeric]
     longest_first = sorted((list(column.index) for column in columns), key=lambda index: -len(index))
     rows = dict.fromkeys(itertools.chain.from_iterable(longest_first))
     return pd.concat([column.reindex(list(rows)) for column in columns], axis=1)

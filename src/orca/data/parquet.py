@@ -119,14 +119,14 @@ def from_table(table: pa.Table) -> Any:
     about = (table.schema.metadata or {}).get(_KEY)
     if about is None:
         return table.to_pandas()
-    told = json.loads(about)
+    layout = json.loads(about)
     arrays = []
-    for i, (dtype, shape) in enumerate(told["arrays"]):
+    for i, (dtype, shape) in enumerate(layout["arrays"]):
         array = to_numpy(table.column(i), f"array {i}")
         if np.dtype(dtype).kind == "S":
             array = np.ascontiguousarray(array).view(dtype)
         arrays.append(array.reshape(len(array), *shape).astype(dtype, copy=False))
-    return unflatten(told["structure"], arrays)
+    return unflatten(layout["structure"], arrays)
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:

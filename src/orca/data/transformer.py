@@ -7,6 +7,7 @@ in Spark ML: the deviation is that of a sample, and a constant column becomes th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -130,7 +131,7 @@ class StringIndex:
         return dict(self._indices)
 
 
-class _Scaler:
+class _Scaler(ABC):
     """A scaler of columns: what both have in common.
 
     Its inputCol is a column of numbers, or of arrays or vectors of equal length, whose places are scaled each by
@@ -172,9 +173,9 @@ class _Scaler:
             raise _unfitted(self)
         return shard.transform_shard(self.scaling)
 
+    @abstractmethod
     def _fitted(self, moments: Moments) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
         """Return what is taken from values, then divides them, multiplies them, and is added."""
-        raise NotImplementedError
 
 
 class MinMaxScaler(_Scaler):

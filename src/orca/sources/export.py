@@ -55,12 +55,12 @@ class Staging:
 
     def folder(self, session: SparkSession) -> tuple[str | None, bool]:
         """Make a folder, and say whether it is on the driver's machine; None where nothing but the driver is shared."""
-        told = session.conf.get(STAGING, None)
-        if told and told != DRIVER:
-            return self._fresh(told), False
-        if not told and is_here(session):
+        setting = session.conf.get(STAGING, None)
+        if setting and setting != DRIVER:
+            return self._fresh(setting), False
+        if not setting and is_here(session):
             return self.temporary(), True
-        return None if told else self._on_hdfs(), False
+        return None if setting else self._on_hdfs(), False
 
     def release(self) -> None:
         """Remove what was written; more than once is fine."""

@@ -392,13 +392,13 @@ def _leaf(kind: DataType) -> _Leaf:
 
 def _logical(column: Any) -> str:
     """Return the word for a column's logical type, with what matters of its parameters."""
-    told = json.loads(column.logical_type.to_json())
-    if told["Type"] == "Int":
-        return f"{'Int' if told['isSigned'] else 'UInt'}{told['bitWidth']}"
-    if told["Type"] == "Timestamp":
-        need(told["timeUnit"] == "microseconds", f"timestamps in {told['timeUnit']}")
-        return "Timestamp" if told["isAdjustedToUTC"] else "LocalTimestamp"
-    return str(told["Type"])
+    logical = json.loads(column.logical_type.to_json())
+    if logical["Type"] == "Int":
+        return f"{'Int' if logical['isSigned'] else 'UInt'}{logical['bitWidth']}"
+    if logical["Type"] == "Timestamp":
+        need(logical["timeUnit"] == "microseconds", f"timestamps in {logical['timeUnit']}")
+        return "Timestamp" if logical["isAdjustedToUTC"] else "LocalTimestamp"
+    return str(logical["Type"])
 
 
 def _is_alike(kind: DataType, arrow: pa.DataType) -> bool:

@@ -95,15 +95,15 @@ def _files(path: str) -> list[DataFile]:
     if not entries:
         what = "the folder holds no file" if fs.exists(place) else "No such file or directory"
         raise DataError(f"{what}: {path!r}. Check the path; workers must reach it too.")
-    found = []
+    files = []
     for name, entry in sorted(entries.items()):
         if entry["type"] == "directory" and not fs.isdir(place):  # a glob of folders
-            found += _files(fs.unstrip_protocol(name))
+            files += _files(fs.unstrip_protocol(name))
         elif entry["type"] != "directory" and not name_of(name).startswith(("_", ".")):
-            found.append(_file(fs.unstrip_protocol(name), entry))
-    if not found:
+            files.append(_file(fs.unstrip_protocol(name), entry))
+    if not files:
         raise DataError(f"the folder holds no file: {path!r}. Check the path.")
-    return found
+    return files
 
 
 def _file(path: str, info: Mapping[str, Any]) -> DataFile:

@@ -79,11 +79,11 @@ def shards_of_csv(
         "columnPruning": False, "ignoreLeadingWhiteSpace": skipinitialspace,
     }  # fmt: skip
     frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
-    found = frame.columns
-    labels, used = _chosen(found if first else range(len(found)), names, usecols)
+    header = frame.columns
+    labels, used = _chosen(header if first else range(len(header)), names, usecols)
     # Columns of all files must be named alike, where names tell which column is which.
     options["enforceSchema"] = not first or names is not None
-    bad_rows = BadCsvRows(len(found), separator, quotechar, escapechar, on_bad_lines == "skip")
+    bad_rows = BadCsvRows(len(header), separator, quotechar, escapechar, on_bad_lines == "skip")
     text = encoding_errors == "replace" or encoding or "UTF-8"
     return _shards("csv", paths, options, frame, _Columns(labels, used, dtype, index_col, squeeze), bad_rows, text)
 
@@ -259,9 +259,9 @@ def _check_word(name: str, value: Any, legal: tuple[str, ...]) -> None:
         )
 
 
-def _chosen(found: Sequence[Any], names: Sequence[Any] | None, usecols: Any) -> tuple[list[Any], list[int]]:
+def _chosen(header: Sequence[Any], names: Sequence[Any] | None, usecols: Any) -> tuple[list[Any], list[int]]:
     """Return the labels of all columns, and the positions of those in use, in the order of the file."""
-    labels, width = list(found if names is None else names), len(found)
+    labels, width = list(header if names is None else names), len(header)
     if len(set(labels)) < len(labels):
         raise DataError(f"names must differ from each other; got {labels}.")
     usecols = [usecols] if isinstance(usecols, str) else usecols
@@ -272,8 +272,8 @@ def _chosen(found: Sequence[Any], names: Sequence[Any] | None, usecols: Any) -> 
             hint = "" if usecols is None else f"Passed names did not match usecols {usecols!r}: "
             raise DataError(f"{hint}names has {len(labels)} column(s), the files have {width}. Name every column.")
         for number, name in zip(sorted(set(numbers)), names or (), strict=True):
-            found = [*found[:number], name, *found[number + 1 :]]
-        labels = list(found)
+            header = [*header[:number], name, *header[number + 1 :]]
+        labels = list(header)
     if usecols is None:
         return labels, list(range(width))
     strange = [one for one in numbers or () if (one not in range(width) if by_position else one not in labels)]
@@ -304,14 +304,14 @@ def _dtypes(dtype: Any, labels: list[Any]) -> dict[int, Any]:
 def _index(index_col: Any, labels: list[Any]) -> list[Any]:
     if index_col is None or index_col is False:
         return []
-    found = []
+    keys = []
     for one in index_col if isinstance(index_col, list | tuple) else [index_col]:
         if one not in labels and (isinstance(one, str) or one not in range(len(labels))):
             raise DataError(
                 f"The column index to be set {one} is not in current dataframe, whose columns are {labels}."
             )
-        found.append(one if one in labels else labels[one])
-    return found
+        keys.append(one if one in labels else labels[one])
+    return keys
 
 
 # On the workers
