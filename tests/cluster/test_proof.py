@@ -97,6 +97,7 @@ def test_only_what_matters_is_wrong() -> None:
     assert remarks(driver, patched) == ["Python 3.11.9 there, 3.11.7 in the driver"]
 
 
+@pytest.mark.full
 def test_a_session_that_was_proven_proves_itself_again(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
     prove(spark)
     caplog.clear()

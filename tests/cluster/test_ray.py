@@ -19,7 +19,7 @@ def children():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_local_ray_starts_and_stops_twice_and_leaves_nothing() -> None:
     code = """
 context = init_orca_context(runtime="ray", cores=2)

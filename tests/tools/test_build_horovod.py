@@ -19,7 +19,7 @@ def check(cache: Path, path: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_cached_is_found_and_what_is_missing_named(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
