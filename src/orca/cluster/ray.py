@@ -294,7 +294,6 @@ class RayOnSpark:
             self._life.close()
 
     def _set_up(self, ray: Any) -> Any:
-        """Start head and nodes; return what ray.init returns."""
         context, share, secret = self.session.sparkContext, self.share, _secret()
         conf = context.getConf()
         host = socket.gethostbyname(str(conf.get("spark.driver.host")))
@@ -481,7 +480,6 @@ def bring_up(engine: str) -> str:
 
 
 def _connected() -> bool:
-    """Say whether this process is connected to a Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 

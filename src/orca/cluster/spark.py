@@ -482,7 +482,6 @@ class _JvmOutput:
 
     @property
     def pipes(self) -> dict[str, int]:
-        """Return what Popen takes."""
         return {"stderr": self._write} if self.to is None else {"stdout": self._write, "stderr": self._write}
 
     def opened(self) -> None:

@@ -343,7 +343,6 @@ def _pairs(given: Sequence[str]) -> dict[str, str]:
 
 
 def _run_here(mode: str, program: Program, request: Request) -> int:
-    """Run a program under spark-submit with its driver on this machine."""
     from orca.cluster.kinds import KINDS
 
     with ExitStack() as life:

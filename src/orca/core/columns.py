@@ -219,7 +219,7 @@ def concatenate(parts: Sequence[Any]) -> Any:
     flat = [flatten(part) for part in parts]
     structure = flat[0][1]
     for leaves, other in flat[1:]:
-        one, two = ([np.shape(leaf)[1:] for leaf in found] for found in (flat[0][0], leaves))
+        one, two = ([np.shape(leaf)[1:] for leaf in heads] for heads in (flat[0][0], leaves))
         if other != structure or one != two:
             raise DataError(
                 f"the model's answers differ in shape from batch to batch: a row has {one} and then {two}. "

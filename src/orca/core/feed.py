@@ -84,20 +84,13 @@ class Feed:
     endless = False
 
     def __init__(
-        self,
-        rows: Rows,
-        world: World,
-        batch_size: int | None,
-        *,
-        shuffle: bool,
-        seed: int,
-        weighted: bool = False,
+        self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int, weighted: bool = False
     ) -> None:
         self.rows, self.world, self.shuffle, self.seed, self.weighted = rows, world, shuffle, seed, weighted
         mine = (rows.count, rows.batch_size, _template(rows))
-        told: list[tuple[int, int | None, Any]] = world.all_gather(mine)
-        counts = tuple(count for count, _, _ in told)
-        size = batch_size or sum(own or 0 for _, own, _ in told)
+        ranks: list[tuple[int, int | None, Any]] = world.all_gather(mine)
+        counts = tuple(count for count, _, _ in ranks)
+        size = batch_size or sum(own or 0 for _, own, _ in ranks)
         if size < 1:
             raise ArgumentError(f"batch_size must be a positive number of rows over all workers; got {batch_size}.")
         if rows.shared and len(set(counts)) > 1:
@@ -106,7 +99,7 @@ class Feed:
                 "A data creator must return the whole dataset on each worker; it is split for you."
             )
         self.plan = Plan(counts[:1] if rows.shared else counts, size, rows.drop_last)
-        self.template: Any = _common([template for _, _, template in told])
+        self.template: Any = _common([template for _, _, template in ranks])
 
     @property
     def steps(self) -> int:
@@ -174,11 +167,11 @@ class StreamFeed:
         self.steps = stream.steps
         self.passes = 0
         self.endless = bool(getattr(stream, "endless", False))
-        told = world.all_gather((self.steps, self.endless))
-        if len(set(told)) > 1:
+        lengths = world.all_gather((self.steps, self.endless))
+        if len(set(lengths)) > 1:
             raise DataError(
                 "every worker must see the same dataset, but their lengths differ: "
-                f"{tuple('endless' if endless else steps for steps, endless in told)} batches. "
+                f"{tuple('endless' if endless else steps for steps, endless in lengths)} batches. "
                 "A data creator must return the whole dataset on each worker; it is split for you."
             )
 

@@ -419,11 +419,9 @@ class _ProbabilityMetric(MeanMetric):
     """A mean over outputs that must be probabilities. Those that are not are counted, and refused in the end."""
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        """Return the sum of the values, how many there are, and outputs outside [0, 1]."""
         return *super().tally(output, target), _outside(output)
 
     def score(self, total: Any, count: Any, outside: Any = 0) -> Any:
-        """Return the mean, or refuse outputs outside [0, 1]."""
         _refuse_outside(self.name, outside, "End the model with a sigmoid or softmax, or evaluate its loss instead.")
         return total / count
 

@@ -125,7 +125,6 @@ def _copied_state(state: Any) -> Any:
 
 
 def _together(rule: Any, states: list[Any]) -> Any:
-    """Return the states of several parts as one."""
     import torch
 
     if isinstance(states[0], list):

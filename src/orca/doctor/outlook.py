@@ -57,7 +57,6 @@ class Explanation:
         return f"{self.outlook}\n\n{self.diagnosis}"
 
     def _repr_html_(self) -> str:
-        """Return both as tables for notebooks."""
         return table(self.outlook.lines) + self.diagnosis._repr_html_()
 
 
@@ -136,7 +135,6 @@ def size_at(path: str) -> tuple[list[Finding], int | None]:
 
 
 def _data(source: Source, extent: Extent, case: Case | None) -> list[tuple[str, str]]:
-    """Return the lines about data, batch and steps."""
     rows = "rows are known after the first epoch" if extent.rows is None else f"{extent.rows} rows"
     size = "" if extent.bytes is None else f", about {human(extent.bytes)}"
     lines = [("data", f"{type(source).__name__.removesuffix('Source')}: {rows}{size}")]

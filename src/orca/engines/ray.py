@@ -234,7 +234,6 @@ def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
 
 @ray.remote(num_cpus=0)
 def _await_end(cards: list[Card]) -> None:
-    """Wait until the killed ranks of this node are gone."""
     wait_until(lambda: not any(map(_alive, cards)), _GONE_WITHIN, every=0.05)
 
 

@@ -161,7 +161,7 @@ class SparkEngine:
 
 
 class JobCanceller:
-    """Cancel the job of a run that has failed, where Spark does not end it: it waits minutes for a silent executor.
+    """A watch over a run that cancels its job when it has failed: Spark would wait minutes for a silent executor.
 
     Args:
         session: The session that runs the job; jobs of this thread carry the mark.
@@ -204,7 +204,7 @@ class JobCanceller:
 
 @dataclass(frozen=True)
 class BarrierPeer:
-    """Meet the other ranks through Spark's barrier."""
+    """A peer that meets the other ranks through Spark's barrier."""
 
     context: BarrierTaskContext
     rank: int

@@ -125,7 +125,7 @@ class Lines:
 
 
 class Tap(io.TextIOBase):
-    """Stand in for a standard stream: its lines go to the driver while a job runs, else to the stream itself.
+    """A stand-in for a standard stream: its lines go to the driver while a job runs, else to the stream itself.
 
     There is one for each stream in a process, whatever the number of jobs: a log handler that was made in one job
     keeps it and speaks in the next. In a forked child the link is not connected.

@@ -154,7 +154,7 @@ class OpenCreated:
 
 @dataclass(frozen=True)
 class OnCreated:
-    """Create data on a worker and answer for one part of it."""
+    """A task that creates data on a worker and answers for one part of it."""
 
     task: Callable[[Any], Any]
 

@@ -53,7 +53,7 @@ class Hooks:
         self._check_owners([type(each).__name__ for each in callbacks if getattr(each, "owns_step", False)])
         self.callbacks = tuple(callbacks)
         self.runner = Runner(None) if runner is None else runner
-        self.kept = states or {}
+        self.earlier_states = states or {}
         self.stopped = False  # whether all ranks agreed to stop after a step of this epoch
 
     def __bool__(self) -> bool:
@@ -89,8 +89,8 @@ class Hooks:
                 self._call(callback, name, thing)
         self("before_run")
         for name, callback in self._named():
-            if name in self.kept:
-                self._call(callback, "load_state_dict", self.kept[name])
+            if name in self.earlier_states:
+                self._call(callback, "load_state_dict", self.earlier_states[name])
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell that an epoch of training begins, or goes on in a resumed fit."""

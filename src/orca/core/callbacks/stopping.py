@@ -78,12 +78,7 @@ class EarlyStopping(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return what was best, its weights, and for how long nothing was better."""
         weights = None if self._best is None else self.trainer.gather_weights(self._best)
-        return {
-            "best": self._watch.best,
-            "best_epoch": self._best_epoch,
-            "waited": self._waited,
-            "weights": weights,
-        }
+        return {"best": self._watch.best, "best_epoch": self._best_epoch, "waited": self._waited, "weights": weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what was best."""

@@ -100,7 +100,6 @@ class Statistics:
 
 
 def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> torch.Tensor:
-    """Run the forward pass of a shared layer."""
     if not norm.training:
         return type(norm).forward(norm, rows)
     if not statistics.always and _values(rows) > len(rows):
@@ -175,7 +174,7 @@ def _remember(norm: _BatchNorm, total: torch.Tensor, mean: torch.Tensor, squares
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalize rows; the gradient knows that the rows of all ranks have made the statistics.
+    """Normalized rows, whose gradient knows that the rows of all ranks have made the statistics.
 
     Gradients of the ranks are summed here: the loss of each is scaled so that the mean over ranks is the step's, and
     the weights' gradients, which are this rank's alone, are averaged like those of any other weight. Where gradients
@@ -236,7 +235,6 @@ def _apply(
     mean: torch.Tensor,
     scale: torch.Tensor,
 ) -> torch.Tensor:
-    """Return normalized rows."""
     if rows.is_cuda:
         normalized: torch.Tensor = torch.batch_norm_elemt(rows, weight, bias, mean, scale, 0.0)
         return normalized

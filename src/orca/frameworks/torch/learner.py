@@ -851,7 +851,6 @@ class TorchLearner(Learner):
         self.average.eval()
 
     def _operator(self, state: State | None) -> TrainingOperator | None:
-        """Return the user's operator, with its own state."""
         if self.options.operator is None:
             return None
         made: TrainingOperator = self.options.operator(

@@ -138,7 +138,6 @@ def _numbers(name: str, answer: Any) -> dict[str, float]:
 
 
 def _mean_over_ranks(world: World, numbers: dict[str, float], rows: int) -> dict[str, float]:
-    """Return means over the rows of all ranks."""
     ranks = world.all_gather((numbers if rows else {}, rows))
     names = {name: None for own, _ in ranks for name in own}
     sums = {name: sum(own[name] * n for own, n in ranks if name in own) for name in names}
