@@ -199,17 +199,14 @@ def _given_gpu() -> str | None:
     """Return the GPU that Spark gave the task that runs here. Ray shows a task no other GPUs than its own."""
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.TaskContext.get()
-    given = None if context is None else context.resources().get("gpu")
-    return str(given.addresses[0]) if given is not None and given.addresses else None
+    gpus = None if context is None else context.resources().get("gpu")
+    return str(gpus.addresses[0]) if gpus is not None and gpus.addresses else None
 
 
 def _answer(predictor: Predictor, x: Any) -> Any:
     """Return one answer for each row of a batch.
 
     A model that drops dimensions of size 1 drops that of the rows, too, where there is one row: it is asked with two.
-
-    Raises:
-        DataError: The model answers for another number of rows.
     """
     rows, output = rows_of(x), predictor.predict(x)
     if rows == 1 and _answered(output) != {1}:
@@ -247,7 +244,7 @@ def _make_room(size: int) -> None:
 
 
 def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Position:
-    """Return where to begin: after what was trained before, or where an interrupted fit was."""
+    """Return the position to begin at: after earlier fits, or within an interrupted one."""
     layout = train.layout
     if state is None or state.position is None:
         return Position(state.epoch if state else 0, state.steps if state else 0, 0, plan.seed, layout)

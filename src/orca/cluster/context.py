@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
-from orca.cluster.words import checked_cores, checked_count, near, refuse_unknown
+from orca.cluster.words import checked_cores, checked_count, refuse_unknown
 from orca.core.units import java_size
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, near
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -167,8 +167,17 @@ def _init_spark(
     at_once = on_ray and mode != "local" and not _is_submitted(mode)
     for_ray = _ray.room(options, num_nodes, checked, memory, at_once)  # Refused before anything is started.
     stop_spark()
+    session = _start_spark(mode, _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray))
+    try:
+        _plan_ray(options, on_ray)
+    except BaseException:
+        stop_spark()
+        raise
+    return _answer(session)
+
+
+def _start_spark(mode: str, request: _spark.Request) -> Any:
     live = _Live()
-    request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)
     try:
         live.session = _spark.build_session(kind_of(mode), request, live.life)
     except BaseException:
@@ -177,12 +186,7 @@ def _init_spark(
     _live.append(live)
     atexit.register(_at_exit)
     log.info("Spark %s is up at %s", live.session.version, mode)
-    try:
-        _plan_ray(options, on_ray)
-    except BaseException:
-        stop_spark()
-        raise
-    return _answer(live.session)
+    return live.session
 
 
 def stop_spark() -> None:
@@ -392,8 +396,8 @@ class OrcaContext(metaclass=OrcaContextMeta):
         """
         session = _spark.active_session()
         if session is not None:
-            count, width = _spark.nodes(session), _spark.slots(session)
-            cores = None if width is None else max(1, (width - _ray.held(session)) // count)
+            count, free = _spark.nodes(session), _ray.free_slots(session)
+            cores = None if free is None else max(1, free // count)
             return Cluster("spark", count, cores, _spark.driver_host(session), _spark.is_connect(session))
         ray = _ray.up()
         return None if ray is None else Cluster("ray", ray.num_nodes, ray.total_cores // ray.num_nodes, ray.driver_host)

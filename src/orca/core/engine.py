@@ -43,7 +43,7 @@ class Settings:
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
-        start_timeout: Seconds that ranks may take to start; 0 waits on, and says what for.
+        start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs what for.
     """
 
     stall_timeout: float = 300.0
@@ -179,6 +179,12 @@ def _set_threads(threads: int, world: World) -> None:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_asked_for() -> int:
+    """Return the threads that OMP_NUM_THREADS asks for in this process, 0 where it does not."""
+    number = os.environ.get("OMP_NUM_THREADS", "")
+    return int(number) if number.isdigit() else 0
 
 
 def is_secondary(error: BaseException) -> bool:

@@ -96,7 +96,7 @@ class EpochLoop:
             return history
         self.learner.begin(plan, self.usual_steps)
         self.hooks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None))
-        # The steps behind a state that callbacks have had their say in.
+        # The steps after which the callbacks' last hooks were called already.
         settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
         ended, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
         while not ended and (self.before.steps or not self._is_over()):
@@ -315,7 +315,7 @@ def _bare(losses: Losses) -> Losses:
 
 
 def _added(done: Losses, ranks: Sequence[Losses]) -> Losses:
-    """Return what all ranks saw of an epoch so far, as one rank's losses."""
+    """Return the losses of all ranks in an epoch so far, as one rank's."""
     names = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass")
     together = Losses(**{name: sum(getattr(losses, name) for losses in ranks) for name in names}, steps=ranks[0].steps)
     return done.then(together)

@@ -78,7 +78,7 @@ class Trigger:
 
     @staticmethod
     def convert_trigger(trigger: Any) -> Trigger:
-        """Return what trigger_of returns, under the name the older systems gave it."""
+        """Call trigger_of, under the name that older systems gave it."""
         return trigger_of(trigger)
 
 
@@ -259,7 +259,7 @@ And, Or = TriggerAnd, TriggerOr
 
 @dataclass(frozen=True)
 class AskedTrigger(Trigger):
-    """A trigger that fires when a function of the user's says so."""
+    """A trigger that fires when a function of the user's returns true."""
 
     function: Callable[[Moment], Any]
 

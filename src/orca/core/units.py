@@ -1,4 +1,4 @@
-"""Units: sizes and times as users write them. Owns which words mean how much, and what is said about the others."""
+"""Units: sizes and times as users write them. Owns the units, and the errors for anything else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def size_of(value: Any, word: str, least: int = 1) -> int:
-    """Return a size in bytes: an int, or a number with a unit k, m, g or t.
-
-    Raises:
-        ArgumentError: It is neither, or too small; `word` names the argument.
-    """
+    """Return a size in bytes: an int, or a number with a unit k, m, g or t; `word` names the argument in errors."""
     match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", str(value).lower())
     if match is None or int(match[1]) < least:
         raise ArgumentError(f"{word} must be bytes, or a number with a unit as '2g' or '512m'; got {value!r}.")
@@ -23,11 +19,7 @@ def size_of(value: Any, word: str, least: int = 1) -> int:
 
 
 def java_size(value: Any, word: str) -> str:
-    """Return a size as Java writes it: 2g for 2GB.
-
-    Raises:
-        ArgumentError: It is no number with a unit; `word` names the argument.
-    """
+    """Return a size as Java writes it: 2g for 2GB; `word` names the argument in errors."""
     match = re.fullmatch(r"\s*([1-9]\d*)\s*([kmgt])b?\s*", value.lower()) if isinstance(value, str) else None
     if match is None:
         raise ArgumentError(f"{word} must be a number with a unit k, m, g or t, as '2g' or '512m'; got {value!r}.")

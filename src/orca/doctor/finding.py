@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """Return what is right or wrong, and what was seen."""
+        """Return the finding and its evidence."""
         return f"{self.what} ({self.got})" if self.got else self.what
 
 

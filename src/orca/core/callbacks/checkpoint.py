@@ -121,7 +121,7 @@ class ModelCheckpoint(Callback):
         return {"best": self._watch.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the best number."""
+        """Continue from the best number."""
         self._watch.best = state_dict["best"]
 
     def release(self) -> None:

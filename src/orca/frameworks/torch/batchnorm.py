@@ -19,26 +19,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from orca.errors import ArgumentError
 
 
-def share_statistics(net: nn.Module) -> Statistics:
-    """Make every batch normalization of a module take its training statistics over the rows of all ranks.
+class Statistics:
+    """The statistics of a module's batch normalization, taken over the rows of all ranks.
 
-    All ranks must run the same forward and backward passes from now on, idle ones too. Evaluation is as before: with
-    the running statistics, or with those of its own rows where a layer keeps no running ones.
+    All ranks must run the same forward and backward passes while they are shared, idle ones too. Evaluation is as
+    before: with the running statistics, or with those of its own rows where a layer keeps no running ones.
 
     Args:
         net: The module; it may be inside of a DistributedDataParallel, or be put there later.
-
-    Returns:
-        The switch that tells whether this rank's rows count, and puts everything back.
-    """
-    return Statistics(net)
-
-
-class Statistics:
-    """The shared statistics of a module's batch normalization.
-
-    Args:
-        net: The module.
         always: Whether they are shared in every step. Else in those where a rank has one row, of which it has no
             statistics of its own; layers that see several values of a row have them, and stay alone.
 
@@ -122,11 +110,7 @@ def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> to
 
 
 def _with_known(norm: _BatchNorm, first: bool, rows: torch.Tensor) -> torch.Tensor:
-    """Normalize a step of one row, which has no statistics, with those of the steps before.
-
-    Raises:
-        ArgumentError: There are none to come either.
-    """
+    """Normalize a step of one row, which has no statistics, with those of the steps before."""
     if first or norm.running_mean is None:
         raise ArgumentError(
             "batch normalization learns nothing from a step of one row, and no step has more. Pass a batch_size of 2 "

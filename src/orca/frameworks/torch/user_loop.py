@@ -118,11 +118,7 @@ class Handed:
 
 
 def _numbers(name: str, answer: Any) -> dict[str, float]:
-    """Return what an operator said as floats; anything that is no number is left out.
-
-    Raises:
-        ArgumentError: It is no dict.
-    """
+    """Return an operator's numbers as floats; anything else is left out."""
     if not isinstance(answer, dict):
         raise ArgumentError(
             f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
