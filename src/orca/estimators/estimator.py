@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
+from orca.core.engine import threads_asked_for as threads_asked_for  # for the Estimators of all frameworks
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.errors import ArgumentError, NotSupported

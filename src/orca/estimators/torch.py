@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from orca.core.engine import Settings, threads_asked_for
-from orca.estimators.estimator import listed, natural
+from orca.core.engine import Settings
+from orca.estimators.estimator import listed, natural, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
 from orca.frameworks.torch.learner import TorchLearner
