@@ -198,8 +198,8 @@ class KerasEstimator(TrainingEstimator):
             if value is not None:
                 positive(name, value)
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
-        callbacks = tuple(listed(callbacks))
-        self.learner.check_callbacks(callbacks)
+        given = tuple(listed(callbacks))
+        self.learner.check_callbacks(given)
         histories = self._train(
             data,
             validation_data,
@@ -212,14 +212,14 @@ class KerasEstimator(TrainingEstimator):
             max_failures=max_failures,
             epochs=epochs - initial_epoch,
             shuffle=shuffle,
-            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in callbacks) else on_nan,
+            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in given) else on_nan,
             profile=profile,
             max_steps=max_steps,
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             validation_freq=_frequency(validation_freq),
             initial_epoch=initial_epoch,
-            callbacks=callbacks,
+            callbacks=given,
             end_trigger=end_trigger,
         )
         if self.model_dir is not None:

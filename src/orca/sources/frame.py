@@ -155,15 +155,15 @@ class FrameSource:
             schema = StructType([*passing, *heads.fields])
             work = FramePredictTask(task, self.columns.features, places, tuple(schema.names), self.batch_size, floating)
             result = frame.mapInArrow(work, schema)
-            cells_before = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
+            kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
             names = (*(f"c{place}" for place in places), *heads.names)
             work = FramePredictTask(
                 task, self.columns.features, tuple(range(len(places))), names, self.batch_size, floating
             )
             result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
-            cells_before = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
-        return result.select(*cells_before, *(cell.alias(name) for name, cell in cells.items()))
+            kept = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
+        return result.select(*kept, *(cell.alias(name) for name, cell in cells.items()))
 
     def _predictions(self, output: OutputSpec) -> dict[str, Any]:
         """Return the prediction columns by their names, made of the heads p0, p1, ...

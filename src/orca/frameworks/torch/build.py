@@ -33,9 +33,10 @@ def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, An
     """Return the optimizers themselves, or those their creator makes for these modules."""
     if optimizer is None:
         raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to the Estimator.")
+    made = optimizer
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-        optimizer = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
-    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+        made = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
+    optimizers = list(made) if isinstance(made, list | tuple) else [made]
     for one in optimizers or [None]:
         if not isinstance(one, torch.optim.Optimizer):
             raise ArgumentError(
