@@ -98,13 +98,13 @@ def end_processes(variable: str, value: str, grace: float, spared: Sequence[int]
 
 def _marked(variable: str, value: str, spared: Sequence[int]) -> list[psutil.Process]:
     """Return the living processes whose environment carries the mark: descendants, also those that were orphaned."""
-    found = []
+    matches = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             marked = process.environ().get(variable) == value
             if marked and process.pid not in spared and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                matches.append(process)
+    return matches
 
 
 def _name(process: psutil.Process) -> str:

@@ -45,8 +45,8 @@ def test_wrong_arguments_end_with_status_2(
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main(arguments)
-    told = capsys.readouterr().err
-    assert end.value.code == 2 and words in told and "hunter2" not in told
+    results = capsys.readouterr().err
+    assert end.value.code == 2 and words in results and "hunter2" not in results
 
 
 def test_submit_gets_its_arguments_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,9 +65,9 @@ def test_yarn_without_a_hadoop_configuration_is_told_before_anything_starts(monk
 
 def test_doctor_of_local_processes_ends_with_status_0_and_speaks_json(tmp_path: Path) -> None:
     said = run_orca("doctor", "--backend", "local", "--model_dir", str(tmp_path / "model"), "--json")
-    told = json.loads(said.stdout)
-    assert said.returncode == 0 and told["ok"] is True
-    assert {"driver", "engine", "slots", "ranks", "network", "storage"} <= {one["topic"] for one in told["findings"]}
+    report = json.loads(said.stdout)
+    assert said.returncode == 0 and report["ok"] is True
+    assert {"driver", "engine", "slots", "ranks", "network", "storage"} <= {one["topic"] for one in report["findings"]}
     assert not (tmp_path / "model").exists()
 
 
@@ -105,9 +105,9 @@ def test_doctor_of_yarn_joins_two_executors_and_writes_to_hdfs() -> None:
         *("--memory", "512m", "--model_dir", f"hdfs:///tmp/doctor-{uuid.uuid4().hex}", "--limit", "90", "--json"),
         timeout=280,
     )
-    told = json.loads(said.stdout)
-    assert said.returncode == 0 and told["ok"] is True
-    what = [finding["what"] for finding in told["findings"]]
+    report = json.loads(said.stdout)
+    assert said.returncode == 0 and report["ok"] is True
+    what = [finding["what"] for finding in report["findings"]]
     assert "2 rank(s) started and joined" in what and "driver and ranks share model_dir" in what
 
 

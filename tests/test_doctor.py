@@ -45,9 +45,9 @@ def linear() -> Iterator[Callable[..., Estimator]]:
 
 def only(diagnosis: Diagnosis, topic: str, level: str) -> Finding:
     """Return the one finding of a topic at a level."""
-    found = [finding for finding in diagnosis.about(topic) if finding.level == level]
-    assert len(found) == 1, diagnosis.text()
-    return found[0]
+    items = [finding for finding in diagnosis.about(topic) if finding.level == level]
+    assert len(items) == 1, diagnosis.text()
+    return items[0]
 
 
 # Findings
@@ -89,9 +89,9 @@ def test_only_errors_keep_training_from_starting() -> None:
 
 
 def test_machines_get_every_field() -> None:
-    told = json.loads(Diagnosis(FINDINGS).json())
-    assert told["ok"] is False
-    assert told["findings"][0] == {
+    record = json.loads(Diagnosis(FINDINGS).json())
+    assert record["ok"] is False
+    assert record["findings"][0] == {
         "level": "error",
         "topic": "slots",
         "what": "4 workers must run at the same time",
@@ -266,8 +266,8 @@ def test_a_failure_of_the_ranks_is_told_with_the_line_that_helps(
 )  # fmt: skip
 def test_settings_are_told_with_the_line_to_set(check: Any, settings: dict[str, str], level: str, words: str) -> None:
     case = Case("spark", workers=2, nodes=1, session=SimpleNamespace(conf=settings))
-    [found] = check(case)
-    assert found.level == level and words in found.fix
+    [items] = check(case)
+    assert items.level == level and words in items.fix
 
 
 def test_enough_overhead_is_not_told() -> None:
@@ -309,52 +309,52 @@ def test_storage_is_left_as_it_was(tmp_path: Path) -> None:
 
 def test_processes_of_this_machine_are_examined(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"x" * 2048)
-    found = examine("local", workers_per_node=2, data=str(tmp_path / "data"), model_dir=str(tmp_path / "model"))
-    assert found.ok, found.text()
-    assert "2 rank(s) started and joined" in only(found, "ranks", OK).what
-    assert "127.0.0.1 (lo" in only(found, "network", OK).got
-    assert only(found, "versions", OK).what == "driver and rank(s) 0, 1 run the same Python and packages"
-    assert only(found, "data", OK).what.startswith("2 kB at ")
-    assert [finding.what for finding in found.about("storage")][1] == "driver and ranks share model_dir"
+    items = examine("local", workers_per_node=2, data=str(tmp_path / "data"), model_dir=str(tmp_path / "model"))
+    assert items.ok, items.text()
+    assert "2 rank(s) started and joined" in only(items, "ranks", OK).what
+    assert "127.0.0.1 (lo" in only(items, "network", OK).got
+    assert only(items, "versions", OK).what == "driver and rank(s) 0, 1 run the same Python and packages"
+    assert only(items, "data", OK).what.startswith("2 kB at ")
+    assert [finding.what for finding in items.about("storage")][1] == "driver and ranks share model_dir"
     assert os.listdir(tmp_path) == ["data"]
 
 
 def test_a_model_dir_that_cannot_be_written_is_an_error_of_driver_and_rank(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = examine("local", model_dir=str(tmp_path / "file" / "model"), data=str(tmp_path / "missing"))
-    assert [finding.topic for finding in found.errors] == ["data", "storage", "storage"], found.text()
-    _, here, there = found.errors
+    items = examine("local", model_dir=str(tmp_path / "file" / "model"), data=str(tmp_path / "missing"))
+    assert [finding.topic for finding in items.errors] == ["data", "storage", "storage"], items.text()
+    _, here, there = items.errors
     assert here.what.startswith("the driver cannot write to model_dir ") and "NotADirectoryError" in here.got
     assert there.what.startswith("rank 0 on ") and "NotADirectoryError" in there.got
     assert here.fix.startswith("model_dir='…'")
 
 
 def test_a_local_spark_is_examined(spark: Any, tmp_path: Path) -> None:
-    found = examine("spark", workers_per_node=2, model_dir=str(tmp_path))
-    assert found.ok, found.text()
-    assert only(found, "slots", OK).got == "Spark runs 3 task(s) at once"
-    assert "Java " in only(found, "java", OK).what
-    assert "2 rank(s) started and joined" in only(found, "ranks", OK).what
+    items = examine("spark", workers_per_node=2, model_dir=str(tmp_path))
+    assert items.ok, items.text()
+    assert only(items, "slots", OK).got == "Spark runs 3 task(s) at once"
+    assert "Java " in only(items, "java", OK).what
+    assert "2 rank(s) started and joined" in only(items, "ranks", OK).what
     assert os.listdir(tmp_path) == []
 
 
 def test_too_few_slots_are_an_error_with_the_line_that_makes_room(spark: Any) -> None:
-    found = examine("bigdl", workers_per_node=4)
-    assert [finding.topic for finding in found.errors] == ["slots"], found.text()
-    assert found.errors[0].what == "4 workers must run at the same time, and Spark runs 3 task(s) at once"
-    assert found.errors[0].fix == "init_orca_context(cores=4, ...), or workers_per_node=3 in the Estimator"
-    assert "3 rank(s) started and joined" in only(found, "ranks", OK).what
+    items = examine("bigdl", workers_per_node=4)
+    assert [finding.topic for finding in items.errors] == ["slots"], items.text()
+    assert items.errors[0].what == "4 workers must run at the same time, and Spark runs 3 task(s) at once"
+    assert items.errors[0].fix == "init_orca_context(cores=4, ...), or workers_per_node=3 in the Estimator"
+    assert "3 rank(s) started and joined" in only(items, "ranks", OK).what
 
 
 def test_a_setting_of_spark_that_hurts_is_told_with_a_better_one(spark: Any) -> None:
     name = "spark.sql.execution.arrow.pyspark.enabled"
     spark.conf.set(name, "false")
     try:
-        [found] = driver.settings(Case("spark", session=spark))
+        [items] = driver.settings(Case("spark", session=spark))
     finally:
         spark.conf.set(name, "true")
-    assert found.level == WARN and found.got == f"{name}=false"
-    assert found.fix == f'init_orca_context(..., conf={{"{name}": "true"}})'
+    assert items.level == WARN and items.got == f"{name}=false"
+    assert items.fix == f'init_orca_context(..., conf={{"{name}": "true"}})'
 
 
 def test_ranks_that_do_not_come_in_time_are_ended(spark: Any, tmp_path: Path) -> None:
@@ -369,11 +369,11 @@ def test_ranks_that_do_not_come_in_time_are_ended(spark: Any, tmp_path: Path) ->
     others.start()
     try:
         assert soon(lambda: sum(tracker.getStageInfo(s).numActiveTasks for s in tracker.getActiveStageIds()) == 3)
-        found = examine("spark", limit=0.5)
+        items = examine("spark", limit=0.5)
     finally:
         released.touch()
         others.join()
-    late = only(found, "ranks", ERROR)
+    late = only(items, "ranks", ERROR)
     assert "within 0.5 s" in late.what and late.fix.startswith("orca doctor --limit")
     assert spark.range(3).count() == 3
     assert soon(lambda: tracker.getActiveStageIds() == [])
@@ -387,10 +387,10 @@ def soon(happens: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def test_a_ray_is_examined(ray_context: Any) -> None:
-    found = examine("ray", workers_per_node=2)
-    assert found.ok, found.text()
-    assert only(found, "slots", OK).got == "Ray has 3 CPU(s)"
-    assert "2 rank(s) started and joined" in only(found, "ranks", OK).what
+    items = examine("ray", workers_per_node=2)
+    assert items.ok, items.text()
+    assert only(items, "slots", OK).got == "Ray has 3 CPU(s)"
+    assert "2 rank(s) started and joined" in only(items, "ranks", OK).what
 
 
 def test_too_few_cpus_of_ray_are_an_error(ray_context: Any) -> None:
@@ -451,9 +451,9 @@ with apart.two_nodes(forward=False):
 def test_explain_tells_what_fit_would_do(linear: Callable[..., Estimator]) -> None:
     x = np.ones((70, 2), np.float32)
     est = linear(backend="local", workers_per_node=2)
-    told = est.explain((x, x[:, 0]), batch_size=32)
-    assert isinstance(told, Explanation) and told.ok, str(told)
-    lines = dict(told.outlook.lines)
+    results = est.explain((x, x[:, 0]), batch_size=32)
+    assert isinstance(results, Explanation) and results.ok, str(results)
+    lines = dict(results.outlook.lines)
     assert lines["engine"] == "local"
     assert lines["ranks"] == "2 (2 on each of 1 node(s))"
     assert lines["data"] == "Array: 70 rows, about 840 B"
@@ -462,9 +462,9 @@ def test_explain_tells_what_fit_would_do(linear: Callable[..., Estimator]) -> No
     assert lines["sync"].startswith("replicated: ")
     assert lines["model"] == "12 B of weights"
     assert lines["checkpoints"] == "none: no model_dir"
-    assert str(told).splitlines()[0] == "engine       local"
-    assert "70 rows" in told._repr_html_() and "<table>" in told._repr_html_()
-    assert {"ranks", "network", "gpu"} <= {finding.topic for finding in told.findings}
+    assert str(results).splitlines()[0] == "engine       local"
+    assert "70 rows" in results._repr_html_() and "<table>" in results._repr_html_()
+    assert {"ranks", "network", "gpu"} <= {finding.topic for finding in results.findings}
 
 
 def test_explain_tells_what_fit_of_a_keras_model_would_do() -> None:
@@ -475,8 +475,8 @@ def test_explain_tells_what_fit_of_a_keras_model_would_do() -> None:
 
     x = np.ones((70, 2), np.float32)
     est = Estimator.from_keras(model_creator=creator, backend="local", workers_per_node=2)
-    told = est.explain((x, x[:, 0]), batch_size=32, look_around=False)
-    lines = dict(told.outlook.lines)
+    results = est.explain((x, x[:, 0]), batch_size=32, look_around=False)
+    lines = dict(results.outlook.lines)
     assert (lines["engine"], lines["ranks"]) == ("local", "2 (2 on each of 1 node(s))")
     assert (lines["data"], lines["steps"]) == ("Array: 70 rows, about 840 B", "3 an epoch")
 
@@ -487,20 +487,20 @@ def test_explain_reads_no_row_of_a_frame_and_asks_the_planner(
     spark.range(1000).selectExpr("array(float(id), 1f) f", "float(id) y").write.parquet(str(tmp_path / "rows"))
     frame = spark.read.parquet(str(tmp_path / "rows"))
     est = linear(backend="bigdl", workers_per_node=2)
-    told = est.explain(frame, feature_cols=["f"], label_cols=["y"], look_around=False)
-    assert told.ok, str(told)
-    assert told.outlook["engine"] == "spark at local[3]"
-    assert told.outlook["data"].startswith("Frame: rows are known after the first epoch, about ")
-    assert told.outlook["sync"].startswith("sharded: ")
-    assert told.outlook["devices"] == "known when the ranks are looked at"
-    assert told.diagnosis.about("ranks") == ()
+    results = est.explain(frame, feature_cols=["f"], label_cols=["y"], look_around=False)
+    assert results.ok, str(results)
+    assert results.outlook["engine"] == "spark at local[3]"
+    assert results.outlook["data"].startswith("Frame: rows are known after the first epoch, about ")
+    assert results.outlook["sync"].startswith("sharded: ")
+    assert results.outlook["devices"] == "known when the ranks are looked at"
+    assert results.diagnosis.about("ranks") == ()
 
 
 def test_explain_tells_what_is_wrong_with_data(spark: Any, linear: Callable[..., Estimator]) -> None:
     frame = spark.createDataFrame([([1.0, 2.0], 1.0)], "f array<float>, y float")
-    told = linear().explain(frame, feature_cols=["f"], look_around=False)
-    assert [finding.topic for finding in told.diagnosis.errors] == ["data"]
-    assert told.diagnosis.errors[0].fix == "Pass label_cols=['…']."
+    results = linear().explain(frame, feature_cols=["f"], look_around=False)
+    assert [finding.topic for finding in results.diagnosis.errors] == ["data"]
+    assert results.diagnosis.errors[0].fix == "Pass label_cols=['…']."
 
 
 def test_explain_works_before_there_is_a_cluster(run_program: Callable[..., Any]) -> None:

@@ -43,9 +43,9 @@ def split(counts: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def fit(shards: Shards, ranks: int, plan: FitPlan = PLAN, state: State | None = None) -> tuple[list[Any], State]:
-    told = LocalEngine(ranks).run(FitJob(LEARNER, plan, (), state), shards, SETTINGS)
-    assert [kept is not None for _, kept in told] == [True, *[False] * (ranks - 1)]
-    return told[0][0].epochs, told[0][1]
+    results = LocalEngine(ranks).run(FitJob(LEARNER, plan, (), state), shards, SETTINGS)
+    assert [kept is not None for _, kept in results] == [True, *[False] * (ranks - 1)]
+    return results[0][0].epochs, results[0][1]
 
 
 def global_batches(parts: list[tuple[np.ndarray, np.ndarray]], plan: FitPlan, epoch: int) -> list[Any]:
@@ -104,7 +104,7 @@ def test_one_rank_equals_two_equals_three_where_a_step_takes_all_rows(counts: tu
 
 @dataclass(frozen=True)
 class WholeData:
-    """Be all rows on every rank, as a map-style dataset is."""
+    """All rows on every rank, as a map-style dataset is."""
 
     shared = True
     quiet = True
@@ -172,14 +172,14 @@ def test_evaluate_is_exact_over_ranks(ranks: int) -> None:
     x, y = data()
     _, state = fit(shards_of([(x, y)]), 1)
     counts = {1: (42,), 2: (40, 2), 3: (5, 0, 37)}[ranks]
-    told = LocalEngine(ranks).run(EvaluateJob(LEARNER, 8, (MAE(),), state), shards_of(split(counts)), SETTINGS)
+    results = LocalEngine(ranks).run(EvaluateJob(LEARNER, 8, (MAE(),), state), shards_of(split(counts)), SETTINGS)
     error = np.column_stack([x, np.ones(42)]) @ state.payload["models"][0]["weight"] - y
-    for reduced, own, output in told:
-        assert reduced == told[0][0] and list(reduced) == list(own) == ["num_samples", "val_loss", "MAE"]
+    for reduced, own, output in results:
+        assert reduced == results[0][0] and list(reduced) == list(own) == ["num_samples", "val_loss", "MAE"]
         assert output == (OutputSpec((("float64", (3,)),)), OutputSpec((("float64", ()),)))
-    assert told[0][0]["num_samples"] == 42 and [own["num_samples"] for _, own, _ in told] == list(counts)
-    assert told[0][0]["val_loss"] == pytest.approx(np.mean(error**2), abs=1e-12)
-    assert told[0][0]["MAE"] == pytest.approx(np.mean(abs(error)), rel=1e-6)
+    assert results[0][0]["num_samples"] == 42 and [own["num_samples"] for _, own, _ in results] == list(counts)
+    assert results[0][0]["val_loss"] == pytest.approx(np.mean(error**2), abs=1e-12)
+    assert results[0][0]["MAE"] == pytest.approx(np.mean(abs(error)), rel=1e-6)
 
 
 def test_evaluate_profile_has_its_phases() -> None:
@@ -394,6 +394,6 @@ except DataError as error:
 
 @pytest.mark.full
 def test_a_task_of_spark_answers_on_the_gpu_it_was_given(run_program: Any) -> None:
-    told = run_program(GIVEN_GPU, {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
-    assert "[5, 5, 5]" in told.stdout
-    assert "this DataFrame belongs to a Spark session that was stopped" in told.stdout
+    results = run_program(GIVEN_GPU, {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    assert "[5, 5, 5]" in results.stdout
+    assert "this DataFrame belongs to a Spark session that was stopped" in results.stdout

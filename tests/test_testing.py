@@ -36,7 +36,7 @@ def test_what_cannot_travel_is_named() -> None:
 
 
 def test_rows_are_closed_and_shards_released_after_a_failure() -> None:
-    told: list[str] = []
+    notes: list[str] = []
 
     class Rows:
         def close(self) -> None:
@@ -44,10 +44,10 @@ def test_rows_are_closed_and_shards_released_after_a_failure() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder)
-        shards = Shards(lambda items, folder: {"train": Rows()}, list, release=lambda: told.append("released"))  # type: ignore[dict-item]
+        shards = Shards(lambda items, folder: {"train": Rows()}, list, release=lambda: notes.append("released"))  # type: ignore[dict-item]
         with leaks(), pytest.raises(WorkerFailed, match="ZeroDivisionError"):
             LocalEngine(1).run(lambda world, rows, pulse: 1 // 0, shards, SETTINGS)
-        assert told == ["released"] and (marks / "closed").exists()
+        assert notes == ["released"] and (marks / "closed").exists()
 
 
 def test_the_linear_learner_learns() -> None:

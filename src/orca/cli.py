@@ -42,20 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["submit"]:  # what follows is the program's and Spark's
-        return _submit(given[1:])
-    arguments = _parser().parse_args(given)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["submit"]:  # what follows is the program's and Spark's
+        return _submit(words[1:])
+    arguments = _parser().parse_args(words)
     status: int = arguments.command(arguments)
     return status
 
 
-def _submit(given: list[str]) -> int:
+def _submit(words: list[str]) -> int:
     """Run a program on a cluster; an error of ours is printed without a trace."""
     from orca.cluster.submit import main as submit
 
     try:
-        return submit(given)
+        return submit(words)
     except OrcaError as problem:
         sys.stderr.write(f"orca submit: {problem}\n")
         return WRONG if isinstance(problem, ArgumentError) else BAD

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
 
 class OrcaError(Exception):
     """The root of everything Orca raises by itself."""
@@ -75,3 +79,9 @@ class WorkerStalled(WorkerFailed):
     """A worker that made no progress for longer than the stall limit; carries its stack."""
 
     verb = "stalled"
+
+
+def near(word: Any, known: Iterable[Any]) -> str:
+    """Return the known word that looks most like this one, as a question; "" where none does."""
+    close = difflib.get_close_matches(str(word), [str(each) for each in known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

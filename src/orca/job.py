@@ -61,8 +61,8 @@ class FitJob:
             train.first_epoch = since.first_epoch
         learner.join(world, self.state, plan.seed, training=True)
         try:
-            with learner.call_back(plan.callbacks, world, self.state) as hooks, _keeper(learner, plan, world) as keeper:
-                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, keeper, hooks)
+            with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
+                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, writer, hooks)
                 state = State() if plan.stores else learner.state()
         finally:
             learner.leave()
@@ -199,17 +199,14 @@ def _given_gpu() -> str | None:
     """Return the GPU that Spark gave the task that runs here. Ray shows a task no other GPUs than its own."""
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.TaskContext.get()
-    given = None if context is None else context.resources().get("gpu")
-    return str(given.addresses[0]) if given is not None and given.addresses else None
+    gpus = None if context is None else context.resources().get("gpu")
+    return str(gpus.addresses[0]) if gpus is not None and gpus.addresses else None
 
 
 def _answer(predictor: Predictor, x: Any) -> Any:
     """Return one answer for each row of a batch.
 
     A model that drops dimensions of size 1 drops that of the rows, too, where there is one row: it is asked with two.
-
-    Raises:
-        DataError: The model answers for another number of rows.
     """
     rows, output = rows_of(x), predictor.predict(x)
     if rows == 1 and _answered(output) != {1}:
@@ -247,7 +244,7 @@ def _make_room(size: int) -> None:
 
 
 def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Position:
-    """Return where to begin: after what was trained before, or where an interrupted fit was."""
+    """Return the position to begin at: after earlier fits, or within an interrupted one."""
     layout = train.layout
     if state is None or state.position is None:
         return Position(state.epoch if state else 0, state.steps if state else 0, 0, plan.seed, layout)
@@ -262,13 +259,13 @@ def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Posi
 
 
 @contextmanager
-def _keeper(learner: Learner, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
-    """Give rank 0 the keeper of the checkpoints that the plan asks for."""
+def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[CheckpointWriter | None]:
+    """Give rank 0 the writer of the checkpoints that the plan asks for."""
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
         return
-    with CheckpointWriter(plan.checkpoint_folder, learner.write_state, keep=plan.checkpoint_keep) as keeper:
-        yield keeper
+    with CheckpointWriter(plan.checkpoint_folder, learner.write_state, keep=plan.checkpoint_keep) as writer:
+        yield writer
 
 
 _KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled

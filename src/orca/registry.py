@@ -74,11 +74,7 @@ EXTRAS = {
 
 
 def backend_of(word: str) -> Backend:
-    """Return the engine and the sync that a backend word selects.
-
-    Raises:
-        ArgumentError: The word is not in the table.
-    """
+    """Return the engine and the sync that a backend word selects."""
     if word not in BACKENDS:
         raise ArgumentError(f"backend must be one of {', '.join(sorted(BACKENDS))}; got backend: {word!r}.")
     return BACKENDS[word]
@@ -100,11 +96,7 @@ def openvino_converter() -> Any:
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:
-    """Wrap data in the source that recognises it: the only place that asks what kind the data is.
-
-    Raises:
-        ArgumentError: No source knows this kind.
-    """
+    """Wrap data in the source that recognises it: the only place that asks what kind the data is."""
     for module, name, library in SOURCES:
         if library and library not in sys.modules:
             continue

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,10 @@ import numpy as np
 import psutil
 
 from orca.core.array_learner import ArrayLearner
+from orca.core.feed import spool_parts
 from orca.core.source import Batch, Shards
 from orca.core.state import State
-from orca.sources.arrays import Block, OpenBlocks
-
-_HOST = "127.0.0.1"
+from orca.sources.arrays import Block
 
 
 @dataclass
@@ -96,7 +96,7 @@ def shards_of(train: Sequence[tuple[Any, Any]], valid: Sequence[tuple[Any, Any]]
     """Return shards with exactly these rows: one (x, y) a rank, an empty one for a rank without rows."""
     parts = {"train": train} if valid is None else {"train": train, "valid": valid}
     pieces = [Block(part, x, y) for part, shards in parts.items() for x, y in shards]
-    return Shards(OpenBlocks(tuple(parts)), lambda: list(pieces))
+    return Shards(partial(spool_parts, parts=tuple(parts)), lambda: list(pieces))
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def leaks(grace: float = 5.0) -> Iterator[None]:
 
 
 def _held() -> dict[tuple[str, Any], str]:
-    """Return what this process holds now, with a name for each."""
+    """Return the processes, threads, sockets and folders of this process, with a name for each."""
     process, tracker = psutil.Process(), sys.modules.get("multiprocessing.resource_tracker")
     lasting = getattr(getattr(tracker, "_resource_tracker", None), "_pid", None)  # lives as long as this process
     held = {("process", child.pid): f"process {child.pid}" for child in process.children(recursive=True)}

@@ -96,6 +96,6 @@ def test_an_interpreter_looks_for_its_library_beside_it() -> None:
     ("path", "words"), [(b"/py/lib", "looks for it in /py/lib"), (None, "leaves it to the system to find it")]
 )
 def test_an_interpreter_that_cannot_is_refused(path: bytes | None, words: str) -> None:
-    with pytest.raises(OrcaError, match=words) as told:
+    with pytest.raises(OrcaError, match=words) as failure:
         archive.relocated(program(path), "/py", "/py/bin/python3.11")
-    assert "uv python install" in str(told.value) and "ship_environment=False" in str(told.value)
+    assert "uv python install" in str(failure.value) and "ship_environment=False" in str(failure.value)

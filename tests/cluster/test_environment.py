@@ -218,8 +218,8 @@ def test_a_venv_of_the_systems_python_needs_that_python_and_nothing_else(tmp_pat
     assert not list((folder / "lib" / VERSION).glob("os.py"))
     (tmp_path / "elsewhere").mkdir()
     said = run([*hiding(str(made.home), str(SOURCES)), str(folder / "bin" / "python")], LOOK, tmp_path / "elsewhere")
-    told = json.loads(said.stdout)
-    assert (told["prefix"], told["products"], told["answers"]) == (str(folder), [3, 6], [42, 42, 7])
+    report = json.loads(said.stdout)
+    assert (report["prefix"], report["products"], report["answers"]) == (str(folder), [3, 6], [42, 42, 7])
 
 
 def test_no_path_of_this_machine_is_left_where_python_looks(made: Made, unpacked: Path) -> None:
@@ -233,8 +233,8 @@ def test_no_path_of_this_machine_is_left_where_python_looks(made: Made, unpacked
 
 
 def test_scripts_find_the_interpreter_beside_them(unpacked: Path) -> None:
-    told = subprocess.run([str(unpacked / "bin" / "tell"), "x y"], check=True, capture_output=True, text=True)
-    assert told.stdout.strip() == f"{unpacked} ['x y']"
+    ranks = subprocess.run([str(unpacked / "bin" / "tell"), "x y"], check=True, capture_output=True, text=True)
+    assert ranks.stdout.strip() == f"{unpacked} ['x y']"
 
 
 @pytest.mark.slow
@@ -415,8 +415,8 @@ def test_a_conda_environment_works_elsewhere(conda: Path, made: Made, tmp_path: 
     path = Path(json.loads(said.stdout)[0])
     folder = unpack(path, tmp_path / "environment")
     hidden = hiding(str(conda), str(made.home), made.base, str(SOURCES))
-    told = json.loads(run([*hidden, str(folder / "bin" / "python")], LOOK, tmp_path).stdout)
-    assert (told["prefix"], told["products"], told["answers"]) == (str(folder), [3, 6], [42, 42, 7])
+    report = json.loads(run([*hidden, str(folder / "bin" / "python")], LOOK, tmp_path).stdout)
+    assert (report["prefix"], report["products"], report["answers"]) == (str(folder), [3, 6], [42, 42, 7])
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [".lock", path.name, f"{path.name}.sha256"]
 
 
@@ -467,16 +467,16 @@ def test_modules_of_the_program_travel_without_its_data(made: Made, program: Pat
     egg = tmp_path / "ready.zip"
     with zipfile.ZipFile(egg, "w") as file:
         file.writestr("zipped.py", "")
-    told = json.loads(own(made, program, tmp_path / "cache", PYTHONPATH=f"{other}:{egg}:{SOURCES}").stdout)
+    report = json.loads(own(made, program, tmp_path / "cache", PYTHONPATH=f"{other}:{egg}:{SOURCES}").stdout)
     # The folder of the script comes too; what is installed editable does not, though PYTHONPATH names it.
-    first, script, second, third = told
+    first, script, second, third = report
     assert third == str(egg)
     assert [name for name in zipfile.ZipFile(first).namelist() if not name.endswith("/")] == [
         "beside.py", "package/__init__.py", "package/inner/leaf.py", "package/words.json", "plain/module.py",
     ]  # fmt: skip
     assert zipfile.ZipFile(script).namelist() == ["main.py"]
     assert zipfile.ZipFile(second).namelist() == ["elsewhere.py"]
-    code = f"import sys; sys.path[:0] = {told}; import beside, package.inner.leaf, plain.module, elsewhere, zipped"
+    code = f"import sys; sys.path[:0] = {report}; import beside, package.inner.leaf, plain.module, elsewhere, zipped"
     made.run(code)
     assert json.loads(own(made, program, tmp_path / "cache").stdout)[0] == first
 

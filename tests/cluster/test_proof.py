@@ -148,12 +148,12 @@ def test_names_what_workers_lack(tmp_path: Path, run_program: Callable[..., Any]
 
 
 def test_says_in_words_what_spark_says_of_a_python_that_is_another() -> None:
-    told = _failure(
+    results = _failure(
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark "
         "cannot run with different minor versions.",
         ["node1", "node2"],
     )
-    assert "Python 3.12 on one of node1, node2, 3.11 in the driver." in str(told)
+    assert "Python 3.12 on one of node1, node2, 3.11 in the driver." in str(results)
     assert "no module 'pyarrow' on an executor" in str(_failure("ModuleNotFoundError: No module named 'pyarrow'", []))
     assert _failure("something else", []) is None
 

@@ -29,7 +29,7 @@ from cluster.test_ray_on_spark import PRELUDE, QUIET
 from orca.cluster import news, yarn
 from orca.cluster.hadoop import Application
 from orca.cluster.spark import Request, SessionOptions
-from orca.cluster.yarn import BESIDE_HEAP_MB, asked
+from orca.cluster.yarn import BESIDE_HEAP_MB, needs
 from orca.errors import ArgumentError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,8 +178,8 @@ def test_an_interrupted_command_ends_its_application(tmp_path: Path) -> None:
             time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         status = process.wait(60)
-    told = (tmp_path / "said").read_text()
-    assert status not in (0, None) and "was ended: this program was interrupted" in told
+    text = (tmp_path / "said").read_text()
+    assert status not in (0, None) and "was ended: this program was interrupted" in text
     [application] = [each for each in applications() if each["name"] == "sleeping_program"]
     assert application["state"] == "KILLED"
 
@@ -198,10 +198,10 @@ def test_environment_goes_to_nodes_that_do_not_have_it() -> None:
     )
     print(said.stdout, said.stderr)
     assert said.returncode == 0
-    told = json.loads(said.stdout.splitlines()[-1])
-    assert told["seen"] == [False, False], "the nodes see the environment; start Hadoop with --hide build/hidden"
-    assert all("/environment/bin/python" in path for path in told["python"])
-    assert told["predictions"] == [[2.0 * number] for number in range(40)]
+    report = json.loads(said.stdout.splitlines()[-1])
+    assert report["seen"] == [False, False], "the nodes see the environment; start Hadoop with --hide build/hidden"
+    assert all("/environment/bin/python" in path for path in report["python"])
+    assert report["predictions"] == [[2.0 * number] for number in range(40)]
 
 
 def small_environment() -> Path:
@@ -385,9 +385,9 @@ def test_a_dead_resource_manager_is_told_at_once(tmp_path: Path) -> None:
             f"<value>{address}</value></property></configuration>"
         )
         call = f"init_orca_context(cluster_mode='yarn-client', cores=1, hadoop_conf={str(tmp_path)!r})"
-        [told] = refusals(call)
-    assert f"OrcaError no ResourceManager of YARN answers at {address}" in told
-    assert int(told.split()[0]) < 10
+        [results] = refusals(call)
+    assert f"OrcaError no ResourceManager of YARN answers at {address}" in results
+    assert int(results.split()[0]) < 10
 
 
 def test_a_program_without_a_file_cannot_go_to_the_cluster() -> None:
@@ -426,14 +426,14 @@ def test_an_application_in_a_busy_queue_waits_and_says_what_for(
 def test_every_argument_reaches_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "192.0.2.1")
     options = SessionOptions(driver_cores=3, queue="research", env={"WORD": "value"})
-    told = asked(Request(4, "3g", 5, options))
-    assert told["spark.executor.instances"] == "5" and told["spark.executor.cores"] == "4"
-    assert told["spark.executor.memory"] == "3g" and told["spark.driver.cores"] == "3"
-    assert told["spark.executor.memoryOverhead"] == f"{307 + BESIDE_HEAP_MB}m"
-    beside = asked(Request(4, "3g", 5, options, for_ray=1 << 30))["spark.executor.memoryOverhead"]
+    settings = needs(Request(4, "3g", 5, options))
+    assert settings["spark.executor.instances"] == "5" and settings["spark.executor.cores"] == "4"
+    assert settings["spark.executor.memory"] == "3g" and settings["spark.driver.cores"] == "3"
+    assert settings["spark.executor.memoryOverhead"] == f"{307 + BESIDE_HEAP_MB}m"
+    beside = needs(Request(4, "3g", 5, options, for_ray=1 << 30))["spark.executor.memoryOverhead"]
     assert beside == f"{307 + 1024 + BESIDE_HEAP_MB}m"
-    assert told["spark.yarn.queue"] == "research" and told["spark.authenticate"] == "true"
-    assert told["spark.executorEnv.WORD"] == told["spark.yarn.appMasterEnv.WORD"] == "value"
-    assert not any("SPARK_LOCAL_IP" in name for name in told)  # an address of the driver's machine
+    assert settings["spark.yarn.queue"] == "research" and settings["spark.authenticate"] == "true"
+    assert settings["spark.executorEnv.WORD"] == settings["spark.yarn.appMasterEnv.WORD"] == "value"
+    assert not any("SPARK_LOCAL_IP" in name for name in settings)  # an address of the driver's machine
     with pytest.raises(ArgumentError, match="cores must be a positive int on YARN; got '\\*'"):
-        asked(Request("*", "3g", 5, options))
+        needs(Request("*", "3g", 5, options))

@@ -166,7 +166,7 @@ def embedding(config: Any) -> Any:
 
 
 class Own(keras.Model):
-    """Be a subclassed model without a known input shape, and with a train_step of its own."""
+    """A subclassed model without a known input shape, and with a train_step of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -358,24 +358,24 @@ def plain_loop(case: Case, steps: list[list[list[int]]], valid: list[list[int]])
     model.run_eagerly = True  # of a few steps, tracing would take most of the time
     lines: list[dict[str, float]] = []
     for first, last in pairwise(accumulate([0, *FITS])):
-        told: list[dict[str, float]] = []
+        notes: list[dict[str, float]] = []
         history = model.fit(
             batches(case.part, [rows for epoch in steps[first:last] for rows in epoch], dict(case.class_weight)),
             epochs=last - first,
             steps_per_epoch=len(steps[0]),
-            callbacks=[library(model).callbacks.LambdaCallback(on_epoch_end=partial(validate, model, valid, told))],
+            callbacks=[library(model).callbacks.LambdaCallback(on_epoch_end=partial(validate, model, valid, notes))],
             verbose=0,
             shuffle=False,
         ).history
-        for epoch, logs in enumerate(told):
+        for epoch, logs in enumerate(notes):
             lines.append(logs | {f"train_{name}": values[epoch] for name, values in history.items()})
     return lines, model
 
 
-def validate(model: Any, valid: list[list[int]], told: list[dict[str, float]], *epoch: Any) -> None:
+def validate(model: Any, valid: list[list[int]], lines: list[dict[str, float]], *epoch: Any) -> None:
     """Evaluate as fit does, but with batches that nothing reads ahead of."""
     logs = model.evaluate(batches("valid", valid), steps=len(valid), verbose=0, return_dict=True)
-    told.append({f"val_{name}": float(value) for name, value in logs.items()})
+    lines.append({f"val_{name}": float(value) for name, value in logs.items()})
 
 
 def batches(part: str, steps: list[list[int]], class_weight: dict[int, float] | None = None) -> Iterator[Any]:

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from contract.truth import Forwards, Handmade, steps_of
 from orca.callbacks import Callback
-from orca.core.feed import Feed, weigh
+from orca.core.feed import Feed, spool_parts, weigh
 from orca.core.learner import FitPlan
 from orca.core.source import Items, Shards
 from orca.core.state import State
@@ -34,7 +35,6 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import PRECISIONS
 from orca.job import FitJob
 from orca.monitor.heartbeat import Pulse
-from orca.sources.arrays import OpenBlocks
 from orca.storage.checkpoints import path_of
 from orca.storage.states import load_state
 
@@ -263,7 +263,8 @@ def shards(ranks: int) -> Shards:
     """Return the rows, dealt unevenly."""
     edges = np.cumsum([0, *COUNTS[ranks]]).tolist()
     pieces = [Piece(start, stop) for start, stop in pairwise(edges)]
-    return Shards(OpenBlocks(("kept-no", "kept-rows", "ignored-no", "ignored-rows")), lambda: pieces)
+    parts = ("kept-no", "kept-rows", "ignored-no", "ignored-rows")
+    return Shards(partial(spool_parts, parts=parts), lambda: pieces)
 
 
 # On the ranks.

@@ -106,22 +106,24 @@ class Trial:
         (self.folder / "kind").write_text(kind)
         with pytest.raises(WorkerFailed) as raised:
             self.estimator.fit((X, Y), batch_size=4)
-        told = raised.value
-        assert type(told) is error, told
-        assert told.rank == 1 and told.host and f"rank 1 on {told.host} {error.verb}: " in str(told)
-        assert told.__cause__ is None and (told.__context__ is None or told.__suppress_context__), "more than one error"
+        failure = raised.value
+        assert type(failure) is error, failure
+        assert failure.rank == 1 and failure.host and f"rank 1 on {failure.host} {error.verb}: " in str(failure)
+        assert failure.__cause__ is None and (failure.__context__ is None or failure.__suppress_context__), (
+            "more than one error"
+        )
         assert soon(lambda: not self.survivors(), 5), f"ranks still run: {self.survivors()}"
-        return told
+        return failure
 
     def survivors(self) -> list[psutil.Process]:
         """Return the ranks that are still there."""
-        found = []
+        matches = []
         for file in self.folder.glob("pid-*"):
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(int(file.read_text()))
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                    matches.append(process)
+        return matches
 
     def succeeds(self) -> None:
         """Fit again, with the same Estimator."""
@@ -132,9 +134,11 @@ class Trial:
 @pytest.mark.slow
 def test_an_exception_is_told_with_rank_and_traceback(engine: str, tmp_path: Path) -> None:
     trial = Trial(engine, tmp_path)
-    told = trial.fails("raise", WorkerFailed)
-    assert told.reason == "ValueError: a row is broken"
-    assert "in get_into_trouble" in told.remote_traceback and "ValueError: a row is broken" in told.remote_traceback
+    failure = trial.fails("raise", WorkerFailed)
+    assert failure.reason == "ValueError: a row is broken"
+    assert (
+        "in get_into_trouble" in failure.remote_traceback and "ValueError: a row is broken" in failure.remote_traceback
+    )
     trial.succeeds()
 
 
@@ -148,9 +152,9 @@ def test_a_killed_rank_is_named(engine: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_stuck_rank_is_named_with_its_stack(engine: str, tmp_path: Path) -> None:
     stall = 25.0 if engine == "ray" else 12.0  # its workers load torch one by one, which is no progress of a rank
-    told = Trial(engine, tmp_path, stall).fails("sleep", WorkerStalled)
-    assert "in get_into_trouble" in told.remote_traceback
-    assert f"stall_timeout (now {stall:.0f} s)" in told.reason and "phase forward" in told.reason
+    failure = Trial(engine, tmp_path, stall).fails("sleep", WorkerStalled)
+    assert "in get_into_trouble" in failure.remote_traceback
+    assert f"stall_timeout (now {stall:.0f} s)" in failure.reason and "phase forward" in failure.reason
 
 
 @pytest.mark.parametrize("engine", ["spark", "ray"], indirect=True)
@@ -253,8 +257,8 @@ def test_a_loss_that_is_not_finite_raises_or_warns(caplog: pytest.LogCaptureFixt
     caplog.clear()
     lines = local().fit((broken, Y), batch_size=4, shuffle=False, on_nan="warn")
     assert np.isnan(lines[0]["train_loss"]) and lines[0]["num_samples"] == 12
-    told = [record for record in caplog.records if says in record.getMessage()]
-    assert [(record.name, record.levelname) for record in told] == [("orca.worker", "WARNING")]
+    messages = [record for record in caplog.records if says in record.getMessage()]
+    assert [(record.name, record.levelname) for record in messages] == [("orca.worker", "WARNING")]
     with pytest.raises(ArgumentError, match="on_nan must be 'raise', 'warn' or 'ignore'; got 'stop'"):
         local().fit((X, Y), on_nan="stop")
 

@@ -37,10 +37,10 @@ def outcomes(request: pytest.FixtureRequest) -> Callable[..., list[dict[str, Out
         job = KerasTruthJob(tuple((CASES | OPTIMIZERS)[name] for name in names))
         shards = truth.all_shards(ranks, loaders=False)
         try:
-            told = engine_class(engine).on_cluster(ranks).run(job, shards, Settings(120.0, False))
+            results = engine_class(engine).on_cluster(ranks).run(job, shards, Settings(120.0, False))
         except Exception as error:  # every test of the run fails with it; none of them runs it again
             return partial(_raise, error)
-        return lambda: told
+        return lambda: results
 
     contexts = {"spark": "spark", "ray": "ray_context"}
     return lambda *what: run(*what)()
@@ -83,13 +83,13 @@ def test_every_optimizer_steps_as_in_one_process(case: str, outcomes: Any) -> No
     check(OPTIMIZERS[case], [rank[case] for rank in outcomes("local", 2, rest)])
 
 
-def check(case: Case, told: list[Outcome]) -> None:
+def check(case: Case, ranks: list[Outcome]) -> None:
     """Check a case's weights and statistics against one process that saw the same rows in each step."""
-    steps = [joined(case.part, [rank.steps[epoch] for rank in told]) for epoch in range(len(told[0].steps))]
-    lines, model = keras_truth.plain_loop(case, steps, joined("valid", [rank.valid for rank in told]))
-    for mine, theirs in zip(told[0].weights or [], model.get_weights(), strict=True):
+    steps = [joined(case.part, [rank.steps[epoch] for rank in ranks]) for epoch in range(len(ranks[0].steps))]
+    lines, model = keras_truth.plain_loop(case, steps, joined("valid", [rank.valid for rank in ranks]))
+    for mine, theirs in zip(ranks[0].weights or [], model.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=case.tolerance, atol=case.tolerance)
-    for line, plain in zip(told[0].lines, lines, strict=True):
+    for line, plain in zip(ranks[0].lines, lines, strict=True):
         for name, value in plain.items():
             if case.model is keras_truth.own_step and name == "train_loss":
                 continue  # its train_step does not tell Keras' own tracker

@@ -90,7 +90,7 @@ def test_prints_appear_tagged_in_order_and_once(
 ) -> None:
     caplog.set_level(logging.DEBUG, "orca.worker")
     capfd.readouterr()
-    told = run(engine, Talk())
+    ranks = run(engine, Talk())
     out, err = capfd.readouterr()  # all is there when run returns
     for rank in range(2):
         assert by_rank(out, rank) == [*(f"printed {turn} by {rank}" for turn in range(3)), "unfinished"]
@@ -98,7 +98,7 @@ def test_prints_appear_tagged_in_order_and_once(
         records = [r for r in caplog.records if r.name == "orca.worker" and r.rank == rank]  # type: ignore[attr-defined]
         said = [(r.levelno, r.getMessage()) for r in records if r.origin == "their.module"]  # type: ignore[attr-defined]
         assert said == [(logging.INFO, f"[rank {rank}] their.module: an info of {rank}")]
-    assert told == [Seen(logging.INFO, True, True)] * 2
+    assert ranks == [Seen(logging.INFO, True, True)] * 2
     if engine.name == "ray":
         time.sleep(1.5)  # Ray shows what it forwards some time later
         later = capfd.readouterr()
@@ -109,16 +109,16 @@ def test_the_settings_decide_what_is_heard(
     engine: Engine, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "orca.worker")
-    told = run(engine, Talk(), Settings(60, False, log_level=logging.DEBUG))
+    ranks = run(engine, Talk(), Settings(60, False, log_level=logging.DEBUG))
     assert {f"[rank {rank}] their.module: a debug of {rank}" for rank in range(2)} <= set(caplog.messages)
-    assert told == [Seen(logging.DEBUG, True, True)] * 2
+    assert ranks == [Seen(logging.DEBUG, True, True)] * 2
     capfd.readouterr()
     caplog.clear()
     # Spark uses its Python workers again: nothing of the job before is left in them.
-    told = run(engine, Talk(), Settings(60, False, log_level=logging.ERROR, log_to_driver=False))
+    ranks = run(engine, Talk(), Settings(60, False, log_level=logging.ERROR, log_to_driver=False))
     out, err = capfd.readouterr()
     assert "[rank" not in out + err and not [r for r in caplog.records if r.name == "orca.worker"]
-    assert told == [Seen(logging.ERROR, False, False)] * 2
+    assert ranks == [Seen(logging.ERROR, False, False)] * 2
 
 
 @pytest.mark.slow

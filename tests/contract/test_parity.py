@@ -37,10 +37,10 @@ def outcomes(request: pytest.FixtureRequest) -> Callable[[str, int], list[dict[s
             request.getfixturevalue(contexts[engine])
         job, shards = TruthJob((*SHAPES.values(), *LOADERS.values())), truth.all_shards(ranks, loaders=True)
         try:
-            told = engine_class(engine).on_cluster(ranks).run(job, shards, Settings(60.0, False))
+            results = engine_class(engine).on_cluster(ranks).run(job, shards, Settings(60.0, False))
         except Exception as error:  # every test of the run fails with it; none of them runs it again
             return partial(_raise, error)
-        return lambda: told
+        return lambda: results
 
     contexts = {"spark": "spark", "ray": "ray_context"}
     return lambda engine, ranks: run(engine, ranks)()
@@ -54,21 +54,21 @@ def _raise(error: Exception) -> Any:
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_equal_one_process(engine: str, ranks: int, case: str, outcomes: Any) -> None:
-    told = [rank[case] for rank in outcomes(engine, ranks)]
-    check_parity((SHAPES | LOADERS)[case], told)
+    results = [rank[case] for rank in outcomes(engine, ranks)]
+    check_parity((SHAPES | LOADERS)[case], results)
 
 
 @pytest.mark.parametrize("case", [*SHAPES, *LOADERS])
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_row_once_in_full_steps(engine: str, ranks: int, case: str, outcomes: Any) -> None:
-    told = [rank[case] for rank in outcomes(engine, ranks)]
+    results = [rank[case] for rank in outcomes(engine, ranks)]
     part, size = (SHAPES | LOADERS)[case].part, (SHAPES | LOADERS)[case].batch_size or truth.BATCH
     everything = list(range(len(truth.rows_for(part)[0])))
-    steps = numbered(part, told)
+    steps = numbered(part, results)
     orders = [[n for step in epoch for rank in step for n in rank] for epoch in steps]
     sizes = [[sum(map(len, step)) for step in epoch] for epoch in steps]
-    assert len({len(epoch) for rank in told for epoch in rank.steps}) == 1
+    assert len({len(epoch) for rank in results for epoch in rank.steps}) == 1
     assert all(rows == size for epoch in sizes for rows in epoch[:-1])
     if part == "dropping":  # the loader says drop_last and no shuffle
         assert orders == [everything[: len(everything) // size * size]] * sum(FITS)
@@ -76,22 +76,22 @@ def test_every_row_once_in_full_steps(engine: str, ranks: int, case: str, outcom
     assert [sorted(order) for order in orders] == [everything] * sum(FITS)
     if len(everything) > 2:
         assert len({tuple(order) for order in orders}) == sum(FITS), "every epoch has the same order"
-    assert [line["num_samples"] for line in told[0].lines] == [len(everything)] * sum(FITS)
-    assert [line["batch_count"] for line in told[0].lines] == [len(sizes[0])] * sum(FITS)
-    assert [line["epoch"] for line in told[0].lines] == [1, 2, 3]
+    assert [line["num_samples"] for line in results[0].lines] == [len(everything)] * sum(FITS)
+    assert [line["batch_count"] for line in results[0].lines] == [len(sizes[0])] * sum(FITS)
+    assert [line["epoch"] for line in results[0].lines] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_metrics_equal_one_process(engine: str, ranks: int, outcomes: Any) -> None:
-    told = outcomes(engine, ranks)[0]
+    results = outcomes(engine, ranks)[0]
     for name, case in SHAPES.items():
         if case.model is truth.single:
             continue  # floats: the outputs of one row differ with the batch it is in
         net = case.model({})
-        net.load_state_dict(told[name].payload["models"][0])
+        net.load_state_dict(results[name].payload["models"][0])
         expected = truth.scores(net, *truth.rows_for("valid"))
-        line = told[name].lines[-1]
+        line = results[name].lines[-1]
         assert {key: line[key] for key in expected} == pytest.approx(expected, rel=1e-12, abs=0), name
         assert line["val_accuracy"] == expected["val_accuracy"]
 
@@ -102,11 +102,11 @@ def test_metrics_equal_one_process(engine: str, ranks: int, outcomes: Any) -> No
 def test_any_number_of_ranks_sees_the_same_batches_of_a_dataset(engine: str, case: str, outcomes: Any) -> None:
     runs = [[rank[case] for rank in outcomes(engine, ranks)] for ranks in (1, 2, 3)]
     batches = [
-        [[[n for rank in step for n in rank] for step in epoch] for epoch in numbered(case, told)] for told in runs
+        [[[n for rank in step for n in rank] for step in epoch] for epoch in numbered(case, run)] for run in runs
     ]
     assert batches[0] == batches[1] == batches[2]
-    for told in runs[1:]:
-        assert_close(told[0].payload["models"], runs[0][0].payload["models"], 1e-9)
+    for run in runs[1:]:
+        assert_close(run[0].payload["models"], runs[0][0].payload["models"], 1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +129,10 @@ def optional() -> Callable[[int], list[dict[str, Outcome]]]:
     def run(ranks: int) -> Callable[[], list[dict[str, Outcome]]]:
         job, shards = TruthJob(tuple(OPTIONS.values())), truth.all_shards(ranks, loaders=False)
         try:
-            told = engine_class("local").on_cluster(ranks).run(job, shards, Settings(60.0, False))
+            results = engine_class("local").on_cluster(ranks).run(job, shards, Settings(60.0, False))
         except Exception as error:  # every test of the run fails with it; none of them runs it again
             return partial(_raise, error)
-        return lambda: told
+        return lambda: results
 
     return lambda ranks: run(ranks)()
 
@@ -152,8 +152,8 @@ def test_estimator_of_arrays() -> None:
         expected = estimator.get_model()(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(estimator.predict(x, batch_size=3), expected, 1e-12, 1e-12)
     scores = {key.removeprefix("val_"): value for key, value in truth.scores(estimator.get_model(), x, y).items()}
-    told = {key.lower(): value for key, value in estimator.evaluate((x, y), batch_size=4).items()}
-    assert {key: told[key] for key in scores} == pytest.approx(scores, rel=1e-12, abs=0)
+    results = {key.lower(): value for key, value in estimator.evaluate((x, y), batch_size=4).items()}
+    assert {key: results[key] for key in scores} == pytest.approx(scores, rel=1e-12, abs=0)
 
 
 def test_estimator_of_a_dataframe_with_fewer_rows_than_ranks(spark: Any) -> None:
@@ -195,10 +195,10 @@ def check_estimator(case: Case, data: Any, backend: str, ranks: int, **columns: 
     return estimator
 
 
-def check_parity(case: Case, told: list[Outcome]) -> None:
+def check_parity(case: Case, ranks: list[Outcome]) -> None:
     """Compare a case with the plain loop: losses, weights and optimizer state, over two fits."""
-    plain = truth.plain_loop(case, numbered(case.part, told))
-    lines, payload = told[0].lines, told[0].payload
+    plain = truth.plain_loop(case, numbered(case.part, ranks))
+    lines, payload = ranks[0].lines, ranks[0].payload
     assert payload is not None
     assert_close([line["train_loss"] for line in lines], plain.losses, case.tolerance)
     assert_close([line["last_train_loss"] for line in lines], plain.last_losses, case.tolerance)
@@ -210,9 +210,9 @@ def check_parity(case: Case, told: list[Outcome]) -> None:
         assert_close(payload["averages"][0], plain.average, case.tolerance)
 
 
-def numbered(part: str, told: list[Outcome]) -> list[list[list[list[int]]]]:
+def numbered(part: str, ranks: list[Outcome]) -> list[list[list[list[int]]]]:
     """Return row numbers by epoch, step and rank."""
-    epochs = zip(*(rank.steps for rank in told), strict=True)
+    epochs = zip(*(rank.steps for rank in ranks), strict=True)
     return [[[truth.numbers_of(part, x) for x in step] for step in zip(*epoch, strict=True)] for epoch in epochs]
 
 

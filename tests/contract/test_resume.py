@@ -92,8 +92,8 @@ def check_alike(lines: list[Any], made: Estimator, expected: tuple[list[Any], di
         np.testing.assert_allclose(one["momentum_buffer"], other["momentum_buffer"], 1e-12, 1e-12)
     assert state["schedulers"] == expected[1]["schedulers"]
     assert state["epoch"] == expected[1]["epoch"] == EPOCHS
-    for line, told in zip(lines, expected[0], strict=True):
-        assert line == pytest.approx(told, rel=1e-9)
+    for line, notes in zip(lines, expected[0], strict=True):
+        assert line == pytest.approx(notes, rel=1e-9)
 
 
 @pytest.mark.parametrize("backend", ENGINES)

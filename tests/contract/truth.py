@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from orca.callbacks import Callback, MainCallback
-from orca.core.feed import Feed
+from orca.core.feed import Feed, spool_parts
 from orca.core.learner import FitPlan
 from orca.core.metrics import AUC, MAE, MSE, Accuracy, Metric, metrics_of
 from orca.core.plan import even_split
@@ -32,7 +32,6 @@ from orca.frameworks.torch.operator import TrainingOperator
 from orca.job import FitJob
 from orca.monitor.heartbeat import Pulse
 from orca.rows.tree import flatten, map_tree
-from orca.sources.arrays import OpenBlocks
 from orca.sources.creator import CreatorSource, OpenCreated
 from orca.sources.torchdata import LoaderSource, OpenLoaders
 
@@ -101,7 +100,7 @@ LOADED: dict[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True)
 class Piece:
-    """Carry one rank's rows of all parts; where it goes, they go together."""
+    """One rank's rows of all parts, which travel together."""
 
     rank: int
     ranks: int
@@ -127,12 +126,12 @@ class OpenAll:
 
     def __call__(self, items: Items, folder: Path) -> dict[str, Any]:
         """Return the rows of every part."""
-        given: dict[Any, list[Any]] = {OpenBlocks: [], OpenLoaders: [], OpenCreated: []}
+        blocks, loaders, creations = list[Any](), list[Any](), list[Any]()
         for item in items:
-            created = OpenCreated if item[0] == "creator" else OpenLoaders
-            given[created if item[0] in self.loaders else OpenBlocks].append(item)
-        rows = OpenBlocks(SHAPES)(iter(given[OpenBlocks]), folder)
-        return rows | OpenLoaders()(iter(given[OpenLoaders]), folder) | OpenCreated()(iter(given[OpenCreated]), folder)
+            created = creations if item[0] == "creator" else loaders
+            (created if item[0] in self.loaders else blocks).append(item)
+        rows = spool_parts(blocks, folder, SHAPES)
+        return rows | OpenLoaders()(iter(loaders), folder) | OpenCreated()(iter(creations), folder)
 
 
 def all_shards(ranks: int, loaders: bool) -> Shards:

@@ -32,7 +32,7 @@ SETTINGS = Settings(stall_timeout=30, progress=False)
 
 @dataclass
 class Parts:
-    """Be a learner of parts that may not be picklable."""
+    """A learner of parts that may not be picklable."""
 
     model: Any = None
     optimizer: Any = None
@@ -41,7 +41,7 @@ class Parts:
 
 @dataclass
 class Job:
-    """Be a job with a learner."""
+    """A job with a learner."""
 
     learner: Parts
     config: Any = None
@@ -122,32 +122,32 @@ def test_scratch_is_gone_after_a_failure() -> None:
 
 def released(open_rows: Any = no_rows) -> tuple[Shards, list[str]]:
     """Return shards and the list that tells when they were released."""
-    told: list[str] = []
-    return Shards(open_rows, list, release=lambda: told.append("released")), told
+    notes: list[str] = []
+    return Shards(open_rows, list, release=lambda: notes.append("released")), notes
 
 
 def test_dispatch_opens_the_hub_and_releases_the_shards_after_it() -> None:
-    shards, told = released()
+    shards, events = released()
     with leaks(), dispatch(Job(Parts()), shards, 2, HOST, SETTINGS) as (envelope, hub):
         assert envelope.ticket == hub.ticket and envelope.ticket.size == 2 and envelope.settings == SETTINGS
         assert type(cloudpickle.loads(envelope.work)[0]).__name__ == "Job" and envelope.path == tuple(sys.path)
-        assert told == []
-    assert told == ["released"]
+        assert events == []
+    assert events == ["released"]
 
 
 def test_dispatch_releases_the_shards_after_a_failure() -> None:
-    shards, told = released()
+    shards, events = released()
     with leaks(), pytest.raises(ZeroDivisionError), dispatch(Job(Parts()), shards, 1, HOST, SETTINGS):
         raise ZeroDivisionError
-    assert told == ["released"]
+    assert events == ["released"]
 
 
 def test_dispatch_releases_the_shards_of_a_job_that_cannot_travel() -> None:
-    shards, told = released()
+    shards, events = released()
     with leaks(), pytest.raises(ArgumentError, match="^loss cannot be sent"):
         with dispatch(Job(Parts(loss=threading.Lock())), shards, 1, HOST, SETTINGS):
             raise AssertionError("never here")
-    assert told == ["released"]
+    assert events == ["released"]
 
 
 def fails(items: Any, folder: Path) -> dict[str, Any]:
@@ -156,12 +156,12 @@ def fails(items: Any, folder: Path) -> dict[str, Any]:
 
 
 def test_an_error_on_a_rank_reaches_the_caller_and_nothing_is_left() -> None:
-    told: list[str] = []
-    shards = Shards(fails, lambda: [lambda: iter([7])], release=lambda: told.append("released"))
+    notes: list[str] = []
+    shards = Shards(fails, lambda: [lambda: iter([7])], release=lambda: notes.append("released"))
     with leaks(), pytest.raises(WorkerFailed, match=r"rank 0 on \S+ failed: ValueError: row 7") as info:
         LocalEngine(1).run(Job(Parts()), shards, SETTINGS)
     assert info.value.rank == 0 and ", in fails" in info.value.remote_traceback
-    assert told == ["released"]
+    assert notes == ["released"]
 
 
 def test_workers_find_the_drivers_folders_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

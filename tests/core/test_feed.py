@@ -18,7 +18,7 @@ from orca.testing import shards_of
 
 
 class NumberRows:
-    """Be the numbers from `first` on; shared unless said otherwise, as a map-style dataset."""
+    """The numbers from `first` on; shared unless said otherwise, as a map-style dataset."""
 
     def __init__(self, count: int, first: int = 0, shared: bool = True, batch_size: int | None = None) -> None:
         self.count, self.first, self.shared, self.batch_size = count, first, shared, batch_size
@@ -54,9 +54,9 @@ def steps_of(*rows: Rows, batch_size: int | None, epoch: int = 1, shuffle: bool 
         return [(batch.x[: batch.rows].tolist(), batch.step_rows) for batch in batches]
 
     by_step = list(zip(*on_ranks(job, *rows), strict=True))
-    for told in by_step:
-        assert {step_rows for _, step_rows in told} == {sum(len(values) for values, _ in told)}
-    return [[values for values, _ in told] for told in by_step]
+    for notes in by_step:
+        assert {step_rows for _, step_rows in notes} == {sum(len(values) for values, _ in notes)}
+    return [[values for values, _ in notes] for notes in by_step]
 
 
 def held(*counts: int) -> list[NumberRows]:
@@ -216,7 +216,7 @@ def test_data_without_rows_is_refused_for_training() -> None:
 
 
 class NumberStream:
-    """Be steps of numbers, of which each rank takes those that leave it as the remainder."""
+    """Steps of numbers, of which each rank takes those that leave it as the remainder."""
 
     def __init__(self, steps: list[int], known: bool = True, endless: bool = False) -> None:
         self.sizes, self.endless, self.passes = steps, endless, 0
@@ -299,10 +299,10 @@ def test_data_that_draws_its_own_steps_draws_them_from_seed_and_epoch_alike_on_a
             assert feed.steps == 5 and not feed.endless
             return [batch.step_rows for batch in feed.epoch(epoch, first)]
 
-        told = [sizes(1, 1), sizes(1, 1), sizes(1, 2), sizes(2, 1)]
+        results = [sizes(1, 1), sizes(1, 1), sizes(1, 2), sizes(2, 1)]
         parts["train"].seen = []
-        assert sizes(1, 2, 3) == told[2][3:] and parts["train"].seen == [3, 4]
-        return told
+        assert sizes(1, 2, 3) == results[2][3:] and parts["train"].seen == [3, 4]
+        return results
 
     one, two = on_ranks(job, DrawnSteps(), DrawnSteps())  # type: ignore[arg-type]
     assert one == two and one[0] == one[1]
@@ -332,8 +332,8 @@ def test_rows_without_labels_may_weigh_too() -> None:
         (batch,) = feed_of(rows["train"], world, 3, shuffle=False, seed=0, weighted=True).epoch(1)
         return batch.y, batch.weights.tolist(), batch.weights.dtype
 
-    (told,) = LocalEngine(1).run(job, shards_of([(np.ones((2, 1)), weigh(None, [1, 3]))]), Settings())
-    assert told == (None, [1.0, 3.0], np.float32)
+    (results,) = LocalEngine(1).run(job, shards_of([(np.ones((2, 1)), weigh(None, [1, 3]))]), Settings())
+    assert results == (None, [1.0, 3.0], np.float32)
     assert unweigh(weigh(None, [1, 3]))[0] is None
 
 
@@ -393,13 +393,13 @@ def test_streams_of_unequal_length_are_refused() -> None:
     def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
         feed_of(parts["train"], world, None, shuffle=True, seed=0)
 
-    for other, told in (
+    for other, notes in (
         (NumberStream([1, 1]), 2),
         (NumberStream([1], False), None),
         (NumberStream([1], False, True), ""),
     ):
         with pytest.raises(
-            WorkerFailed, match=rf"DataError: every worker must see the same .*\(1, .*{told}.*split for"
+            WorkerFailed, match=rf"DataError: every worker must see the same .*\(1, .*{notes}.*split for"
         ):
             on_ranks(job, NumberStream([1]), other)  # type: ignore[arg-type]
 

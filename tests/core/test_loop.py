@@ -137,18 +137,18 @@ def test_validation_merges_exactly(ranks: int) -> None:
     middle = CustomizedMetric(lambda output, target: float(np.median(target))).named("Middle")
     job = LoopJob(FitPlan(epochs=1, batch_size=2), (MSE(), MAE(), middle), learner=Summing(1))
     shards = shards_of(train, [shard(*part) for part in valid])
-    told = LocalEngine(ranks).run(job, shards, SETTINGS)
+    results = LocalEngine(ranks).run(job, shards, SETTINGS)
     learner = LinearLearner(1)
     learner.restore(learner.initial_state(0))
     error = learner.predict(values.reshape(-1, 1)) - 2 * values
-    for history in told:
+    for history in results:
         (line,) = history.epochs
         assert list(line) == [*TRAINING, "val_num_samples", "val_loss", "val_mse", "val_mae", "val_middle"]
         assert line["val_num_samples"] == 5 and line["val_middle"] == 4.0
         assert line["val_loss"] == pytest.approx(np.mean(error**2), rel=1e-12)
         assert line["val_mse"] == pytest.approx(np.mean(error**2), rel=1e-6)
         assert line["val_mae"] == pytest.approx(np.mean(abs(error)), rel=1e-6)
-    assert [history.mine[0]["val_num_samples"] for history in told] == [len(part) for part in valid]
+    assert [history.mine[0]["val_num_samples"] for history in results] == [len(part) for part in valid]
 
 
 def test_profile_tells_where_time_went() -> None:
@@ -271,9 +271,9 @@ def test_validation_comes_after_the_epochs_it_is_asked_for(freq: Any, validated:
 @pytest.mark.parametrize("stopper", [0, 1])
 def test_one_rank_that_asks_to_stop_stops_all_of_them(stopper: int) -> None:
     plan = FitPlan(epochs=9, batch_size=2, shuffle=False)
-    told = LocalEngine(2).run(NotingJob(plan, 3, stopper), shards_of([shard(1, 2), shard(3)]), SETTINGS)
-    assert [len(history.epochs) for history, _, _ in told] == [3, 3]
-    assert [calls[-1] for _, _, calls in told] == ["finish", "finish"]
+    results = LocalEngine(2).run(NotingJob(plan, 3, stopper), shards_of([shard(1, 2), shard(3)]), SETTINGS)
+    assert [len(history.epochs) for history, _, _ in results] == [3, 3]
+    assert [calls[-1] for _, _, calls in results] == ["finish", "finish"]
 
 
 @dataclass(frozen=True)
@@ -299,8 +299,8 @@ def test_fit_goes_on_from_any_checkpoint_as_if_it_had_not_ended() -> None:
     (history, kept, payload), *_ = LocalEngine(3).run(KeptJob(plan, learner=learner), shards_of(shards), SETTINGS)
     assert [(state.steps, state.epoch) for state in kept] == [(2, 0), (4, 1), (6, 2), (8, 2)]
     for state in kept:
-        told = json.loads(json.dumps(state.position))
-        job = KeptJob(plan, learner=learner, since={"position": told, "payload": state.payload})
+        report = json.loads(json.dumps(state.position))
+        job = KeptJob(plan, learner=learner, since={"position": report, "payload": state.payload})
         (again, later, ended), *others = LocalEngine(3).run(job, shards_of(shards), SETTINGS)
         for line, expected in zip(again.epochs, history.epochs, strict=True):
             assert line == pytest.approx(expected, rel=1e-12)
@@ -334,8 +334,8 @@ STEADY = LinearLearner(1, rate=0.001, momentum=0.9)
 
 def resumed(plan: FitPlan, state: State, learner: LinearLearner = STEADY) -> Any:
     since = {"position": json.loads(json.dumps(state.position)), "payload": state.payload}
-    told = LocalEngine(2).run(KeptJob(plan, learner=learner, since=since), shards_of(THREE_STEPS), SETTINGS)
-    return told[0]
+    results = LocalEngine(2).run(KeptJob(plan, learner=learner, since=since), shards_of(THREE_STEPS), SETTINGS)
+    return results[0]
 
 
 @pytest.mark.parametrize(
@@ -412,10 +412,10 @@ class HastyJob(KeptJob):
 @pytest.mark.parametrize(("due", "kept"), [(3, []), (2, [(2, "stopped")]), (1, [(1, ""), (2, "stopped")])])
 def test_stop_ends_the_epoch_wherever_a_checkpoint_is_due(due: int, kept: list[Any]) -> None:
     plan = FitPlan(epochs=3, batch_size=1, checkpoint_trigger=SeveralIteration(due))
-    ((history, found, trained),) = LocalEngine(1).run(
+    ((history, items, trained),) = LocalEngine(1).run(
         HastyJob(plan, stop_at=2), shards_of([shard(1, 2, 3, 4, 5, 6)]), SETTINGS
     )
-    assert len(trained) == history.steps == 2 and found == kept
+    assert len(trained) == history.steps == 2 and items == kept
 
 
 class Restoring(LinearLearner):

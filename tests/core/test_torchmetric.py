@@ -131,8 +131,8 @@ def test_two_ranks_give_what_one_metric_over_all_rows_gives() -> None:
         use_tqdm=False,
     )
     data = (X.numpy(), LABELS.numpy())
-    told = on_two_ranks({"fit": lambda: made.fit(data, batch_size=8, validation_data=data)})["fit"]
-    history, state = told[0]
+    ranks = on_two_ranks({"fit": lambda: made.fit(data, batch_size=8, validation_data=data)})["fit"]
+    history, state = ranks[0]
     net.load_state_dict(state.payload["models"][0])
     line = history.epochs[0]
     for metric in metrics[:2]:

@@ -23,7 +23,7 @@ def meet(world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
     """Use every collective once and return what came of it."""
     pulse.at(DATA)
     whole, half = np.array([[world.rank, 1]], np.int64), np.array([0.5 * world.rank], np.float32)
-    told = {
+    results = {
         "place": (world.rank, world.size, world.local_rank, world.local_size, world.host),
         "all_gather": world.all_gather({"rank": world.rank, "text": "x" * 1000 * world.rank}),
         "gather": world.gather(("from", world.rank)),
@@ -33,55 +33,55 @@ def meet(world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
         "none": world.all_reduce([]),
         "phase": PHASES[pulse.phase],
     }
-    return told | {"mine": (whole, half)}
+    return results | {"mine": (whole, half)}
 
 
 @pytest.fixture(scope="module")
-def told(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """Return what each of three real processes over gloo tells."""
     pytest.importorskip("torch")
     cloudpickle.register_pickle_by_value(request.module)
     return LocalEngine(3).run(meet, Shards(no_rows, list), Settings(stall_timeout=60, progress=False))
 
 
-def test_every_rank_knows_its_place(told: list[dict[str, Any]]) -> None:
-    size = len(told)
-    assert [rank["place"] for rank in told] == [(r, size, r, size, "127.0.0.1") for r in range(size)]
+def test_every_rank_knows_its_place(ranks: list[dict[str, Any]]) -> None:
+    size = len(ranks)
+    assert [rank["place"] for rank in ranks] == [(r, size, r, size, "127.0.0.1") for r in range(size)]
 
 
-def test_all_gather_gives_every_ranks_item_to_all(told: list[dict[str, Any]]) -> None:
-    expected = [{"rank": r, "text": "x" * 1000 * r} for r in range(len(told))]
-    assert all(rank["all_gather"] == expected for rank in told)
+def test_all_gather_gives_every_ranks_item_to_all(ranks: list[dict[str, Any]]) -> None:
+    expected = [{"rank": r, "text": "x" * 1000 * r} for r in range(len(ranks))]
+    assert all(rank["all_gather"] == expected for rank in ranks)
 
 
-def test_gather_gives_them_to_rank_0_alone(told: list[dict[str, Any]]) -> None:
-    assert told[0]["gather"] == [("from", r) for r in range(len(told))]
-    assert all(rank["gather"] is None for rank in told[1:])
+def test_gather_gives_them_to_rank_0_alone(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["gather"] == [("from", r) for r in range(len(ranks))]
+    assert all(rank["gather"] is None for rank in ranks[1:])
 
 
-def test_broadcast_gives_rank_0s_item_to_all(told: list[dict[str, Any]]) -> None:
-    assert all(rank["broadcast"] == [10] for rank in told)
+def test_broadcast_gives_rank_0s_item_to_all(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["broadcast"] == [10] for rank in ranks)
 
 
-def test_all_reduce_adds_up_or_takes_the_mean(told: list[dict[str, Any]]) -> None:
-    size = len(told)
-    ranks = sum(range(size))
-    for rank in told:
+def test_all_reduce_adds_up_or_takes_the_mean(ranks: list[dict[str, Any]]) -> None:
+    size = len(ranks)
+    total = sum(range(size))
+    for rank in ranks:
         whole, half = rank["sum"]
-        assert whole.tolist() == [[ranks, size]] and whole.dtype == np.int64
-        assert half.tolist() == [0.5 * ranks] and half.dtype == np.float32
+        assert whole.tolist() == [[total, size]] and whole.dtype == np.int64
+        assert half.tolist() == [0.5 * total] and half.dtype == np.float32
         whole, half = rank["mean"]
-        assert whole.tolist() == [[ranks / size, 1.0]] and half.tolist() == [0.5 * ranks / size]
+        assert whole.tolist() == [[total / size, 1.0]] and half.tolist() == [0.5 * total / size]
         assert rank["none"] == []
 
 
-def test_all_reduce_leaves_its_arguments_alone(told: list[dict[str, Any]]) -> None:
-    for r, rank in enumerate(told):
+def test_all_reduce_leaves_its_arguments_alone(ranks: list[dict[str, Any]]) -> None:
+    for r, rank in enumerate(ranks):
         assert rank["mine"][0].tolist() == [[r, 1]] and rank["mine"][1].tolist() == [0.5 * r]
 
 
-def test_a_collective_comes_back_to_the_phase_it_left(told: list[dict[str, Any]]) -> None:
-    assert all(rank["phase"] == "data" for rank in told)
+def test_a_collective_comes_back_to_the_phase_it_left(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["phase"] == "data" for rank in ranks)
 
 
 def leave_in_a_hurry(world: World, rows: Any, pulse: Pulse) -> int:

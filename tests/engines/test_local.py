@@ -29,7 +29,7 @@ QUIET = Settings(60.0, progress=False)
 
 @dataclass(frozen=True)
 class Kept:
-    """Be rows that are just the items."""
+    """Rows that are just the items."""
 
     items: list[Any]
 
@@ -111,15 +111,15 @@ def pids(folder: Path) -> list[int]:
 def test_ranks_meet_and_results_come_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = str(max(1, (os.cpu_count() or 1) // 3))
-    told = LocalEngine(3).run(Tell(), shards(4), QUIET)
-    assert [place for place, *_ in told] == [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)]
-    assert [others for _, others, *_ in told] == [[0, 10, 20]] * 3
-    assert [items for *_, items, _ in told] == [
+    ranks = LocalEngine(3).run(Tell(), shards(4), QUIET)
+    assert [place for place, *_ in ranks] == [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)]
+    assert [others for _, others, *_ in ranks] == [[0, 10, 20]] * 3
+    assert [items for *_, items, _ in ranks] == [
         [(0, 0), (0, 1), (3, 0), (3, 1)],
         [(1, 0), (1, 1)],
         [(2, 0), (2, 1)],
     ]
-    assert [seen for *_, seen in told] == [threads] * 3
+    assert [seen for *_, seen in ranks] == [threads] * 3
 
 
 def test_ranks_are_new_processes_where_there_is_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,9 +93,9 @@ class Ranks(keras.callbacks.Callback):
         self.folder = folder
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        told = {name: round(float(value), 5) for name, value in sorted(logs.items())}
+        results = {name: round(float(value), 5) for name, value in sorted(logs.items())}
         with open(f"{self.folder}/rank-{self.params['rank']}-of-{self.params['size']}", "a") as file:
-            file.write(f"{epoch} {told}\n")
+            file.write(f"{epoch} {results}\n")
 
     def on_train_end(self, logs: Any = None) -> None:
         Path(f"{self.folder}/process-{os.getpid()}").touch()
@@ -169,9 +169,9 @@ def test_checkpoints_of_a_callback_are_models_of_keras(first: Any) -> None:
 
 @pytest.mark.slow
 def test_model_dir_keeps_a_checkpoint_to_go_on_from(first: Any) -> None:
-    found = Estimator.from_keras(model_creator=classifier).latest_checkpoint(str(first.folder / "kept"))
-    assert found == str(first.folder / "kept" / "checkpoint-3")
-    again = estimator().load_checkpoint(found)
+    newest = Estimator.from_keras(model_creator=classifier).latest_checkpoint(str(first.folder / "kept"))
+    assert newest == str(first.folder / "kept" / "checkpoint-3")
+    again = estimator().load_checkpoint(newest)
     assert_same_weights(again.get_model(), first.est.get_model(), 0)
     assert int(again.get_model().optimizer.iterations) == 3 * STEPS
 

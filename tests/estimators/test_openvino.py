@@ -213,9 +213,9 @@ def test_xshards_keep_x_and_get_predictions(spark: Any, tmp_path: Path) -> None:
 def test_xshards_of_several_inputs_get_a_list_of_predictions(spark: Any, tmp_path: Path) -> None:
     number, vector = two_inputs(7)
     shards = XShards.partition({"x": [number[:, None], vector]}, num_shards=2)
-    found = estimator(two_headed(), tmp_path).predict(shards).collect()
-    assert close(np.concatenate([shard["prediction"][0] for shard in found]), number[:, None] + vector)
-    assert close(np.concatenate([shard["prediction"][1] for shard in found]), vector.max(axis=1, keepdims=True))
+    answers = estimator(two_headed(), tmp_path).predict(shards).collect()
+    assert close(np.concatenate([shard["prediction"][0] for shard in answers]), number[:, None] + vector)
+    assert close(np.concatenate([shard["prediction"][1] for shard in answers]), vector.max(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("batch", [-1, 4])
@@ -227,8 +227,8 @@ def test_dataframe_gets_a_column_for_its_flat_arrays(spark: Any, tmp_path: Path,
     for column in ("flat", "image"):
         answered = est.predict(frame, feature_cols=[column])
         assert answered.columns == ["id", "flat", "image", "prediction"]
-        found = {row.id: row.prediction for row in answered.collect()}
-        assert close([found[i] for i in range(22)], Y)
+        answers = {row.id: row.prediction for row in answered.collect()}
+        assert close([answers[i] for i in range(22)], Y)
 
 
 def test_dataframe_with_several_inputs_and_outputs(spark: Any, tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ def test_dataframe_with_several_inputs_and_outputs(spark: Any, tmp_path: Path) -
         "prediction_0:array<float>",
         "prediction_1:float",
     ]
-    found = answered.orderBy("n").collect()
-    assert close([row.prediction_0 for row in found], number[:, None] + vector)
-    assert close([row.prediction_1 for row in found], vector.max(axis=1))
+    parts = answered.orderBy("n").collect()
+    assert close([row.prediction_0 for row in parts], number[:, None] + vector)
+    assert close([row.prediction_1 for row in parts], vector.max(axis=1))
     assert est.predict(frame, ["n", "v"], output_cols=["a", "b"]).columns == ["n", "v", "a", "b"]
     with pytest.raises(DataError, match="there is no column 'w'"):
         est.predict(frame, feature_cols=["n", "w"])

@@ -44,7 +44,7 @@ def adam(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
 
 
 def shift(output: Any, target: Any) -> float:
-    """Be a metric of the user's own."""
+    """A metric of the user's own."""
     return float(target.sum()) + len(output)
 
 
@@ -498,9 +498,9 @@ def test_wrong_arguments_of_from_torch_are_named(options: dict[str, Any], messag
 def test_horovod_says_how_to_get_it() -> None:
     with pytest.raises(
         MissingDependency, match="needs Horovod with its binding for torch, which is not installed"
-    ) as told:
+    ) as failure:
         estimator(backend="horovod")
-    assert "backend='ray'" in str(told.value)
+    assert "backend='ray'" in str(failure.value)
 
 
 def test_callbacks_must_be_callbacks() -> None:
@@ -684,8 +684,8 @@ def test_two_outputs_are_compared_with_two_targets() -> None:
     frame = pd.DataFrame({"x": list(X), "kind": Y, "size": sizes[:, 0]})
     columns = {"feature_cols": ["x"], "label_cols": ["kind", "size"]}
     again = estimator(lambda config: TwoHeads(), loss=both)
-    told = again.fit(frame, epochs=3, batch_size=N, **columns)  # labels of one dimension find their outputs
-    assert [line["train_loss"] for line in told] == pytest.approx([line["train_loss"] for line in lines])
+    history = again.fit(frame, epochs=3, batch_size=N, **columns)  # labels of one dimension find their outputs
+    assert [line["train_loss"] for line in history] == pytest.approx([line["train_loss"] for line in lines])
     answers = made.predict(frame, feature_cols=["x"], output_cols=["k", "s"])
     np.testing.assert_allclose(np.stack(answers["k"]), kinds)
 
@@ -862,11 +862,11 @@ def test_no_worker_holds_a_sharded_model_as_a_whole(tmp_path: Path) -> None:
         model_dir=str(tmp_path / "models"),
         initialization_hook=Scales.watch,
     )
-    (told := tmp_path / "told").mkdir()
+    (results := tmp_path / "told").mkdir()
     for _ in range(2):  # from a creator, then from the state before
-        made.fit((X, Y), epochs=1, batch_size=8, callbacks=[Scales(told)])
-    made.evaluate((X, Y), batch_size=8, callbacks=[Scales(told)])
-    weighed = sorted((path.name, int(path.read_text())) for path in told.iterdir())
+        made.fit((X, Y), epochs=1, batch_size=8, callbacks=[Scales(results)])
+    made.evaluate((X, Y), batch_size=8, callbacks=[Scales(results)])
+    weighed = sorted((path.name, int(path.read_text())) for path in results.iterdir())
     assert len(weighed) == 12
     whole = 4 * sum(param.numel() for param in wide({}).parameters())
     needed = 3 * whole  # weights, gradients and momentum

@@ -24,7 +24,7 @@ from orca.monitor.progress import Progress
 
 
 class Terminal:
-    """Be a pseudo terminal: `stream` writes to it; `states` are what its last line was, one after the other."""
+    """A pseudo terminal: `stream` writes to it; `states` are what its last line was, one after the other."""
 
     def __init__(self, columns: int = 120, lines: int = 24) -> None:
         self.inner, slave = pty.openpty()
@@ -79,11 +79,11 @@ def test_a_bar_shows_epoch_steps_time_left_loss_and_rows_a_second(terminal: Term
             progress.beat(beat(3, step, 10, loss=0.25, rows=3000 * step))
             time.sleep(0.1)
     last = terminal.states[-1]
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"epoch 3:  40%\|\S+ *\| 4/10 \[00:00<00:0\d, +([\d.]+)step/s, loss=0.2500, rows/s=([\d.]+)k\]", last
     )
-    assert found, last
-    assert float(found[1]) < 11 and float(found[2]) == pytest.approx(3 * float(found[1]), rel=0.1)  # 3000 rows a step
+    assert match, last
+    assert float(match[1]) < 11 and float(match[2]) == pytest.approx(3 * float(match[1]), rel=0.1)  # 3000 rows a step
 
 
 def test_one_bar_an_epoch_and_one_that_others_followed_is_full(terminal: Terminal) -> None:
@@ -91,7 +91,7 @@ def test_one_bar_an_epoch_and_one_that_others_followed_is_full(terminal: Termina
         for one in (beat(1, 0), beat(1, 2), beat(2, 1), beat(2, 3)):
             progress.beat(one)
     steps = [re.search(r"epoch (\d): .* (\d)/4 ", state) for state in terminal.states]
-    assert list(dict.fromkeys(found.groups() for found in steps if found)) == [
+    assert list(dict.fromkeys(items.groups() for items in steps if items)) == [
         *[("1", "0"), ("1", "2"), ("1", "4")],
         *[("2", "1"), ("2", "3")],
     ]

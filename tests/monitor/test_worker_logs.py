@@ -27,7 +27,7 @@ logger = logging.getLogger("a.rank")
 
 @contextmanager
 def rank(level: int = logging.INFO, to_driver: bool = True) -> Iterator[list[Log]]:
-    """Be a rank in this process; the list is what the driver has heard when the block has ended."""
+    """A rank in this process; the list is what the driver has heard when the block has ended."""
     output: list[Log] = []
     with Hub(1, on_log=lambda _, line: output.append(line)) as hub:
         link = Link.connect(hub.ticket, 0, on_abort=lambda: None)
@@ -302,7 +302,7 @@ def test_leaving_waits_until_all_is_shown(capsys: pytest.CaptureFixture[str]) ->
 
 
 class Stuck(io.StringIO):
-    """Be a stream that blocks until it is let go."""
+    """A stream that blocks until it is let go."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,8 +38,8 @@ def read(source: Any, ranks: int = 2, valid: Any = None) -> list[dict[str, list[
     return LocalEngine(ranks).run(ReadAll(), source.shards(ranks, valid), Settings(10))
 
 
-def labels(told: list[dict[str, list[Any]]], part: str = "train") -> list[Any]:
-    return sorted(label for rank in told for _, y in rank[part] for label in np.asarray(y).reshape(-1).tolist())
+def labels(ranks: list[dict[str, list[Any]]], part: str = "train") -> list[Any]:
+    return sorted(label for rank in ranks for _, y in rank[part] for label in np.asarray(y).reshape(-1).tolist())
 
 
 def spec(
@@ -63,9 +63,9 @@ def test_trees_of_arrays_reach_the_ranks_as_they_are(x: Any, kind: type) -> None
     for data in ((x, B), [x, B], {"x": x, "y": B}):
         source = source_of(data, spec())
         assert isinstance(source, ArraySource)
-        told = read(source, ranks=3)
-        assert labels(told) == B.tolist()
-        for rank in told:
+        results = read(source, ranks=3)
+        assert labels(results) == B.tolist()
+        for rank in results:
             for got, y in rank["train"]:
                 assert isinstance(got, kind)
                 check_equal(got, map_tree(lambda array, y=y: array[y], x))  # labels are row numbers here
@@ -80,9 +80,9 @@ def check_equal(one: Any, other: Any) -> None:
 
 def test_validation_rows_are_kept_apart() -> None:
     train, valid = source_of((A, B), spec()), source_of((A[:3], B[:3] + 100), spec())
-    told = read(train, 2, valid)
-    assert labels(told) == B.tolist()
-    assert labels(told, "valid") == [100, 101, 102]
+    results = read(train, 2, valid)
+    assert labels(results) == B.tolist()
+    assert labels(results, "valid") == [100, 101, 102]
 
 
 def test_fewer_rows_than_ranks_are_enough() -> None:
@@ -91,8 +91,8 @@ def test_fewer_rows_than_ranks_are_enough() -> None:
 
 def test_a_dict_may_hold_named_columns() -> None:
     data = {"one": A, "two": B, "label": B * 10}
-    told = read(source_of(data, spec("two", "one", labels=["label"])), ranks=1)
-    (two, one), y = told[0]["train"][0]
+    results = read(source_of(data, spec("two", "one", labels=["label"])), ranks=1)
+    (two, one), y = results[0]["train"][0]
     assert two.tolist() == [0, 1, 2] and one.shape == (3, 2) and y.tolist() == [0, 10, 20]
     with pytest.raises(
         DataError, match=r"there is no column 'lable'; the data has \['one', 'two', 'label'\]. Did you mean 'label'"
@@ -102,8 +102,8 @@ def test_a_dict_may_hold_named_columns() -> None:
 
 def test_several_labels_stay_several() -> None:
     data = {"one": A, "two": B, "three": B * 10}
-    told = read(source_of(data, spec("one", labels=["two", "three"])), ranks=1)
-    assert [part.tolist() for part in told[0]["train"][0][1]] == [[0, 1, 2], [0, 10, 20]]
+    results = read(source_of(data, spec("one", labels=["two", "three"])), ranks=1)
+    assert [part.tolist() for part in results[0]["train"][0][1]] == [[0, 1, 2], [0, 10, 20]]
 
 
 def test_unequal_lengths_are_refused() -> None:
@@ -168,9 +168,9 @@ def frame() -> pd.DataFrame:
 def test_cells_are_numbers_lists_or_arrays() -> None:
     source = source_of(frame(), spec("number", "list", "array", labels=["label"]))
     assert isinstance(source, PandasSource)
-    told = read(source)
-    assert labels(told) == (B * 10).tolist()
-    for rank in told:
+    results = read(source)
+    assert labels(results) == (B * 10).tolist()
+    for rank in results:
         for (number, lists, arrays), y in rank["train"]:
             assert (number * 10).tolist() == y.tolist()
             assert lists.tolist() == [[i, 1.0] for i in number]
@@ -179,8 +179,8 @@ def test_cells_are_numbers_lists_or_arrays() -> None:
 
 
 def test_one_feature_column_is_one_argument() -> None:
-    told = read(source_of(frame(), spec("list", labels=["label", "number"])), ranks=1)
-    x, y = told[0]["train"][0]
+    results = read(source_of(frame(), spec("list", labels=["label", "number"])), ranks=1)
+    x, y = results[0]["train"][0]
     assert x.shape == (3, 2)
     assert [part.tolist() for part in y] == [[0, 10, 20], [0, 1, 2]]
 
@@ -249,8 +249,8 @@ class ReadWeights:
 
 def weighed(source: Any) -> dict[Any, float]:
     """Return the weight of every label."""
-    told = LocalEngine(2).run(ReadWeights(), source.shards(2), Settings(10))
-    return {y: w for rank in told for ys, ws in rank for y, w in zip(ys, ws, strict=True)}
+    results = LocalEngine(2).run(ReadWeights(), source.shards(2), Settings(10))
+    return {y: w for rank in results for ys, ws in rank for y, w in zip(ys, ws, strict=True)}
 
 
 def test_weights_are_the_third_thing_or_a_named_one() -> None:

@@ -64,10 +64,10 @@ def _told(batch: Any) -> tuple[list[float], int]:
 def steps_of(source: Any, ranks: int, shuffle: bool = False, part: str = "train", valid: Any = None) -> list[Any]:
     """Return the labels of every step over all ranks, epoch by epoch; each must have the rows it says."""
     job = ReadAll(source.batch_size, shuffle)
-    told = LocalEngine(ranks).run(job, source.shards(ranks, valid), Settings(20))
+    results = LocalEngine(ranks).run(job, source.shards(ranks, valid), Settings(20))
     return [
         [_joined(step) for step in zip(*epoch, strict=True)]
-        for epoch in zip(*(rank[part] for rank in told), strict=True)
+        for epoch in zip(*(rank[part] for rank in results), strict=True)
     ]
 
 
@@ -215,8 +215,8 @@ class ReadWeights:
 
     def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
         feed = feed_of(rows["train"], world, 4, shuffle=True, seed=0, weighted=True)
-        told = [(np.asarray(b.y).tolist(), np.asarray(b.weights).tolist()) for b in feed.epoch(1) if b.rows]
-        return [pair for ys, weights in told for pair in zip(ys, weights, strict=True)]
+        results = [(np.asarray(b.y).tolist(), np.asarray(b.weights).tolist()) for b in feed.epoch(1) if b.rows]
+        return [pair for ys, weights in results for pair in zip(ys, weights, strict=True)]
 
 
 def tf_weights(config: dict[str, Any], batch_size: int) -> Any:
@@ -235,8 +235,8 @@ def tf_weights(config: dict[str, Any], batch_size: int) -> Any:
 )
 def test_what_a_creator_makes_may_have_weights(creator: Any) -> None:
     source = source_of(creator, DataSpec(batch_size=4, weighted=True))
-    told = LocalEngine(2).run(ReadWeights(), source.shards(2), Settings(20))
-    assert sorted(pair for rank in told for pair in rank) == [(y, y / 4) for y in ROWS.tolist()]
+    results = LocalEngine(2).run(ReadWeights(), source.shards(2), Settings(20))
+    assert sorted(pair for rank in results for pair in rank) == [(y, y / 4) for y in ROWS.tolist()]
     answers = source_of(creator, DataSpec(batch_size=4, labelled=False, weighted=True)).answer(
         Single(doubled), LocalEngine(2)
     )
@@ -342,7 +342,7 @@ class Pretending(LocalEngine):
 
 @dataclass(frozen=True)
 class Single:
-    """Be a task whose model takes one input."""
+    """A task whose model takes one input."""
 
     function: Callable[[Any], Any]
 

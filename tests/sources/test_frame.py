@@ -136,9 +136,9 @@ class Task:
 
 
 def test_every_kind_of_column_reaches_the_ranks(frame: Any) -> None:
-    told = read(frame, EXPECTED, ("label", "long"))
+    results = read(frame, EXPECTED, ("label", "long"))
     seen = []
-    for rank in told:
+    for rank in results:
         for x, (label, number), rows, _ in rank["train"]:
             if not rows:
                 continue
@@ -154,11 +154,11 @@ def test_every_kind_of_column_reaches_the_ranks(frame: Any) -> None:
 def test_rows_are_dealt_evenly_whatever_the_partitions(spark: Any) -> None:
     for partitions, ranks in ((7, 2), (1, 3)):
         numbers = spark.range(0, N, 1, partitions).selectExpr("id as x", "id as label")
-        told = read(numbers, ["x"], ranks=ranks)
-        held = [[y for _, ys, rows, _ in rank["train"] if rows for y in ys.tolist()] for rank in told]
+        results = read(numbers, ["x"], ranks=ranks)
+        held = [[y for _, ys, rows, _ in rank["train"] if rows for y in ys.tolist()] for rank in results]
         assert sorted([*chain(*held)]) == list(range(N))
         assert max(map(len, held)) - min(map(len, held)) <= partitions
-        assert [step_rows for *_, step_rows in told[0]["train"]] == [4, 4, 3]
+        assert [step_rows for *_, step_rows in results[0]["train"]] == [4, 4, 3]
 
 
 def test_the_same_frame_is_dealt_the_same_way_again(spark: Any) -> None:
@@ -172,17 +172,17 @@ def test_the_same_frame_is_dealt_the_same_way_again(spark: Any) -> None:
 def test_validation_rows_travel_along_and_stay_apart(spark: Any) -> None:
     train = spark.range(0, N, 1, 3).selectExpr("id as x", "id as label")
     valid = spark.range(100, 103, 1, 2).selectExpr("'other' as more", "cast(id as int) as label", "id as x")
-    told = read(train, ["x"], valid=valid)
+    results = read(train, ["x"], valid=valid)
     parts = {
-        part: sorted(y for rank in told for _, ys, rows, _ in rank[part] if rows for y in ys.tolist())
+        part: sorted(y for rank in results for _, ys, rows, _ in rank[part] if rows for y in ys.tolist())
         for part in ("train", "valid")
     }
     assert parts == {"train": list(range(N)), "valid": [100, 101, 102]}
 
 
 def test_an_empty_frame_gives_no_step(spark: Any) -> None:
-    told = read(spark.range(N).selectExpr("id as x", "id as label").where("x < 0"), ["x"])
-    assert told == [{"train": []}, {"train": []}]
+    results = read(spark.range(N).selectExpr("id as x", "id as label").where("x < 0"), ["x"])
+    assert results == [{"train": []}, {"train": []}]
 
 
 def test_names_may_hold_dots_spaces_and_backticks(spark: Any) -> None:
@@ -382,7 +382,7 @@ def test_partitions_without_rows_are_answered(spark: Any) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """Be a predictor that tells with every answer how many rows it saw together with a row."""
+    """A predictor that tells with every answer how many rows it saw together with a row."""
 
     def restore(self, state: Any) -> None:
         pass
@@ -478,8 +478,8 @@ def test_a_model_that_squeezes_is_answered_whatever_the_rows(spark: Any, rows: i
 
 def test_the_look_at_the_first_rows_reads_all_it_is_given() -> None:
     batches = iter([pa.record_batch([to_arrow(np.arange(2))], ["x"]) for _ in range(3)])
-    (told,) = DescribeTask(lambda x: x[:, None], ("x",))(batches)
-    assert pickle.loads(told.to_pydict()["output"][0]) == OutputSpec((("int64", (1,)),))
+    (results,) = DescribeTask(lambda x: x[:, None], ("x",))(batches)
+    assert pickle.loads(results.to_pydict()["output"][0]) == OutputSpec((("int64", (1,)),))
     assert next(batches, None) is None  # what a task leaves unread costs its Python worker
 
 
@@ -535,7 +535,7 @@ def test_columns_of_one_name_pass_by_their_places(spark: Any) -> None:
 
 @dataclass
 class Watched:
-    """Be a DataFrame that counts how often its schema is read: through Spark Connect each reading copies all of it."""
+    """A DataFrame that counts how often its schema is read: through Spark Connect each reading copies all of it."""
 
     frame: Any
     reads: int = 0
@@ -593,8 +593,8 @@ class ReadWeights:
 def test_a_column_of_weights_travels_along(spark: Any) -> None:
     rows = spark.range(0, 9, 1, 2).selectExpr("id", "array(id, 1) as x", "id / 4 as w", "id - 3 as bad")
     columns = Columns(("x",), ("id",), weight="w")
-    told = LocalEngine(2).run(ReadWeights(), source_of(rows, DataSpec(columns)).shards(2), SETTINGS)
-    assert sorted(pair for rank in told for pair in rank) == [(i, i / 4) for i in range(9)]
+    results = LocalEngine(2).run(ReadWeights(), source_of(rows, DataSpec(columns)).shards(2), SETTINGS)
+    assert sorted(pair for rank in results for pair in rank) == [(i, i / 4) for i in range(9)]
     with pytest.raises(WorkerFailed, match="weights must be finite and not negative; got -3.0"):
         negative = source_of(rows, DataSpec(Columns(("x",), ("id",), weight="bad")))
         LocalEngine(1).run(ReadWeights(), negative.shards(1), SETTINGS)

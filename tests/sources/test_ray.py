@@ -52,10 +52,10 @@ def test_the_extent_of_a_dataset_is_known_once_it_is_computed() -> None:
 @pytest.mark.parametrize("way", ["native", "portable"])
 def test_ranks_get_every_row_once_in_even_parts(rows: list[int], way: str, tmp_path: Path) -> None:
     data, x, y = _uneven(rows), *_arrays(sum(rows))
-    told = _read(source_of(data, DataSpec()).shards(3), way, tmp_path)
-    np.testing.assert_array_equal(np.concatenate([part[0] for part in told]), x)
-    np.testing.assert_array_equal(np.concatenate([part[1] for part in told]), y)
-    sizes = [len(part[0]) for part in told]
+    results = _read(source_of(data, DataSpec()).shards(3), way, tmp_path)
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in results]), x)
+    np.testing.assert_array_equal(np.concatenate([part[1] for part in results]), y)
+    sizes = [len(part[0]) for part in results]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -91,8 +91,8 @@ def test_a_column_of_weights_travels_beside_the_labels(way: str, named: bool, tm
     data = ray.data.from_items([{"x": [i, 1.0], "y": i, "weights": i / 4, "bad": i - 1.0} for i in range(6)])
     columns = Columns(("x",), ("y",), weight="weights") if named else Columns()
     source = source_of(data, DataSpec(columns, weighted=True))
-    told = [unweigh(y) for _, y in _read(source.shards(2), way, tmp_path)]
-    assert [(y.tolist(), w.tolist()) for y, w in told] == [([0, 1, 2], [0, 0.25, 0.5]), ([3, 4, 5], [0.75, 1, 1.25])]
+    results = [unweigh(y) for _, y in _read(source.shards(2), way, tmp_path)]
+    assert [(y.tolist(), w.tolist()) for y, w in results] == [([0, 1, 2], [0, 0.25, 0.5]), ([3, 4, 5], [0.75, 1, 1.25])]
     with pytest.raises(DataError, match="weights must be finite and not negative; got -1.0"):
         _read(source_of(data, DataSpec(Columns(("x",), ("y",), weight="bad"))).shards(1), way, tmp_path)
     with pytest.raises(DataError, match="there is no column 'w'"):
@@ -221,7 +221,7 @@ def test_a_taken_output_column_is_named() -> None:
 
 
 class Task:
-    """Be a prediction task without a model."""
+    """A prediction task without a model."""
 
     def __init__(self, output: Any, function: Any) -> None:
         self.output, self.function = output, function
@@ -251,18 +251,18 @@ def _read(shards: Any, way: str, folder: Path) -> list[tuple[Any, Any]]:
     """Return (x, y) of each rank, read as a rank reads."""
     pieces = getattr(shards, way)()
     ranks = len(pieces)
-    told = []
+    notes = []
     try:
         for rank in range(ranks):
             rows = shards.open(chain.from_iterable(piece() for piece in pieces[rank::ranks]), folder)["train"]
             if rows.count:
-                told.append(next(iter(rows.read([np.arange(rows.count)]))))
+                notes.append(next(iter(rows.read([np.arange(rows.count)]))))
             else:
-                told.append((np.zeros((0, 3), np.float32), np.zeros((0, 1), np.float32)))
+                notes.append((np.zeros((0, 3), np.float32), np.zeros((0, 1), np.float32)))
             rows.close()
     finally:
         shards.release()
-    return told
+    return notes
 
 
 def _estimator(backend: str, workers: int) -> Estimator:

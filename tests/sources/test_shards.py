@@ -47,13 +47,13 @@ def read(shards: Any, how: DataSpec, ranks: int = 2, valid: Any = None) -> list[
     source = source_of(shards, how)
     assert isinstance(source, ShardsSource)
     other = None if valid is None else source_of(valid, how)
-    told = LocalEngine(ranks).run(ReadAll(), source.shards(ranks, other), Settings(30))
+    results = LocalEngine(ranks).run(ReadAll(), source.shards(ranks, other), Settings(30))
     assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("orca-rows")] == []
-    return told
+    return results
 
 
-def labels(told: list[Any], part: str = "train") -> list[float]:
-    return sorted(y for rank in told for _, ys in rank[part] for y in np.asarray(ys).tolist())
+def labels(ranks: list[Any], part: str = "train") -> list[float]:
+    return sorted(y for rank in ranks for _, ys in rank[part] for y in np.asarray(ys).tolist())
 
 
 def as_frame(shard: Any) -> pd.DataFrame:
@@ -62,10 +62,10 @@ def as_frame(shard: Any) -> pd.DataFrame:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_every_row_of_every_shard_reaches_a_rank(spark: Any, ranks: int) -> None:
-    told = read(XShards.partition({"x": A, "y": B}, num_shards=3), spec(), ranks)
-    assert labels(told) == B.tolist()
-    assert len(told) == ranks
-    for rank in told:
+    results = read(XShards.partition({"x": A, "y": B}, num_shards=3), spec(), ranks)
+    assert labels(results) == B.tolist()
+    assert len(results) == ranks
+    for rank in results:
         for x, y in rank["train"]:
             np.testing.assert_array_equal(x, A[y.astype(int)])
 
@@ -73,10 +73,10 @@ def test_every_row_of_every_shard_reaches_a_rank(spark: Any, ranks: int) -> None
 def test_a_list_of_inputs_becomes_several_arguments_and_validation_stays_apart(spark: Any) -> None:
     train = XShards.partition({"x": [A, B], "y": B}, num_shards=3)
     valid = XShards.partition({"x": [A[:2], B[:2]], "y": B[:2] + 100}, num_shards=2)
-    told = read(train, spec(), valid=valid)
-    assert labels(told) == B.tolist()
-    assert labels(told, "valid") == [100, 101]
-    for rank in told:
+    results = read(train, spec(), valid=valid)
+    assert labels(results) == B.tolist()
+    assert labels(results, "valid") == [100, 101]
+    for rank in results:
         for (pair, one), y in rank["train"]:
             assert pair.shape == (len(y), 2)
             assert one.tolist() == y.tolist()
@@ -84,9 +84,9 @@ def test_a_list_of_inputs_becomes_several_arguments_and_validation_stays_apart(s
 
 def test_shards_may_be_frames(spark: Any) -> None:
     frames = XShards.partition({"x": A, "y": B}, num_shards=2).transform_shard(as_frame)
-    told = read(frames, spec(["pair", "one"], ["label"]))
-    assert labels(told) == (B * 10).tolist()
-    (pair, one), y = told[0]["train"][0]
+    results = read(frames, spec(["pair", "one"], ["label"]))
+    assert labels(results) == (B * 10).tolist()
+    (pair, one), y = results[0]["train"][0]
     assert pair.shape == (len(y), 2)
     assert (one * 10).tolist() == y.tolist()
 
@@ -123,8 +123,8 @@ def test_weights_are_an_entry_of_a_shard_or_a_column(spark: Any) -> None:
     frames = plain.transform_shard(lambda s: pd.DataFrame({"one": s["y"], "label": s["y"], "w": s["weights"]}))
     named = DataSpec(Columns(("one",), ("label",), weight="w"))
     for shards, how in ((plain, DataSpec(weighted=True)), (frames, named)):
-        told = LocalEngine(2).run(ReadWeights(), source_of(shards, how).shards(2), Settings(30))
-        assert sorted(pair for rank in told for pair in rank) == [(b, b / 4) for b in B.tolist()]
+        results = LocalEngine(2).run(ReadWeights(), source_of(shards, how).shards(2), Settings(30))
+        assert sorted(pair for rank in results for pair in rank) == [(b, b / 4) for b in B.tolist()]
     missing = source_of(plain, DataSpec(Columns(weight="w")))
     with pytest.raises(WorkerFailed, match="no weights under the name 'w'; a shard has .*Name their column"):
         LocalEngine(1).run(ReadWeights(), missing.shards(1), Settings(30))

@@ -116,14 +116,14 @@ def test_shapes_stay_known() -> None:
 
 
 def test_a_stream_tells_its_steps() -> None:
-    def told(dataset: Any) -> tuple[int | None, bool]:
+    def length(dataset: Any) -> tuple[int | None, bool]:
         stream = DatasetStream(dataset)
         return stream.steps, stream.endless
 
-    assert told(numbers(4)) == (3, False)
-    assert told(numbers(4, drop_remainder=True)) == (2, False)
-    assert told(numbers(4).filter(lambda v: True)) == (None, False)
-    assert told(numbers(4).repeat()) == (None, True)
+    assert length(numbers(4)) == (3, False)
+    assert length(numbers(4, drop_remainder=True)) == (2, False)
+    assert length(numbers(4).filter(lambda v: True)) == (None, False)
+    assert length(numbers(4).repeat()) == (None, True)
 
 
 def test_batches_without_rows_are_passed_over() -> None:
@@ -194,8 +194,8 @@ def shuffled(config: dict[str, Any], batch_size: int) -> Any:
 def orders(engine: Any, seed: int) -> list[list[float]]:
     """Return the rows of each pass, in the order of the steps and in each of the ranks."""
     source = source_of(shuffled, DataSpec(batch_size=4, whole=True, seed=seed))
-    told = engine.run(ReadTwice(), source.shards(engine.workers), Settings(60))
-    joined = [[list(chain(*step)) for step in zip(*ranks, strict=True)] for ranks in zip(*told, strict=True)]
+    results = engine.run(ReadTwice(), source.shards(engine.workers), Settings(60))
+    joined = [[list(chain(*step)) for step in zip(*ranks, strict=True)] for ranks in zip(*results, strict=True)]
     assert [[len(step) for step in steps] for steps in joined] == [[4, 4, 4, 4, 4, 3]] * 2
     return [list(chain(*steps)) for steps in joined]
 

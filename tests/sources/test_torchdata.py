@@ -78,16 +78,16 @@ class ReadAll:
 def steps_of(source: Any, ranks: int, shuffle: bool = True, epochs: int = 1, valid: Any = None) -> list[Any]:
     """Return the labels of every step over all ranks, epoch by epoch; each must have the rows it says."""
     job = ReadAll(source.batch_size, shuffle, epochs)
-    told = LocalEngine(ranks).run(job, source.shards(ranks, valid), SETTINGS)
+    results = LocalEngine(ranks).run(job, source.shards(ranks, valid), SETTINGS)
     return [
         [_joined(step) for step in zip(*epoch, strict=True)]
-        for epoch in zip(*(rank["train"] for rank in told), strict=True)
+        for epoch in zip(*(rank["train"] for rank in results), strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Be a rank among others that hold the same rows. Ranks here take turns: threads share torch's random numbers."""
+    """A rank among others that hold the same rows. Ranks here take turns: threads share torch's random numbers."""
 
     rank: int
     size: int
@@ -105,15 +105,15 @@ def loaded_steps(loader: Any, ranks: int, first_step: int = 0) -> list[list[list
     """Return the labels of every step of a loader over all ranks of two epochs; each must have the rows it says."""
     source = source_of(loader, spec())
     shards = source.shards(ranks)
-    told = []
+    notes = []
     for rank, piece in enumerate(shards.portable()):
         rows = shards.open(cloudpickle.loads(cloudpickle.dumps(piece))(), Path(tempfile.gettempdir()))
         torch.manual_seed(rank)  # ranks are at different places of their random numbers
         random.seed(rank)
         np.random.seed(rank)
-        told.append(ReadAll(source.batch_size, True, 2, first_step)(Seat(rank, ranks), rows, None)["train"])
+        notes.append(ReadAll(source.batch_size, True, 2, first_step)(Seat(rank, ranks), rows, None)["train"])
         rows["train"].close()
-    return [[_joined(step) for step in zip(*epoch, strict=True)] for epoch in zip(*told, strict=True)]
+    return [[_joined(step) for step in zip(*epoch, strict=True)] for epoch in zip(*notes, strict=True)]
 
 
 def _joined(step: Any) -> list[float]:
@@ -423,7 +423,7 @@ def test_every_row_of_a_stream_is_read_once(ranks: int, loaded: bool) -> None:
 
 
 class Split(Stream):
-    """Be split among the workers of a loader, as torch wants it."""
+    """A dataset that is split among the workers of a loader, as torch wants it."""
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
@@ -463,9 +463,9 @@ def test_a_stream_keeps_the_settings_of_its_loader() -> None:
 
 def test_validation_data_travels_along() -> None:
     train, valid = source_of(DataLoader(DATA, batch_size=4), spec()), source_of(DataLoader(Stream(3)), spec())
-    told = LocalEngine(2).run(ReadAll(4), train.shards(2, valid), SETTINGS)
-    assert sorted(y for rank in told for ys, _ in rank["valid"][0] for y in ys) == [0, 1, 2]
-    assert sorted(y for rank in told for ys, _ in rank["train"][0] for y in ys) == ROWS.tolist()
+    results = LocalEngine(2).run(ReadAll(4), train.shards(2, valid), SETTINGS)
+    assert sorted(y for rank in results for ys, _ in rank["valid"][0] for y in ys) == [0, 1, 2]
+    assert sorted(y for rank in results for ys, _ in rank["train"][0] for y in ys) == ROWS.tolist()
 
 
 def test_the_last_of_several_things_is_the_label() -> None:
@@ -530,8 +530,8 @@ def test_weights_are_the_last_part_of_a_batch(ranks: int) -> None:
     kinds += [(DataLoader(WEIGHED, 4, collate_fn=as_dict), named)]
     for data, how in kinds:
         source = source_of(data, how)
-        told = LocalEngine(ranks).run(ReadWeights(source.batch_size), source.shards(ranks), SETTINGS)
-        assert {y: w for rank in told for y, w in rank.items()} == {y: y / 4 for y in ROWS.tolist()}
+        results = LocalEngine(ranks).run(ReadWeights(source.batch_size), source.shards(ranks), SETTINGS)
+        assert {y: w for rank in results for y, w in rank.items()} == {y: y / 4 for y in ROWS.tolist()}
 
 
 def test_batches_without_weights_are_named() -> None:
@@ -548,7 +548,7 @@ def test_batches_without_weights_are_named() -> None:
 
 @dataclass(frozen=True)
 class Single:
-    """Be a task whose model takes one input."""
+    """A task whose model takes one input."""
 
     function: Callable[[Any], Any]
 

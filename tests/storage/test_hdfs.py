@@ -157,8 +157,8 @@ def test_addresses_travel_and_nothing_else_does(configure: Any, monkeypatch: pyt
     monkeypatch.setenv("HADOOP_USER_NAME", "ann")
     here, sent = hdfs.locate("hdfs:///a"), hdfs.environment()
     assert list(sent) == ["ORCA_HDFS"]
-    told = base64.urlsafe_b64decode(sent["ORCA_HDFS"])
-    assert b"one:9870" in told and b"hush" not in told
+    results = base64.urlsafe_b64decode(sent["ORCA_HDFS"])
+    assert b"one:9870" in results and b"hush" not in results
     assert re.fullmatch(r"[\w=-]+", sent["ORCA_HDFS"])  # shells hand it on as it is
     monkeypatch.delenv("HADOOP_CONF_DIR")
     monkeypatch.delenv("HADOOP_USER_NAME")
@@ -190,7 +190,7 @@ def test_ranks_without_settings_reach_what_the_driver_reaches(configure: Any, mo
     def look(world: Any, rows: Any, pulse: Any) -> Any:
         return os.environ.get("HADOOP_CONF_DIR"), hdfs.locate("hdfs:///a")
 
-    found = LocalEngine(2).run(look, dataclasses.replace(shards, portable=forget), Settings(progress=False))
+    items = LocalEngine(2).run(look, dataclasses.replace(shards, portable=forget), Settings(progress=False))
     cluster = hdfs.HdfsCluster("hdfs://prod", ("http://one:9870", "http://two:9999"), "ann", False, hdfs._FROM_SETTINGS)
-    assert found == [(None, (cluster, "/a"))] * 2
+    assert items == [(None, (cluster, "/a"))] * 2
     assert "ORCA_HDFS" not in os.environ  # nothing stays on the driver

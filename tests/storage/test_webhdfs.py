@@ -171,10 +171,10 @@ def test_another_datanode_is_asked_for_and_a_token_is_never_told() -> None:
             spare = True
             assert connect(address).cat_file("/file") == content
             spare = False
-            with pytest.raises(OrcaError, match="the DataNode it names cannot be reached.*Connection refused") as told:
+            with pytest.raises(OrcaError, match="the DataNode it names cannot be reached.*Connection refused") as lost:
                 connect(address).cat_file("/file")
-            assert "SECRET" not in str(told.value)
-            assert urlsplit(dead).netloc in str(told.value)
+            assert "SECRET" not in str(lost.value)
+            assert urlsplit(dead).netloc in str(lost.value)
 
 
 def test_a_download_goes_on_where_it_broke_off() -> None:

@@ -37,24 +37,24 @@ def hadoop(action: str, run: Path, *args: str) -> subprocess.CompletedProcess[st
 
 
 def settings(run: Path) -> dict[str, str]:
-    found = {}
+    items = {}
     for file in (run / "conf").glob("*-site.xml"):
         for each in ElementTree.parse(file).iter("property"):
-            found[each.findtext("name", "")] = each.findtext("value", "")
-    return found
+            items[each.findtext("name", "")] = each.findtext("value", "")
+    return items
 
 
 def processes(run: Path) -> dict[str, psutil.Process]:
     """Return what runs for a run folder, found without the tool: daemons by their name, containers by number."""
-    found = {}
+    items = {}
     for process in psutil.process_iter():
         try:
             if process.environ().get("ORCA_HADOOP_RUN") == str(run) and process.status() != psutil.STATUS_ZOMBIE:
                 named = re.search(rf"-Dorca.hadoop={re.escape(str(run))}:(\S+)", " ".join(process.cmdline()))
-                found[named[1] if named else str(process.pid)] = process
+                items[named[1] if named else str(process.pid)] = process
         except (psutil.Error, OSError):
             continue
-    return found
+    return items
 
 
 @pytest.fixture(scope="module")
@@ -186,13 +186,13 @@ def test_executors_of_an_application_sit_on_both_nodes(cluster: Path, run_progra
         },
         timeout=300,
     )
-    told = dict(line.split(" ", 1) for line in said.stdout.splitlines() if " " in line)
+    results = dict(line.split(" ", 1) for line in said.stdout.splitlines() if " " in line)
     address = settings(cluster)["yarn.resourcemanager.webapp.address"]
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     nodes = json.load(direct.open(f"http://{address}/ws/v1/cluster/nodes"))["nodes"]["node"]
-    assert told["nodes"].split() == sorted(node["id"].split(":")[1] for node in nodes)
-    assert told["rows"] == "1000" and told["python"] == sys.executable
-    application = json.load(direct.open(f"http://{address}/ws/v1/cluster/apps/{told['application']}"))["app"]
+    assert results["nodes"].split() == sorted(node["id"].split(":")[1] for node in nodes)
+    assert results["rows"] == "1000" and results["python"] == sys.executable
+    application = json.load(direct.open(f"http://{address}/ws/v1/cluster/apps/{results['application']}"))["app"]
     assert application["finalStatus"] == "SUCCEEDED"
 
 

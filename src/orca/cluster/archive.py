@@ -94,9 +94,6 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
         data: The bytes of the program.
         prefix: Where it lies now.
         name: Its path, for the message.
-
-    Raises:
-        OrcaError: It needs a library at an absolute path, and there is no room to write a relative one.
     """
     needed, at, path = _dynamic(data)
     if not any(library.startswith(b"libpython") for library in needed) or b"$ORIGIN" in path:
@@ -141,7 +138,7 @@ def _dynamic(data: bytes) -> tuple[list[bytes], int, bytes]:
 
 
 def _add(tar: tarfile.TarFile, entry: Entry) -> None:
-    """Write one entry; owner and group are nobody's, everybody may read."""
+    """Write one entry, without owner and group, readable for all."""
     info = tarfile.TarInfo(entry.target)
     info.mtime = entry.mtime // 1_000_000_000
     info.mode = stat.S_IMODE(entry.mode) & 0o755 | 0o444

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
-from orca.cluster.words import checked_cores, checked_count, near, refuse_unknown
+from orca.cluster.words import checked_cores, checked_count, refuse_unknown
 from orca.core.units import java_size
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, near
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -151,7 +151,6 @@ def _close() -> None:
 def _init_spark(
     cluster_mode: str | None, cores: int | str | None, memory: str, num_nodes: int, on_ray: bool, kwargs: dict[str, Any]
 ) -> Any:
-    """Check the arguments, then reuse the active session or build one."""
     mode = _checked_mode(cluster_mode)
     refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
     options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
@@ -168,8 +167,17 @@ def _init_spark(
     at_once = on_ray and mode != "local" and not _is_submitted(mode)
     for_ray = _ray.room(options, num_nodes, checked, memory, at_once)  # Refused before anything is started.
     stop_spark()
+    session = _start_spark(mode, _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray))
+    try:
+        _plan_ray(options, on_ray)
+    except BaseException:
+        stop_spark()
+        raise
+    return _answer(session)
+
+
+def _start_spark(mode: str, request: _spark.Request) -> Any:
     live = _Live()
-    request = _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray)
     try:
         live.session = _spark.build_session(kind_of(mode), request, live.life)
     except BaseException:
@@ -178,12 +186,7 @@ def _init_spark(
     _live.append(live)
     atexit.register(_at_exit)
     log.info("Spark %s is up at %s", live.session.version, mode)
-    try:
-        _plan_ray(options, on_ray)
-    except BaseException:
-        stop_spark()
-        raise
-    return _answer(live.session)
+    return live.session
 
 
 def stop_spark() -> None:
@@ -221,7 +224,6 @@ def _answer(session: Any) -> Any:
 
 
 def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[str, Any]) -> OrcaRayContext:
-    """Check the arguments, then start Ray or connect to it."""
     if cluster_mode is not None:
         raise ArgumentError(
             f"cluster_mode is not supported for runtime='ray'; got {cluster_mode!r}. Leave it out for a Ray on this "
@@ -394,8 +396,8 @@ class OrcaContext(metaclass=OrcaContextMeta):
         """
         session = _spark.active_session()
         if session is not None:
-            count, width = _spark.nodes(session), _spark.slots(session)
-            cores = None if width is None else max(1, (width - _ray.held(session)) // count)
+            count, free = _spark.nodes(session), _ray.free_slots(session)
+            cores = None if free is None else max(1, free // count)
             return Cluster("spark", count, cores, _spark.driver_host(session), _spark.is_connect(session))
         ray = _ray.up()
         return None if ray is None else Cluster("ray", ray.num_nodes, ray.total_cores // ray.num_nodes, ray.driver_host)

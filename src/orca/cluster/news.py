@@ -1,5 +1,4 @@
-"""News: what takes long on the way to a cluster, said line by line on standard error. Owns how it is waited for, and
-the pace of the lines."""
+"""News: lines on standard error about slow steps on the way to a cluster. Owns waiting, and the pace of the lines."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ def say(text: str) -> None:
 
 @contextmanager
 def telling(what: str, more: Callable[[], str] = str) -> Iterator[None]:
-    """Say what is done while the block runs: now, and every ten seconds how long it has taken.
+    """Write a line about a slow step now, and every ten seconds how long it has taken.
 
     Args:
-        what: What is done.
-        more: Gives words about how far it is; "" where nothing is known.
+        what: The step.
+        more: Tells how far it is; "" where that is not known.
     """
     over, began = threading.Event(), time.monotonic()
 
@@ -67,7 +66,7 @@ def knock(addresses: Iterable[str], seconds: float = KNOCK) -> tuple[str, list[s
     """Look which of some services, at host:port, takes a connection.
 
     Returns:
-        This machine's address towards the first that does, "" for none; and what was said about those before it.
+        This machine's address towards the first that does, "" for none; and the errors of those before it.
     """
     refusals: list[str] = []
     for address in addresses:

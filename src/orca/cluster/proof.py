@@ -1,6 +1,6 @@
-"""Proof: do the executors run what the driver runs? Owns what of two Pythons is compared, and which differences matter.
+"""Proof: whether executors run the driver's environment. Owns what is compared, and which differences matter.
 
-A difference that matters ends the program before its first step, in words; the others are told in one warning.
+A difference that matters ends the program before its first step, with a message; one warning lists the others.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def describe(loaded: bool = True) -> Description:
 
 
 def differences(driver: Description, worker: Description) -> list[str]:
-    """Return, in words, how a worker differs from the driver in what matters.
+    """Return sentences about the differences between worker and driver that matter.
 
-    That are the minor version of Python, the processor, Orca itself, and the packages that Orca needs, that the driver
+    These are the minor version of Python, the processor, Orca itself, and the packages that Orca needs, that the driver
     has loaded, or whose objects travel.
     """
     wrong = []
@@ -98,7 +98,7 @@ def differences(driver: Description, worker: Description) -> list[str]:
 
 
 def remarks(driver: Description, worker: Description) -> list[str]:
-    """Return, in words, the differences of packages that a program may live with."""
+    """Return sentences about the differences of packages that a program may live with."""
     other = [text for text, matters in _packages(driver, worker) if not matters]
     if _minor(driver.python) == _minor(worker.python) and driver.python != worker.python:
         other.append(f"Python {worker.python} there, {driver.python} in the driver")
@@ -126,9 +126,6 @@ def prove(session: SparkSession) -> None:
 
     Args:
         session: The session, its executors registered.
-
-    Raises:
-        OrcaError: One does not; it says the host, the package, both versions and what to do.
     """
     dynamic = is_dynamic(session)
     # As many tasks as can run at once, all at once: every executor has some of them.
@@ -154,7 +151,7 @@ def prove(session: SparkSession) -> None:
 
 
 def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what each task runs: it yields one row that says where it is and what is different there."""
+    """Return the function of each task: it yields one row with its host and the differences there."""
     sealed = pickle.dumps(driver)
 
     # A function in a function travels by value: it must run where there is no Orca, to tell so.
@@ -280,7 +277,7 @@ def _hosts(session: SparkSession) -> list[str]:
 
 
 def _failure(text: str, hosts: list[str]) -> OrcaError | None:
-    """Return what the failure of the job says about an executor's Python; None where it says nothing.
+    """Return the error that a failed job tells of an executor's Python; None where it tells nothing.
 
     A job that fails before our code runs does not tell where.
     """

@@ -35,9 +35,9 @@ from orca.cluster import guard
 from orca.cluster import spark as _spark
 from orca.cluster.news import knock, wait_until
 from orca.cluster.spark import SessionOptions, set_entries
-from orca.cluster.words import checked_cores, near, refuse_unknown
+from orca.cluster.words import checked_cores, refuse_unknown
 from orca.core.units import size_of
-from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots
+from orca.errors import ArgumentError, MissingDependency, OrcaError, TooFewSlots, near
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +53,7 @@ ON_SPARK = (
 HEAD_PATIENCE = 60.0  # seconds in which the head node must be up
 NODES_PATIENCE = 120.0  # seconds in which the worker nodes must be up
 NODE_MEMORY, WORKER_MEMORY = 512 << 20, 768 << 20  # of a node's own processes, and of a worker with torch in it
+SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
 LEFT_PATIENCE = 5.0  # seconds for processes of an ended Ray to end by themselves
 HEAD_STORE = 1 << 30  # bytes of the object store beside the driver
 STORE_SHARE = 0.3  # of an executor's memory, for Ray's object store beside it
@@ -103,11 +104,7 @@ class OrcaRayContext:
 
     @classmethod
     def get(cls, initialize: bool = True) -> OrcaRayContext:
-        """Return the context of this program's Ray, which `initialize` starts if it is not up.
-
-        Raises:
-            ArgumentError: There is none, and no Spark to put one on.
-        """
+        """Return the context of this program's Ray, which `initialize` starts if it is not up."""
         context = known()
         if context is None:
             raise ArgumentError("No active RayContext. Call init_orca_context() first.")
@@ -191,7 +188,7 @@ class OrcaRayContext:
         return [node for node in nodes if node["Resources"].get("CPU", 0)] or nodes
 
     def _seat(self) -> RayAlone | RayOnSpark:
-        """Return where this Ray would run now."""
+        """Return the place of this Ray, if it started now."""
         if self.runtime == "ray":
             cores = self.cores if isinstance(self.cores, int) else None
             return RayAlone(cores, self.options)
@@ -294,7 +291,6 @@ class RayOnSpark:
             self._life.close()
 
     def _set_up(self, ray: Any) -> Any:
-        """Start head and nodes; return what ray.init returns."""
         context, share, secret = self.session.sparkContext, self.share, _secret()
         conf = context.getConf()
         host = socket.gethostbyname(str(conf.get("spark.driver.host")))
@@ -481,7 +477,6 @@ def bring_up(engine: str) -> str:
 
 
 def _connected() -> bool:
-    """Say whether this process is connected to a Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 
@@ -495,8 +490,8 @@ def _beside(slots: int, options: SessionOptions) -> RayAlone:
         "_system_config": dict(options.system_config or {}) or None,
         "runtime_env": {"env_vars": _variables(options)} if options.env else None,
     }
-    given = {name: value for name, value in keywords.items() if value is not None}
-    return RayAlone(options.ray_node_cpu_cores or slots, given)
+    options_of_init = {name: value for name, value in keywords.items() if value is not None}
+    return RayAlone(options.ray_node_cpu_cores or slots, options_of_init)
 
 
 def _variables(options: SessionOptions) -> dict[str, str]:
@@ -507,6 +502,23 @@ def held(session: Any) -> int:
     """Return how many task slots of a session are taken by the nodes of a Ray on it."""
     places = {context._place for context in _known}
     return sum(place.held for place in places if isinstance(place, RayOnSpark) and place.session is session)
+
+
+def free_slots(session: SparkSession) -> int | None:
+    """Return how many barrier tasks can run at once beside a Ray on this Spark; None where nobody tells."""
+    width = _spark.slots(session)
+    return None if width is None else width - held(session)
+
+
+def wait_for_slots(session: SparkSession, wanted: int, seconds: float) -> int | None:
+    """Return the free slots once there are as many as wanted, or this time is over: executors may be starting."""
+
+    def enough() -> bool:
+        free = free_slots(session)
+        return free is None or free >= wanted
+
+    wait_until(enough, seconds, every=0.2)
+    return free_slots(session)
 
 
 def _store(options: SessionOptions, executor_memory: str | None) -> int | None:
@@ -543,9 +555,6 @@ def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int
     """Return how many nodes Ray gets, the CPUs of each, and the cores of Spark that each holds.
 
     A node has all cores of its executor unless told. It leaves one of them to Spark, which only computes now and then.
-
-    Raises:
-        ArgumentError: They do not fit, or would leave Spark nothing to compute with.
     """
     if width < 2:
         raise ArgumentError(
@@ -634,7 +643,7 @@ def _last_line(text: str) -> str:
 
 @contextmanager
 def _none_left(folder: str) -> Iterator[None]:
-    """See that processes below this one of the Ray in a folder do end with it: its agents do not always.
+    """End child processes of the Ray in a folder that outlive it, as its agents sometimes do.
 
     A Ray that the program itself has started works in another folder.
     """
@@ -668,7 +677,7 @@ def _address_info(ray: Any, started: Any) -> dict[str, Any]:
 
 
 def _job(ray: Any) -> tuple[str, ...]:
-    """Return what tells this connection to Ray from one that the program made after it; nothing without one."""
+    """Return the identity of the present connection to Ray; () without one."""
     if not ray.is_initialized():
         return ()
     context = ray.get_runtime_context()

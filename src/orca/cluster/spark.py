@@ -109,9 +109,9 @@ class SessionOptions:
         if not isinstance(self.conf, Mapping):
             raise ArgumentError(f"conf must be a dict of Spark settings; got {type(self.conf).__name__}.")
         for name in ("env", "extra_params", "system_config"):
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, Mapping):
-                raise ArgumentError(f"{name} must be a dict; got {type(given).__name__}.")
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise ArgumentError(f"{name} must be a dict; got {type(value).__name__}.")
         for name in ("num_ray_nodes", "ray_node_cpu_cores"):
             count = getattr(self, name)
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -175,7 +175,7 @@ class Submitted(Kind):
     """The cluster that the launcher of this program chose: spark-submit, a notebook server, SPARK_REMOTE."""
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Return nothing: the launcher has set what there is to set."""
+        """Return nothing: the launcher has made all settings."""
         return {}
 
 
@@ -256,7 +256,7 @@ def is_stopped(session: Any) -> bool:
 
 
 def is_dynamic(session: SparkSession) -> bool:
-    """Say whether Spark takes and gives back executors as it likes."""
+    """Say whether Spark allocates executors dynamically."""
     return str(session.conf.get(DYNAMIC, "false")).lower() == "true"
 
 
@@ -271,9 +271,9 @@ def slots(session: SparkSession) -> int | None:
 def nodes(session: SparkSession) -> int:
     """Return the number of executors; 1 for a local master."""
     if is_connect(session):
-        asked = str(session.conf.get("spark.executor.instances", None) or "")
+        instances = str(session.conf.get("spark.executor.instances", None) or "")
         cluster = re.fullmatch(r"local-cluster\[\s*(\d+).*\]", str(session.conf.get("spark.master", None)))
-        return int(cluster.group(1)) if cluster else int(asked) if asked.isdigit() else 1
+        return int(cluster.group(1)) if cluster else int(instances) if instances.isdigit() else 1
     return max(1, executors(session))
 
 
@@ -290,7 +290,7 @@ def driver_host(session: SparkSession) -> str:
 
 
 def _slots_of(master: str | None) -> int | None:
-    """Return the slots that the name of a master tells: local, local[n], local[n,failures], local-cluster[n,c,m]."""
+    """Return the slots in the name of a master: local, local[n], local[n,failures], local-cluster[n,c,m]."""
     local = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master or "")
     if local:
         return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
@@ -299,7 +299,7 @@ def _slots_of(master: str | None) -> int | None:
 
 
 def executor_infos(session: SparkSession) -> list[Any]:
-    """Return what Spark tells about each executor and the driver."""
+    """Return Spark's information about each executor and the driver."""
     return list(cast(Any, session.sparkContext._jsc).sc().statusTracker().getExecutorInfos())
 
 
@@ -332,12 +332,25 @@ def on_this_machine(request: Request, life: ExitStack) -> dict[str, str]:
     }
 
 
+def executor_settings(request: Request) -> dict[str, str]:
+    """Return the settings of a cluster with one executor on each node."""
+    return {
+        "spark.executor.instances": str(request.num_nodes),
+        "spark.executor.cores": str(request.cores),
+        "spark.executor.memory": request.memory,
+        "spark.driver.memory": request.options.driver_memory or "2g",
+        **OUTLIVES_PAUSES,
+        # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
+        DYNAMIC: "false",
+    }
+
+
 def _own_path() -> list[str]:
     """Return the folders of sys.path that the interpreter does not add by itself."""
-    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     ours = [os.path.abspath(path) for path in sys.path if os.path.exists(path or ".")]
     builtin = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix})
-    return list(dict.fromkeys(given + [path for path in ours if not path.startswith(builtin)]))
+    return list(dict.fromkeys(inherited + [path for path in ours if not path.startswith(builtin)]))
 
 
 def _environment(options: SessionOptions) -> dict[str, str]:
@@ -401,18 +414,18 @@ def ensure_jvm(wanted: Mapping[str, str], log_output: bool, life: ExitStack) -> 
         conf.set(key, settings[key])
     with ExitStack() as launch:
         file = settings_file({key: settings[key] for key in settings.keys() - ON_COMMAND_LINE}, launch)
-        given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")  # a file that the user names there comes last
-        arguments = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(file)} {given}"}
+        own = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")  # a file that the user names there comes last
+        arguments = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(file)} {own}"}
         set_environment({**_log_options(launch), **arguments}, launch)
-        said = _JvmOutput(sys.stdout if log_output else None)
+        output = _JvmOutput(sys.stdout if log_output else None)
         try:
-            gateway = cast(Any, java_gateway).launch_gateway(conf, popen_kwargs=said.pipes)
+            gateway = cast(Any, java_gateway).launch_gateway(conf, popen_kwargs=output.pipes)
         except Exception as error:
-            said.finish()
+            output.finish()
             home = os.environ.get("JAVA_HOME")
             raise OrcaError(f"Spark's JVM did not start with JAVA_HOME={home}: {error} Its words are above.") from error
-    said.opened()
-    life.callback(said.finish)
+    output.opened()
+    life.callback(output.finish)
     life.callback(_end_jvm, gateway)
     SparkContext._ensure_initialized(gateway=gateway)
     return gateway
@@ -448,8 +461,8 @@ def _log_options(launch: ExitStack) -> dict[str, str]:
     path = os.path.join(private_folder(launch), "log4j2.properties")
     with open(path, "w") as out:
         out.write(log4j("warn"))
-    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    return {"SPARK_SUBMIT_OPTS": f"{given} -Dlog4j2.configurationFile={path}".strip()}
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    return {"SPARK_SUBMIT_OPTS": f"{options} -Dlog4j2.configurationFile={path}".strip()}
 
 
 def log4j(level: str) -> str:
@@ -467,7 +480,7 @@ logger.native.level = error
 
 
 class _JvmOutput:
-    """What the JVM and the workers below it write, on its way to the screen, less what is of no use there.
+    """The output of the JVM and its workers on the way to the screen, without lines of no use.
 
     Args:
         to: Python's stream to show standard output and error on, as a notebook does; None leaves standard output alone
@@ -482,11 +495,10 @@ class _JvmOutput:
 
     @property
     def pipes(self) -> dict[str, int]:
-        """Return what Popen takes."""
         return {"stderr": self._write} if self.to is None else {"stdout": self._write, "stderr": self._write}
 
     def opened(self) -> None:
-        """Leave the JVM its end of the pipe: what it writes ends when it does."""
+        """Close our copy of the JVM's end of the pipe, so that reading ends when the JVM does."""
         os.close(self._write)
         self._write = -1
 

@@ -18,10 +18,10 @@ from orca.cluster.news import knock, wait_until
 from orca.cluster.proof import prove
 from orca.cluster.spark import (
     LOOPBACK,
-    OUTLIVES_PAUSES,
     PATIENCE,
     Kind,
     Request,
+    executor_settings,
     executors,
     is_dynamic,
     log4j,
@@ -45,14 +45,8 @@ class Standalone(Kind):
         master = request.options.master
         where = _reach(master, request, life) if master else _own_standalone(request, life)
         return {
-            "spark.executor.instances": str(request.num_nodes),
-            "spark.executor.cores": str(request.cores),
-            "spark.executor.memory": request.memory,
+            **executor_settings(request),
             "spark.cores.max": str(request.num_nodes * request.cores),
-            "spark.driver.memory": request.options.driver_memory or "2g",
-            **OUTLIVES_PAUSES,
-            # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
-            "spark.dynamicAllocation.enabled": "false",
             # The session is there when its executors are, or PATIENCE has passed.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE:.0f}s",
@@ -163,7 +157,7 @@ class _Launch:
         return _Daemon(name, process, path)
 
     def wait(self, daemon: _Daemon, pattern: str) -> str:
-        """Return what `pattern` captures in the daemon's log; raise with the log's end where it never says so."""
+        """Return the match of a pattern in the daemon's log; raise with the log's end where there is none in time."""
 
         def look() -> tuple[bool, re.Match[str] | None] | None:
             ended = daemon.process.poll() is not None

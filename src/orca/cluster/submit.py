@@ -70,8 +70,8 @@ def submit_this_program(request: Request) -> int:
             f"cluster_mode='yarn-cluster' runs a file inside the cluster, and this program was started as a module "
             f"(python -m {main.__spec__.name}). Start it by its file: python {file}."
         )
-    given = [*listed(request.options.extra_python_lib), *listed(request.options.py_files)]
-    modules = [*given, *map(str, environment.own_modules())]
+    libraries = [*listed(request.options.extra_python_lib), *listed(request.options.py_files)]
+    modules = [*libraries, *map(str, environment.own_modules())]
     return run_on_yarn(Program(file, sys.argv[1:], modules), request)
 
 
@@ -79,12 +79,12 @@ def run_on_yarn(program: Program, request: Request) -> int:
     """Run a program in the application master of an application on YARN; return its status."""
     with ExitStack() as life:
         yarn.reach(request.options, life)
-        asked = yarn.asked(request)
+        needs = yarn.needs(request)
         hadoop, sent, python = yarn.shipped(ensure_jvm({}, False, life), request.options, life)
         settings = {
             **LAUNCH_DEFAULTS,
             "spark.app.name": Path(program.file).stem,
-            **asked,
+            **needs,
             **sent,
             "spark.driver.memoryOverhead": f"{yarn.BESIDE_HEAP_MB}m",
             "spark.yarn.maxAppAttempts": "1",
@@ -97,7 +97,7 @@ def run_on_yarn(program: Program, request: Request) -> int:
         }
         command = _command("yarn", program, settings, life, deploy="cluster")
         cluster = settings_of(configuration_folder(request.options.hadoop_conf))
-        watch = ApplicationWatch(hadoop, asked["spark.yarn.tags"], cluster, request.options.start_timeout)
+        watch = ApplicationWatch(hadoop, needs["spark.yarn.tags"], cluster, request.options.start_timeout)
         with watch.ending_on_interrupt():
             _hand_in(command)
             return watch.until_the_end()
@@ -123,13 +123,13 @@ def _command(
 
 def _environment() -> dict[str, str]:
     # An empty PYSPARK_PYTHON would be taken for an interpreter.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    return {**kept, "SPARK_HOME": spark_home()}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    return {**others, "SPARK_HOME": spark_home()}
 
 
 def _hand_in(command: Sequence[str]) -> None:
-    """Give an application to YARN; its launcher's words are shown where it fails."""
-    said = subprocess.run(
+    """Submit an application to YARN; show the launcher's output where it fails."""
+    launch = subprocess.run(
         command,
         env=_environment(),
         stdin=subprocess.DEVNULL,
@@ -139,8 +139,8 @@ def _hand_in(command: Sequence[str]) -> None:
         errors="replace",
         start_new_session=True,
     )
-    if said.returncode:
-        lines = [line for line in said.stdout.splitlines() if not line.startswith(("\tat ", "    at "))]
+    if launch.returncode:
+        lines = [line for line in launch.stdout.splitlines() if not line.startswith(("\tat ", "    at "))]
         raise OrcaError("spark-submit could not give the program to YARN. Its last words:\n" + "\n".join(lines[-15:]))
 
 
@@ -156,7 +156,7 @@ class ApplicationWatch:
 
     def __init__(self, hadoop: Hadoop, tag: str, settings: Mapping[str, str], patience: float | None) -> None:
         self.hadoop, self.tag, self.settings, self.patience = hadoop, tag, settings, patience
-        self._seen = 0
+        self._shown = 0
         self._logs = ""
 
     @contextlib.contextmanager
@@ -210,7 +210,7 @@ class ApplicationWatch:
         return status
 
     def _show_log(self, app: Application) -> bool:
-        """Show what the driver printed since the last time; tell whether there was something.
+        """Show the driver's new output; tell whether there was any.
 
         Its standard output and its standard error come as one, the way Spark writes them.
         """
@@ -218,17 +218,17 @@ class ApplicationWatch:
             self._logs = self._logs or self._log_address(app)
             if not self._logs:
                 return False
-            size = self._seen + PIECE
-            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._seen :]
+            size = self._shown + PIECE
+            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._shown :]
         except (OSError, ValueError) as error:  # it starts, or its node does not answer now
             log.debug("the log of %s: %s", app.id, error)
             return False
-        self._seen += len(piece)
+        self._shown += len(piece)
         _write(sys.stdout, piece)
         return bool(piece)
 
     def _log_address(self, app: Application) -> str:
-        """Return where the node of the application master serves the log; '' before it runs."""
+        """Return the address of the log at the application master's node; '' before it runs."""
         pages = manager_pages(self.settings)
         if not pages:
             raise ValueError("yarn-site.xml does not tell the ResourceManager's web address")
@@ -276,11 +276,7 @@ def _write(stream: TextIO, piece: bytes) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Hand a program to Spark's launcher, as the command line says; return its status.
-
-    Raises:
-        OrcaError: It could not be handed over, in words.
-    """
+    """Hand a program to Spark's launcher, as the command line says; return its status."""
     options = _parser().parse_args(argv)
     for name in ("cores", "num_nodes"):
         if getattr(options, name) < 1:
@@ -335,15 +331,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
-    wrong = [each for each in given if "=" not in each]
+def _pairs(settings: Sequence[str]) -> dict[str, str]:
+    wrong = [each for each in settings if "=" not in each]
     if wrong:
         raise ArgumentError(f"--conf takes NAME=VALUE; got {wrong[0]!r}.")
-    return dict(each.split("=", 1) for each in given)
+    return dict(each.split("=", 1) for each in settings)
 
 
 def _run_here(mode: str, program: Program, request: Request) -> int:
-    """Run a program under spark-submit with its driver on this machine."""
     from orca.cluster.kinds import KINDS
 
     with ExitStack() as life:

@@ -1,24 +1,17 @@
-"""Words: names and counts as users give them. Owns what is said about one that nobody knows or that cannot be."""
+"""Words: names and counts as users give them. Owns the errors for unknown and impossible ones."""
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, near
 
 
-def near(word: Any, known: Iterable[str]) -> str:
-    """Return the known word that looks most like this one, as a question; '' where none does."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
-
-
-def refuse_unknown(given: Iterable[str], known: Collection[str], call: str) -> None:
+def refuse_unknown(names: Iterable[str], known: Collection[str], call: str) -> None:
     """Raise for a keyword that nobody knows, with the known one it looks like."""
-    for name in given:
+    for name in names:
         if name not in known:
             raise ArgumentError(
                 f"{call} got an unknown argument {name!r}.{near(name, known)} Known are: {', '.join(known)}."

@@ -20,21 +20,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from orca.cluster import environment, proof
-from orca.cluster.hadoop import (
-    Application,
-    Hadoop,
-    configuration_folder,
-    name_nodes,
-    resource_managers,
-    settings_of,
-)
+from orca.cluster.hadoop import Application, Hadoop, configuration_folder, name_nodes, resource_managers, settings_of
 from orca.cluster.news import Pace, knock, say, wait_until
 from orca.cluster.spark import (
-    OUTLIVES_PAUSES,
     PATIENCE,
     Kind,
     Request,
     SessionOptions,
+    executor_settings,
     executors,
     is_dynamic,
     listed,
@@ -68,7 +61,7 @@ class YarnClient(Kind):
         """Return the settings that need no JVM, after a look whether the cluster is there at all."""
         return {
             "spark.driver.host": reach(request.options, life),
-            **asked(request),
+            **needs(request),
             "spark.submit.deployMode": "client",
         }
 
@@ -125,7 +118,7 @@ class YarnSubmitted(Kind):
     brings = False
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Return nothing: all was said when the program was submitted."""
+        """Return nothing: the settings were made when the program was submitted."""
         return {}
 
     @contextmanager
@@ -164,7 +157,7 @@ def reach(options: SessionOptions, life: ExitStack) -> str:
     return ways[0]
 
 
-def asked(request: Request) -> dict[str, str]:
+def needs(request: Request) -> dict[str, str]:
     """Return the settings that say what the application asks of YARN."""
     if not isinstance(request.cores, int):
         raise ArgumentError(f"cores must be a positive int on YARN; got {request.cores!r}.")
@@ -173,16 +166,10 @@ def asked(request: Request) -> dict[str, str]:
     settings = {
         "spark.master": "yarn",
         "spark.yarn.tags": f"orca-{uuid.uuid4().hex[:12]}",
-        "spark.driver.memory": options.driver_memory or "2g",
-        "spark.executor.instances": str(request.num_nodes),
-        "spark.executor.cores": str(request.cores),
-        "spark.executor.memory": request.memory,
+        **executor_settings(request),
         "spark.executor.memoryOverhead": f"{beside // (1 << 20) + BESIDE_HEAP_MB}m",
         # `check` waits for the executors, and tells what they are waited for.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
-        **OUTLIVES_PAUSES,
-        # Ranks run in barrier stages, for which Spark wants a fixed number of executors.
-        "spark.dynamicAllocation.enabled": "false",
         # One secret for each application, which YARN hands to its containers.
         "spark.authenticate": "true",
     }
@@ -243,14 +230,14 @@ def _refuse_other_conda(name: str | None) -> None:
         )
 
 
-def _archive(hadoop: Hadoop, given: str, base: str | None) -> str:
+def _archive(hadoop: Hadoop, name: str, base: str | None) -> str:
     """Return the address of an archive: where it is on the cluster, or where it is brought to."""
-    path, _, _ = given.partition("#")
+    path, _, _ = name.partition("#")
     if "://" in path and not path.startswith("file:"):
         return path
     file = Path(path.removeprefix("file://")).expanduser()
     if not file.is_file():
-        raise ArgumentError(f"penv_archive is {given}, and there is no such file.")
+        raise ArgumentError(f"penv_archive is {name}, and there is no such file.")
     digest = environment.digest_of(file)[:20]
     return hadoop.share(file, f"environment-{digest}{''.join(file.suffixes[-2:])}", base)
 
@@ -377,13 +364,18 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
 
     wait_until(is_over, None)
     if there == 0:
-        raise OrcaError(
-            f"YARN gave {number} no executor with {request.cores} cores and {request.memory} of memory (and "
-            f"{session.conf.get('spark.executor.memoryOverhead', '')} beside the heap) within {limit:.0f} s. "
-            f"The nodes: {hadoop.free()}. Ask for less with cores= and memory=, or for another queue with queue=."
-        )
+        overhead = str(session.conf.get("spark.executor.memoryOverhead", ""))
+        raise _no_executor(number, request, overhead, hadoop.free())
     if there < wanted:
         log.warning("%s has %d of %d executors. The nodes: %s.", number, there, wanted, hadoop.free())
+
+
+def _no_executor(number: str, request: Request, overhead: str, nodes: str) -> OrcaError:
+    return OrcaError(
+        f"YARN gave {number} no executor with {request.cores} cores and {request.memory} of memory (and {overhead} "
+        f"beside the heap) within {request.options.start_timeout:.0f} s. The nodes: {nodes}. Ask for less with cores= "
+        "and memory=, or for another queue with queue=."
+    )
 
 
 def ended(number: str, diagnostics: str) -> str:

@@ -118,7 +118,7 @@ class ArrayLearner(Learner):
             pulse.at(OPTIMIZER)
             if mean:
                 self.apply(mean)
-            _add(losses, total, mass, batch.rows)
+            losses.add(total, mass, batch.rows)
             if not np.isfinite(step_loss):
                 report_loss(step_loss, f"at step {step + 1} of epoch {epoch}", on_nan)
                 on_nan = "ignore"  # said once an epoch
@@ -139,7 +139,7 @@ class ArrayLearner(Learner):
                 total, mass = self.loss(outputs, rows)
                 for metric in metrics:
                     metric.update(outputs, rows.y)
-            _add(losses, total, mass, batch.rows)
+            losses.add(total, mass, batch.rows)
             pulse.at(DATA)
         return losses
 
@@ -214,12 +214,3 @@ class ArrayLearner(Learner):
 def _gradient_type(kind: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of the gradients of weights: the same, but for whole numbers."""
     return np.dtype(np.float64) if kind.kind in "biu" else kind
-
-
-def _add(losses: Losses, total: float, mass: float, rows: int) -> None:
-    losses.loss_sum += total
-    losses.mass += mass
-    losses.rows += rows
-    losses.steps += 1
-    losses.last_loss_sum, losses.last_mass = total, mass
-    losses.trace.append((total, mass))

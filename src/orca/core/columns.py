@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from orca.core.source import Columns
-from orca.errors import DataError
+from orca.errors import DataError, near
 from orca.rows.tree import flatten, unflatten
 
 
 def check_columns(columns: Columns, have: Sequence[str], verb: str = "this call") -> None:
-    """Check that features are named and every named column exists.
-
-    Raises:
-        DataError: With the columns there are and the nearest name.
-    """
+    """Check that features are named and every named column exists."""
     if not columns.features:
         raise DataError(f"{verb} needs feature_cols for tabular data; got columns {list(have)}. Pass feature_cols=[…].")
     for name in (*columns.features, *columns.labels):
         if list(have).count(name) > 1:
             raise DataError(f"there are {list(have).count(name)} columns {name!r} in {list(have)}. Rename one of them.")
         if name not in have:
-            near = difflib.get_close_matches(str(name), map(str, have), 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"there is no column {name!r}; the data has {list(have)}.{hint}")
+            raise DataError(f"there is no column {name!r}; the data has {list(have)}.{near(name, have)}")
 
 
 def single(parts: tuple[Any, ...]) -> Any:
@@ -36,11 +29,7 @@ def single(parts: tuple[Any, ...]) -> Any:
 
 
 def output_names(columns: Columns, heads: int) -> tuple[str, ...]:
-    """Return the names of the prediction columns: those asked for, else prediction or prediction_0, _1, ...
-
-    Raises:
-        DataError: Another number of output_cols was given.
-    """
+    """Return the names of the prediction columns: those asked for, else prediction or prediction_0, _1, ..."""
     if columns.outputs:
         if len(set(columns.outputs)) != len(columns.outputs):
             raise DataError(f"output_cols names a column twice: {list(columns.outputs)}. Name each output once.")
@@ -59,11 +48,7 @@ def squeeze(output: np.ndarray) -> np.ndarray:
 
 
 def with_columns(frame: Any, named: dict[str, np.ndarray]) -> Any:
-    """Return a pandas frame with more columns; a row of several numbers is one cell.
-
-    Raises:
-        DataError: A column of that name is there already.
-    """
+    """Return a pandas frame with more columns; a row of several numbers is one cell."""
     for name in named:
         if name in frame.columns:
             raise DataError(f"the data has the column {name!r} already. Name another with output_cols=['…'].")
@@ -87,9 +72,6 @@ def array_of(thing: Any, what: str) -> np.ndarray:
     Args:
         thing: What to read.
         what: What it is called in an error.
-
-    Raises:
-        DataError: Values are missing or masked, rows differ in shape, or it is a sparse tensor.
     """
     if hasattr(thing, "detach"):
         thing = _strided(thing, what)
@@ -188,11 +170,7 @@ def _missing(what: str) -> DataError:
 
 
 def check_numbers(array: np.ndarray, what: str) -> None:
-    """Check that an array is of numbers, for a model that takes nothing else.
-
-    Raises:
-        DataError: It is of texts or dates.
-    """
+    """Check that an array is of numbers, for a model that takes nothing else."""
     if array.dtype.kind in "OUSTmM":
         raise not_numbers(what, "dates" if array.dtype.kind in "mM" else "text")
 
@@ -211,15 +189,11 @@ def _is_missing(cell: Any) -> bool:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Join trees of arrays along their rows.
-
-    Raises:
-        DataError: Their structures or the shapes of their rows differ.
-    """
+    """Join trees of arrays along their rows."""
     flat = [flatten(part) for part in parts]
     structure = flat[0][1]
     for leaves, other in flat[1:]:
-        one, two = ([np.shape(leaf)[1:] for leaf in found] for found in (flat[0][0], leaves))
+        one, two = ([np.shape(leaf)[1:] for leaf in heads] for heads in (flat[0][0], leaves))
         if other != structure or one != two:
             raise DataError(
                 f"the model's answers differ in shape from batch to batch: a row has {one} and then {two}. "

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ class Settings:
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
-        start_timeout: Seconds that ranks may take to start; 0 waits on, and says what for.
+        start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs what for.
     """
 
     stall_timeout: float = 300.0
@@ -109,7 +110,7 @@ def dispatch(
 
 @dataclass(frozen=True)
 class HubPeer:
-    """Meet the other ranks over the hub of the run."""
+    """A peer that meets the other ranks over the hub of the run."""
 
     link: Link
     rank: int
@@ -140,12 +141,8 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
             rows = dict(open_rows(counted(iter(items)), Path(tempfile.gettempdir())))
             # The doctor's job forms the world itself, where its ranks reach each other.
             on_peer = getattr(job, "run_on_peer", None)
-            answer = (
-                on_peer(peer, patience, link.pulse)
-                if on_peer
-                else _work(job, rows, settings, peer, link.pulse, patience)
-            )
-            result = dumps(answer, "the result")
+            work = on_peer or partial(_work, job, rows, settings)
+            result = dumps(work(peer, patience, link.pulse), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise
@@ -159,7 +156,7 @@ def preload() -> None:
         import torch.distributed  # noqa: F401
 
 
-def _work(job: Job, rows: dict[str, Rows], settings: Settings, peer: Peer, pulse: Pulse, patience: float) -> Any:
+def _work(job: Job, rows: dict[str, Rows], settings: Settings, peer: Peer, patience: float, pulse: Pulse) -> Any:
     try:
         with form(peer, patience, pulse) as world:
             _set_threads(settings.threads, world)
@@ -182,6 +179,12 @@ def _set_threads(threads: int, world: World) -> None:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_asked_for() -> int:
+    """Return the threads that OMP_NUM_THREADS asks for in this process, 0 where it does not."""
+    number = os.environ.get("OMP_NUM_THREADS", "")
+    return int(number) if number.isdigit() else 0
 
 
 def is_secondary(error: BaseException) -> bool:

@@ -40,11 +40,7 @@ def feed_of(
 
 
 def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
-    """Tie labels (None where there are none) and the weights of their rows together, as rows carry them.
-
-    Raises:
-        DataError: The weights are not one number a row, or some are negative, infinite or no number.
-    """
+    """Tie labels (None where there are none) and the weights of their rows together, as rows carry them."""
     array = np.asarray(weights)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if array.ndim != 1 or array.dtype.kind not in "biuf":
@@ -84,20 +80,13 @@ class Feed:
     endless = False
 
     def __init__(
-        self,
-        rows: Rows,
-        world: World,
-        batch_size: int | None,
-        *,
-        shuffle: bool,
-        seed: int,
-        weighted: bool = False,
+        self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int, weighted: bool = False
     ) -> None:
         self.rows, self.world, self.shuffle, self.seed, self.weighted = rows, world, shuffle, seed, weighted
         mine = (rows.count, rows.batch_size, _template(rows))
-        told: list[tuple[int, int | None, Any]] = world.all_gather(mine)
-        counts = tuple(count for count, _, _ in told)
-        size = batch_size or sum(own or 0 for _, own, _ in told)
+        ranks: list[tuple[int, int | None, Any]] = world.all_gather(mine)
+        counts = tuple(count for count, _, _ in ranks)
+        size = batch_size or sum(own or 0 for _, own, _ in ranks)
         if size < 1:
             raise ArgumentError(f"batch_size must be a positive number of rows over all workers; got {batch_size}.")
         if rows.shared and len(set(counts)) > 1:
@@ -106,7 +95,7 @@ class Feed:
                 "A data creator must return the whole dataset on each worker; it is split for you."
             )
         self.plan = Plan(counts[:1] if rows.shared else counts, size, rows.drop_last)
-        self.template: Any = _common([template for _, _, template in told])
+        self.template: Any = _common([template for _, _, template in ranks])
 
     @property
     def steps(self) -> int:
@@ -115,15 +104,11 @@ class Feed:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """Return what the order of the rows depends on besides seed and epoch: rows by rank, and rows of a step."""
+        """Return the rows by rank and of a step: the order of the rows depends on these, seed and epoch."""
         return (*self.plan.counts, self.plan.batch_size)
 
     def check_rows(self) -> None:
-        """Check that there is something to train on.
-
-        Raises:
-            DataError: No rank has a row, or drop_last leaves none.
-        """
+        """Check that there is something to train on."""
         if not self.plan.rows:
             raise _no_rows()
 
@@ -174,20 +159,16 @@ class StreamFeed:
         self.steps = stream.steps
         self.passes = 0
         self.endless = bool(getattr(stream, "endless", False))
-        told = world.all_gather((self.steps, self.endless))
-        if len(set(told)) > 1:
+        lengths = world.all_gather((self.steps, self.endless))
+        if len(set(lengths)) > 1:
             raise DataError(
                 "every worker must see the same dataset, but their lengths differ: "
-                f"{tuple('endless' if endless else steps for steps, endless in told)} batches. "
+                f"{tuple('endless' if endless else steps for steps, endless in lengths)} batches. "
                 "A data creator must return the whole dataset on each worker; it is split for you."
             )
 
     def check_rows(self) -> None:
-        """Check that there is something to train on; a stream of unknown length tells when its first pass ends.
-
-        Raises:
-            DataError: The stream is known to be empty.
-        """
+        """Check that there is something to train on; a stream of unknown length tells when its first pass ends."""
         if self.steps == 0:
             raise _no_rows()
 
@@ -196,9 +177,6 @@ class StreamFeed:
 
         What draws its own steps draws them from (seed, epoch) and reads none of those before first_step. A stream
         decides on its order itself, by the passes before this one, and can only be read on until first_step is reached.
-
-        Raises:
-            DataError: The pass is empty, which it then is on all ranks, or weights are missing.
         """
         empty = not first_step
         for batch in self._steps(epoch, first_step):
@@ -241,11 +219,7 @@ def _template(rows: Rows) -> Any:
 
 
 def _common(templates: list[Any]) -> Any:
-    """Return the first row that a rank has; None where there is none at all.
-
-    Raises:
-        DataError: The rows of two ranks differ in structure, as by the keys of a map.
-    """
+    """Return the first row that a rank has; None where there is none at all."""
     rows = [template for template in templates if template is not None]
     for row in rows[1:]:
         if outline(row) != outline(rows[0]):
@@ -312,11 +286,7 @@ def _groups(indices: Iterable[np.ndarray], rows: int) -> Iterator[list[np.ndarra
 
 
 def spool_parts(stream: Iterable[tuple[str, Any, Any]], folder: Path, parts: Iterable[str]) -> dict[str, SpoolRows]:
-    """Spool a stream of (part, x, y) blocks, y None for data without labels, into rows by part.
-
-    Raises:
-        DataError: The blocks of a part differ in structure, column type or row shape.
-    """
+    """Spool a stream of (part, x, y) blocks, y None for data without labels, into rows by part."""
     writers: dict[str, SpoolWriter] = {}
     structures: dict[str, Structure] = {}
     try:

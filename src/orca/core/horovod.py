@@ -31,9 +31,6 @@ def require(binding: str) -> Any:
 
     Args:
         binding: "torch" or "tensorflow".
-
-    Raises:
-        MissingDependency: Horovod is not installed, or not built for what is installed; says how to get it.
     """
     with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and goes on
         try:

@@ -194,7 +194,7 @@ class Learner(Predictor):
         """Return weights and optimizer state; all ranks call it, rank 0's answer counts."""
 
     def callback_states(self) -> dict[str, Any]:
-        """Return what callbacks of the framework's own hold, for a resumed fit; as for `state`, rank 0's counts.
+        """Return the states of the framework's own callbacks, for a resumed fit; as for `state`, rank 0's counts.
 
         `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
         """
@@ -218,7 +218,7 @@ class Learner(Predictor):
         )
 
     def put_back_weights(self, weights: Any) -> None:
-        """Take over what copy_weights returned, on any rank."""
+        """Put back weights that copy_weights returned on any rank."""
         raise NotSupported(f"{type(self).__name__} has a copy_weights, but no put_back_weights. Give it both.")
 
     @abstractmethod

@@ -18,7 +18,7 @@ MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes
 
 
 def slow_modules() -> list[str]:
-    """Return what takes ranks long to load, for the frameworks that this program has loaded."""
+    """Return the modules that load slowly, for the frameworks that this program has loaded."""
     return [module for library, modules in _WITH.items() if library in sys.modules for module in modules]
 
 

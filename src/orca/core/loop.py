@@ -10,9 +10,8 @@ the way, by their Hooks; those of a framework that has its own, by its learner.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
@@ -37,7 +36,7 @@ _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpo
 class History:
     """One line of statistics an epoch: `epochs` over all ranks, `mine` of this rank alone; `traces` step by step.
 
-    What an interrupted fit had done before is in `epochs`, and not in the others.
+    The epochs that an interrupted fit had done are in `epochs` alone.
     """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
@@ -55,104 +54,157 @@ def run_epochs(
     world: World,
     pulse: Pulse,
     since: Position,
-    keeper: CheckpointWriter | None = None,
+    writer: CheckpointWriter | None = None,
     hooks: Hooks | None = None,
 ) -> History:
-    """Train until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, going on at `since`.
+    """Train until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, resuming at `since`.
 
-    Checkpoints go to the keeper, which rank 0 alone has. The hooks are those of the plan's callbacks.
+    Checkpoints go to the writer, which rank 0 alone has. The hooks are those of the plan's callbacks.
     """
     hooks = Hooks() if hooks is None else hooks
-    history = History(list(since.lines), steps=sum(line["batch_count"] for line in since.lines))
-    if train.steps == 0:
+    return EpochLoop(learner, train, valid, metrics, plan, world, pulse, since, writer, hooks).run()
+
+
+@dataclass
+class EpochLoop:
+    """A fit on one rank: what `run_epochs` is given, and how far it is.
+
+    `history` has the epochs that are done; `before` has the losses of an interrupted epoch, up to the interruption.
+    """
+
+    learner: Learner
+    train: Feed | StreamFeed
+    valid: Feed | StreamFeed | None
+    metrics: Sequence[Metric]
+    plan: FitPlan
+    world: World
+    pulse: Pulse
+    since: Position
+    writer: CheckpointWriter | None
+    hooks: Hooks
+
+    def __post_init__(self) -> None:
+        self.history = History(list(self.since.lines), steps=sum(line["batch_count"] for line in self.since.lines))
+        self.before = self.since.losses
+        self.usual_steps = self.plan.steps_per_epoch or self.train.steps
+        self.endless = _endless(self.train, self.since, self.plan)
+
+    def run(self) -> History:
+        """Run all epochs and the callbacks' last hooks; keep the state that these leave behind."""
+        plan, since, history = self.plan, self.since, self.history
+        if self.train.steps == 0:
+            return history
+        self.learner.begin(plan, self.usual_steps)
+        self.hooks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None))
+        # The steps after which the callbacks' last hooks were called already.
+        settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
+        ended, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
+        while not ended and (self.before.steps or not self._is_over()):
+            ended, due = self._run_epoch()
+        if due and plan.callbacks:  # one of them may fail at the end: what was trained is kept by then
+            self._keep(Losses(), STOPPING if ended == STOPPED else "")
+            _wait_for(self.writer, self.world)
+        self.learner.finish()
+        self.hooks.finish()
+        if due or (plan.stores and settled != history.steps):  # the last state is the one that callbacks leave behind
+            self._keep(Losses(), ended or COMPLETE)
         return history
-    usual = plan.steps_per_epoch or train.steps
-    learner.begin(plan, usual)
-    hooks.begin(plan.epochs, usual, next(reversed(since.lines), None))
-    keep = partial(_keep, learner, hooks, keeper, pulse, since, history)
-    done = since.losses  # of the epoch that was interrupted
-    # The steps behind a state that callbacks have had their say in.
-    settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
-    ended, due = _ending(since, plan, usual if learner.pauses else 0, metrics), False
-    endless = _endless(train, since, plan)
-    for epoch in count(since.first_epoch + len(since.lines) + 1):
-        over = _is_over(history, plan)
-        if ended or (over and not done.steps):
-            break
-        steps = _least(usual, plan.max_steps and plan.max_steps - history.steps)
-        passed = since.first_steps + history.steps, since.first_epoch + len(history.epochs)
-        clock = Clock(plan, *passed, steps if learner.pauses else 0)
-        if done.steps and (over or clock.ends(done.steps)):
-            steps = done.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
-        pulse.step(epoch, done.steps, steps or 0)
-        began, before = time.perf_counter(), done.steps
-        batches = endless if plan.steps_per_epoch else train.epoch(epoch, done.steps)
-        batches = islice(batches, steps and max(steps - done.steps, 0))
-        losses = _train_epoch(learner, hooks, batches, pulse, epoch, clock, done, world, keep)
-        seconds = time.perf_counter() - began
-        ranks = world.all_gather(_bare(losses))
-        trace = _trace(losses, world, seconds)
-        history.steps += before + losses.steps
-        mine = _training_stats(epoch, [(done.then(losses) if world.rank == 0 else losses).alone()])
-        line = _training_stats(epoch, [done.then(ranks[0]), *ranks[1:]])
+
+    def _run_epoch(self) -> tuple[str, bool]:
+        """Train an epoch and validate; return how the fit ended with it, if it did, and whether a checkpoint is due."""
+        plan, history, world, before = self.plan, self.history, self.world, self.before
+        epoch = self.since.first_epoch + len(history.epochs) + 1
+        steps = _least(self.usual_steps, plan.max_steps and plan.max_steps - history.steps)
+        clock = Clock(plan, self.since.first_steps + history.steps, epoch - 1, steps if self.learner.pauses else 0)
+        if before.steps and (self._is_over() or clock.ends(before.steps)):
+            steps = before.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
         began = time.perf_counter()
-        validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
-        if valid is not None and validates:
-            reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps, hooks)
-            line |= _as_validation(reduced)
-            mine |= _as_validation(own)
+        losses = self._train(epoch, clock, steps)
+        seconds = {"mean_train_epoch_s": time.perf_counter() - began}
+        ranks = world.all_gather(_bare(losses))
+        trace = _trace(losses, world, seconds["mean_train_epoch_s"])
+        history.steps += before.steps + losses.steps
+        mine = _training_stats(epoch, [(before.then(losses) if world.rank == 0 else losses).alone()])
+        line = _training_stats(epoch, [before.then(ranks[0]), *ranks[1:]])
+        began = time.perf_counter()
+        if self._validate(line, mine):
+            seconds["mean_validation_s"] = time.perf_counter() - began
         if plan.profile:
-            evaluated = (_least(valid.steps, plan.validation_steps) or 0) if valid and validates else 0
-            mine["profile"] = profile_of(pulse, losses.steps, evaluated) | {"mean_train_epoch_s": seconds}
-            if validates:
-                mine["profile"]["mean_validation_s"] = time.perf_counter() - began
-            profiles = world.all_gather(mine["profile"])
-            line["profile"] = mean_profile(profiles) | {"ranks": profiles}
+            self._profile(line, mine, losses.steps, seconds)
         history.epochs.append(line)
         history.mine.append(mine)
         history.traces.append(trace)
-        wishes = learner.end_epoch(line), hooks.end_epoch(line)
+        wishes = self.learner.end_epoch(line), self.hooks.end_epoch(line)
         stops = any(world.all_gather(any(wishes)))
-        moment = clock.epoch_ended(losses.steps + before, line, metrics)
-        done, due = Losses(), clock.kept(moment)
-        if _is_over(history, plan) or clock.over(moment):
-            ended = COMPLETE
-        elif stops:
-            ended = STOPPED
-        elif due:
-            keep(Losses())
-    if due and plan.callbacks:  # one of them may fail at the end: what was trained is kept by then
-        keep(Losses(), STOPPING if ended == STOPPED else "")
-        _wait_for(keeper, world)
-    learner.finish()
-    hooks.finish()
-    if due or (plan.stores and settled != history.steps):  # the last state is the one that callbacks leave behind
-        keep(Losses(), ended or COMPLETE)
-    return history
+        moment = clock.epoch_ended(before.steps + losses.steps, line, self.metrics)
+        self.before, due = Losses(), clock.kept(moment)
+        if self._is_over() or clock.over(moment):
+            return COMPLETE, due
+        if stops:
+            return STOPPED, due
+        if due:
+            self._keep(Losses())
+        return "", due
 
+    def _train(self, epoch: int, clock: Clock, steps: int | None) -> Losses:
+        """Train an epoch, or the rest of it, in parts: after each but the last one a checkpoint is due."""
+        before, losses = self.before, Losses()  # this rank's; those of all ranks before the interruption are rank 0's
+        self.pulse.step(epoch, before.steps, steps or 0)
+        batches = self.endless if self.plan.steps_per_epoch else self.train.epoch(epoch, before.steps)
+        batches = islice(batches, steps and max(steps - before.steps, 0))
+        self.learner.begin_epoch(epoch)
+        self.hooks.begin_epoch(epoch)
+        while True:
+            part = EpochPart(batches, clock, before.steps + losses.steps)
+            hooked = self.hooks.steps(part, part.step, self.pulse, self.world)
+            losses = losses.then(self.learner.train(hooked, self.pulse, epoch, self.plan, part.step))
+            over = not part.paused or clock.ends(before.steps + losses.steps)
+            if losses.stopped or self.hooks.stopped or over:
+                return losses
+            self._keep(_added(before, self.world.all_gather(_bare(losses))))
 
-def _train_epoch(
-    learner: Learner,
-    hooks: Hooks,
-    batches: Iterator[Batch],
-    pulse: Pulse,
-    epoch: int,
-    clock: Clock,
-    done: Losses,
-    world: World,
-    keep: Callable[[Losses], None],
-) -> Losses:
-    """Train an epoch, or the rest of it, in parts: after each but the last one a checkpoint is due."""
-    losses = Losses()  # this rank's; what all ranks did before the interruption is rank 0's
-    learner.begin_epoch(epoch)
-    hooks.begin_epoch(epoch)
-    while True:
-        part = EpochPart(batches, clock, done.steps + losses.steps)
-        steps = hooks.steps(part, part.step, pulse, world)
-        losses = losses.then(learner.train(steps, pulse, epoch, clock.plan, part.step))
-        if losses.stopped or hooks.stopped or not part.paused or clock.ends(done.steps + losses.steps):
-            return losses
-        keep(_added(done, world.all_gather(_bare(losses))))
+    def _validate(self, line: dict[str, Any], mine: dict[str, Any]) -> bool:
+        """Add the statistics of a validation to those of an epoch; say whether one was due."""
+        plan = self.plan
+        number = plan.initial_epoch + len(self.history.epochs) + 1
+        if self.valid is None or not _is_due(number, plan.validation_freq):
+            return False
+        reduced, own = evaluate(
+            self.learner, self.valid, self.metrics, self.world, self.pulse, plan.validation_steps, self.hooks
+        )
+        line |= _as_validation(reduced)
+        mine |= _as_validation(own)
+        return True
+
+    def _profile(self, line: dict[str, Any], mine: dict[str, Any], trained: int, seconds: dict[str, float]) -> None:
+        """Add to the statistics of an epoch where its time went."""
+        evaluated = 0
+        if self.valid is not None and "mean_validation_s" in seconds:
+            evaluated = _least(self.valid.steps, self.plan.validation_steps) or 0
+        mine["profile"] = profile_of(self.pulse, trained, evaluated) | seconds
+        profiles = self.world.all_gather(mine["profile"])
+        line["profile"] = mean_profile(profiles) | {"ranks": profiles}
+
+    def _is_over(self) -> bool:
+        if self.plan.max_steps:
+            return self.history.steps >= self.plan.max_steps
+        return len(self.history.epochs) >= self.plan.epochs
+
+    def _keep(self, losses: Losses, ended: str = "") -> None:
+        """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
+        since, history, phase = self.since, self.history, self.pulse.phase
+        self.pulse.at(CHECKPOINT)
+        state, callbacks = self.learner.state(), self.hooks.states() or self.learner.callback_states()
+        if self.writer is not None:
+            if callbacks:
+                state.payload["callbacks"] = callbacks
+            lines = tuple(history.epochs)
+            position = replace(since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ended)
+            state.epoch = since.first_epoch + len(history.epochs)
+            state.steps = since.first_steps + history.steps + losses.steps
+            state.position = position.as_json()
+            self.writer.keep(state)
+        self.pulse.at(phase)
 
 
 @dataclass
@@ -240,12 +292,6 @@ def _ending(since: Position, plan: FitPlan, last: int | None, metrics: Sequence[
     return COMPLETE if clock.over(clock.epoch_ended(line["batch_count"], line, metrics)) else ""
 
 
-def _is_over(history: History, plan: FitPlan) -> bool:
-    if plan.max_steps:
-        return history.steps >= plan.max_steps
-    return len(history.epochs) >= plan.epochs
-
-
 def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterator[Batch]:
     """Yield one pass after the other, from where the interrupted fit was."""
     done = sum(line["batch_count"] for line in since.lines) + since.losses.steps if plan.steps_per_epoch else 0
@@ -255,38 +301,12 @@ def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterat
     yield from unseen if train.steps else islice(unseen, done, None)  # in how many passes, only reading them tells
 
 
-def _keep(
-    learner: Learner,
-    hooks: Hooks,
-    keeper: CheckpointWriter | None,
-    pulse: Pulse,
-    since: Position,
-    history: History,
-    losses: Losses,
-    ended: str = "",
-) -> None:
-    """Hand a state to the keeper that a fit can be resumed from; all ranks call it."""
-    phase = pulse.phase
-    pulse.at(CHECKPOINT)
-    state, callbacks = learner.state(), hooks.states() or learner.callback_states()
-    if keeper is not None:
-        if callbacks:
-            state.payload["callbacks"] = callbacks
-        lines = tuple(history.epochs)
-        place = replace(since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ended)
-        state.epoch = since.first_epoch + len(history.epochs)
-        state.steps = since.first_steps + history.steps + losses.steps
-        state.position = place.as_json()
-        keeper.keep(state)
-    pulse.at(phase)
-
-
-def _wait_for(keeper: CheckpointWriter | None, world: World) -> None:
+def _wait_for(writer: CheckpointWriter | None, world: World) -> None:
     """Wait on every rank until rank 0 has written its checkpoint: a rank that fails ends the others.
 
     Ranks meet again and again, as a collective fails when others do not join it for long.
     """
-    while not all(world.all_gather(keeper is None or keeper.wait(_MEETING))):
+    while not all(world.all_gather(writer is None or writer.wait(_MEETING))):
         pass
 
 
@@ -295,7 +315,7 @@ def _bare(losses: Losses) -> Losses:
 
 
 def _added(done: Losses, ranks: Sequence[Losses]) -> Losses:
-    """Return what all ranks saw of an epoch so far, as one rank's losses."""
+    """Return the losses of all ranks in an epoch so far, as one rank's."""
     names = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass")
     together = Losses(**{name: sum(getattr(losses, name) for losses in ranks) for name in names}, steps=ranks[0].steps)
     return done.then(together)

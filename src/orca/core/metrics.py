@@ -217,15 +217,15 @@ class Metric:
         return fresh
 
     def state(self) -> Counts:
-        """Return what was counted, in this machine's memory: it can be pickled, and merged elsewhere."""
+        """Return the counts, in this machine's memory: they can be pickled, and merged elsewhere."""
         return _on_cpu(self._total())
 
     def merge(self, *states: Counts) -> None:
-        """Add what other copies of this metric counted, in the order given."""
+        """Add the counts of other copies of this metric, in this order."""
         self._parts = [_on_cpu(part) for part in (*self._parts, *states) if part.rows]
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        """Return what a batch adds: sums (tensors or numbers), or a value for each row where rows are kept.
+        """Return the counts of a batch: sums (tensors or numbers), or a value for each row where rows are kept.
 
         Both tensors are on one device, with equal rows; a target (n,) beside an output (n, 1), or the reverse, has
         the output's shape. Reading a value here would wait for the device.
@@ -256,16 +256,16 @@ class Metric:
 
     @staticmethod
     def convert_metrics_list(metrics: object, backend: str = "bigdl") -> list[Metric] | None:
-        """Return what counts each metric for a backend, with nothing counted."""
+        """Return the metrics for a backend, with nothing counted."""
         return None if metrics is None else metrics_of(metrics, backend)
 
     @staticmethod
     def convert_metrics_dict(metrics: object, backend: str = "bigdl") -> dict[str, Metric]:
-        """Return name -> what counts the metric for a backend, with nothing counted."""
+        """Return name -> metric for a backend, with nothing counted."""
         return {metric.name: metric for metric in metrics_of(metrics, backend)}
 
     def _read(self, output: Tree, target: Tree) -> tuple[Tree, Tree]:
-        """Return what a tally sees of a batch: the first output and target as tensors on the output's device.
+        """Return the first output and target of a batch, as tensors on the output's device.
 
         Of dicts, the first output that has a target of its name.
         """
@@ -419,11 +419,9 @@ class _ProbabilityMetric(MeanMetric):
     """A mean over outputs that must be probabilities. Those that are not are counted, and refused in the end."""
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        """Return the sum of the values, how many there are, and outputs outside [0, 1]."""
         return *super().tally(output, target), _outside(output)
 
     def score(self, total: Any, count: Any, outside: Any = 0) -> Any:
-        """Return the mean, or refuse outputs outside [0, 1]."""
         _refuse_outside(self.name, outside, "End the model with a sigmoid or softmax, or evaluate its loss instead.")
         return total / count
 
@@ -575,7 +573,7 @@ class AUC(ROC):
         self.threshold_num, self.keeps_rows = threshold_num, threshold_num is None
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
-        """Return what ROC does; with thresholds, the rows of each class in each bin, and outputs outside [0, 1]."""
+        """Return the counts of ROC; with thresholds, the rows of each class in each bin, and outputs outside [0, 1]."""
         if self.threshold_num is None:
             return super().tally(output, target)
         chance, truth = _shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)
@@ -642,7 +640,7 @@ class CustomizedMetric(Metric):
         return output, target
 
     def score(self, output: Tree, target: Tree) -> float:
-        """Return what the function says."""
+        """Return the value of the function."""
         need = f"The metric function {self.name!r} must return one number"
         return _one_number(self.compute_function(output, target), need, "Return for example its mean.")
 
@@ -659,7 +657,7 @@ class OwnMetric(CustomizedMetric):
         self.name = metric.get_name() if isinstance(metric, Metric) else type(metric).__name__
 
     def score(self, output: Tree, target: Tree) -> float:
-        """Return what a copy of the metric says."""
+        """Return the value of a copy of the metric."""
         counter: Any = copy.deepcopy(self.compute_function)
         if hasattr(counter, "reset"):
             counter.reset()  # the program may have used it

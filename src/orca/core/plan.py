@@ -46,8 +46,8 @@ class Plan:
 
     def shares(self, step: int) -> tuple[int, ...]:
         """Return how many rows each rank gives to this step."""
-        before = self._given(step * self.batch_size)
-        after = self._given(min((step + 1) * self.batch_size, self.rows))
+        before = self._rows_given(step * self.batch_size)
+        after = self._rows_given(min((step + 1) * self.batch_size, self.rows))
         return tuple(b - a for a, b in zip(before, after, strict=True))
 
     def slices(self, rank: int) -> Iterator[tuple[int, int, int]]:
@@ -57,30 +57,30 @@ class Plan:
 
     def walk(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """Yield how many rows each rank has given before and after each step."""
-        yield from pairwise(self._given(min(step * self.batch_size, self.rows)) for step in range(self.steps + 1))
+        yield from pairwise(self._rows_given(min(step * self.batch_size, self.rows)) for step in range(self.steps + 1))
 
-    def _given(self, position: int) -> Sequence[int]:
+    def _rows_given(self, position: int) -> Sequence[int]:
         """Return how many rows each rank has given when `position` rows were used in all."""
         total = sum(self.counts)
         if total == 0:
             return [0] * len(self.counts)
-        given = [(2 * c * position + total) // (2 * total) for c in self.counts]
-        excess = sum(given) - position  # rounding took some places too many, or too few
+        rows = [(2 * c * position + total) // (2 * total) for c in self.counts]
+        excess = sum(rows) - position  # rounding took some places too many, or too few
         if excess > 0:
-            taken = [(-self._place(r, g - 1), -r) for r, g in enumerate(given) if g]
-            heapify(taken)
+            last_places = [(-self._place(r, n - 1), -r) for r, n in enumerate(rows) if n]
+            heapify(last_places)
             for _ in range(excess):
-                last = -taken[0][1]
-                given[last] -= 1
-                heapreplace(taken, (-self._place(last, given[last] - 1), -last))
+                last = -last_places[0][1]
+                rows[last] -= 1
+                heapreplace(last_places, (-self._place(last, rows[last] - 1), -last))
         elif excess < 0:
-            left = [(self._place(r, g), r) for r, g in enumerate(given) if g < self.counts[r]]
-            heapify(left)
+            next_places = [(self._place(r, n), r) for r, n in enumerate(rows) if n < self.counts[r]]
+            heapify(next_places)
             for _ in range(-excess):
-                first = left[0][1]
-                given[first] += 1
-                heapreplace(left, (self._place(first, given[first]), first))
-        return given
+                first = next_places[0][1]
+                rows[first] += 1
+                heapreplace(next_places, (self._place(first, rows[first]), first))
+        return rows
 
     def _place(self, rank: int, row: int) -> Fraction:
         return Fraction(2 * row + 1, 2 * self.counts[rank])

@@ -40,6 +40,15 @@ class Losses:
     conducted: bool = False
     stopped: bool = False
 
+    def add(self, total: float, mass: float, rows: int) -> None:
+        """Count a step: the sum of its losses, what to divide that by for the mean, and its rows."""
+        self.loss_sum += total
+        self.mass += mass
+        self.rows += rows
+        self.steps += 1
+        self.last_loss_sum, self.last_mass = total, mass
+        self.trace.append((total, mass))
+
     def then(self, later: Losses) -> Losses:
         """Return the sums of this part of an epoch and the one after it."""
         last = later if later.steps else self
@@ -58,18 +67,14 @@ class Losses:
         )
 
     def alone(self) -> Losses:
-        """Return what this rank says for itself: its last loss is that of its last step with rows."""
+        """Return this rank's losses without the others: the last loss is that of its last step with rows."""
         last = (self.last_loss_sum, self.last_mass)
         total, mass = next((step for step in reversed(self.trace) if step[1]), last)
         return replace(self, logs=self.logs | self.own, last_loss_sum=total, last_mass=mass)
 
 
 def report_loss(loss: float, where: str, on_nan: str) -> None:
-    """Raise, or warn, that a loss is not finite.
-
-    Raises:
-        LossNotFinite: `on_nan` is "raise".
-    """
+    """Raise, or warn, that a loss is not finite."""
     text = (
         f"the loss became {loss} {where}. Lower the learning rate, look at the data for NaN or infinite values, "
         "clip gradients, or pass on_nan='warn' to go on."
@@ -114,7 +119,7 @@ class Position:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Position:
-        """Return what as_json wrote down."""
+        """Return the position that as_json wrote down."""
         losses = Losses(**record["losses"])
         return cls(**{**record, "layout": tuple(record["layout"]), "losses": losses, "lines": tuple(record["lines"])})
 

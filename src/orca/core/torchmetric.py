@@ -105,13 +105,13 @@ def _copied(metric: Any) -> Any:
 
 
 def _keep_rows_here(metric: Any) -> None:
-    """Let rows that are kept go from a GPU to this machine's memory; where they are there, it would look at all."""
+    """Keep rows in this machine's memory, not on a GPU. On a CPU the option would only cost time."""
     for part in _metrics_in(metric):
         part.compute_on_cpu = metric.device.type != "cpu"
 
 
 def _alone() -> bool:
-    """Say that there are no other processes: their states come to us in our own way."""
+    """Say that there are no other processes: we gather their states ourselves."""
     return False
 
 
@@ -125,7 +125,6 @@ def _copied_state(state: Any) -> Any:
 
 
 def _together(rule: Any, states: list[Any]) -> Any:
-    """Return the states of several parts as one."""
     import torch
 
     if isinstance(states[0], list):

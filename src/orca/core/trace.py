@@ -36,9 +36,6 @@ def with_traces(lines: Sequence[dict[str, Any]], traces: Sequence[Trace | None])
 
     There may be fewer traces than lines: they are those of the last epochs, for what was done before an interruption
     is known by its lines alone.
-
-    Raises:
-        ValueError: There are more traces than lines.
     """
     missing = len(lines) - len(traces)
     if missing < 0:

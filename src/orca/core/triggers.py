@@ -78,7 +78,7 @@ class Trigger:
 
     @staticmethod
     def convert_trigger(trigger: Any) -> Trigger:
-        """Return what trigger_of returns, under the name the older systems gave it."""
+        """Call trigger_of, under the name that older systems gave it."""
         return trigger_of(trigger)
 
 
@@ -207,7 +207,16 @@ class MinLoss(Trigger):
 
 
 @dataclass(frozen=True, init=False)
-class TriggerAnd(Trigger):
+class Combination(Trigger):
+    """A trigger made of others."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __init__(self, first: Any, *other: Any) -> None:
+        object.__setattr__(self, "triggers", tuple(map(trigger_of, (first, *other))))
+
+
+class TriggerAnd(Combination):
     """A trigger that fires when all of its triggers do.
 
     Where MinLoss or MaxScore is one of them, this can only be at the end of an epoch.
@@ -222,18 +231,12 @@ class TriggerAnd(Trigger):
         (True, False)
     """
 
-    triggers: tuple[Trigger, ...]
-
-    def __init__(self, first: Any, *other: Any) -> None:
-        object.__setattr__(self, "triggers", tuple(map(trigger_of, (first, *other))))
-
     def __call__(self, moment: Moment) -> bool:
         """Say whether it fires at this moment."""
         return all(trigger(moment) for trigger in self.triggers)
 
 
-@dataclass(frozen=True, init=False)
-class TriggerOr(Trigger):
+class TriggerOr(Combination):
     """A trigger that fires when one of its triggers does.
 
     Args:
@@ -246,11 +249,6 @@ class TriggerOr(Trigger):
         [20, 40, 50]
     """
 
-    triggers: tuple[Trigger, ...]
-
-    def __init__(self, first: Any, *other: Any) -> None:
-        object.__setattr__(self, "triggers", tuple(map(trigger_of, (first, *other))))
-
     def __call__(self, moment: Moment) -> bool:
         """Say whether it fires at this moment."""
         return any(trigger(moment) for trigger in self.triggers)
@@ -261,7 +259,7 @@ And, Or = TriggerAnd, TriggerOr
 
 @dataclass(frozen=True)
 class AskedTrigger(Trigger):
-    """A trigger that fires when a function of the user's says so."""
+    """A trigger that fires when a function of the user's returns true."""
 
     function: Callable[[Moment], Any]
 
@@ -276,12 +274,12 @@ def _takes_a_moment(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     except ValueError:  # written in C: it does not tell
-        return True
+        pass
     return True
 
 
 def _count(owner: str, name: str, value: Any, other: str = "", alias: Any = None) -> int:
-    value = _given(owner, name, value, other, alias)
+    value = _one_of(owner, name, value, other, alias)
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ArgumentError(
             f"{owner}: {name} must be a positive whole number; got {value!r}. Pass 1 or more, as in {owner}(10)."
@@ -290,13 +288,13 @@ def _count(owner: str, name: str, value: Any, other: str = "", alias: Any = None
 
 
 def _limit(owner: str, name: str, value: Any, other: str, alias: Any) -> float:
-    value = _given(owner, name, value, other, alias)
+    value = _one_of(owner, name, value, other, alias)
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise ArgumentError(f"{owner}: {name} must be a number; got {value!r}. Pass one, as in {owner}(0.5).")
     return float(value)
 
 
-def _given(owner: str, name: str, value: Any, other: str, alias: Any) -> Any:
+def _one_of(owner: str, name: str, value: Any, other: str, alias: Any) -> Any:
     if value is not None and alias is not None:
         raise ArgumentError(f"{owner}: {name} and {other} are the same; got {value!r} and {alias!r}. Pass one of them.")
     return alias if value is None else value

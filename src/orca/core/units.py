@@ -1,4 +1,4 @@
-"""Units: sizes and times as users write them. Owns which words mean how much, and what is said about the others."""
+"""Units: sizes and times as users write them. Owns the units, and the errors for anything else."""
 
 from __future__ import annotations
 
@@ -10,34 +10,26 @@ from orca.errors import ArgumentError
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def size_of(given: Any, word: str, least: int = 1) -> int:
-    """Return a size in bytes: an int, or a number with a unit k, m, g or t.
-
-    Raises:
-        ArgumentError: It is neither, or too small; `word` names the argument.
-    """
-    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", str(given).lower())
+def size_of(value: Any, word: str, least: int = 1) -> int:
+    """Return a size in bytes: an int, or a number with a unit k, m, g or t; `word` names the argument in errors."""
+    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)b?\s*", str(value).lower())
     if match is None or int(match[1]) < least:
-        raise ArgumentError(f"{word} must be bytes, or a number with a unit as '2g' or '512m'; got {given!r}.")
+        raise ArgumentError(f"{word} must be bytes, or a number with a unit as '2g' or '512m'; got {value!r}.")
     return int(match[1]) * UNITS[match[2]]
 
 
-def java_size(given: Any, word: str) -> str:
-    """Return a size as Java writes it: 2g for 2GB.
-
-    Raises:
-        ArgumentError: It is no number with a unit; `word` names the argument.
-    """
-    match = re.fullmatch(r"\s*([1-9]\d*)\s*([kmgt])b?\s*", given.lower()) if isinstance(given, str) else None
+def java_size(value: Any, word: str) -> str:
+    """Return a size as Java writes it: 2g for 2GB; `word` names the argument in errors."""
+    match = re.fullmatch(r"\s*([1-9]\d*)\s*([kmgt])b?\s*", value.lower()) if isinstance(value, str) else None
     if match is None:
-        raise ArgumentError(f"{word} must be a number with a unit k, m, g or t, as '2g' or '512m'; got {given!r}.")
+        raise ArgumentError(f"{word} must be a number with a unit k, m, g or t, as '2g' or '512m'; got {value!r}.")
     return match[1] + match[2]
 
 
-def check_seconds(given: Any, word: str, no_limit: float | None) -> None:
+def check_seconds(value: Any, word: str, no_limit: float | None) -> None:
     """Raise where a value is neither a number of seconds nor the one that means no limit: 0, or None."""
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if (given is None and no_limit is None) or (number and (given > 0 or given == no_limit)):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if (value is None and no_limit is None) or (number and (value > 0 or value == no_limit)):
         return
     words = "or None" if no_limit is None else f"{no_limit:g}"
-    raise ArgumentError(f"{word} must be a number of seconds, {words} for no limit; got {given!r}.")
+    raise ArgumentError(f"{word} must be a number of seconds, {words} for no limit; got {value!r}.")

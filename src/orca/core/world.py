@@ -111,25 +111,21 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     Args:
         peer: What the engine gives this rank.
         timeout: Seconds after which a collective that others do not join fails; 0 for no limit.
-        pulse: Told when this rank waits for the others.
+        pulse: Shows that this rank waits for the others.
     """
     dist = _dist()
     server = _listen(peer.host) if peer.rank == 0 else None
     with _waiting(pulse):
-        told = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server)))]
-    _check_versions(told)
-    hosts = [card["node"] for card in told]
+        cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server)))]
+    _check_versions(cards)
+    hosts = [card["node"] for card in cards]
     here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
     os.environ["GLOO_SOCKET_IFNAME"] = _interface(peer.host)
     patience = timedelta(seconds=max(timeout, 60.0)) if timeout > 0 else timedelta(days=30)  # 0: no limit
-    store = _store(dist, told[0]["host"], told[0]["port"], peer, server, patience)
-    gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in told)
+    store = _store(dist, cards[0]["host"], cards[0]["port"], peer, server, patience)
+    gpus = all(card["gpus"] >= hosts.count(card["node"]) for card in cards)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpus else "gloo",
-        store=store,
-        rank=peer.rank,
-        world_size=peer.size,
-        timeout=patience,
+        "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=peer.rank, world_size=peer.size, timeout=patience
     )
     yield TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
     # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
@@ -198,12 +194,13 @@ def _card(peer: Peer, server: socket.socket | None) -> dict[str, Any]:
     }
 
 
-def _check_versions(told: list[dict[str, Any]]) -> None:
-    for rank, card in enumerate(told):
+def _check_versions(cards: list[dict[str, Any]]) -> None:
+    first = cards[0]
+    for rank, card in enumerate(cards):
         for what in ("python", "torch"):
-            if card[what] != told[0][what]:
+            if card[what] != first[what]:
                 raise ArgumentError(
-                    f"all workers must run the same {what}; rank 0 on {told[0]['host']} has {told[0][what]}, "
+                    f"all workers must run the same {what}; rank 0 on {first['host']} has {first[what]}, "
                     f"rank {rank} on {card['host']} has {card[what]}. Give every node the same environment."
                 )
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 import orca
 from orca.cluster.news import human
 from orca.cluster.proof import FRAMEWORKS, describe
-from orca.cluster.ray import held, size_of
+from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
 from orca.cluster.spark import DEFAULTS, DYNAMIC, is_connect, is_dynamic
-from orca.cluster.spark import slots as spark_slots
 from orca.core.engine import cores
+from orca.core.units import size_of
 from orca.doctor.examination import Case
 from orca.doctor.finding import Finding, error, ok, said, warn
 from orca.doctor.survey import written
 
-_EXECUTORS_WITHIN = 4.0  # seconds in which executors that are still starting may appear, as for training
 WORKER_BYTES = 700 << 20  # memory of a Python worker once torch is loaded, before any data or model
 TRAINING = 4  # times its weights that a model needs in training: weights, gradients and two moments of Adam
 _ROOM = {"spark": "Spark runs {} task(s) at once", "ray": "Ray has {} CPU(s)", "local": "this machine has {} core(s)"}
@@ -39,7 +37,7 @@ def version(case: Case) -> Iterator[Finding]:
 
 
 def engine(case: Case) -> Iterator[Finding]:
-    """Tell where training would run."""
+    """Tell the place of training."""
     where = {"ray": "Ray", "local": "processes here"}.get(case.engine)
     where = where or f"Spark {case.session.version} at {case.master}"
     yield ok("engine", f"{where}: {case.workers} worker(s) on {case.nodes} node(s)")
@@ -85,12 +83,7 @@ def slots_of(case: Case) -> int | None:
         return cores()
     if case.engine == "ray":
         return int(sys.modules["ray"].cluster_resources().get("CPU", 0))
-    deadline = time.monotonic() + (0.0 if case.master.startswith("local[") else _EXECUTORS_WITHIN)
-    while (have := spark_slots(case.session)) is not None and have - held(case.session) < case.workers:
-        if time.monotonic() > deadline:
-            return have - held(case.session)
-        time.sleep(0.2)
-    return None if have is None else have - held(case.session)
+    return wait_for_slots(case.session, case.workers, 0.0 if case.master.startswith("local[") else SLOT_PATIENCE)
 
 
 def ranks_to_start(case: Case) -> int:
@@ -128,15 +121,15 @@ def overhead(case: Case) -> Iterator[Finding]:
     if not case.master.startswith(("yarn", "k8s")):
         return
     name = "spark.executor.memoryOverhead"
-    given = case.setting(name)
+    setting = case.setting(name)
     heap = size_of(case.setting("spark.executor.memory", "1g"), "spark.executor.memory")
-    room = size_of(f"{given}m" if given.isdigit() else given, name) if given else max(384 << 20, heap // 10)
+    room = size_of(f"{setting}m" if setting.isdigit() else setting, name) if setting else max(384 << 20, heap // 10)
     need = (case.workers // case.nodes) * (WORKER_BYTES + TRAINING * (case.model or 0))
     if room < need:
         yield warn(
             "memory",
             f"a container leaves {human(room)} to Python, and its workers need about {human(need)}: it may be killed",
-            f"{name}={given or 'not set'}",
+            f"{name}={setting or 'not set'}",
             _conf(name, f"{-(-need // (1 << 20))}m"),
         )
 
@@ -170,8 +163,8 @@ def _conf(name: str, value: str) -> str:
 def _more_room(case: Case, have: int, per_node: int) -> str:
     """Return the line that makes room for all workers, or asks for fewer."""
     runtime = 'runtime="ray", ' if case.engine == "ray" else ""
-    given = case.setting("spark.task.cpus", "1")
-    per_task = int(given) if given.isdigit() else 1
+    cpus = case.setting("spark.task.cpus", "1")
+    per_task = int(cpus) if cpus.isdigit() else 1
     if per_task > 1 and have * per_task >= case.workers:
         return _conf("spark.task.cpus", "1")
     more = f"init_orca_context({runtime}cores={per_node * per_task}, ...)"

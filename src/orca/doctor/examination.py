@@ -147,11 +147,7 @@ def checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def limited(call: Callable[[], T], seconds: float) -> T:
-    """Return what a call returns, but wait no longer than this for it; its thread may go on.
-
-    Raises:
-        TimeOver: It took longer.
-    """
+    """Return the result of a call, but wait no longer than this for it; its thread may go on."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:

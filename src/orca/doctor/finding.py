@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """Return what is right or wrong, and what was seen."""
+        """Return the finding and its evidence."""
         return f"{self.what} ({self.got})" if self.got else self.what
 
 
@@ -101,7 +101,6 @@ class Diagnosis:
         return self.text()
 
     def _repr_html_(self) -> str:
-        """Return the findings as a table for notebooks."""
         rows = [(_MARKS[finding.level], finding.topic, finding.sentence, finding.fix) for finding in self.findings]
         return f"{table(rows)}<p>{html.escape(self.verdict())}</p>"
 

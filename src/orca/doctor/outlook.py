@@ -57,7 +57,6 @@ class Explanation:
         return f"{self.outlook}\n\n{self.diagnosis}"
 
     def _repr_html_(self) -> str:
-        """Return both as tables for notebooks."""
         return table(self.outlook.lines) + self.diagnosis._repr_html_()
 
 
@@ -69,7 +68,7 @@ def explain(
     look_around: bool = True,
     **purpose: Any,
 ) -> Explanation:
-    """Return what a fit of this data would do here, and what would keep it from doing so.
+    """Return the plan of a fit of this data here, and the problems that would keep it from starting.
 
     Args:
         source_of: Wraps the data; what it raises is a finding.
@@ -91,17 +90,16 @@ def explain(
         except Exception as problem:
             findings.append(warn("data", "its size could not be told", said(problem)))
     case, diagnosis = examined(engine, workers_per_node, findings, look_around, data=extent.bytes, **purpose)
-    lines = [("engine", f"{engine} at {case.master}" if case and case.master else engine)]
-    if case:
-        lines.append(("ranks", f"{case.workers} ({workers_per_node} on each of {case.nodes} node(s))"))
-    if source:
-        lines += _data(source, extent, case)
-    lines.append(("sync", f"{sync}: {SYNCS.get(sync, 'as the backend says')}"))
-    if purpose.get("model") is not None:
-        lines.append(("model", f"{human(purpose['model'])} of weights"))
     devices = diagnosis.about("gpu")
-    lines.append(("devices", devices[0].what if devices else "known when the ranks are looked at"))
-    lines.append(("checkpoints", purpose.get("model_dir") or "none: no model_dir"))
+    lines = [
+        ("engine", f"{engine} at {case.master}" if case and case.master else engine),
+        *([("ranks", f"{case.workers} ({workers_per_node} on each of {case.nodes} node(s))")] if case else []),
+        *(_data(source, extent, case) if source else []),
+        ("sync", f"{sync}: {SYNCS.get(sync, 'as the backend says')}"),
+        *([("model", f"{human(purpose['model'])} of weights")] if purpose.get("model") is not None else []),
+        ("devices", devices[0].what if devices else "known when the ranks are looked at"),
+        ("checkpoints", purpose.get("model_dir") or "none: no model_dir"),
+    ]
     return Explanation(Outlook(tuple(lines)), diagnosis)
 
 
@@ -136,7 +134,6 @@ def size_at(path: str) -> tuple[list[Finding], int | None]:
 
 
 def _data(source: Source, extent: Extent, case: Case | None) -> list[tuple[str, str]]:
-    """Return the lines about data, batch and steps."""
     rows = "rows are known after the first epoch" if extent.rows is None else f"{extent.rows} rows"
     size = "" if extent.bytes is None else f", about {human(extent.bytes)}"
     lines = [("data", f"{type(source).__name__.removesuffix('Source')}: {rows}{size}")]

@@ -131,15 +131,8 @@ def memory(case: Case, outcome: Surveyed) -> Iterator[Finding]:
 
 def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     """Tell which GPUs the ranks see, and where some are missed."""
+    yield from _idle_gpus(outcome)
     nodes = {report.node: report for report in reversed(outcome.reports)}.values()
-    for report in nodes:
-        if report.devices and not report.gpus:
-            yield warn(
-                "gpu",
-                f"{report.node} has {report.devices} GPU(s) that torch cannot use: training runs on CPUs",
-                "torch.cuda.is_available() is False",
-                "a torch built for CUDA (pip install torch), and CUDA_VISIBLE_DEVICES not empty",
-            )
     counts = {f"rank {report.rank}": len(report.gpus) for report in outcome.reports}
     shared = [report for report in nodes if 0 < len(report.gpus) < _sharing(outcome, report)]
     if len(set(counts.values())) > 1:
@@ -155,10 +148,21 @@ def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield warn("gpu", what, ", ".join(shared[0].gpus[:_SHOWN]), f"workers_per_node={count}")
     elif outcome.reports:
         names = outcome.reports[0].gpus
-        what, seen = "the ranks train on CPUs", "no GPU is seen"
+        what, got = "the ranks train on CPUs", "no GPU is seen"
         if names:
-            what, seen = "every rank has a GPU", f"{len(names)} a node: {names[0]}"
-        yield ok("gpu", what, seen)
+            what, got = "every rank has a GPU", f"{len(names)} a node: {names[0]}"
+        yield ok("gpu", what, got)
+
+
+def _idle_gpus(outcome: Surveyed) -> Iterator[Finding]:
+    for report in {report.node: report for report in reversed(outcome.reports)}.values():
+        if report.devices and not report.gpus:
+            yield warn(
+                "gpu",
+                f"{report.node} has {report.devices} GPU(s) that torch cannot use: training runs on CPUs",
+                "torch.cuda.is_available() is False",
+                "a torch built for CUDA (pip install torch), and CUDA_VISIBLE_DEVICES not empty",
+            )
 
 
 def shared_storage(case: Case, outcome: Surveyed) -> Iterator[Finding]:

@@ -148,7 +148,7 @@ class _Door(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def _door(host: str, word: str) -> Iterator[tuple[int, str]]:
-    """Listen at an address; give the port, or 0 and why nobody can listen there."""
+    """Listen at an address; give the port, or 0 and the reason why that is not possible."""
     try:
         door = _Door(host, word)
     except OSError as problem:
@@ -163,7 +163,7 @@ def _door(host: str, word: str) -> Iterator[tuple[int, str]]:
 
 
 def _knock(host: str, port: int, word: str, refusal: str) -> str:
-    """Return why nobody, or somebody else, answers at an address; "" where the right one does."""
+    """Return the reason why the right rank does not answer at an address; "" where it does."""
     if not port:
         return refusal
     try:
@@ -191,13 +191,9 @@ def free_memory() -> int:
 
 @contextmanager
 def written(path: str) -> Iterator[str]:
-    """Write a small file into a folder, read it back, give its name, and leave nothing behind.
-
-    Raises:
-        OSError: Or whatever else the file system says.
-    """
+    """Write a small file into a folder, read it back, give its name, and leave nothing behind."""
     fs, folder = filesystem(path)
-    made = not fs.exists(folder)
+    is_new = not fs.exists(folder)
     fs.makedirs(folder, exist_ok=True)
     name = f".orca-doctor-{secrets.token_hex(6)}"
     file = f"{folder.rstrip('/')}/{name}"
@@ -209,6 +205,6 @@ def written(path: str) -> Iterator[str]:
     finally:
         with suppress(Exception):
             fs.rm_file(file)
-        if made:
+        if is_new:
             with suppress(Exception):  # an object store has no empty folder; another rank may use this one
                 fs.rmdir(folder)

@@ -170,7 +170,7 @@ def main(rank: int, work: int, share: int, result: int) -> None:
 
 
 def _peer(link: Link) -> HubPeer:
-    """Return the way to the other ranks; end a rank whose driver died while it started, which nobody waits for."""
+    """Return the way to the other ranks; end a rank whose driver died while it started."""
     ticket = link.ticket
     if not link.connected:
         raise Parted(f"rank {link.rank} ends: its driver at {ticket.host}:{ticket.port} is gone")

@@ -219,7 +219,7 @@ class OrcaRank:
         return Outcome.of(lambda: run_rank(envelope, rank, lambda link: HubPeer(link, rank, size, host), self._items()))
 
     def _items(self) -> Items:
-        """Yield all items; a piece is let go when it is read."""
+        """Yield all items; free each piece after it was read."""
         pieces = self.parcel.pieces()
         self.parcel = Parcel()
         while pieces:
@@ -234,7 +234,6 @@ def _apply(path: tuple[str, ...], work: bytes, piece: bytes) -> Outcome:
 
 @ray.remote(num_cpus=0)
 def _await_end(cards: list[Card]) -> None:
-    """Wait until the killed ranks of this node are gone."""
     wait_until(lambda: not any(map(_alive, cards)), _GONE_WITHIN, every=0.05)
 
 
@@ -419,7 +418,7 @@ def _devices(rank: Rank, ranks: list[Rank], cards: list[Card]) -> tuple[str, ...
 
 
 def _gathered(refs: list[Any], ranks: list[Rank], hub: Hub | None = None) -> list[Any]:
-    """Return what all calls return, in rank order; raise for the rank that failed first."""
+    """Return the results of all calls, in rank order; raise for the rank that failed first."""
     waiting = dict(zip(refs, ranks, strict=True))
     results: dict[int, Any] = {}
     while waiting:

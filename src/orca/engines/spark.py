@@ -5,7 +5,6 @@ Only the DataFrame API is used, so that it works through Spark Connect too, wher
 
 from __future__ import annotations
 
-import math
 import pickle
 import re
 import socket
@@ -24,7 +23,7 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from orca.cluster.news import wait_until
-from orca.cluster.ray import held
+from orca.cluster.ray import SLOT_PATIENCE, wait_for_slots
 from orca.cluster.spark import (
     DYNAMIC,
     active_session,
@@ -42,7 +41,6 @@ from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 from orca.monitor.hub import Hub
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
-_SLOT_PATIENCE = 4.0  # seconds in which executors that are still starting may appear
 _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
 _NOTICED_WITHIN = 210.0  # seconds in which Spark gives a silent executor up (cluster.spark.OUTLIVES_PAUSES)
 _RESULT = "rank int, part int, payload binary"
@@ -99,7 +97,7 @@ class SparkEngine:
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
         work = dumps(task, "the task")
-        frame = self._deal([_Numbered(number, piece) for number, piece in enumerate(pieces)], len(pieces))
+        frame = self._deal(list(enumerate(pieces)), len(pieces))
         rows = frame.mapInArrow(MapTask(work), _RESULT).collect()
         return _assemble(rows, len(pieces))
 
@@ -119,16 +117,12 @@ class SparkEngine:
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        if not wait_until(lambda: self._free() >= self.workers, 0.0 if local else _SLOT_PATIENCE, every=0.2):
+        free = wait_for_slots(self.session, self.workers, 0.0 if local else SLOT_PATIENCE)
+        if free is not None and free < self.workers:
             raise TooFewSlots(
-                f"{self.workers} workers must run at the same time, but Spark can run {self._free():.0f} task(s) at "
+                f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at "
                 "once. Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
             )
-
-    def _free(self) -> float:
-        """Return how many tasks can run at once; what a Ray on Spark holds is Spark's to count, and not to give."""
-        width = slots(self.session)
-        return math.inf if width is None else width - held(self.session)
 
     def _deal(self, pieces: list[Any], ranks: int) -> DataFrame:
         """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""
@@ -145,7 +139,7 @@ class SparkEngine:
         return frame.repartitionByRange(ranks, "rank")  # Spark < 4.1; exact, as every rank has a piece
 
     def _failure(self, known: WorkerFailed | None, error: Exception) -> Exception:
-        """Return what to raise: what the rank said, else what can be read in Spark's own words."""
+        """Return the error to raise: the rank's own, else the one that Spark's message tells of."""
         if known is not None:
             return known
         text = str(error)
@@ -161,7 +155,7 @@ class SparkEngine:
 
 
 class JobCanceller:
-    """Cancel the job of a run that has failed, where Spark does not end it: it waits minutes for a silent executor.
+    """A watch over a run that cancels its job when it has failed: Spark would wait minutes for a silent executor.
 
     Args:
         session: The session that runs the job; jobs of this thread carry the mark.
@@ -204,7 +198,7 @@ class JobCanceller:
 
 @dataclass(frozen=True)
 class BarrierPeer:
-    """Meet the other ranks through Spark's barrier."""
+    """A peer that meets the other ranks through Spark's barrier."""
 
     context: BarrierTaskContext
     rank: int
@@ -248,14 +242,8 @@ class MapTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results, numbered."""
         task = cloudpickle.loads(self.work)
-        for numbered in _pieces(batches):
-            yield from _payload(numbered.number, dumps(task(numbered.piece), "the result"))
-
-
-@dataclass(frozen=True)
-class _Numbered:
-    number: int
-    piece: Any
+        for number, piece in _pieces(batches):
+            yield from _payload(number, dumps(task(piece), "the result"))
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:

@@ -5,13 +5,13 @@ predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
+from orca.core.engine import threads_asked_for as threads_asked_for  # for the Estimators of all frameworks
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
 from orca.errors import ArgumentError, NotSupported
@@ -112,8 +112,8 @@ class Estimator:
         Raises:
             ArgumentError: There is none.
         """
-        if (found := newest_run(checkpoint_dir, None)) is not None:
-            return path_of(found, prefix=None)
+        if (run := newest_run(checkpoint_dir, None)) is not None:
+            return path_of(run, prefix=None)
         from orca.callbacks import ModelCheckpoint
 
         try:
@@ -154,12 +154,12 @@ class Estimator:
     @staticmethod
     def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:
         """Return the path given by position or under one of the names that releases gave it."""
-        given = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
-        if len(given) != 1 or other_names:
+        paths = [path] if path is not None else [other_names.pop(n) for n in _PATH_NAMES if n in other_names]
+        if len(paths) != 1 or other_names:
             raise ArgumentError(
-                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {given} and {other_names}."
+                f"{verb} takes one path (also as {', '.join(_PATH_NAMES)}); got {paths} and {other_names}."
             )
-        return str(given[0])
+        return str(paths[0])
 
     def _spec(
         self,
@@ -209,14 +209,8 @@ def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...
 
 
 def listed(things: Any) -> list[Any]:
-    """Return what may be nothing, one thing or several as a list."""
+    """Return None, one thing or several things as a list."""
     return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]
-
-
-def threads_asked_for() -> int:
-    """Return the threads that OMP_NUM_THREADS asks for on the driver, 0 where it does not."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() else 0
 
 
 def natural(name: str, value: Any) -> int:

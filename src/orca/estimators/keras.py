@@ -81,8 +81,8 @@ class KerasEstimator(TrainingEstimator):
                 each worker use its own rows and averages the running statistics.
             seed: Seed of initial weights, order and dropout.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
-                while what for.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
+                what for.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
 
@@ -150,7 +150,7 @@ class KerasEstimator(TrainingEstimator):
         end_trigger: Any = None,
         sample_weight: str | bool | None = None,
     ) -> dict[str, Any]:
-        """Train, going on from the weights and the optimizer of the last fit (or load).
+        """Train, continuing from the weights and the optimizer of the last fit (or load).
 
         Args:
             data: A creator `(config, batch_size)` that returns a batched tf.data.Dataset, a Spark DataFrame, XShards
@@ -172,9 +172,9 @@ class KerasEstimator(TrainingEstimator):
             shuffle: Whether each epoch reads in a new order; a tf.data.Dataset decides for itself.
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             profile: Whether to add a `profile` with where time went, a list of one dict an epoch.
-            max_failures: How many times to go on by itself when a worker is lost or stuck: from the last checkpoint
+            max_failures: How many times to continue by itself when a worker is lost or stuck: from the last checkpoint
                 under model_dir (one is kept every epoch unless checkpoint_trigger says otherwise), or from the start.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+            resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete. Callbacks get back what they remembered.
             checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
@@ -396,12 +396,12 @@ class KerasEstimator(TrainingEstimator):
         return self
 
     def save_checkpoint(self, checkpoint: str) -> str:  # type: ignore[override]
-        """Save weights, optimizer state and the number of epochs trained, to go on from; returns the path."""
+        """Save weights, optimizer state and the number of epochs trained, to continue from; returns the path."""
         save_state(self._current(), checkpoint, self.learner.framework)
         return checkpoint
 
     def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
-        """Go on from what save_checkpoint wrote."""
+        """Continue from what save_checkpoint wrote."""
         self._take(self._read(checkpoint), checkpoint)
         return self
 
@@ -456,14 +456,14 @@ def _class_weight(weights: Any) -> dict[int, float] | None:
     if weights is None:
         return None
     try:
-        told = {int(number): float(weight) for number, weight in weights.items()}
+        by_class = {int(number): float(weight) for number, weight in weights.items()}
     except (AttributeError, TypeError, ValueError):
-        told = {}
-    if not told or min(told) < 0:
+        by_class = {}
+    if not by_class or min(by_class) < 0:
         raise ArgumentError(
             f"class_weight must be a dict of class numbers and weights; got {weights!r}. Example: {{0: 1.0, 1: 5.0}}."
         )
-    return told
+    return by_class
 
 
 def _frequency(freq: int | Sequence[int]) -> int | tuple[int, ...]:

@@ -83,8 +83,8 @@ class TorchEstimator(TrainingEstimator):
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
-            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
-                while what for.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
+                what for.
             threads_per_worker: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here,
                 else a node's cores shared among its workers.
             precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
@@ -164,11 +164,10 @@ class TorchEstimator(TrainingEstimator):
         """
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
         source = source_of(data, spec)
-        given = listed(callbacks)
-        learner = self.learner.for_answers(given, precision)
-        task = self._answers(learner, spec)
+        callbacks = listed(callbacks)
+        task = self._answers(self.learner.for_answers(callbacks, precision), spec)
         # What callbacks make of an answer is seen only when one is given.
-        return source.answer(replace(task, output=None) if given else task, self.engine)
+        return source.answer(replace(task, output=None) if callbacks else task, self.engine)
 
     def save(self, path: str | None = None, entire: bool = False, **other_names: str) -> str:  # type: ignore[override]
         """Save weights and optimizer state; returns the path.
@@ -190,7 +189,7 @@ class TorchEstimator(TrainingEstimator):
     def load(  # type: ignore[override]
         self, path: str | None = None, loss: Any = None, *, weights_only: bool = True, **other_names: str
     ) -> TorchEstimator:
-        """Load what save wrote, a torch state dict, or a pickled module where weights_only=False says so.
+        """Load a saved model, a torch state dict, or, with weights_only=False, a pickled module.
 
         Args:
             path: The path.
@@ -224,7 +223,7 @@ class TorchEstimator(TrainingEstimator):
         self._clip(None, clip_norm)
 
     def clear_gradient_clipping(self) -> None:
-        """Clip gradients no more."""
+        """Stop clipping gradients."""
         self._clip(None, None)
 
     def _clip(self, bounds: tuple[float, float] | None, norm: float | None) -> None:

@@ -79,7 +79,7 @@ class TrainingEstimator(Estimator):
         self._state: State | None = None
         # The last job of predict, with the outline of its model, and the model itself, which must live as long.
         self._answering: tuple[bytes | None, PredictJob, Any] | None = None
-        self._seen: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
+        self._specs: tuple[OutputSpec | None, OutputSpec | None] = None, None  # a row, and an answer, before any fit
 
     def fit(
         self,
@@ -105,7 +105,7 @@ class TrainingEstimator(Estimator):
         resume: bool = False,
         keep_checkpoints: int | None = None,
     ) -> list[Any]:
-        """Train, going on from where the last fit (or load) ended.
+        """Train, continuing from where the last fit (or load) ended.
 
         Args:
             data: Arrays `(x, y)`, pandas, a torch Dataset or DataLoader, a creator `(config, batch_size)`, a Spark
@@ -127,9 +127,9 @@ class TrainingEstimator(Estimator):
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
-            max_failures: How many times to go on by itself when a worker is lost or stuck: from the last checkpoint
+            max_failures: How many times to continue by itself when a worker is lost or stuck: from the last checkpoint
                 under model_dir (one is kept every epoch unless checkpoint_trigger says otherwise), or from the start.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+            resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
 
@@ -192,26 +192,10 @@ class TrainingEstimator(Estimator):
         end_trigger: Any,
         **more: Any,
     ) -> list[History]:
-        """Check what the verbs of all frameworks share, train, and keep the state.
+        """Check what the verbs of all frameworks share, train, keep the state; return the history of each rank.
 
-        Args:
-            data: The data.
-            validation_data: Data of the same kind, or None.
-            spec: How to read both.
-            learner: The learner, where this call needs another one than the Estimator's.
-            settings: Settings, where this call needs others.
-            metrics: Metrics of the validation.
-            checkpoint_trigger: When to keep a checkpoint.
-            keep_checkpoints: How many of them stay.
-            resume: Whether to resume the newest fit under model_dir.
-            max_failures: How many lost workers to survive.
-            on_nan: What to do with a loss that is not finite.
-            max_steps: Steps to train instead of epochs.
-            end_trigger: When to stop early.
-            more: The other fields of the FitPlan.
-
-        Returns:
-            The history of each rank.
+        `learner` and `settings` are those of this call, where it needs others than the Estimator's. `more` has the
+        other fields of the FitPlan.
         """
         natural("max_failures", max_failures)
         for name, value in (("max_steps", max_steps), ("keep_checkpoints", keep_checkpoints)):
@@ -260,19 +244,23 @@ class TrainingEstimator(Estimator):
         if folder is None:
             state, folder = self._state, new_run(self.model_dir)
         else:
-            state = self._read(path_of(folder))
-            self.learner.check_state(state, path_of(folder))
-            logger.info("resuming the fit in %s after %d steps", folder, state.steps)
-            if state.position is not None:
-                plan = replace(plan, seed=state.position["seed"])
-                if state.position.get("ended") in (STOPPED, STOPPING):
-                    logger.info(
-                        "a callback stopped that fit, so nothing is left to train. To train on, load its checkpoint "
-                        "with load_orca_checkpoint and fit without resume."
-                    )
+            state = self._resumed(folder)
+            plan = replace(plan, seed=state.position["seed"]) if state.position is not None else plan
         return state, replace(
             plan, checkpoint_trigger=trigger, checkpoint_folder=folder, checkpoint_keep=keep, stores=stores
         )
+
+    def _resumed(self, folder: str) -> State:
+        """Return the state of the fit whose checkpoints are in a folder."""
+        state = self._read(path_of(folder))
+        self.learner.check_state(state, path_of(folder))
+        logger.info("resuming the fit in %s after %d steps", folder, state.steps)
+        if state.position is not None and state.position.get("ended") in (STOPPED, STOPPING):
+            logger.info(
+                "a callback stopped that fit, so nothing is left to train. To train on, load its checkpoint with "
+                "load_orca_checkpoint and fit without resume."
+            )
+        return state
 
     def _left_in(self, folder: str, steps: int) -> State:
         """Return the state that a fit left under model_dir."""
@@ -295,7 +283,7 @@ class TrainingEstimator(Estimator):
     def _run_through(
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
     ) -> list[Any]:
-        """Run a fit; where a worker is lost or stuck, go on from the last checkpoint, so many times."""
+        """Run a fit; where a worker is lost or stuck, resume from the last checkpoint, so many times."""
         engine = self.engine
         for failure in count(1):
             try:
@@ -303,18 +291,17 @@ class TrainingEstimator(Estimator):
             except (WorkerLost, WorkerStalled) as error:
                 if failure > max_failures:
                     raise
-                kept = versions(job.plan.checkpoint_folder) if job.plan.checkpoint_trigger else []
-                if kept:
+                checkpoints = versions(job.plan.checkpoint_folder) if job.plan.checkpoint_trigger else []
+                if checkpoints:
                     job = replace(job, state=self._read(path_of(job.plan.checkpoint_folder)).to_send())
-                logger.warning(
-                    "%s\nFailure %d of the %d that max_failures allows: going on %s.",
-                    *(error, failure, max_failures, f"after step {kept[-1]}" if kept else "from where this fit began"),
-                )
+                place = f"after step {checkpoints[-1]}" if checkpoints else "from where this fit began"
+                words = "%s\nFailure %d of the %d that max_failures allows: going on %s."
+                logger.warning(words, error, failure, max_failures, place)
                 engine = self._engine_after(engine)
         raise AssertionError("unreachable")
 
     def _engine_after(self, lost: Engine) -> Engine:
-        """Return the engine to go on with: as many workers as before where they come back in time, else who is left."""
+        """Return the engine to continue with: all workers where they come back in time, else those that are left."""
         lost.settle()
         deadline = time.monotonic() + BACK_WITHIN
         while (engine := self.engine).workers < lost.workers and time.monotonic() < deadline:
@@ -443,7 +430,7 @@ class TrainingEstimator(Estimator):
         look_around: bool = True,
         limit: float = 60.0,
     ) -> Explanation:
-        """Say what fit would do with this data here, and what would keep it from starting; nothing is trained.
+        """Explain the fit of this data here, and the problems that would keep it from starting; nothing is trained.
 
         Args:
             data: Data of any kind `fit` takes; no row of it is read.
@@ -481,7 +468,7 @@ class TrainingEstimator(Estimator):
         return {"epoch": state.epoch, "steps": state.steps, **state.payload}
 
     def load_state_dict(self, state_dict: dict[str, Any], blocking: bool = True) -> None:
-        """Take over what get_state_dict returned, or the state dict of a model alone."""
+        """Load the result of get_state_dict, or the state dict of a model alone."""
         whole: dict[str, Any] = state_dict if "models" in state_dict else {"models": [state_dict]}
         payload = {"optimizers": [], "schedulers": []} | whole
         epoch, steps = (int(payload.pop(key, 0)) for key in ("epoch", "steps"))
@@ -496,7 +483,7 @@ class TrainingEstimator(Estimator):
         return place
 
     def load(self, path: str | None = None, **other_names: str) -> Self:
-        """Load what save wrote."""
+        """Load a model that `save` wrote."""
         place = self._path("load", path, other_names)
         self._take(self._read(place), place)
         return self
@@ -554,18 +541,18 @@ class TrainingEstimator(Estimator):
         self.learner.check_state(state, name)
         self._state = state.settled()
 
-    def _learn_rows(self, given: OutputSpec | None, output: OutputSpec | None) -> None:
+    def _learn_rows(self, row: OutputSpec | None, output: OutputSpec | None) -> None:
         """Remember what rows and answers look like, as far as it was not known."""
-        self._seen = given, output
+        self._specs = row, output
         if self._state is not None:
-            self._state.input = self._state.input or given
+            self._state.input = self._state.input or row
             self._state.output = self._state.output or output
 
     def _current(self) -> State:
         """Return the state to answer with: the trained one, or the weights training would begin with."""
         if self._state is None:
             self._state = self.learner.initial_state(self.seed)
-            self._learn_rows(*self._seen)
+            self._learn_rows(*self._specs)
         return self._state
 
     def _answers(self, learner: Any, spec: DataSpec) -> PredictJob:

@@ -6,7 +6,6 @@ computed, the next one is copied in.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import os
@@ -21,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from orca.core.engine import cores, scratch
+from orca.core.engine import cores, scratch, threads_asked_for
 from orca.core.learner import Predictor
 from orca.core.state import OutputSpec, State
-from orca.errors import ArgumentError, DataError
+from orca.errors import ArgumentError, DataError, near
 from orca.rows.tree import flatten, map_tree, unflatten
 from orca.storage.files import filesystem, is_local, replacing
 
@@ -73,9 +72,6 @@ def read_graph(path: str, batch: int = 0) -> tuple[Graph, ov.Model]:
 
     Returns:
         The model as it travels, and opened.
-
-    Raises:
-        ArgumentError: A file is missing, is no model, or the model cannot have this batch.
     """
     if not path.endswith((".xml", ".onnx")):
         raise ArgumentError(
@@ -148,7 +144,7 @@ def _core() -> ov.Core:
 
 
 def _words(error: Exception) -> str:
-    """Return what OpenVINO says in the end, or of operations it does not know, without the places in its sources."""
+    """Return the last line of OpenVINO's message, or that about unknown operations, without places in its sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
     named = [line.lstrip("- ") for line in lines if "No conversion rule found for operations" in line]
     return (*named, *lines[-1:], type(error).__name__)[0].rstrip(".") + "."
@@ -167,11 +163,7 @@ class Port:
 
     @classmethod
     def of(cls, port: Any, default: str) -> Port:
-        """Describe a port of a model.
-
-        Raises:
-            ArgumentError: It has no rows, or a type that numpy does not have.
-        """
+        """Describe a port of a model."""
         name = min(port.names, default=default, key=lambda name: (len(name), name))
         kind, shape = port.element_type, port.partial_shape
         dims = None if shape.rank.is_dynamic else tuple(d.get_length() if d.is_static else None for d in shape)
@@ -201,11 +193,7 @@ class Signature:
 
     @classmethod
     def of(cls, model: ov.Model) -> Signature:
-        """Describe a model.
-
-        Raises:
-            ArgumentError: It has no inputs, or their batches differ.
-        """
+        """Describe a model."""
         inputs = tuple(Port.of(port, f"input {i}") for i, port in enumerate(model.inputs))
         outputs = tuple(Port.of(port, f"output {i}") for i, port in enumerate(model.outputs))
         fixed = {port.shape[0] for port in inputs if port.shape and port.shape[0] is not None}
@@ -217,7 +205,7 @@ class Signature:
         return cls(inputs, outputs, fixed.pop() if fixed else None)
 
     def output(self) -> OutputSpec | None:
-        """Return what the model gives for a row; None where its shape is not known before it has run."""
+        """Return the form of the model's output; None where its shape is not known before it has run."""
         rows = [port.shape[1:] if port.shape else (None,) for port in self.outputs]
         if any(None in row for row in rows):
             return None
@@ -230,9 +218,6 @@ class Signature:
         Args:
             x: An array, or a list or tuple of them in the order of the inputs, or a dict by their names.
             nested: Whether arrays may have one dimension more: batches of rows instead of rows.
-
-        Raises:
-            DataError: The number of arrays, a type or a shape does not fit.
         """
         arrays = self._in_order(x)
         fitted = [self._fit(port, array, nested) for port, array in zip(self.inputs, arrays, strict=True)]
@@ -244,11 +229,7 @@ class Signature:
         return [array for array, _ in fitted], leads.pop()
 
     def check_names(self, x: Mapping[str, Any]) -> None:
-        """Check that arrays by name have the names of the inputs.
-
-        Raises:
-            DataError: A name is missing or none of the model's.
-        """
+        """Check that arrays by name have the names of the inputs."""
         names = [port.name for port in self.inputs]
         if set(x) != set(names):
             raise DataError(f"the model's inputs are called {names}; the data has {list(x)}.{self._takes()}")
@@ -313,24 +294,18 @@ def _solid(shape: tuple[int | None, ...]) -> list[int | None]:
 
 def threads() -> int:
     """Return how many threads this process may use: clusters tell their tasks by OMP_NUM_THREADS."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(int(asked), cores()) if asked.isdigit() and int(asked) else cores()
+    return min(threads_asked_for() or cores(), cores())
 
 
 def check_config(config: Mapping[Any, Any] | None) -> dict[str, Any]:
-    """Return a compile configuration by property names.
-
-    Raises:
-        ArgumentError: It is no dict, or names a property that there is not.
-    """
+    """Return a compile configuration by property names."""
     if not isinstance(config or {}, Mapping):
         raise ArgumentError(f"config must be a dict of OpenVINO properties; got {config!r}.")
     named = {str(key() if callable(key) else key): value for key, value in (config or {}).items()}
     known = list(_core().get_property(DEVICE, "SUPPORTED_PROPERTIES"))
     for name in named:
         if name not in known:
-            near = difflib.get_close_matches(name.upper(), known, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = near(name.upper(), known)
             raise ArgumentError(f"config: OpenVINO has no property {name!r} for the {DEVICE}.{hint}")
     return named
 
@@ -403,18 +378,18 @@ class OpenvinoPredictor(Predictor):
         fixed = self.signature.batch
         size = fixed or self.batch_size
         starts = range(0, rows, size)
-        found: list[list[np.ndarray]] = [[] for _ in starts]
+        answers: list[list[np.ndarray]] = [[] for _ in starts]
         try:
             for number, start in enumerate(starts):
                 batch = {i: _padded(array[start : start + size], fixed) for i, array in enumerate(arrays)}
-                self.queue.start_async(batch, (found, number))
+                self.queue.start_async(batch, (answers, number))
             self.queue.wait_all()
         except RuntimeError as error:
             self._make_queue()  # the old one keeps its error
             shapes = [("n", *array.shape[1:]) for array in arrays]
             raise DataError(f"the OpenVINO model failed on rows of shapes {shapes}: {_words(error)}") from error
         columns: list[list[np.ndarray]] = [[] for _ in self.signature.outputs]
-        for start, outputs in zip(starts, found, strict=True):
+        for start, outputs in zip(starts, answers, strict=True):
             count = min(size, rows - start)
             for port, column, output in zip(self.signature.outputs, columns, outputs, strict=True):
                 if output.shape[:1] != (fixed or count,):
@@ -434,8 +409,8 @@ class OpenvinoPredictor(Predictor):
 
 
 def _keep(request: Any, place: tuple[list[list[np.ndarray]], int]) -> None:
-    found, number = place
-    found[number] = [tensor.data.copy() for tensor in request.output_tensors]
+    answers, number = place
+    answers[number] = [tensor.data.copy() for tensor in request.output_tensors]
 
 
 def _padded(rows: np.ndarray, batch: int | None) -> np.ndarray:
@@ -462,16 +437,7 @@ def _joined(port: Port, parts: list[np.ndarray]) -> np.ndarray:
 def convert(model: Any, sample: Any, path: str) -> str:
     """Write a torch module or a Keras model as an OpenVINO model that takes any number of rows.
 
-    Args:
-        model: A `torch.nn.Module`, or a Keras model (Keras 3, or tf_keras).
-        sample: One row: an array with a first dimension of 1, or a tuple of them for several inputs.
-        path: Where the .xml file goes, at any fsspec path (".xml" is added where it lacks); the .bin goes beside it.
-
-    Returns:
-        The path of the .xml file.
-
-    Raises:
-        ArgumentError: OpenVINO cannot convert the model, or what it made does not answer as the model does.
+    The sample is one row, and the path that of the .xml file, as for `to_openvino` of an Estimator.
     """
     arrays = [np.asarray(leaf) for leaf in flatten(sample)[0]]
     if not arrays or any(array.shape[:1] != (1,) for array in arrays):
@@ -486,22 +452,26 @@ def convert(model: Any, sample: Any, path: str) -> str:
                 f"this {type(model).__name__} does not take the sample ({_form(sample)}): {type(error).__name__}: "
                 f"{_words(error)} Pass one row in the form that the model is called with."
             ) from error
-        try:
-            converted = translate(sample)
-            _name_inputs(converted, _input_names(model, sample))
-        except ArgumentError:
-            raise
-        except Exception as error:  # tracing runs the user's code, which fails in many ways
-            raise ArgumentError(
-                f"OpenVINO cannot convert this {type(model).__name__}: {type(error).__name__}: {_words(error)}"
-            ) from error
-        graph = _graph_of(converted)
+        graph = _graph_of(_translated(model, sample, translate))
         for rows in _TRIAL_ROWS:
             trial = _trial(sample, rows)
             _check_agreement(graph, trial, answer(trial))
     place = path if path.endswith(".xml") else f"{path}.xml"
     _write_graph(graph, place)
     return place
+
+
+def _translated(model: Any, sample: Any, translate: Translate) -> ov.Model:
+    try:
+        converted = translate(sample)
+        _name_inputs(converted, _input_names(model, sample))
+        return converted
+    except ArgumentError:
+        raise
+    except Exception as error:  # tracing runs the user's code, which fails in many ways
+        raise ArgumentError(
+            f"OpenVINO cannot convert this {type(model).__name__}: {type(error).__name__}: {_words(error)}"
+        ) from error
 
 
 def _trial(sample: Any, rows: int) -> Any:
@@ -537,11 +507,7 @@ def _paths(name: str, part: Any) -> list[str]:
 
 
 def _name_inputs(model: ov.Model, names: list[str]) -> None:
-    """Give the inputs their names.
-
-    Raises:
-        ArgumentError: The model has fewer inputs, as it does not use some.
-    """
+    """Give the inputs their names."""
     if names and len(names) != len(model.inputs):
         raise ArgumentError(
             f"the model uses {len(model.inputs)} of its {len(names)} inputs {names}: OpenVINO leaves the others out. "
@@ -563,16 +529,16 @@ def _check_agreement(graph: Graph, x: Any, expected: list[np.ndarray]) -> None:
     """Raise where the converted model answers otherwise than its original."""
     predictor = OpenvinoPredictor(Signature.of(graph.open()))
     predictor.restore(State(payload={"models": [graph]}))
-    found = flatten(predictor.predict(tuple(flatten(x)[0])))[0]
-    if len(found) == len(expected) and all(
-        f.shape == e.shape and np.allclose(f, e, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-        for f, e in zip(found, expected, strict=True)
+    answers = flatten(predictor.predict(tuple(flatten(x)[0])))[0]
+    if len(answers) == len(expected) and all(
+        a.shape == e.shape and np.allclose(a, e, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+        for a, e in zip(answers, expected, strict=True)
     ):
         return
-    said = [[(output.shape, output.ravel()[:3].tolist()) for output in outputs] for outputs in (expected, found)]
+    words = [[(output.shape, output.ravel()[:3].tolist()) for output in outputs] for outputs in (expected, answers)]
     raise ArgumentError(
-        f"the converted model does not answer as the model does: (shape, first numbers) are {said[0]} for the model "
-        f"and {said[1]} for OpenVINO's. A model that draws random numbers, or whose code fixes the batch, cannot be "
+        f"the converted model does not answer as the model does: (shape, first numbers) are {words[0]} for the model "
+        f"and {words[1]} for OpenVINO's. A model that draws random numbers, or whose code fixes the batch, cannot be "
         "converted."
     )
 
@@ -645,15 +611,15 @@ def _call_torch(model: Any, x: Any) -> Any:
 
 
 def _tensor_beside(model: Any) -> Callable[[Any], Any]:
-    """Return what makes a tensor of an array, where the model's weights are."""
+    """Return a function that makes a tensor of an array, where the model's weights are."""
     torch = sys.modules["torch"]
     weight = next(iter(model.parameters()), None)
     if weight is None:
         return lambda leaf: torch.from_numpy(np.array(leaf))
 
     def tensor(leaf: Any) -> Any:
-        found = torch.from_numpy(np.array(leaf)).to(weight.device)
-        return found.to(weight.dtype) if found.is_floating_point() and weight.is_floating_point() else found
+        array = torch.from_numpy(np.array(leaf)).to(weight.device)
+        return array.to(weight.dtype) if array.is_floating_point() and weight.is_floating_point() else array
 
     return tensor
 

@@ -101,7 +101,7 @@ class Pulse:
             _current.reset(token)
 
     def beat(self, rank: int) -> Beat:
-        """Return what to tell the driver now."""
+        """Return the beat to send to the driver now."""
         loss = None
         with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
             loss = None if self.loss is None else float(self.loss)

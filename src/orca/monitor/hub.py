@@ -106,7 +106,7 @@ class Hub:
 
     @property
     def ticket(self) -> Ticket:
-        """Return what a rank needs to connect."""
+        """Return the ticket with which ranks connect."""
         if self._ticket is None:
             raise OrcaError("the hub is not open yet, so it has no ticket. Enter it first: with Hub(size) as hub: ...")
         return self._ticket

@@ -109,12 +109,7 @@ class Link:
         return self._thread is not None and self._thread.is_alive() and not (self._over or self._closing)
 
     def all_gather(self, text: str) -> list[str]:
-        """Return the texts of all ranks, in rank order, once each gave its own.
-
-        Raises:
-            Parted: Another rank or the driver is gone, or the patience is at its end.
-            ArgumentError: The text is too long for one message.
-        """
+        """Return the texts of all ranks, in rank order, once each gave its own."""
         if self._thread is None:
             return self._gather_alone(text)
         line = encode(protocol.Gather(self._round, text))

@@ -71,11 +71,7 @@ def encode(message: tuple[Any, ...]) -> bytes:
 
 
 def decode(line: bytes) -> tuple[Any, ...]:
-    """Return the message in a line.
-
-    Raises:
-        Malformed: It is none: no JSON, an unknown name, a field missing, too much or of the wrong type.
-    """
+    """Return the message in a line."""
     try:
         name, *values = json.loads(line)
         if len(values) != len(FIELDS[name]) or not all(map(_fits, values, FIELDS[name])):

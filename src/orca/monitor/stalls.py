@@ -71,7 +71,7 @@ def _place(beat: Beat) -> tuple[int, int, int]:
 
 
 def _doings(beats: Iterable[Beat]) -> str:
-    """Return what ranks do, in words: "ranks 1, 2 were in backward, rank 3 was in wait"."""
+    """Return the phases of ranks in words: "ranks 1, 2 were in backward, rank 3 was in wait"."""
     ranks_of: dict[str, list[int]] = {}
     for beat in beats:
         ranks_of.setdefault(beat.doing, []).append(beat.rank)

@@ -105,7 +105,7 @@ class Lines:
         return lines
 
     def rest(self) -> list[str]:
-        """Return what is left at the end."""
+        """Return the lines that were held back, and the last one without an end."""
         return [*self._held, *([self._cut()] if self._line.strip() else [])]
 
     def _begin(self, line: str, is_bar: bool = False) -> None:
@@ -125,7 +125,7 @@ class Lines:
 
 
 class Tap(io.TextIOBase):
-    """Stand in for a standard stream: its lines go to the driver while a job runs, else to the stream itself.
+    """A stand-in for a standard stream: its lines go to the driver while a job runs, else to the stream itself.
 
     There is one for each stream in a process, whatever the number of jobs: a log handler that was made in one job
     keeps it and speaks in the next. In a forked child the link is not connected.
@@ -151,7 +151,7 @@ class Tap(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """See that what was written is on its way."""
+        """Wait a moment until the text is on its way."""
         if (link := self.link) is not None and link.connected:
             link.flush()
         elif self.own is not None:
@@ -166,7 +166,7 @@ class Tap(io.TextIOBase):
                     link.log(line, self.name)
 
     def close(self) -> None:
-        """Stay open: the stream is the process's."""
+        """Do nothing: the stream belongs to the process."""
 
     def writable(self) -> bool:
         """Say yes."""

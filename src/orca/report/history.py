@@ -103,7 +103,7 @@ class RunHistory:
         return os.fspath(path)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the picture, where matplotlib is there to draw it, and the table."""
+        """Return the history for a notebook: the picture, where matplotlib is installed, and the table."""
         if not self.epochs:
             return "<p>No epoch was trained yet.</p>"
         try:

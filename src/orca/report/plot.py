@@ -114,7 +114,7 @@ def _draw_points(panel: Any, lines: Sequence[dict[str, Any]], name: str, **style
 
 
 def _by_step(epochs: Epochs, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each step is on the axis of epochs, and its value; epoch 3 goes from 2 to 3."""
+    """Return the place of each step on the axis of epochs, and its value; epoch 3 goes from 2 to 3."""
     places, values = [np.zeros(0)], [np.zeros(0)]
     for number, (line, trace) in enumerate(epochs):
         series = np.zeros(0) if trace is None else np.asarray(getattr(trace, name), float)

@@ -71,7 +71,7 @@ class Summaries:
         self._write(VALIDATION, _validation(epochs, first_step, _spellings(metrics)), first_step)
 
     def read(self, part: str, tag: str | None) -> list[list[float]] | None:
-        """Return what was written under a tag: [step, value, seconds since 1970] of each point, in order.
+        """Return the points under a tag, in order: [step, value, seconds since 1970] of each.
 
         Args:
             part: "train" or "validation".
@@ -80,10 +80,6 @@ class Summaries:
 
         Returns:
             The points, or None where nothing was written yet.
-
-        Raises:
-            ArgumentError: There is no such part, or something is there but not this tag.
-            MissingDependency: tensorboard is not installed.
         """
         if part not in (TRAIN, VALIDATION):
             raise ArgumentError(f"a summary has the parts 'train' and 'validation'; got {part!r}. Pass one of them.")

@@ -52,9 +52,6 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
         A view of the column's memory where that is possible (one chunk of numbers or lists of numbers; not writable),
         otherwise a copy. Without rows, the lengths of lists are unknown and therefore 0.
 
-    Raises:
-        DataError: The column holds nulls, lists or bytes of different lengths, or a type no model can eat.
-
     Example:
         >>> to_numpy(pa.array([[1.0, 2.0], [3.0, 4.0]]), "features")
         array([[1., 2.],
@@ -81,9 +78,6 @@ def to_arrow(array: np.ndarray) -> pa.Array:
 
     Returns:
         A column of the type that `arrow_type` tells. NaT becomes null.
-
-    Raises:
-        DataError: The array has no rows dimension, too many values for one column, or a type Arrow does not have.
 
     Example:
         >>> to_arrow(np.zeros((2, 3), np.float32)).type

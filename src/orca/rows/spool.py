@@ -115,14 +115,14 @@ class SpoolWriter:
             OrcaError: The folder cannot be written to or is full.
         """
         rows = _length(columns)
-        given = [_supported(position, array) for position, array in enumerate(columns)]
+        kinds = [_supported(position, array) for position, array in enumerate(columns)]
         if rows == 0:  # says nothing for sure: the length of a list is unknown without a row
-            self._columns = self._columns or given
+            self._columns = self._columns or kinds
             return
         if self._rows == 0:
-            self._columns = given
-        _check_same(self._columns or [], given, self._rows)
-        texts = {position: _text(position, array) for position, array in enumerate(columns) if given[position].text}
+            self._columns = kinds
+        _check_same(self._columns or [], kinds, self._rows)
+        texts = {position: _text(position, array) for position, array in enumerate(columns) if kinds[position].text}
         chunk = self._chunk or self._open(texts)
         _check_same_text(chunk.schema, texts)
         done = 0
@@ -386,13 +386,13 @@ def _supported(position: int, array: np.ndarray) -> Column:
     return Column.of(array)
 
 
-def _check_same(expected: list[Column], given: list[Column], rows: int) -> None:
-    if len(given) != len(expected):
+def _check_same(expected: list[Column], kinds: list[Column], rows: int) -> None:
+    if len(kinds) != len(expected):
         raise DataError(
-            f"expected {len(expected)} columns as in the {rows} rows before, got {len(given)}. "
+            f"expected {len(expected)} columns as in the {rows} rows before, got {len(kinds)}. "
             "Give every part of the data the same columns."
         )
-    for position, (want, got) in enumerate(zip(expected, given, strict=True)):
+    for position, (want, got) in enumerate(zip(expected, kinds, strict=True)):
         if want != got:
             raise DataError(
                 f"column {position} changed after {rows} rows: expected {want}, got {got}. "

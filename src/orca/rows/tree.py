@@ -83,11 +83,7 @@ def cut_rows(tree: Any, cut: slice) -> Any:
 
 
 def rows_of(tree: Any, what: str = "data") -> int:
-    """Return the common first dimension of all arrays of a tree.
-
-    Raises:
-        DataError: There is no array, an array has no dimension, or the lengths differ.
-    """
+    """Return the common first dimension of all arrays of a tree."""
     leaves, _ = flatten(tree)
     shapes = [np.shape(leaf) for leaf in leaves]
     if not shapes or any(len(shape) == 0 for shape in shapes):

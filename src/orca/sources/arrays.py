@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from orca.core.columns import (
@@ -20,7 +20,7 @@ from orca.core.columns import (
     squeeze,
     with_columns,
 )
-from orca.core.feed import SpoolRows, spool_parts, weigh
+from orca.core.feed import spool_parts, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Columns, DataSpec, Extent, Items, Shards
 from orca.errors import DataError
@@ -58,7 +58,8 @@ class ArraySource:
     def shards(self, ranks: int, valid: ArraySource | None = None) -> Shards:
         """Cut rows into one contiguous piece a rank."""
         parts = {"train": self} | ({"valid": valid} if valid else {})
-        return Shards(OpenBlocks(tuple(parts)), lambda: [p for name, s in parts.items() for p in s.pieces(name, ranks)])
+        open_rows = partial(spool_parts, parts=tuple(parts))
+        return Shards(open_rows, lambda: [p for name, s in parts.items() for p in s.pieces(name, ranks)])
 
     def pieces(self, part: str, count: int) -> list[Block]:
         """Return this many blocks of rows, in order."""
@@ -67,9 +68,8 @@ class ArraySource:
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the rows."""
-        blocks = self.pieces("predict", engine.workers)
-        parts = engine.map(OnBlock(task), [block for block in blocks if len(flatten(block.x)[0][0])] or blocks[:1])
-        return concatenate(parts)
+        blocks = [block.x for block in self.pieces("predict", engine.workers)]
+        return concatenate(engine.map(task, [x for x in blocks if len(flatten(x)[0][0])] or blocks[:1]))
 
 
 class PandasSource:
@@ -118,34 +118,8 @@ class Block:
         return iter([(self.part, self.x, self.y)])
 
 
-@dataclass(frozen=True)
-class OpenBlocks:
-    """The spooling of blocks of arrays on a rank."""
-
-    parts: tuple[str, ...]
-
-    def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
-        """Return the rows of each part."""
-        return spool_parts(items, folder, self.parts)
-
-
-@dataclass(frozen=True)
-class OnBlock:
-    """A task applied to the features of a block."""
-
-    task: Callable[[Any], Any]
-
-    def __call__(self, block: Block) -> Any:
-        """Return the outputs for the block."""
-        return self.task(block.x)
-
-
 def pair(data: Any, columns: Columns, labelled: bool, weighted: bool = False) -> tuple[Any, Any]:
-    """Return (x, y) of what a user passes as data; y is None where there are no labels, and tied to weights if any.
-
-    Raises:
-        DataError: It cannot be told what is x and what is y, or the weights are missing or wrong.
-    """
+    """Return (x, y) of what a user passes as data; y is None where there are no labels, and tied to weights if any."""
     weighted = weighted and labelled  # answers need no weights
     if isinstance(data, dict) and (columns.features or columns.labels or "x" in data):
         return named_pair(data, columns, weighted)
@@ -175,9 +149,10 @@ def named_pair(data: dict[str, Any], columns: Columns, weighted: bool) -> tuple[
     if not columns.features and not columns.labels:
         y = data.get("y")
         return data["x"], weigh(y, _weights(data, columns.weight or "weights")) if weighted else y
-    given = columns.features or tuple(name for name in data if name not in columns.targets)
-    check_columns(replace(columns, features=given, labels=columns.targets if weighted else columns.labels), list(data))
-    x = single(tuple(data[name] for name in given)) if columns.features else {name: data[name] for name in given}
+    features = columns.features or tuple(name for name in data if name not in columns.targets)
+    named = replace(columns, features=features, labels=columns.targets if weighted else columns.labels)
+    check_columns(named, list(data))
+    x = single(tuple(data[name] for name in features)) if columns.features else {name: data[name] for name in features}
     labels = tuple(data[name] for name in columns.labels)
     y = single(labels) if labels else None
     return x, weigh(y, _weights(data, columns.weight or "weights")) if weighted else y

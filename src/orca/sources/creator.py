@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from orca.core.columns import arrays_of, concatenate
+from orca.core.draws import kept_draws, loaded, seed_draws
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, DataSpec, Draws, Extent, Items, Rows, Shards, Stream
 from orca.errors import DataError
 from orca.rows.tree import cut_rows, map_tree, rows_of
 from orca.sources.arrays import ArraySource, inputs_of, pair
-from orca.sources.draws import drawing, kept_draws, loaded, seed_draws
 
 
 class CreatorSource:
@@ -59,10 +59,10 @@ class CreatorSource:
         """Return predictions as arrays, in the order of the data: every worker creates it and answers for its part."""
         tasks = engine.workers
         pieces = [Creation(self.creator, self.spec, number, tasks) for number in range(tasks)]
-        told = [answer for answers in engine.map(OnCreated(task), pieces) for answer in answers]
-        if not told:
+        parts = [answer for answers in engine.map(OnCreated(task), pieces) for answer in answers]
+        if not parts:
             raise DataError(f"there are no rows to predict: what {_name(self.creator)} returned is empty.")
-        return concatenate([output for _, output in sorted(told, key=itemgetter(0))])
+        return concatenate([output for _, output in sorted(parts, key=itemgetter(0))])
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Creation:
         with _one_at_a_time(self.spec.serialize):
             if self.spec.whole:
                 return self._make_alike()
-            made = self._known(call_creator(self.creator, self.spec.config, self.share), self.share)
+            data = self._known(call_creator(self.creator, self.spec.config, self.share), self.share)
             # Some data flows in whole steps: a rank cannot add the others' shares to its own.
-            return self._make_alike() if _is_stream(made) or _brings_steps(made) else made
+            return self._make_alike() if _is_stream(data) or _brings_steps(data) else data
 
     def make_whole(self) -> Any:
         """Call the creator as `make` does, for whole batches that are alike wherever this is called."""
@@ -104,30 +104,29 @@ class Creation:
             return self._make_alike()
 
     def _make_alike(self) -> Any:
-        with drawing:
-            libraries = seed_draws(self.spec.seed)
-            made = call_creator(self.creator, self.spec.config, self.whole)
-            if libraries != loaded():  # the creator itself loaded a library, which drew from a seed of its own
-                seed_draws(self.spec.seed)
-                made = call_creator(self.creator, self.spec.config, self.whole)
-        return self._known(made, self.whole)
+        libraries = seed_draws(self.spec.seed)
+        data = call_creator(self.creator, self.spec.config, self.whole)
+        if libraries != loaded():  # the creator itself loaded a library, which drew from a seed of its own
+            seed_draws(self.spec.seed)
+            data = call_creator(self.creator, self.spec.config, self.whole)
+        return self._known(data, self.whole)
 
-    def _known(self, made: Any, size: int) -> Any:
-        """Return what a creator made in one of the forms we know."""
+    def _known(self, data: Any, size: int) -> Any:
+        """Return the data of a creator in one of the forms we know."""
         if "torch.utils.data" in sys.modules:
             from orca.sources.torchdata import loader_of
 
-            loader = loader_of(made, size)
+            loader = loader_of(data, size)
             if loader is not None:
                 return loader
-        if _is_stream(made):
-            return made
-        if ArraySource.wraps(made):
-            return ArrayRows(*pair(arrays_of(made), self.spec.columns, self.spec.labelled, self.spec.weighted), size)
+        if _is_stream(data):
+            return data
+        if ArraySource.wraps(data):
+            return ArrayRows(*pair(arrays_of(data), self.spec.columns, self.spec.labelled, self.spec.weighted), size)
         raise DataError(
             f"the data creator {_name(self.creator)} must return a torch DataLoader (or Dataset), a batched "
             "tf.data.Dataset, or numpy arrays: (x, y) or {'x': …, 'y': …}; "
-            f"got {type(made).__name__}."
+            f"got {type(data).__name__}."
         )
 
 
@@ -149,20 +148,20 @@ class OpenCreated:
 
     def __call__(self, items: Items, folder: Path) -> dict[str, Rows | Stream | Draws]:
         """Return the rows or the stream of each part."""
-        return {part: _opened(part, made, creation, folder) for part, made, creation in items}
+        return {part: _opened(part, data, creation, folder) for part, data, creation in items}
 
 
 @dataclass(frozen=True)
 class OnCreated:
-    """Create data on a worker and answer for one part of it."""
+    """A task that creates data on a worker and answers for one part of it."""
 
     task: Callable[[Any], Any]
 
     def __call__(self, creation: Creation) -> list[tuple[int, Any]]:
         """Return (place, outputs) of this part."""
         with kept_draws():
-            made = creation.make_whole()
-            return list(_answers(self.task, made, creation))
+            data = creation.make_whole()
+            return list(_answers(self.task, data, creation))
 
 
 @dataclass
@@ -190,7 +189,7 @@ class ArrayRows:
             yield x, None if self.y is None else map_tree(itemgetter(index), self.y)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no file is open."""
 
 
 def call_creator(creator: Callable[..., Any], config: dict[str, Any], size: int) -> Any:
@@ -212,47 +211,47 @@ def _name(creator: Callable[..., Any]) -> str:
     return repr(getattr(creator, "__name__", creator))
 
 
-def _is_stream(made: Any) -> bool:
+def _is_stream(data: Any) -> bool:
     tensorflow = sys.modules.get("tensorflow")
-    return tensorflow is not None and isinstance(made, tensorflow.data.Dataset)
+    return tensorflow is not None and isinstance(data, tensorflow.data.Dataset)
 
 
-def _brings_steps(made: Any) -> bool:
+def _brings_steps(data: Any) -> bool:
     if "torch.utils.data" not in sys.modules:
         return False
     from orca.sources.torchdata import brings_steps
 
-    return brings_steps(made)
+    return brings_steps(data)
 
 
-def _opened(part: str, made: Any, creation: Creation, folder: Path) -> Rows | Stream | Draws:
-    if isinstance(made, ArrayRows):
-        return made
-    if _is_stream(made):
+def _opened(part: str, data: Any, creation: Creation, folder: Path) -> Rows | Stream | Draws:
+    if isinstance(data, ArrayRows):
+        return data
+    if _is_stream(data):
         from orca.sources.tfdata import DatasetStream
 
-        return DatasetStream(made)
+        return DatasetStream(data)
     from orca.sources.torchdata import Reading, loader_rows
 
-    return loader_rows(part, made, Reading.of(creation.spec), creation.rank, creation.ranks, folder)
+    return loader_rows(part, data, Reading.of(creation.spec), creation.rank, creation.ranks, folder)
 
 
-def _answers(task: Callable[[Any], Any], made: Any, creation: Creation) -> Iterator[tuple[int, Any]]:
+def _answers(task: Callable[[Any], Any], data: Any, creation: Creation) -> Iterator[tuple[int, Any]]:
     """Yield (place, outputs) of one of several tasks that share the data."""
     number, tasks = creation.rank, creation.ranks
-    if isinstance(made, ArrayRows):
-        start, stop = even_split(made.count, tasks)[number]
+    if isinstance(data, ArrayRows):
+        start, stop = even_split(data.count, tasks)[number]
         if start == stop:
             return iter(())
-        x = cut_rows(made.x, slice(start, stop))
+        x = cut_rows(data.x, slice(start, stop))
         return iter([(number, task(inputs_of(tuple(x), task) if isinstance(x, tuple | list) else x))])
-    if _is_stream(made):
+    if _is_stream(data):
         from orca.sources.tfdata import dataset_answers
 
-        return dataset_answers(task, made, creation.spec.steps, number, tasks)
+        return dataset_answers(task, data, creation.spec.steps, number, tasks)
     from orca.sources.torchdata import Reading, loader_answers
 
-    return loader_answers(task, made, Reading.of(creation.spec), number, tasks)
+    return loader_answers(task, data, Reading.of(creation.spec), number, tasks)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Staging:
-    """The place where Spark's executors and other workers meet, and how nothing stays there.
+    """A folder that Spark's executors and other workers share, and its removal.
 
     Args:
         name: How the names of its folders begin.

@@ -104,7 +104,7 @@ class FrameSource:
         return connect is not None and isinstance(data, connect.DataFrame)
 
     def extent(self) -> Extent:
-        """Return what Spark's planner says from files and statistics; it says nothing of streams, or over Connect."""
+        """Return the estimate of Spark's planner; there is none for streams, or over Connect."""
         if self.frame.isStreaming or not hasattr(self.frame, "_jdf"):
             return Extent()
         stats = self.frame._jdf.queryExecution().optimizedPlan().stats()
@@ -177,8 +177,8 @@ class FrameSource:
         parts = list(whole.values()) if named else list(whole) if output.structure else [whole]
         ways = [[whole], parts] if named else [parts]
         ways = [*ways, heads] if self.vectors else [heads, *ways]
-        made = next((way for way in ways if len(way) == len(self.columns.outputs)), ways[0])
-        return dict(zip(output_names(self.columns, len(made)), map(_struct, made), strict=True))
+        columns = next((way for way in ways if len(way) == len(self.columns.outputs)), ways[0])
+        return dict(zip(output_names(self.columns, len(columns)), map(_struct, columns), strict=True))
 
     def _head(self, place: int, shape: tuple[int, ...]) -> Any:
         """Return a head as a column: in the JVM, an array becomes a vector without Python touching a row."""
@@ -380,11 +380,7 @@ def deal(frame: DataFrame, ranks: int) -> DataFrame:
 
 
 def _travelling(field: StructField) -> DataType:
-    """Return the type in which a column passes through a task: a user-defined one as what it is made of.
-
-    Raises:
-        DataError: Arrow does not have it.
-    """
+    """Return the type in which a column passes through a task: a user-defined one as what it is made of."""
     kind: DataType = field.dataType
     if type(kind).__name__ in ("YearMonthIntervalType", "CalendarIntervalType"):
         raise DataError(

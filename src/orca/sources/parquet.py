@@ -54,11 +54,7 @@ class Reader:
     skips: bool = False
 
     def __call__(self, groups: Iterable[RowGroup], multiple: int = 1) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in their order, in record batches of a multiple of rows where nothing is left out.
-
-        Raises:
-            DataError: A file is not there any more, or is another one.
-        """
+        """Yield the rows in their order, in record batches of a multiple of rows where nothing is left out."""
         for path, mine in groupby(groups, key=lambda group: group.path):
             try:
                 yield from self._read(path, list(mine), multiple)
@@ -72,8 +68,8 @@ class Reader:
         with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
             self._check(file, path, groups)
             if self.skips:
-                kept = set(_matching(path, self.condition))
-                groups = [group for group in groups if group.number in kept]
+                matching = set(_matching(path, self.condition))
+                groups = [group for group in groups if group.number in matching]
             size = _batch_rows(file.metadata, groups, multiple)
             for whole, some in groupby(groups, key=lambda group: _is_whole(group, file.metadata)):
                 for run in [list(some)] if whole else [[group] for group in some]:

@@ -66,7 +66,7 @@ class RayDatasetSource:
         return module is not None and isinstance(data, module.Dataset)
 
     def extent(self) -> Extent:
-        """Return what Ray knows of a dataset that is computed; counting any other would compute it."""
+        """Return Ray's count and size of a computed dataset; counting any other would compute it."""
         from ray.data.dataset import MaterializedDataset
 
         if not isinstance(self.data, MaterializedDataset):
@@ -201,18 +201,18 @@ class BlockPredictTask:
 
 @dataclass
 class _Folder:
-    """A temporary folder, made when it is asked for."""
+    """A temporary folder, made when it is first needed."""
 
-    made: list[Path] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
 
     def path(self) -> Path:
-        if not self.made:
-            self.made.append(Path(tempfile.mkdtemp(prefix="orca-dataset-")))
-        return self.made[0]
+        if not self.paths:
+            self.paths.append(Path(tempfile.mkdtemp(prefix="orca-dataset-")))
+        return self.paths[0]
 
     def remove(self) -> None:
-        while self.made:
-            shutil.rmtree(self.made.pop(), ignore_errors=True)
+        while self.paths:
+            shutil.rmtree(self.paths.pop(), ignore_errors=True)
 
 
 class _Writer:

@@ -228,11 +228,7 @@ class Predicted:
 
 
 def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:
-    """Return (x, y) of a shard; lists of inputs become several model arguments.
-
-    Raises:
-        DataError: The shard is of another kind, or columns are missing.
-    """
+    """Return (x, y) of a shard; lists of inputs become several model arguments."""
     if isinstance(shard, dict) and "x" in shard:
         y = shard.get("y")
         return arrays_of(shard["x"], "x of a shard"), None if y is None else arrays_of(y, "y of a shard")

@@ -37,11 +37,7 @@ class TfDatasetSource:
         return Extent()
 
     def shards(self, ranks: int, valid: Any = None) -> Shards:
-        """Refuse: a pipeline may hold Python functions, tables and random numbers that do not travel.
-
-        Raises:
-            ArgumentError: Always; says what to pass instead.
-        """
+        """Refuse: a pipeline may hold Python functions, tables and random numbers that do not travel."""
         raise ArgumentError(
             "a tf.data.Dataset cannot be sent to the workers: it belongs to the process that made it. Pass a creator "
             "that makes it on each worker; it is split for you. Example:\n"
@@ -73,13 +69,9 @@ class DatasetStream:
         self.steps = length if length >= 0 else None
 
     def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
-        """Yield this rank's part of every step of one more pass over the data.
-
-        Raises:
-            DataError: The tensors of a batch differ in their rows.
-        """
-        for told, element in self.dataset.map(_Cut(rank, ranks)).prefetch(tf.data.AUTOTUNE):
-            counts = told.numpy()
+        """Yield this rank's part of every step of one more pass over the data."""
+        for row_counts, element in self.dataset.map(_Cut(rank, ranks)).prefetch(tf.data.AUTOTUNE):
+            counts = row_counts.numpy()
             if (counts != counts[0]).any():
                 raise DataError(
                     f"all tensors of a batch must have the same number of rows; got {counts.tolist()}. "
@@ -101,7 +93,7 @@ class DatasetStream:
                     pass
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no file is open."""
 
 
 class _Cut:
@@ -122,11 +114,7 @@ class _Cut:
 
 
 def checked(dataset: Any) -> Any:
-    """Return a dataset whose elements are batches of x, (x, y) or (x, y, weights).
-
-    Raises:
-        DataError: They are not.
-    """
+    """Return a dataset whose elements are batches of x, (x, y) or (x, y, weights)."""
     element = dataset.element_spec
     if type(element) is tuple and len(element) > 3:
         raise DataError(
@@ -161,11 +149,7 @@ def dataset_answers(
 
 
 def _first(dataset: Any, steps: int | None) -> Any:
-    """Return the first batches of a dataset, all of them where steps is None.
-
-    Raises:
-        DataError: It has no end.
-    """
+    """Return the first batches of a dataset, all of them where steps is None."""
     if steps is None and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise DataError("the data has no end (it repeats itself). Pass steps=, or leave out repeat().")
     steady = _steady(checked(dataset))

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from orca.core.columns import array_of, arrays_of, concatenate, single
+from orca.core.draws import alike
 from orca.core.feed import SpoolRows, spool_parts, unweigh, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Batch, Columns, DataSpec, Draws, Extent, Items, Rows, Shards
@@ -32,7 +33,6 @@ from orca.errors import ArgumentError, DataError
 from orca.monitor.heartbeat import counted
 from orca.rows.tree import cut_rows, rows_of
 from orca.sources.arrays import inputs_of, named_pair
-from orca.sources.draws import alike
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Reading:
         return split_batch(arrays_of(_several(batch), _BATCH, _read), self.columns, self.weighted)
 
     def inputs(self, batch: Any, task: Callable[[Any], Any]) -> Any:
-        """Return what a model answers for, of a batch that may come with labels and weights."""
+        """Return the inputs of a batch that may come with labels and weights."""
         batch = arrays_of(_without_none(_several(batch)), _BATCH)
         return inputs_of(tuple(batch), task) if isinstance(batch, tuple | list) else self.split(batch)[0]
 
@@ -171,7 +171,7 @@ class LoaderRows:
         return map(self.reading.split, _batches(self.loader, (index.tolist() for index in indices)))
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no file is open."""
 
 
 @dataclass
@@ -213,7 +213,7 @@ class LoaderSteps:
             yield self._batch(x, y, stop - start, len(step))
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no file is open."""
 
     def _batch(self, x: Any, y: Any, rows: int, step_rows: int) -> Batch:
         if not self.reading.weighted:
@@ -247,9 +247,6 @@ def split_batch(batch: Any, columns: Columns = _UNNAMED, weighted: bool = False)
     With weights, these are the last and the labels the last but one; they come back tied together. The parts of a
     dict are found by the columns' names, else as x, y and weights.
 
-    Raises:
-        DataError: A name is missing, or there are no weights.
-
     >>> split_batch([1, 2, 3])
     ((1, 2), 3)
     """
@@ -275,11 +272,11 @@ def brings_steps(loader: Any) -> bool:
     return loader.batch_size is None
 
 
-def loader_of(made: Any, batch_size: int) -> DataLoader[Any] | None:
-    """Return what a creator made as a DataLoader, a Dataset in shuffled batches; None for anything else."""
-    if isinstance(made, DataLoader):
-        return made
-    return _loader(made, batch_size, shuffle=True) if isinstance(made, Dataset) else None
+def loader_of(data: Any, batch_size: int) -> DataLoader[Any] | None:
+    """Return the data of a creator as a DataLoader, a Dataset in shuffled batches; None for anything else."""
+    if isinstance(data, DataLoader):
+        return data
+    return _loader(data, batch_size, shuffle=True) if isinstance(data, Dataset) else None
 
 
 def loader_rows(
@@ -341,11 +338,11 @@ def _settings(mine: DataLoader[Any]) -> dict[str, Any]:
 class _Once:
     """A sampler that gives its indices once."""
 
-    def __init__(self, given: Iterable[Any]) -> None:
-        self.given = given
+    def __init__(self, indices: Iterable[Any]) -> None:
+        self.indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.given)
+        return iter(self.indices)
 
 
 def _check(loader: DataLoader[Any]) -> None:
@@ -376,7 +373,7 @@ def _length(sampler: Any, what: str) -> int:
 
 
 def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str) -> list[Any]:
-    """Return what a sampler draws for an epoch: the same on every rank, and another thing for every generator."""
+    """Return the draws of a sampler for an epoch: the same on every rank, others for another generator."""
     seed = int(generator.integers(2**62))
     with alike(seed):
         parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]

@@ -47,9 +47,6 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
         folder: Any path that fsspec knows.
         version: The training steps behind it; None for the newest.
         prefix: What its name begins with; None takes the one prefix that is there.
-
-    Raises:
-        ArgumentError: There is no such folder or checkpoint, or the prefix is None and there are several.
     """
     name, numbers = _named(folder, prefix)
     if not numbers:
@@ -131,7 +128,7 @@ def in_order(name: str) -> list[tuple[int, int, str]]:
 
 
 class CheckpointWriter:
-    """The writer of states to a folder, in the background while training goes on: on rank 0, called from one thread.
+    """The writer of states to a folder, in the background of training: on rank 0, called from one thread.
 
     A version that a killed writer left half-written or half-removed is never listed, and the next one removes it. A
     folder has one writer of a prefix at a time.
@@ -187,11 +184,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until nothing is being written, or for so many seconds; say whether nothing is.
-
-        Raises:
-            OrcaError: The last state could not be written; said once.
-        """
+        """Wait until nothing is being written, or for so many seconds; say whether nothing is."""
         if self._thread is not None:
             if self._thread.is_alive():
                 with waiting_for_storage(f"a checkpoint is being written to {self.folder}"):

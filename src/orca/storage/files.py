@@ -38,10 +38,6 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
     Args:
         path: A path of this machine, `hdfs://...` (see storage/hdfs.py), `s3a://...` (the same as s3), `dbfs:/...`, or
             any other that fsspec knows.
-
-    Raises:
-        ArgumentError: Its scheme is unknown, or no settings tell where its HDFS is.
-        MissingDependency: The package that opens such paths is not installed.
     """
     text = os.fspath(path)
     scheme, slashes = _scheme(text)
@@ -78,9 +74,6 @@ def write(path: str, files: Mapping[str, Content], known: Collection[str] | None
         files: Contents by name.
         known: What a folder may hold that is replaced; None replaces no folder.
         marker: The file without which such a folder is incomplete.
-
-    Raises:
-        ArgumentError: There is a folder that holds other things.
     """
     refuse_foreign(path, known)
     fs, place = _at(path)
@@ -113,9 +106,6 @@ def refuse_foreign(
         known: What it may hold; None refuses every folder.
         what: What is to be written, for the message.
         instead: Where to write it instead, for the message.
-
-    Raises:
-        ArgumentError: There is such a folder.
     """
     fs, place = _at(path)
     if not fs.isdir(place):
@@ -208,9 +198,6 @@ def absolute(name: str, path: str | os.PathLike[str]) -> str:
     Args:
         name: The argument's name, for the message.
         path: Any path that fsspec knows.
-
-    Raises:
-        ArgumentError: It is no path.
     """
     if not isinstance(path, str | os.PathLike):
         raise ArgumentError(f"{name} must be a path; got {type(path).__name__}.")

@@ -71,9 +71,6 @@ def locate(path: str) -> tuple[HdfsCluster, str]:
     Args:
         path: `hdfs://host:port/p`, `hdfs://nameservice/p`, `hdfs:///p` (fs.defaultFS), or `webhdfs://host:port/p`
             with the web address of a NameNode or a gateway (swebhdfs: over TLS).
-
-    Raises:
-        ArgumentError: No settings tell where that is.
     """
     parts = _PATH.fullmatch(path)
     if parts is None:
@@ -97,12 +94,7 @@ def locate(path: str) -> tuple[HdfsCluster, str]:
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """Return the file system of a path of HDFS, and the path's place in it. Nobody is asked yet.
-
-    Raises:
-        ArgumentError: No settings tell where that is.
-        MissingDependency: The package requests, or with Kerberos requests-kerberos, is not installed.
-    """
+    """Return the file system of a path of HDFS, and the path's place in it. Nobody is asked yet."""
     cluster, place = locate(path)
     try:
         from orca.storage.webhdfs import HdfsFileSystem
@@ -166,11 +158,7 @@ def _sent() -> dict[str, str]:
 
 
 def read_settings(files: Iterable[Path]) -> dict[str, str]:
-    """Return the settings in files of Hadoop's, variables filled in; later files come first.
-
-    Raises:
-        ArgumentError: A file is not what Hadoop writes.
-    """
+    """Return the settings in files of Hadoop's, variables filled in; later files come first."""
     settings: dict[str, str] = {}
     for path in files:
         try:

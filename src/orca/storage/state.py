@@ -1,4 +1,4 @@
-"""State: all that training needs to go on. Owns its parts, and how a row of a model's input or output is described."""
+"""State: all that training needs to continue. Owns its parts, and the description of a row of input or output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutputSpec:
 
 @dataclass
 class State:
-    """Everything that training needs to go on: picklable, independent of how many ranks made it.
+    """Everything that training needs to continue: picklable, independent of how many ranks made it.
 
     `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
     a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
@@ -51,15 +51,15 @@ class State:
     stored: str | None = None
 
     def to_send(self) -> State:
-        """Return what travels to the ranks."""
+        """Return the state as it travels to the ranks."""
         return self if self.stored is None else replace(self, payload={})
 
     def settled(self) -> State:
-        """Return what a new fit begins with: where an interrupted one was, and what its callbacks held, is left out."""
+        """Return the state for a new fit: without the position of an interrupted one, and its callbacks' states."""
         payload = {name: value for name, value in self.payload.items() if name != "callbacks"}
         return replace(self, payload=payload, position=None)
 
     def for_answers(self) -> State:
-        """Return what answering needs: the weights without the optimizers' state."""
+        """Return the state for predictions: the weights without the optimizers' state."""
         needed = ("models", "averages", "operator")
         return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()

@@ -88,9 +88,6 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
         framework: The framework that reads it.
         mapped: Whether to leave the arrays in their files, and read of them what is used. What lies on another machine
             is copied to the disk of this one.
-
-    Raises:
-        ArgumentError: There is none, it is another framework's, or it is not complete.
     """
     fs, place = filesystem(path)
     if not fs.exists(place):

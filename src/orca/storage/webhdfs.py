@@ -291,17 +291,9 @@ class HdfsFileSystem(WebHDFS):
                     f"{self.unstrip_protocol(path)}: {self._active} named no node to write to. Is it a NameNode?"
                 )
             answer.close()
-            if body is not None:
-                body.seek(0)
             node = urlsplit(location).netloc.rsplit("@", 1)[-1]
-            # A gateway knows us by our session; the address of a DataNode carries what authentication it needs.
-            session = self.session if node == urlsplit(self._active).netloc else self._sessions.data
             try:
-                answer = session.request(
-                    method, location, data=body, stream=body is None, timeout=(CONNECT, ANSWER), allow_redirects=False,
-                    headers={"Content-Type": "application/octet-stream"},
-                )  # fmt: skip
-                return self._check(answer, path)
+                return self._check(self._exchange(node, method, location, body), path)
             except _NotActive as error:  # a DataNode that was sent to the former NameNode, or is no DataNode
                 failures[node] = error
                 self._find_active()
@@ -317,6 +309,17 @@ class HdfsFileSystem(WebHDFS):
             f"broke off ({reasons}). Its host name must resolve and its port be open on this machine; where they are "
             "not, use a gateway (HttpFS) with paths like webhdfs://gateway:14000/..."
         )
+
+    def _exchange(self, node: str, method: str, location: str, body: IO[bytes] | None) -> requests.Response:
+        """Send content to a DataNode, or ask it for some."""
+        if body is not None:
+            body.seek(0)
+        # A gateway knows us by our session; the address of a DataNode carries what authentication it needs.
+        session = self.session if node == urlsplit(self._active).netloc else self._sessions.data
+        return session.request(
+            method, location, data=body, stream=body is None, timeout=(CONNECT, ANSWER), allow_redirects=False,
+            headers={"Content-Type": "application/octet-stream"},
+        )  # fmt: skip
 
     def _check_access(self, path: str) -> None:
         """Raise where this user may not write a file: a DataNode that refuses it closes, and does not say why."""
@@ -354,11 +357,7 @@ class HdfsFileSystem(WebHDFS):
             raise NotADirectoryError(errno.ENOTDIR, message, where)
         if kind in ("AccessControlException", "SecurityException") or answer.status_code == 401:
             user = f"user {self.user}" if self.user else "the user of the Kerberos ticket"
-            remedy = "Ask its owner for it, choose another folder, or set HADOOP_USER_NAME to who may."
-            if answer.status_code == 401:
-                remedy = "Get a ticket with kinit."
-                if not self.kerb:
-                    remedy = "It wants Kerberos: let HADOOP_CONF_DIR name settings that say so, and run kinit."
+            remedy = self._remedy(answer.status_code)
             raise OrcaError(f"{where}: {user} has no permission at {node}: {message or answer.reason}. {remedy}")
         if kind in _ERRNO or "is not empty" in message:
             raise OSError(_ERRNO.get(kind, errno.ENOTEMPTY), message, where)  # Python finds the class by the number
@@ -371,6 +370,13 @@ class HdfsFileSystem(WebHDFS):
         if not kind:
             raise _NotActive(f"it answers HTTP {answer.status_code} {answer.reason}, and not as WebHDFS does")
         raise OSError(f"{where}: {node} says {kind}: {message}")
+
+    def _remedy(self, status: int) -> str:
+        if status != 401:
+            return "Ask its owner for it, choose another folder, or set HADOOP_USER_NAME to who may."
+        if self.kerb:
+            return "Get a ticket with kinit."
+        return "It wants Kerberos: let HADOOP_CONF_DIR name settings that say so, and run kinit."
 
     def _connect(self) -> None:
         self._sessions = _Sessions(self.kerb)

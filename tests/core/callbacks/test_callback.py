@@ -54,16 +54,16 @@ class Bad(Callback):
 
 def test_hooks_of_a_fit_are_called_in_order_in_both_generations(tmp_path: Path) -> None:
     fit(estimator(), Diary(tmp_path), valid=True)
-    told = read(tmp_path)
-    names = [line[0] for line in told]
+    ranks = read(tmp_path)
+    names = [line[0] for line in ranks]
     step = ["before_train_iter", "on_batch_begin", "after_train_iter", "on_batch_end"]
     begin = ["before_run", "on_train_begin", "before_train_epoch", "on_epoch_begin"]
     validation = ["before_val_epoch", *["before_val_iter", "after_val_iter"] * STEPS, "after_val_epoch"]
     end = ["after_train_epoch", "on_epoch_end", "after_train", "after_run", "on_train_end"]
     assert names == [*begin, *step * STEPS, *validation, *end]
-    assert [line[1] for line in told if line[0] == "on_batch_end"] == list(range(STEPS))
-    assert ["on_epoch_begin", 1] in told
-    (ended,) = [line for line in told if line[0] == "on_epoch_end"]
+    assert [line[1] for line in ranks if line[0] == "on_batch_end"] == list(range(STEPS))
+    assert ["on_epoch_begin", 1] in ranks
+    (ended,) = [line for line in ranks if line[0] == "on_epoch_end"]
     assert ended[1] == 1 and {"train_loss", "val_loss"} <= set(ended[2])
 
 
@@ -91,7 +91,7 @@ def test_evaluation_alone_is_a_run_and_no_training(tmp_path: Path) -> None:
 
 def test_callbacks_of_both_generations_share_a_fit_on_two_ranks_and_the_pocket(tmp_path: Path) -> None:
     class Older:
-        """Be a callback by its hooks alone."""
+        """A callback by its hooks alone."""
 
         def __init__(self, folder: str) -> None:
             self.folder = folder
@@ -106,8 +106,8 @@ def test_callbacks_of_both_generations_share_a_fit_on_two_ranks_and_the_pocket(t
             self.trainer = trainer
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            told = [epoch, logs["train_loss"], logs["val_loss"], self.parameters, self.param, self.trainer.get("seen")]
-            Path(self.folder, f"older-{self.trainer.rank}-{epoch}").write_text(json.dumps(told))
+            facts = [epoch, logs["train_loss"], logs["val_loss"], self.parameters, self.param, self.trainer.get("seen")]
+            Path(self.folder, f"older-{self.trainer.rank}-{epoch}").write_text(json.dumps(facts))
 
     class Newer(Callback):
         def after_train_iter(self, runner: Any) -> None:

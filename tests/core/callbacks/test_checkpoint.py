@@ -109,9 +109,9 @@ def test_folder_without_a_file_is_told(tmp_path: Path) -> None:
 def test_file_of_a_step_has_its_weights_and_the_epochs_that_were_complete(tmp_path: Path) -> None:
     checkpoint = ModelCheckpoint(f"{tmp_path}/{{iter}}", by_epoch=False, interval=STEPS // 2)
     fit(estimator(), checkpoint, epochs=2)
-    found = {name: torch.load(tmp_path / name, weights_only=True) for name in names(tmp_path)}
-    told = {name.removesuffix(".ckpt"): (state["epoch"], state["steps"]) for name, state in found.items()}
-    assert told == {"iter=2": (0, 2), "iter=4": (1, 4), "iter=6": (1, 6), "iter=8": (2, 8), "last": (2, 8)}
+    content = {name: torch.load(tmp_path / name, weights_only=True) for name in names(tmp_path)}
+    results = {name.removesuffix(".ckpt"): (state["epoch"], state["steps"]) for name, state in content.items()}
+    assert results == {"iter=2": (0, 2), "iter=4": (1, 4), "iter=6": (1, 6), "iter=8": (2, 8), "last": (2, 8)}
 
 
 def test_weights_alone_leave_the_optimizer_out(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_files_go_to_any_file_system_of_fsspec() -> None:
     folder = f"memory://{uuid.uuid4().hex}"
     est = estimator()
     fit(est, ModelCheckpoint(f"{folder}/run-{{epoch}}"), epochs=2)
-    found = sorted(path.rsplit("/", 1)[-1] for path in fsspec.filesystem("memory").ls(folder, detail=False))
-    assert found == ["last.ckpt", "run-epoch=1.ckpt", "run-epoch=2.ckpt"]
+    items = sorted(path.rsplit("/", 1)[-1] for path in fsspec.filesystem("memory").ls(folder, detail=False))
+    assert items == ["last.ckpt", "run-epoch=1.ckpt", "run-epoch=2.ckpt"]
     loaded = estimator().load_checkpoint(ModelCheckpoint.get_latest_checkpoint(folder))
     assert difference(weights(loaded), weights(est)) == 0.0
 

@@ -165,7 +165,7 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path: Path) -> None:
 
 
 class Tripled(keras.layers.Layer):
-    """Be a layer that only this module knows."""
+    """A layer that only this module knows."""
 
     def call(self, x: Any) -> Any:
         return x * 3

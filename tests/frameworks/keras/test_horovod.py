@@ -83,8 +83,8 @@ def kept(state: Any) -> list[Any]:
 @pytest.mark.parametrize("sizes", [pytest.param((40,), marks=pytest.mark.full), (34, 6)], ids=["1 rank", "2 ranks"])
 def test_ranks_learn_what_they_learn_without_horovod(sizes: tuple[int, ...]) -> None:
     words = [(sync, optimizer) for optimizer in ("adam", "momentum") for sync in ("horovod", "replicated")]
-    told = fit(*(learner(*pair) for pair in words), sizes=sizes)
-    for (history, state), (its_history, its_state) in (told[:2], told[2:]):
+    lines = fit(*(learner(*pair) for pair in words), sizes=sizes)
+    for (history, state), (its_history, its_state) in (lines[:2], lines[2:]):
         for one, other in zip(leaves(kept(state)), leaves(kept(its_state)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
         for line, its_line in zip(history.epochs, its_history.epochs, strict=True):
@@ -93,7 +93,7 @@ def test_ranks_learn_what_they_learn_without_horovod(sizes: tuple[int, ...]) -> 
 
 
 class Witness(tf_keras.Model):
-    """Be a model that writes down how many ranks of Horovod there were when it was trained."""
+    """A model that writes down how many ranks of Horovod there were when it was trained."""
 
     def __init__(self) -> None:
         super().__init__()

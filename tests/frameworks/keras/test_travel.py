@@ -80,7 +80,7 @@ class Biggest(keras.metrics.Metric):
 
 
 class Tower(keras.Model):
-    """Be a subclassed model whose second layer may be frozen."""
+    """A subclassed model whose second layer may be frozen."""
 
     def __init__(self, width: int = 3, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -95,7 +95,7 @@ class Tower(keras.Model):
 
 
 class OldTower(tf_keras.Model):
-    """Be a subclassed model of tf_keras."""
+    """A subclassed model of tf_keras."""
 
     def __init__(self, width: int = 3, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -216,21 +216,21 @@ def test_models_are_rebuilt_in_a_process_that_knows_none_of_their_classes(
         """,
         env=ALONE,
     )
-    for key, found in cloudpickle.loads((tmp_path / "found").read_bytes()).items():
+    for key, results in cloudpickle.loads((tmp_path / "found").read_bytes()).items():
         model = models[key]
         at_once = int(model._steps_per_execution.numpy()) if "old" in key else model.steps_per_execution
-        assert found["steps"] == steps
-        assert found["frozen"] == [layer.trainable for layer in model._flatten_layers()]
-        assert not all(found["frozen"]) or key == "sequential"
-        assert found["compiled"] == [model.run_eagerly, model.jit_compile, at_once]
-        assert found["rate"] == pytest.approx(float(model.optimizer.learning_rate.numpy()))
-        np.testing.assert_allclose(found["predicted"], model.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
+        assert results["steps"] == steps
+        assert results["frozen"] == [layer.trainable for layer in model._flatten_layers()]
+        assert not all(results["frozen"]) or key == "sequential"
+        assert results["compiled"] == [model.run_eagerly, model.jit_compile, at_once]
+        assert results["rate"] == pytest.approx(float(model.optimizer.learning_rate.numpy()))
+        np.testing.assert_allclose(results["predicted"], model.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
         ours = model.evaluate(X, Y, verbose=0, return_dict=True)
-        assert list(found["evaluated"]) == list(ours)
-        assert found["evaluated"] == pytest.approx(ours, rel=1e-4)
+        assert list(results["evaluated"]) == list(ours)
+        assert results["evaluated"] == pytest.approx(ours, rel=1e-4)
         if key != "functional":  # it drops out at random
             model.fit(X, Y, batch_size=8, epochs=1, shuffle=False, verbose=0)
-            for one, other in zip(found["after"], model.get_weights(), strict=True):
+            for one, other in zip(results["after"], model.get_weights(), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -276,7 +276,7 @@ def test_functions_of_the_same_name_are_told_apart() -> None:
 def test_classes_of_the_same_name_are_an_error() -> None:
     def scaled() -> Any:
         class Scale(keras.layers.Layer):
-            """Be another one of that name."""
+            """Another one of that name."""
 
             def call(self, x: Any) -> Any:
                 return x

@@ -42,7 +42,7 @@ needs_full_shards = pytest.mark.skipif(not shards_fully(), reason="torch before 
 
 @dataclass(frozen=True)
 class Alone:
-    """Be the only peer."""
+    """The only peer."""
 
     rank: int = 0
     size: int = 1

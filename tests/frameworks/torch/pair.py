@@ -22,7 +22,7 @@ RANKS = 2
 
 @dataclass(frozen=True)
 class Case:
-    """Be a job as an Estimator sends it, with the pieces of its data."""
+    """A job as an Estimator sends it, with the pieces of its data."""
 
     job: Job
     open: Open
@@ -41,11 +41,11 @@ class Case:
 
 
 class Recorded(Exception):
-    """Carry the case out of the Estimator."""
+    """The way of a case out of the Estimator."""
 
 
 class Recorder:
-    """Take down what an Estimator would run on two ranks."""
+    """An engine that takes down what an Estimator would run on two ranks."""
 
     name = "recorder"
     workers = RANKS
@@ -75,8 +75,8 @@ def recorded(call: Callable[[], Any]) -> Case:
     """Return the case of a call of a verb of a Recording."""
     try:
         call()
-    except Recorded as told:
-        case: Case = told.args[0]
+    except Recorded as failure:
+        case: Case = failure.args[0]
         return case
     raise AssertionError("the Estimator ran nothing")
 
@@ -84,7 +84,21 @@ def recorded(call: Callable[[], Any]) -> Case:
 def on_two_ranks(calls: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
     """Run the verbs of Recordings on the same two ranks; return what each rank gave, by name."""
     cases = {name: recorded(call) for name, call in calls.items()}
-    told = LocalEngine(RANKS).run(
+    ranks = LocalEngine(RANKS).run(
         All(cases), shards_of([(np.zeros((1, 1)), np.zeros(1))] * RANKS), Settings(progress=False)
     )
-    return {name: [own[name] for own in told] for name in calls}
+    return {name: [own[name] for own in ranks] for name in calls}
+
+
+def once_on_two_ranks(calls: dict[str, Callable[[], Any]]) -> Callable[[], dict[str, list[Any]]]:
+    """Run the verbs of Recordings now; return a function that gives the results, or raises the failure each time."""
+    try:
+        results = on_two_ranks(calls)
+    except Exception as error:  # every test fails with it, none runs it again
+        failure = error
+
+        def fail() -> Any:
+            raise failure
+
+        return fail
+    return lambda: results

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from frameworks.torch.alone import on_ranks
 from orca.core.world import World
-from orca.frameworks.torch.batchnorm import share_statistics
+from orca.frameworks.torch.batchnorm import Statistics
 from orca.frameworks.torch.sync import _BEFORE_FORWARD
 
 # Rows of each rank in each step: uneven, one alone, none.
@@ -52,7 +52,7 @@ def train_alone(net: nn.Module, steps: list[list[int]]) -> dict[str, Any]:
 
 def train_together(net: nn.Module, steps: list[list[int]], world: World) -> dict[str, Any]:
     """Train as the learner does: idle ranks send template rows through and zeros back."""
-    statistics = share_statistics(net)
+    statistics = Statistics(net)
     model = nn.parallel.DistributedDataParallel(net, **{_BEFORE_FORWARD: False})
     optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), []
     for number, shares in enumerate(steps):
@@ -97,7 +97,7 @@ def many_things(world: World) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     x = data(4, 0)[0].split([3, 1])[world.rank]
     net = conv_net()
-    share_statistics(net)
+    Statistics(net)
     seen["eval"] = (net.eval()(x[:1]) if world.rank == 0 else None, conv_net().eval()(data(4, 0)[0][:1]))
 
     torch.manual_seed(3)
@@ -107,13 +107,13 @@ def many_things(world: World) -> dict[str, Any]:
         one = half(rows)
         alone = half[1].running_var.clone()
         half[1].reset_running_stats()
-        share_statistics(half)
+        Statistics(half)
         output = half(rows.split([5, 1])[world.rank])
     output.float().square().sum().backward()
     seen["half"] = (output, one.split([5, 1])[world.rank], half[1].running_var, alone, half[0].weight.grad.dtype)
 
     norm = nn.BatchNorm1d(2)
-    statistics = share_statistics(norm)
+    statistics = Statistics(norm)
     statistics.counts = world.rank == 1
     try:
         norm(torch.ones(2 - world.rank, 2))
@@ -126,7 +126,7 @@ def many_things(world: World) -> dict[str, Any]:
 
     norm, rows = nn.BatchNorm1d(1, affine=False), torch.tensor([[1e4], [1e4 + 1], [1e4 + 2], [1e4 + 5]])
     expected = norm(rows)
-    share_statistics(norm)
+    Statistics(norm)
     seen["far"] = (norm(rows.split([2, 2])[world.rank]), expected.split([2, 2])[world.rank])
     return seen
 
@@ -156,7 +156,7 @@ def test_torch_gives_the_same_error_for_one_row() -> None:
 def test_class_and_state_stay_and_release_puts_everything_back() -> None:
     net = nn.Sequential(nn.BatchNorm2d(2), nn.InstanceNorm2d(2, affine=True), nn.SyncBatchNorm(2))
     keys, classes = list(net.state_dict()), [type(module) for module in net.modules()]
-    statistics = share_statistics(net)
+    statistics = Statistics(net)
     assert list(net.state_dict()) == keys and [type(module) for module in net.modules()] == classes
     assert ["forward" in vars(module) for module in net] == [True, False, False]
     twin = copy.deepcopy(net)
@@ -170,6 +170,6 @@ def test_class_and_state_stay_and_release_puts_everything_back() -> None:
 
 def test_wrong_dimensions_are_refused_as_by_torch() -> None:
     norm = nn.BatchNorm2d(2)
-    share_statistics(norm)
+    Statistics(norm)
     with pytest.raises(ValueError, match=r"expected 4D input \(got 2D input\)"):
         norm(torch.ones(2, 2))

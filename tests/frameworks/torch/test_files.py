@@ -71,7 +71,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 class Halved:
-    """Be a schedule with a state of its own."""
+    """A schedule with a state of its own."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -153,10 +153,10 @@ def test_every_scheduler_goes_on_where_it_was_saved(tmp_path: Path, name: str, s
     payload = {"models": [{}], "optimizers": [sgd.state_dict()], "schedulers": [scheduler_state(unbroken)]}
     save_file(State(payload=payload), str(tmp_path / name))
     loaded, _ = load_file(str(tmp_path / name))
-    told, saved = loaded.payload["schedulers"][0], scheduler_state(unbroken)
+    results, saved = loaded.payload["schedulers"][0], scheduler_state(unbroken)
     if scheduler == "MultiStepLR of numpy":  # numbers of numpy as keys come back as equal ones of Python
-        told.pop("milestones"), saved.pop("milestones")
-    assert same(told, saved)
+        results.pop("milestones"), saved.pop("milestones")
+    assert same(results, saved)
     other, resumed = with_scheduler(scheduler)
     other.load_state_dict(loaded.payload["optimizers"][0])
     resumed.load_state_dict(load_file(str(tmp_path / name))[0].payload["schedulers"][0])

@@ -219,12 +219,12 @@ def backward(sync: Any, rows: torch.Tensor, step_rows: int, size: int) -> None:
 
 def run(size: int, *cases: Case) -> list[Any]:
     """Return what the first rank says, after all others were found to say the same."""
-    told = LocalEngine(size).run(Train(cases), shards_of([(np.zeros(1), np.zeros(1))] * size), Settings())
-    for other in told[1:]:
-        for (model, optimizer), (its_model, its_optimizer) in zip(told[0], other, strict=True):
+    results = LocalEngine(size).run(Train(cases), shards_of([(np.zeros(1), np.zeros(1))] * size), Settings())
+    for other in results[1:]:
+        for (model, optimizer), (its_model, its_optimizer) in zip(results[0], other, strict=True):
             assert_same(its_model, model, 0.0)
             assert_same(moments(its_optimizer), moments(optimizer), 0.0)
-    return told[0]
+    return results[0]
 
 
 def moments(optimizer: dict[str, Any]) -> dict[str, Any]:
@@ -298,11 +298,11 @@ def test_weights_of_all_kinds_agree() -> None:
 @built
 @pytest.mark.slow
 def test_a_users_own_steps_agree_too() -> None:
-    told = LocalEngine(2).run(HandsOn(), shards_of([(np.zeros(1), np.zeros(1))] * 2), Settings())
+    results = LocalEngine(2).run(HandsOn(), shards_of([(np.zeros(1), np.zeros(1))] * 2), Settings())
     models, optimizers = pair()
     for rows in torch.arange(len(X)).split(BATCH):
         hand_step(models, optimizers, rows)
-    for states in told:
+    for states in results:
         for state, model in zip(states, models, strict=True):
             assert_same(state, model.state_dict(), 1e-5)
 
@@ -311,7 +311,7 @@ def test_a_users_own_steps_agree_too() -> None:
 
 
 class Witness(nn.Module):
-    """Be a model that writes down how many ranks of Horovod there were when it was trained."""
+    """A model that writes down how many ranks of Horovod there were when it was trained."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from frameworks.torch.alone import AloneEngine
 from orca.callbacks import Callback
+from orca.core.draws import kept_draws
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.loop import History
@@ -26,7 +27,6 @@ from orca.frameworks.torch.build import build_loss, build_models, build_optimize
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options
-from orca.frameworks.torch.steps import kept_draws
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.monitor.heartbeat import Pulse
 from orca.testing import shards_of
@@ -317,9 +317,9 @@ def test_a_loss_that_is_not_finite_ends_the_fit_and_names_its_step() -> None:
 def test_a_loss_that_is_not_finite_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         history, _ = fit(learner_of(linear(), nn.MSELoss(), lr=1e-3), *poisoned(at=100), batch_size=1, on_nan="warn")
-    told = [record.getMessage() for record in caplog.records if "the loss became" in record.getMessage()]
-    assert len(told) == 1
-    assert "at step 101 of epoch 1" in told[0]
+    messages = [record.getMessage() for record in caplog.records if "the loss became" in record.getMessage()]
+    assert len(messages) == 1
+    assert "at step 101 of epoch 1" in messages[0]
     assert history.epochs[0]["num_samples"] == 300
     assert not np.isfinite(history.epochs[0]["train_loss"])
 
@@ -349,17 +349,17 @@ def test_the_users_module_is_not_trained_in_place() -> None:
 
 
 def test_the_hook_is_called_before_the_model_is_built() -> None:
-    told: list[str] = []
+    notes: list[str] = []
     learner = TorchLearner.of(
-        lambda config: told.append("model") or linear(),
+        lambda config: notes.append("model") or linear(),
         sgd,
         nn.MSELoss(),
         {},
         "replicated",
-        lambda: told.append("hook"),
+        lambda: notes.append("hook"),
     )
     learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Pulse()), None, 0, training=False)
-    assert told == ["hook", "model"]
+    assert notes == ["hook", "model"]
 
 
 def test_another_model_takes_the_creators_along_but_not_an_optimizer_of_the_old_one() -> None:

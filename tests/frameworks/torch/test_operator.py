@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from frameworks.torch.alone import AloneEngine
-from frameworks.torch.pair import Recording, on_two_ranks
+from frameworks.torch.pair import Recording, once_on_two_ranks
 from orca import Estimator
 from orca.callbacks import Callback, MaxstepsCallback
 from orca.core.metrics import MSE
@@ -60,8 +60,8 @@ def fit(made: Estimator, epochs: int = 2, **options: Any) -> list[Any]:
 
 
 def weights(made: Estimator, number: int = 0) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = made.get_state_dict()["models"][number]
-    return found
+    items: dict[str, torch.Tensor] = made.get_state_dict()["models"][number]
+    return items
 
 
 def alike(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -112,8 +112,8 @@ class ByBatch(TrainingOperator):
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        told = {"first": features[:, 0].mean(), "train_top": float(target.mean()), "at": batch_info["batch_idx"]}
-        return {"train_loss": loss.item(), "num_samples": len(target)} | told
+        results = {"first": features[:, 0].mean(), "train_top": float(target.mean()), "at": batch_info["batch_idx"]}
+        return {"train_loss": loss.item(), "num_samples": len(target)} | results
 
 
 class Absolute(TrainingOperator):
@@ -221,16 +221,7 @@ def pair() -> Callable[[], dict[str, list[Any]]]:
         name: lambda options=options: fit(estimator(kind=Recording, **options), **validation(options))
         for name, options in CASES.items()
     }
-    try:
-        told = on_two_ranks(calls)
-    except Exception as error:  # every test fails with it, none runs it again
-        failure = error
-
-        def fail() -> Any:
-            raise failure
-
-        return fail
-    return lambda: told
+    return once_on_two_ranks(calls)
 
 
 def validation(options: dict[str, Any]) -> dict[str, Any]:
@@ -270,11 +261,11 @@ def test_an_operator_that_trains_as_everyone_does_changes_nothing() -> None:
     lines = fit(plain := estimator(), validation_data=DATA)
     for name in ("by epoch", "by batch without a scheduler", "validate batch"):
         made = estimator({"by epoch": ByEpoch, "validate batch": ValidatesBatch}.get(name, ByBatch))
-        told = fit(made, validation_data=DATA)
-        assert [line["train_loss"] for line in told] == pytest.approx([line["train_loss"] for line in lines])
+        results = fit(made, validation_data=DATA)
+        assert [line["train_loss"] for line in results] == pytest.approx([line["train_loss"] for line in lines])
         assert alike(weights(made), weights(plain)), name
         counts = [
-            [(line["num_samples"], line["batch_count"], line["epoch"]) for line in each] for each in (told, lines)
+            [(line["num_samples"], line["batch_count"], line["epoch"]) for line in each] for each in (results, lines)
         ]
         assert counts[0] == counts[1]
 
@@ -412,10 +403,10 @@ def test_a_scheduler_that_watches_the_loss_steps_beside_an_operator() -> None:
 def test_a_checkpoint_within_an_epoch_changes_nothing(tmp_path: Path) -> None:
     options = {"scheduler_creator": halving, "scheduler_step_freq": "epoch"}
     whole, broken = estimator(ByBatch, **options), estimator(ByBatch, model_dir=str(tmp_path), **options)
-    lines, told = fit(whole), fit(broken, checkpoint_trigger=SeveralIteration(2))
+    lines, results = fit(whole), fit(broken, checkpoint_trigger=SeveralIteration(2))
     assert alike(weights(whole), weights(broken))
     assert broken.get_state_dict()["schedulers"] == whole.get_state_dict()["schedulers"]
-    for line, other in zip(lines, told, strict=True):
+    for line, other in zip(lines, results, strict=True):
         names = ("train_loss", "train_first", "num_samples", "batch_count")
         assert {name: other[name] for name in names} == pytest.approx({name: line[name] for name in names})
 
@@ -625,13 +616,13 @@ def test_an_operator_has_its_parts_under_the_names_of_all_releases() -> None:
     assert not (made.use_fp16 or made.use_tqdm or made.use_gpu)
     assert TrainingOperator({}, model, optimizer, 0).scheduler is None
     batches = [(torch.from_numpy(X[:4]), torch.from_numpy(Y[:4])), (torch.from_numpy(X[4:6]), torch.from_numpy(Y[4:6]))]
-    told = made.validate(iter(batches), {})
+    results = made.validate(iter(batches), {})
     with torch.no_grad():
         exact = float(F.mse_loss(model(torch.from_numpy(X[:6])), torch.from_numpy(Y[:6])))
-    assert told["val_loss"] == pytest.approx(exact) and told["num_samples"] == 6
+    assert results["val_loss"] == pytest.approx(exact) and results["num_samples"] == 6
     assert [len(output) for output in made.predict([batch[:1] for batch in batches])] == [4, 2]
     before = [p.detach().clone() for p in model.parameters()]
-    told = made.train_epoch(iter(batches), {"scheduler_step_freq": "batch"})
+    results = made.train_epoch(iter(batches), {"scheduler_step_freq": "batch"})
     assert made.scheduler.last_epoch == 2 and made.global_step == 2
-    assert told["num_samples"] == 6 and told["last_train_loss"] != told["train_loss"]
+    assert results["num_samples"] == 6 and results["last_train_loss"] != results["train_loss"]
     assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from frameworks.torch.alone import AloneEngine
-from frameworks.torch.pair import Recording, on_two_ranks
+from frameworks.torch.pair import Recording, once_on_two_ranks
 from orca import Estimator
 from orca.callbacks import MainCallback
 from orca.errors import ArgumentError, DataError, WorkerFailed
@@ -112,10 +112,10 @@ def test_what_goes_together_is_taken() -> None:
     ],
 )
 def test_what_belongs_into_an_update_is_refused_where_the_user_updates(options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ArgumentError) as told:
+    with pytest.raises(ArgumentError) as caught:
         Options(**options).check_hands_on("the operator Mine", "replicated")
     said = f"the operator Mine does the backward pass and the update itself, where {name} cannot be brought in."
-    assert str(told.value) == f"{said} Do it there, or leave {name} out."
+    assert str(caught.value) == f"{said} Do it there, or leave {name} out."
     Options(precision="bf16", deterministic=True, compiled=True, unused=True).check_hands_on(
         "the operator Mine", "replicated"
     )
@@ -266,7 +266,7 @@ def test_several_schedulers_step_together() -> None:
 
 
 def distances(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Be a loss of the user's own: one number a row."""
+    """A loss of the user's own: one number a row."""
     return (output - target).abs().reshape(-1)
 
 
@@ -311,16 +311,7 @@ def pair() -> Callable[[], dict[str, list[Any]]]:
         calls[f"{name} evaluated"] = lambda made=made, data=data, how=how: made.evaluate(data, **how)
     data = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
     calls["unused"] = lambda: fit(estimator(Recording, **UNUSED), data=data)
-    try:
-        told = on_two_ranks(calls)
-    except Exception as error:  # every test fails with it, none runs it again
-        failure = error
-
-        def fail() -> Any:
-            raise failure
-
-        return fail
-    return lambda: told
+    return once_on_two_ranks(calls)
 
 
 def loss_of_rows(name: str, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -382,13 +373,13 @@ def test_weights_come_as_a_column_or_beside_the_labels() -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"x": list(X), "y": Y[:, 0], "w": WEIGHTS})
-    told = [
+    results = [
         fit(estimator(), data=(X, Y, WEIGHTS), sample_weight=True),
         fit(estimator(), data={"x": X, "y": Y, "weights": WEIGHTS}, sample_weight=True),
         fit(estimator(), data=frame, feature_cols=["x"], label_cols=["y"], sample_weight="w"),
         fit(estimator(), data=weighed_data("squares"), sample_weight=True),
     ]
-    assert [[line["train_loss"] for line in lines] for lines in told] == [
+    assert [[line["train_loss"] for line in lines] for lines in results] == [
         pytest.approx(weighed_by_hand("squares")[0])
     ] * 4
     alike = fit(estimator(), data=(X, Y, np.full(ROWS, 7.0)), sample_weight=True)
@@ -434,17 +425,17 @@ def test_weights_are_refused_where_the_user_computes_the_loss() -> None:
 
 def test_half_precision_with_a_scaler_trains_and_keeps_the_scaler(tmp_path: Path) -> None:
     full, half, once = (estimator(model=single, precision=precision) for precision in (None, "fp16", "fp16"))
-    lines, told = fit(full, 3), fit(half, 2)
+    lines, results = fit(full, 3), fit(half, 2)
     first = half.get_state_dict()["scaler"]
     assert first["_growth_tracker"] > 0
     other = estimator(model=single, precision="fp16").load(half.save(str(tmp_path / "model")))
     assert other.get_state_dict()["scaler"] == first
-    told += fit(half, 1)
-    assert fit(other, 1) == told[2:]
-    assert told == fit(once, 3)
+    results += fit(half, 1)
+    assert fit(other, 1) == results[2:]
+    assert results == fit(once, 3)
     assert half.get_state_dict()["scaler"] == once.get_state_dict()["scaler"] != first
-    assert told[2]["train_loss"] < 0.3 * told[0]["train_loss"]  # some steps are skipped, until the scale fits
-    assert told != lines
+    assert results[2]["train_loss"] < 0.3 * results[0]["train_loss"]  # some steps are skipped, until the scale fits
+    assert results != lines
     assert {value.dtype for value in half.get_state_dict()["models"][0].values()} == {torch.float32}
 
 
@@ -552,9 +543,9 @@ def test_a_layer_may_stay_unused_where_it_is_told() -> None:
 
 def test_a_layer_that_stays_unused_is_named_with_what_to_do() -> None:
     made = estimator(Estimator, **UNUSED | {"find_unused_parameters": False}, workers_per_node=2)
-    with pytest.raises(WorkerFailed, match="find_unused_parameters=True") as told:
+    with pytest.raises(WorkerFailed, match="find_unused_parameters=True") as caught:
         fit(made)
-    assert told.value.reason.startswith("RuntimeError: Expected to have finished reduction")
+    assert caught.value.reason.startswith("RuntimeError: Expected to have finished reduction")
 
 
 # Clipping

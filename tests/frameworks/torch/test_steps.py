@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from orca.core.source import Batch
-from orca.frameworks.torch.steps import Steps, kept_draws
+from orca.frameworks.torch.steps import Steps
 from orca.frameworks.torch.tensors import Place
 
 PLACE = Place(torch.device("cpu"), torch.float32)
@@ -37,16 +37,6 @@ def test_every_generator_draws_the_same_in_a_step_wherever_the_epoch_begins() ->
     torch.manual_seed(9)
     assert steps(first=2) == whole[2:]
     assert len({draws for _, read, trained in whole for draws in (*read, *trained)}) == 30
-
-
-def test_generators_are_put_back() -> None:
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
-    with kept_draws():
-        expected = drawn()
-        steps()
-    assert drawn() == expected
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

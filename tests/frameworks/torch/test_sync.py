@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from frameworks.torch.alone import AloneEngine, needs_full_shards
-from frameworks.torch.pair import Recording, on_two_ranks
+from frameworks.torch.pair import Recording, once_on_two_ranks
 from orca import Estimator
 from orca.errors import ArgumentError
 from orca.estimators.torch import TorchEstimator
@@ -121,16 +121,7 @@ def plain(name: str) -> dict[str, torch.Tensor]:
 def pair() -> Callable[[], dict[str, list[Any]]]:
     """Train all cases on two ranks."""
     calls = {f"{c.values[0]} {c.values[1]}": c.values for c in CASES if not any(m.args[0] for m in c.marks)}
-    try:
-        told = on_two_ranks({key: lambda way=way: fit(estimator(Recording, *way)) for key, way in calls.items()})
-    except Exception as error:  # every test fails with it, none runs it again
-        failure = error
-
-        def fail() -> Any:
-            raise failure
-
-        return fail
-    return lambda: told
+    return once_on_two_ranks({key: lambda way=way: fit(estimator(Recording, *way)) for key, way in calls.items()})
 
 
 def check(weights: dict[str, torch.Tensor], name: str) -> None:

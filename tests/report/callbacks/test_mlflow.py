@@ -47,8 +47,8 @@ def test_fit_is_a_run_with_parameters_and_numbers(store: str) -> None:
     assert run.data.params == {
         "epochs": "2", "workers": "2", "optimizer": "Adam", "lr": "0.01", "config.lr": "0.01"
     }  # fmt: skip
-    told = client(store).get_metric_history(run.info.run_id, "val_loss")
-    assert {point.step: point.value for point in told} == {line["epoch"]: line["val_loss"] for line in stats}
+    results = client(store).get_metric_history(run.info.run_id, "val_loss")
+    assert {point.step: point.value for point in results} == {line["epoch"]: line["val_loss"] for line in stats}
 
 
 @needs_mlflow

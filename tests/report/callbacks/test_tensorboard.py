@@ -21,9 +21,9 @@ def curves(folder: str) -> dict[str, dict[int, float]]:
     """Return what TensorBoard itself reads: {tag: {step: value}}."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(folder)
-    found.Reload()
-    return {tag: {e.step: e.value for e in found.Scalars(tag)} for tag in found.Tags()["scalars"]}
+    events = EventAccumulator(folder)
+    events.Reload()
+    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
 
 
 @pytest.fixture
@@ -35,21 +35,21 @@ def remote(tmp_path: Path) -> Iterator[Any]:
 
 def test_numbers_of_the_epochs_are_curves(tmp_path: Path) -> None:
     stats = fit(estimator(), TensorBoardCallback(tmp_path), epochs=2, valid=True)
-    found = curves(str(tmp_path))
-    assert set(found) == {"train_loss", "last_train_loss", "val_loss", "lr"}
+    scalars = curves(str(tmp_path))
+    assert set(scalars) == {"train_loss", "last_train_loss", "val_loss", "lr"}
     for tag in ("train_loss", "val_loss"):
-        assert found[tag] == pytest.approx({line["epoch"]: line[tag] for line in stats}, rel=1e-6)
-    assert found["lr"] == pytest.approx({1: 0.05, 2: 0.05})
+        assert scalars[tag] == pytest.approx({line["epoch"]: line[tag] for line in stats}, rel=1e-6)
+    assert scalars["lr"] == pytest.approx({1: 0.05, 2: 0.05})
 
 
 @pytest.mark.parametrize(("freq", "steps"), [("batch", [*range(1, 2 * STEPS + 1)]), (3, [3, 6])])
 def test_numbers_of_steps_are_curves(tmp_path: Path, freq: str | int, steps: list[int]) -> None:
     est = estimator()
     stats = fit(est, TensorBoardCallback(str(tmp_path), freq), epochs=2)
-    found = curves(str(tmp_path))
-    assert list(found["batch_loss"]) == list(found["lr"]) == steps
-    assert list(found["batch_loss"].values()) == pytest.approx([est.history.losses[step - 1] for step in steps])
-    assert found["train_loss"] == pytest.approx({STEPS: stats[0]["train_loss"], 2 * STEPS: stats[1]["train_loss"]})
+    scalars = curves(str(tmp_path))
+    assert list(scalars["batch_loss"]) == list(scalars["lr"]) == steps
+    assert list(scalars["batch_loss"].values()) == pytest.approx([est.history.losses[step - 1] for step in steps])
+    assert scalars["train_loss"] == pytest.approx({STEPS: stats[0]["train_loss"], 2 * STEPS: stats[1]["train_loss"]})
 
 
 def test_rate_of_an_operator_that_reads_its_own_data_is_that_of_each_epoch(tmp_path: Path) -> None:

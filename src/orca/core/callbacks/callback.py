@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class Callback:
-    """Hook into training, evaluation and prediction: override what you need; `runner` tells where the run is.
+    """The hooks into training, evaluation and prediction: override what you need; `runner` tells where the run is.
 
     Example:
         >>> class Notes(Callback):
@@ -94,14 +94,14 @@ class Callback:
         """Let go of files and connections: called last of all, also after a failure."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed fit needs to know of this one: numbers, texts, tensors, and lists and dicts of them.
+        """Return the state for a resumed fit: numbers, texts, tensors, and lists and dicts of them.
 
         It is kept with each checkpoint of a fit. All ranks are asked, and rank 0's answer is kept.
         """
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what state_dict returned: called on all ranks of a resumed fit, after before_run."""
+        """Take the state back: called on all ranks of a resumed fit, after before_run."""
 
     def every_n_iter(self, runner: Any, n: int) -> bool:
         """Say whether this is every n-th training step."""

@@ -81,7 +81,7 @@ class ModelCheckpoint(Callback):
         unit = "best" if save_best_only else "{epoch}" if by_epoch else "{iter}"
         self.name = name.removesuffix(SUFFIX) or (unit if interval > 0 or save_best_only else "")
         self._watch = Watch("ModelCheckpoint", self.monitor, mode)
-        self._keeper: CheckpointWriter | None = None
+        self._writer: CheckpointWriter | None = None
         self._outdated = False
 
     def before_run(self, runner: Any) -> None:
@@ -90,7 +90,7 @@ class ModelCheckpoint(Callback):
             return
         self._watch = Watch("ModelCheckpoint", self.monitor, self.mode)
         if runner.rank == 0:
-            self._keeper = CheckpointWriter(self.folder or "/", partial(self._write, runner.write_state))
+            self._writer = CheckpointWriter(self.folder or "/", partial(self._write, runner.write_state))
             there = _checkpoints(self.folder)
             self._outdated = LAST in there
             if there:
@@ -113,22 +113,22 @@ class ModelCheckpoint(Callback):
         """Write the last one, and wait until all are written."""
         if runner.training:
             self._save(runner, LAST, runner.epochs)
-            if self._keeper is not None:
-                self._keeper.close()
+            if self._writer is not None:
+                self._writer.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best number so far."""
         return {"best": self._watch.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the best number."""
+        """Continue from the best number."""
         self._watch.best = state_dict["best"]
 
     def release(self) -> None:
         """Wait until what was begun is written."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     @classmethod
     def get_latest_checkpoint(cls, dirname: str | os.PathLike[str]) -> str:
@@ -151,13 +151,13 @@ class ModelCheckpoint(Callback):
         return f"{folder.rstrip('/')}/{newest}"
 
     def _save(self, runner: Any, name: str, epoch: int) -> None:
-        """Hand the state to the keeper; all ranks call it, as they give the state together."""
+        """Hand the state to the writer; all ranks call it, as they give the state together."""
         payload = runner.get_state_dict()
-        if self._keeper is not None:
+        if self._writer is not None:
             steps = payload.pop("steps")
             del payload["epoch"]
             state = State(epoch, steps, payload)
-            self._keeper.keep(state.for_answers() if self.save_weights_only else state, name)
+            self._writer.keep(state.for_answers() if self.save_weights_only else state, name)
 
     def _write(self, write: Callable[[State, str], None], state: State, path: str) -> None:
         write(state, path)

@@ -53,7 +53,7 @@ class Hooks:
         self._check_owners([type(each).__name__ for each in callbacks if getattr(each, "owns_step", False)])
         self.callbacks = tuple(callbacks)
         self.runner = Runner(None) if runner is None else runner
-        self.kept = states or {}
+        self.earlier_states = states or {}
         self.stopped = False  # whether all ranks agreed to stop after a step of this epoch
 
     def __bool__(self) -> bool:
@@ -89,11 +89,11 @@ class Hooks:
                 self._call(callback, name, thing)
         self("before_run")
         for name, callback in self._named():
-            if name in self.kept:
-                self._call(callback, "load_state_dict", self.kept[name])
+            if name in self.earlier_states:
+                self._call(callback, "load_state_dict", self.earlier_states[name])
 
     def begin_epoch(self, epoch: int) -> None:
-        """Tell that an epoch of training begins, or goes on in a resumed fit."""
+        """Tell that an epoch of training begins, or continues in a resumed fit."""
         self.runner.epochs, self.stopped = epoch, False
         self("before_train_epoch", epoch)
 
@@ -127,7 +127,7 @@ class Hooks:
         self("after_val_epoch")
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Tell what an epoch gave, which callbacks may add to; say whether one of them wants to stop."""
+        """Tell the statistics of an epoch, to which callbacks may add; say whether one of them wants to stop."""
         self.runner.epoch_stats = line
         self("after_train_epoch", line["epoch"], logs=line)
         return bool(self.runner.stop)
@@ -144,7 +144,7 @@ class Hooks:
         return states if self.runner.rank else self.runner.copied(states)
 
     def release(self) -> None:
-        """Let every callback let go of what it holds. What goes wrong is logged: the run has had its say."""
+        """Release every callback. Errors are only logged: the run is over."""
         for callback in self.callbacks:
             try:
                 self._call(callback, "release")

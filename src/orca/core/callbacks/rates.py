@@ -37,7 +37,7 @@ class LearningRateMonitor(Callback):
             )
 
     def before_train_epoch(self, runner: Any) -> None:
-        """Begin anew, unless a resumed fit goes on in the middle of the epoch."""
+        """Start over, unless a resumed fit continues mid-epoch."""
         if runner.epochs != self._epoch:
             self._epoch, self._rates = runner.epochs, []
 
@@ -62,5 +62,5 @@ class LearningRateMonitor(Callback):
         return {"epoch": self._epoch, "rates": self._rates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on in the middle of that epoch."""
+        """Continue mid-epoch."""
         self._epoch, self._rates = state_dict["epoch"], [list(rates) for rates in state_dict["rates"]]

@@ -91,7 +91,7 @@ class Runner:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Return what there is to say of how the model is trained."""
+        """Return facts about the training, for loggers."""
         return {"lr": rates[0]} if (rates := self.learning_rates) else {}
 
     def get_state_dict(self) -> dict[str, Any]:
@@ -111,11 +111,11 @@ class Runner:
         self._learner.put_back_weights(weights)
 
     def gather_weights(self, weights: Any) -> Any:
-        """Return what copy_weights returned as rank 0 keeps it in a file; all ranks must do it."""
+        """Return copied weights as rank 0 keeps them in a file; all ranks must do it."""
         return weights
 
     def copied(self, states: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of what callbacks hold that nobody else holds."""
+        """Return a deep copy of callbacks' states."""
         return copy.deepcopy(states)
 
     # The pocket: what callbacks leave for each other.

@@ -47,7 +47,7 @@ class EarlyStopping(Callback):
         self._best_epoch = 0
 
     def before_run(self, runner: Any) -> None:
-        """Begin anew."""
+        """Start over."""
         self._watch, self._waited, self._best, self._best_epoch = self._new_watch(), 0, None, 0
 
     def after_train_epoch(self, runner: Any) -> None:
@@ -76,17 +76,12 @@ class EarlyStopping(Callback):
         self._best = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was best, its weights, and for how long nothing was better."""
+        """Return the best value, its epoch and weights, and the epochs since."""
         weights = None if self._best is None else self.trainer.gather_weights(self._best)
-        return {
-            "best": self._watch.best,
-            "best_epoch": self._best_epoch,
-            "waited": self._waited,
-            "weights": weights,
-        }
+        return {"best": self._watch.best, "best_epoch": self._best_epoch, "waited": self._waited, "weights": weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what was best."""
+        """Continue from the best epoch so far."""
         self._watch.best, self._best = state_dict["best"], state_dict["weights"]
         self._best_epoch, self._waited = state_dict["best_epoch"], state_dict["waited"]
 

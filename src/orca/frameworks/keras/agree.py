@@ -53,7 +53,7 @@ class Agreement:
         self.error: BaseException | None = None
         self._rows: Any = 0.0
         self._share: Any = 0.0
-        self._seen: Any = None
+        self._my_loss: Any = None
         self._elements: Any = 0.0
         self._calls = 0
         self._added: dict[int, int] = {}
@@ -70,25 +70,25 @@ class Agreement:
     def step(self, rows: Any, step_rows: Any) -> Iterator[None]:
         """Run a step in which this rank has `rows` of all ranks' `step_rows`; losses and optimizers see it as one."""
         self._rows, self._share = rows, rows / step_rows
-        self._seen, self._elements, self._added = None, 0.0, {}
+        self._my_loss, self._elements, self._added = None, 0.0, {}
         with _at_work(self):
             yield
 
-    def seen(self) -> Any:
+    def my_loss(self) -> Any:
         """Return the loss of this rank in the step, as a tensor; nan where the model computes none that we see."""
-        return tf.cast(np.nan if self._seen is None else self._seen, tf.float64)
+        return tf.cast(np.nan if self._my_loss is None else self._my_loss, tf.float64)
 
     def note(self, loss: Any) -> Any:
         """Take note of the total loss of a step; return what to differentiate."""
         self.reduces = loss.shape.rank == 0
         if self.reduces:
-            self._seen = loss
+            self._my_loss = loss
             return loss
-        self._seen = tf.reduce_mean(loss)  # reduction=None: Keras shows the mean and differentiates the sum
+        self._my_loss = tf.reduce_mean(loss)  # reduction=None: Keras shows the mean and differentiates the sum
         return self._whole(loss)
 
     def part_of(self, loss: Any, reduce: Callable[..., Any], y_true: Any, y_pred: Any, weights: Any) -> Any:
-        """Return what a Loss says of this rank's rows, so that the ranks' shares of it add up to the step's.
+        """Return the loss of this rank's rows, scaled so that the ranks' shares add up to the loss of the step.
 
         Args:
             loss: The Loss.
@@ -124,7 +124,7 @@ class Agreement:
         return self._whole(total) * tf.cast(tf.math.divide_no_nan(tf.ones((), tf.float64), divisor), total.dtype)
 
     def added(self, layer: Any, loss: Any) -> Any:
-        """Return what a layer adds to the loss: a sum over rows must not shrink to this rank's share."""
+        """Return a layer's part of the loss: a sum over rows must not shrink to this rank's share."""
         number = self._added[id(layer)] = self._added.get(id(layer), 0) + 1
         return map_tree(self._whole, loss) if (id(layer), number) in self._sums else loss
 
@@ -171,8 +171,8 @@ class Agreement:
         flat = tf.concat([tf.zeros(0, kind), *(tf.reshape(tf.cast(grad, kind), [-1]) for grad in dense)], axis=0)
         pieces = [piece for grad in sparse for piece in (grad.indices, grad.values)]
         kinds = [kind, tf.float64, *(piece.dtype for piece in pieces)]  # one alone would come back without its list
-        numbers = [tf.cast(each, tf.float64) for each in (self._rows, self._share, self.seen(), self._elements)]
-        add = _unheld(self._add_gradients, self._seen is not None)
+        numbers = [tf.cast(each, tf.float64) for each in (self._rows, self._share, self.my_loss(), self._elements)]
+        add = _unheld(self._add_gradients, self._my_loss is not None)
         total, _, *added = tf.numpy_function(add, [flat, *numbers, *pieces], kinds)
         total.set_shape(flat.shape)
         for piece, old in zip(added, pieces, strict=True):
@@ -223,7 +223,7 @@ class Agreement:
         return tf.math.divide_no_nan(loss, self.share(loss.dtype))
 
     def _divisor(self, loss: Any, reduce: Callable[..., Any], values: Any, y_pred: Any, weights: Any) -> Any:
-        """Return what a Loss divides by, over all ranks: asked with ones in place of its values."""
+        """Return the divisor of a Loss over all ranks, found with ones in place of its values."""
         ones = tf.ones_like(values)
         if _mask_of(values) is not None:
             ones._keras_mask = _mask_of(values)
@@ -282,8 +282,8 @@ class Agreement:
         if not sparse:
             return []
         indices, values = sparse[::2], sparse[1::2]
-        kept = slice(None) if share else slice(0)
-        mine = [(i[kept], (v[kept] * share).astype(v.dtype)) for i, v in zip(indices, values, strict=True)]
+        rows = slice(None) if share else slice(0)
+        mine = [(i[rows], (v[rows] * share).astype(v.dtype)) for i, v in zip(indices, values, strict=True)]
         entries = self.world.all_gather(mine)
         return [np.concatenate([rank[i][k] for rank in entries]) for i in range(len(mine)) for k in (0, 1)]
 
@@ -303,7 +303,7 @@ def _unheld(method: Any, *first: Any) -> Callable[..., Any]:
 
 
 class _Note:
-    """The losses that layers add in a forward pass, by layer and order; all else is as without it."""
+    """The losses that layers add in a forward pass, by layer and order; it changes nothing."""
 
     def __init__(self) -> None:
         self.losses: dict[tuple[int, int], float] = {}
@@ -322,7 +322,7 @@ class _Note:
 
 @contextmanager
 def _at_work(agreement: Any) -> Iterator[Any]:
-    """Let what Keras' classes do on this thread be done for an agreement; None for nobody."""
+    """Apply an agreement to what Keras' classes do on this thread; None for no agreement."""
     before = getattr(_now, "agreement", None)
     _now.agreement = agreement
     try:
@@ -478,7 +478,7 @@ def _is_norm(layer: Any) -> bool:
 
 
 def _hook_norms(model: Any, agreement: Agreement, synchronized: bool) -> list[Any]:
-    """Let batch normalization see the rows of all ranks; return the layers that go on seeing their rank's alone."""
+    """Let batch normalization see the rows of all ranks; return the layers that still see their rank's alone."""
     local = []
     for layer in norms_of(model):
         odd = getattr(layer, "renorm", False) or getattr(layer, "virtual_batch_size", None) is not None
@@ -540,9 +540,9 @@ def _over_ranks(
     if mask is None:
         count = tf.cast(tf.size(inputs), inputs.dtype)
     else:
-        kept = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), inputs.dtype)
-        away *= kept
-        count = tf.reduce_sum(kept)
+        ones = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), inputs.dtype)
+        away *= ones
+        count = tf.reduce_sum(ones)
     sums, squares = tf.reduce_sum(away, axes), tf.reduce_sum(tf.square(away), axes)
     channels = tf.size(sums)
     mine = tf.concat([sums, squares, [count / tf.cast(channels, inputs.dtype)]], axis=0)

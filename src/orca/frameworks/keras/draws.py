@@ -30,8 +30,8 @@ class StepDraws:
         generators = _generators(model) if family_of(model) == "keras" else _legacy_generators(model)
         self.states = [state for _, state in generators]
         self.bases = [
-            int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if given is None else int(given)
-            for number, (given, _) in enumerate(generators)
+            int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if own is None else int(own)
+            for number, (own, _) in enumerate(generators)
         ]
         # One variable for all of them: to set each before the step would cost more than the small steps do.
         self.words = tf.Variable(np.zeros(len(generators), np.int64), trainable=False)
@@ -56,20 +56,20 @@ class StepDraws:
 
 def _generators(model: Any) -> list[tuple[int | None, Any]]:
     """Return (seed that the user gave, state) of each generator of a model of Keras 3, and of the global one."""
-    made = [one for layer in model._flatten_layers() for one in layer._seed_generators]
+    generators = [one for layer in model._flatten_layers() for one in layer._seed_generators]
     module = importlib.import_module("keras.src.random.seed_generator")
-    made = [*dict.fromkeys(made), module.global_seed_generator()]
-    return [(one._initial_seed, one.state) for one in made]
+    generators = [*dict.fromkeys(generators), module.global_seed_generator()]
+    return [(one._initial_seed, one.state) for one in generators]
 
 
 def _legacy_generators(model: Any) -> list[tuple[int | None, Any]]:
     """Do the same for tf_keras, whose layers draw from operations without a state unless they are told otherwise."""
-    made = []
+    generators = []
     for layer in model._flatten_layers():
         generator: Any = getattr(layer, "_random_generator", None)
         if hasattr(generator, "_maybe_init"):
-            given = generator._seed
+            seed = generator._seed
             generator._rng_type, generator._built = generator.RNG_STATEFUL, False
             generator._maybe_init()
-            made.append((given, generator._generator.state))
-    return made
+            generators.append((seed, generator._generator.state))
+    return generators

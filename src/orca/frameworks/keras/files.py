@@ -12,15 +12,12 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import h5py
-import ml_dtypes
-import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
@@ -49,20 +46,8 @@ def save_model(
     """Write a whole model: `.keras`, `.h5`, or a folder with a SavedModel.
 
     A SavedModel of Keras 3 can be served but not be made a model again. So a folder written for Keras 3 holds such a
-    SavedModel and, beside it, `model.keras`, which is what `load_model` reads.
-
-    Args:
-        model: A model of keras or tf_keras.
-        path: Any path that fsspec knows; its folders are made.
-        overwrite: Whether something that is there already is replaced.
-        include_optimizer: Whether to keep how the model was compiled and its optimizer's variables.
-        save_format: "keras", "h5" or "tf" (a SavedModel); by default what the path ends in, a folder when it ends in
-            nothing.
-        signatures: Functions to serve, for a SavedModel.
-        options: tf.saved_model.SaveOptions, for a SavedModel.
-
-    Raises:
-        ArgumentError: The path is taken, the format is not known, or the model cannot be written in it.
+    SavedModel and, beside it, `model.keras`, which is what `load_model` reads. The arguments are those of
+    `KerasEstimator.save`.
     """
     form, family = _format_of(path, save_format), family_of(model)
     if form != "tf" and (signatures is not None or options is not None):
@@ -86,17 +71,7 @@ def save_model(
 def load_model(
     path: str, custom_objects: dict[str, Any] | None = None, compile: bool = True, safe_mode: bool = True
 ) -> Any:
-    """Read a model that save_model, or Keras itself, wrote: `.keras`, `.h5` or a folder.
-
-    Args:
-        path: Any path that fsspec knows.
-        custom_objects: Classes and functions of yours by the names in the file.
-        compile: Whether to compile it as it was.
-        safe_mode: False runs code that the file holds (lambdas); only for files you trust.
-
-    Raises:
-        ArgumentError: There is nothing, no Keras model, a class is missing, or reading it would run code.
-    """
+    """Read a model that save_model, or Keras itself, wrote; the arguments are those of `KerasEstimator.load`."""
     with _local(path, "saved model") as place:
         if os.path.isdir(place):
             return _load_folder(place, path, custom_objects, compile, safe_mode)
@@ -116,9 +91,6 @@ def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str
 
     Args:
         save_format: "h5" or "tf"; by default what the path says. Keras 3 has "h5" alone, whatever the path.
-
-    Raises:
-        ArgumentError: The path is taken, or the model's family does not have the format.
     """
     family = family_of(model)
     if save_format not in (None, "h5", "tf", "keras"):
@@ -146,9 +118,6 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
     Args:
         by_name: Match layers by name, for HDF5 files of Keras 2.
         skip_mismatch: Leave out layers whose weights do not fit.
-
-    Raises:
-        ArgumentError: There is nothing, it holds no weights, or they do not fit the model.
     """
     family = family_of(model)
     options = {"skip_mismatch": skip_mismatch} | ({"by_name": True} if by_name else {})
@@ -206,7 +175,7 @@ def _write_saved_model(
         if optimizer is not None and is_built(optimizer):  # tf_keras gives a loaded model a new one
             slots = {f"0/{number}": array for number, array in enumerate(optimizer_state(model) or [])}
             with open(os.path.join(path, _SLOTS), "wb") as file:
-                file.write(_array_bytes(slots))
+                file.write(save_arrays(slots))
         return
     if signatures is None and options is None:
         model.export(path, verbose=False)
@@ -266,16 +235,16 @@ def _read_model(family: str, place: str, path: str, custom_objects: Any, compile
             _compile_from_h5(model, place, custom_objects)
         return model
     except Exception as error:  # in many ways, from zip files to the user's from_config
-        said = " ".join(str(error).split())
-        if safe_mode and "safe_mode" in said:
+        words = " ".join(str(error).split())
+        if safe_mode and "safe_mode" in words:
             raise _would_run_code(path) from error
-        missing = re.search(r"(?:[Cc]ould not locate|Unknown) (?:class|function|object|layer|\w+)[ :]*'([^']+)'", said)
+        missing = re.search(r"(?:[Cc]ould not locate|Unknown) (?:class|function|object|layer|\w+)[ :]*'([^']+)'", words)
         if missing:
             raise ArgumentError(
                 f"{path} names {missing[1]!r}, a class or function that is not known here. Pass "
                 f"custom_objects={{{missing[1]!r}: ...}}, or register it with register_keras_serializable."
             ) from error
-        raise ArgumentError(f"{path} cannot be read as a model of {family}: {type(error).__name__}: {said}") from error
+        raise ArgumentError(f"{path} cannot be read as a model of {family}: {type(error).__name__}: {words}") from error
 
 
 def _would_run_code(path: str) -> ArgumentError:
@@ -292,8 +261,8 @@ def _holds_bytecode(place: str) -> bool:
             config = file.read()
     elif h5py.is_hdf5(place):
         with h5py.File(place, "r") as h5:
-            found = h5.attrs["model_config"]
-            config = found.encode() if isinstance(found, str) else bytes(found)
+            text = h5.attrs["model_config"]
+            config = text.encode() if isinstance(text, str) else bytes(text)
     else:
         return False
     return re.search(rb'_type"\s*:\s*"lambda"|"__lambda__"', config) is not None
@@ -388,32 +357,6 @@ def _load_checkpoint_of_tensorflow(
         set_optimizer_state(model, optimizer)
 
 
-# Arrays.
-
-
-def _array_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    foreign = _foreign_dtypes(arrays)
-    try:
-        return bytes(
-            save_arrays(
-                {
-                    # safetensors reads bfloat16 and its kin into torch alone: written as integers of their bits.
-                    name: np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
-                    if name in foreign
-                    else np.asarray(array, order="C")
-                    for name, array in arrays.items()
-                }
-            )
-        )
-    except (KeyError, SafetensorError) as error:
-        kinds = sorted({str(np.asarray(array).dtype) for array in arrays.values()})
-        raise ArgumentError(f"arrays of these types cannot all be saved: {kinds} ({error}).") from error
-
-
-def _foreign_dtypes(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    return {name: array.dtype.name for name, array in arrays.items() if hasattr(ml_dtypes, array.dtype.name)}
-
-
 # Places.
 
 
@@ -471,7 +414,7 @@ def _named_for(place: str, name: str) -> Iterator[str]:
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Say what could not be done when Keras fails at it."""
+    """Name the step that failed in errors of Keras."""
     try:
         yield
     except ArgumentError:

@@ -22,6 +22,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from orca.core.callbacks.hooks import Hooks
+from orca.core.draws import kept_draws
+from orca.core.engine import threads_asked_for
 from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
@@ -31,12 +33,7 @@ from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.draws import StepDraws
-from orca.frameworks.keras.files import (
-    load_model,
-    load_weights,
-    save_model,
-    save_weights,
-)
+from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
 from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode, plain_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
@@ -108,19 +105,7 @@ class KerasLearner(Learner):
         sync_batch_norm: bool,
         sync: str = "replicated",
     ) -> KerasLearner:
-        """Check what can be checked before anything travels.
-
-        Args:
-            model: A Keras model, or a creator of one.
-            compile_args: A function `(config)` that returns arguments for `model.compile`.
-            config: What the creators get.
-            sync_batch_norm: Whether batch normalization sees the rows of all ranks.
-            sync: How replicas agree: "horovod", or anything else.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind, or Horovod does not go with the model.
-            MissingDependency: Horovod is asked for and not installed.
-        """
+        """Make a learner of a Keras model, or of a creator of one; check all that can be checked here."""
         if model is None:
             raise ArgumentError("there is no model. Pass model_creator=, a function (config), or keras_model=.")
         if compile_args is not None and not callable(compile_args):
@@ -213,7 +198,7 @@ class KerasLearner(Learner):
             from orca.frameworks.keras.horovod import HorovodWorld
 
             self.world = HorovodWorld(world)
-        self.given: State | None = state
+        self.start: State | None = state
         self.ready = self.begun = self.open = False
         self.specs: tuple[int, OutputSpec, OutputSpec] | None = None  # with the rows they were seen in
         self.steps: dict[str, Any] = {}
@@ -238,10 +223,10 @@ class KerasLearner(Learner):
         self.blank: dict[str, Any] = {}  # the same when the epoch began
         self.earlier: list[dict[str, Any]] = []  # ranks of an interrupted epoch, until there are variables for metrics
         self.interrupted: dict[str, Any] | None = None
-        if self.given is not None and self.given.position is not None:
-            self.number += len(self.given.position["lines"])
-            kept = self.given.payload.get("callbacks")
-            self.interrupted = decode(kept["plain"], kept["arrays"]) if kept else {}
+        if self.start is not None and self.start.position is not None:
+            self.number += len(self.start.position["lines"])
+            callbacks = self.start.payload.get("callbacks")
+            self.interrupted = decode(callbacks["plain"], callbacks["arrays"]) if callbacks else {}
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
@@ -259,11 +244,7 @@ class KerasLearner(Learner):
                 logs = self._with_earlier(logs)
             last.hear(logs, batch)
             loss = self._step_loss(logs)
-            losses.loss_sum += loss * batch.rows
-            losses.rows += batch.rows
-            losses.steps += 1
-            losses.last_mass, losses.last_loss_sum = batch.rows, loss * batch.rows
-            losses.trace.append((loss * batch.rows, batch.rows))
+            losses.add(loss * batch.rows, batch.rows, batch.rows)
             self._check_finite(loss, step + 1, epoch, plan)
             self.callbacks.on_train_batch_end(step, logs)
             self.agreement.wants_stop = bool(self.model.stop_training)
@@ -272,7 +253,6 @@ class KerasLearner(Learner):
             if self.agreement.stop:
                 losses.stopped = True
                 break
-        losses.mass = losses.rows
         if losses.steps:
             self.rows += losses.rows
             self.own = self._metric_values()
@@ -299,15 +279,12 @@ class KerasLearner(Learner):
             logs, loss = self._step("test", batch)
             last.hear(logs, batch)
             self.callbacks.on_test_batch_end(losses.steps, logs)
-            losses.loss_sum += float(loss) * batch.rows if batch.rows else 0.0
-            losses.rows += batch.rows
-            losses.steps += 1
+            losses.add(float(loss) * batch.rows if batch.rows else 0.0, batch.rows, batch.rows)
             pulse.at(DATA)
         if losses.steps:
-            losses.mass = losses.rows
             total, rows = self.world.all_reduce([np.array([losses.loss_sum, losses.rows])], "sum")[0]
-            seen = {} if np.isnan(total) else {"loss": float(total / rows)}
-            logs = seen | self._merge_metrics(last)
+            loss_log = {} if np.isnan(total) else {"loss": float(total / rows)}
+            logs = loss_log | self._merge_metrics(last)
             self.callbacks.on_test_end(logs)
             losses.logs = {f"val_{name}": value for name, value in logs.items()}
         return losses
@@ -344,13 +321,13 @@ class KerasLearner(Learner):
             with self._merged_norms():
                 state = _state_of(self.model, self.agreement.optimizers if self.training else None)
         else:
-            state = (self.given or State()).settled()
+            state = (self.start or State()).settled()
         if specs:
             _, state.input, state.output = max(specs, key=lambda each: each[0])
         return state
 
     def callback_states(self) -> dict[str, Any]:
-        """Return what a resumed fit needs besides weights and optimizer: memory of callbacks, ranks in mid-epoch."""
+        """Return the states for a resumed fit besides weights and optimizer: of callbacks, and of ranks mid-epoch."""
         if not self.begun:
             return {}
         idle = [name for name in self.own if name in self.blank and _equal(self.own[name], self.blank[name])]
@@ -379,7 +356,7 @@ class KerasLearner(Learner):
         _set_threads(self.config)
         with _seeded(0):  # a model without weights yet must at least be the same on all workers
             self.model = self._make()
-        self.given = state
+        self.start = state
         self.answer: Any = None
 
     def predict(self, x: Any) -> Any:
@@ -387,15 +364,15 @@ class KerasLearner(Learner):
         flat, structure = flatten(self._tensors(self._named(x)))
         if self.answer is None:
             with _seeded(0):
-                _seat(self.model, self.given or State(), unflatten(structure, flat))
+                _seat(self.model, self.start or State(), unflatten(structure, flat))
             self.answer = _Graphs(self.model, self._answer)
         return map_tree(_to_numpy, self.answer(structure, *flat))
 
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs: as in training, else as many as it has, else one as in Keras."""
         structure = flatten(x)[1]
-        if self.given is not None and self.given.input is not None:
-            return same_form(structure, self.given.input.structure)
+        if self.start is not None and self.start.input is not None:
+            return same_form(structure, self.start.input.structure)
         inputs = getattr(self.model, "inputs", None)
         return len(flatten(x)[0]) == len(inputs) if inputs else structure is None
 
@@ -428,7 +405,7 @@ class KerasLearner(Learner):
         if self.ready:
             return
         sample = self._tensors(self._named(features))
-        state = self.given or State()
+        state = self.start or State()
         _seat(self.model, state, sample)
         if not state.payload.get("models"):
             set_weights(self.model, self.world.broadcast(weights_of(self.model)))
@@ -476,15 +453,15 @@ class KerasLearner(Learner):
     def _restore(self) -> None:
         """Undo what callbacks did at the beginning of a resumed fit, and give them back what they remembered."""
         interrupted, self.interrupted = self.interrupted, None
-        if interrupted is None or self.given is None:
+        if interrupted is None or self.start is None:
             return
-        set_weights(self.model, self.given.payload["models"][0])
-        _seat_optimizers(self.model, self.given)
+        set_weights(self.model, self.start.payload["models"][0])
+        _seat_optimizers(self.model, self.start)
         self.memory.restore(interrupted.get("callbacks", {}))
         self.so_far, self.ranks = interrupted.get("logs", {}), interrupted.get("ranks", [])
 
     def _restore_ranks(self) -> None:
-        """Take over what this rank, or the ranks in whose place it is now, had counted of the interrupted epoch."""
+        """Take over the counts of the interrupted epoch from this rank, or from the ranks in whose place it is now."""
         mine = self.ranks[self.world.rank :: self.world.size]
         self.earlier = mine
         self.rows = sum(rank["rows"] for rank in mine)
@@ -513,8 +490,8 @@ class KerasLearner(Learner):
         return {**logs, **{k: v for k, v in self._metrics_result().items() if k in logs}}
 
     def _example(self) -> Any:
-        assert self.given is not None and self.given.input is not None
-        return self.given.input.example(2)
+        assert self.start is not None and self.start.input is not None
+        return self.start.input.example(2)
 
     def _begin_callbacks(self) -> None:
         self.listener = _listener(library(family_of(self.model)).callbacks)
@@ -541,10 +518,10 @@ class KerasLearner(Learner):
         self.callbacks.set_params(params | {"rank": self.world.rank, "size": self.world.size})
 
     def _follow_restored(self) -> None:
-        """Take over what a callback restored on rank 0: weights, optimizer, the number of the epoch."""
+        """Take over weights, optimizer and epoch number that a callback restored on rank 0."""
         begun = getattr(self.model, "_initial_epoch", None) or self.number
-        kept = (weights_of(self.model), optimizer_state(self.model), begun) if self.world.rank == 0 else None
-        weights, optimizer, self.number = self.world.broadcast(kept)
+        mine = (weights_of(self.model), optimizer_state(self.model), begun) if self.world.rank == 0 else None
+        weights, optimizer, self.number = self.world.broadcast(mine)
         set_weights(self.model, weights)
         set_optimizer_state(self.model, optimizer)
 
@@ -578,7 +555,7 @@ class KerasLearner(Learner):
         parts = unflatten(structure, list(leaves))
         with self.agreement.step(rows, step_rows):
             logs = own(_packed(**parts))
-        return logs, self.agreement.seen()
+        return logs, self.agreement.my_loss()
 
     @contextmanager
     def _aside(self, counts: bool) -> Iterator[None]:
@@ -596,7 +573,7 @@ class KerasLearner(Learner):
                 variable.assign(np.zeros_like(variable.numpy()))
 
     def _passive(self) -> list[Any]:
-        """Return what a forward pass changes by this rank's rows alone: statistics, seeds and metrics."""
+        """Return the variables that a forward pass changes by this rank's rows alone: statistics, seeds and metrics."""
         shared = {id(v) for layer in self.agreement.shared_norms for v in (layer.moving_mean, layer.moving_variance)}
         mine = [variable for variable in self.model.non_trainable_variables if id(variable) not in shared]
         return [*mine, *self._metric_variables()]
@@ -604,10 +581,10 @@ class KerasLearner(Learner):
     def _metrics(self) -> dict[str, list[Any]]:
         """Return the variables of each metric that has some, by its name, with a number where names are alike."""
         metrics: dict[str, list[Any]] = {}
-        seen: set[int] = set()
+        listed: set[int] = set()
         for metric in self.model.metrics:
-            variables = [variable for variable in metric.variables if id(variable) not in seen]
-            seen |= {id(variable) for variable in variables}
+            variables = [variable for variable in metric.variables if id(variable) not in listed]
+            listed |= {id(variable) for variable in variables}
             if variables:
                 alike = sum(name.rpartition("-")[0] == metric.name for name in metrics)
                 metrics[f"{metric.name}-{alike}"] = variables
@@ -620,7 +597,7 @@ class KerasLearner(Learner):
         return {name: [variable.numpy() for variable in variables] for name, variables in self._metrics().items()}
 
     def _metrics_result(self, used: bool = True) -> dict[str, Any]:
-        """Return what the metrics say: nothing where a train_step of the user's own left those of compile alone."""
+        """Return the metrics' values, without those of compile where the user's own train_step does not use them."""
         idle = getattr(self.model, "_compile_metrics", None)
         if idle is None or (idle.built and used):
             return dict(self.model.get_metrics_result())
@@ -834,8 +811,8 @@ def _seat_optimizers(model: Any, state: State) -> None:
     """Give the optimizers of a model what a state holds of them."""
     arrays, stepping = state.payload.get("optimizers"), state.payload.get("stepping")
     if stepping is not None:
-        kept = zip(stepping["names"], stepping["weights"], arrays or [], strict=True)
-        set_optimizer_states(model, {name: OptimizerState(weights, values) for name, weights, values in kept})
+        states = zip(stepping["names"], stepping["weights"], arrays or [], strict=True)
+        set_optimizer_states(model, {name: OptimizerState(weights, values) for name, weights, values in states})
     elif arrays and getattr(model, "optimizer", None) is not None:  # a checkpoint of an earlier version
         set_optimizer_state(model, arrays[0])
 
@@ -940,10 +917,10 @@ class _Graphs:
         return self.known[kind][1](*tensors)
 
 
-def _spec(tensor: Any, seen: Any) -> Any:
-    """Describe a tensor with any number of rows, and with any size where that differs from what was seen before."""
+def _spec(tensor: Any, earlier: Any) -> Any:
+    """Describe a tensor with any number of rows, and with any size where that differs from the earlier shape."""
     sizes = tensor.shape.as_list()
-    before = sizes if seen is None else seen.as_list()
+    before = sizes if earlier is None else earlier.as_list()
     shape = [None, *(s if s == b else None for s, b in zip(sizes[1:], before[1:], strict=True))] if sizes else []
     if isinstance(tensor, tf.RaggedTensor):
         return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, tensor.row_splits.dtype)
@@ -986,15 +963,13 @@ def _set_seed(seed: int) -> None:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Draw from a seed, and leave the caller's random generators as they were."""
-    drawn = random.getstate(), np.random.get_state()
     places = _seed_places()
     before = [{name: vars(place)[name] for name in names if name in vars(place)} for place, names in places]
-    _set_seed(seed)
     try:
-        yield
+        with kept_draws():
+            _set_seed(seed)
+            yield
     finally:
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])
         for (place, names), values in zip(places, before, strict=True):
             for name in names:
                 vars(place).pop(name, None)
@@ -1002,7 +977,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _seed_places() -> list[tuple[Any, tuple[str, ...]]]:
-    """Return where TensorFlow and Keras keep what their random numbers come from, which they have no way to ask."""
+    """Return the places of the seeds of TensorFlow and Keras, for which they have no functions."""
     places: list[tuple[Any, tuple[str, ...]]] = [(context.context(), ("_seed", "_rng"))]
     state = sys.modules.get("keras.src.backend.common.global_state")
     if state is not None:
@@ -1022,9 +997,8 @@ def _forget_names() -> None:
 
 def _set_threads(config: dict[str, Any]) -> None:
     """Give TensorFlow the threads that its config asks for, or those that this worker may use."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
     for kind in ("intra", "inter"):
-        threads = config.get(f"{kind}_op_parallelism", asked if asked.isdigit() else None)
+        threads = config.get(f"{kind}_op_parallelism", threads_asked_for() or None)
         if threads is not None:
             with suppress(RuntimeError):  # TensorFlow is at work in this process already
                 getattr(tf.config.threading, f"set_{kind}_op_parallelism_threads")(int(threads))

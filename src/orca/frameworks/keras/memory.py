@@ -58,7 +58,7 @@ def encode(tree: Any) -> tuple[Any, list[np.ndarray]]:
 
 
 def decode(plain: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return what `encode` was given."""
+    """Return the data that was encoded."""
     if not isinstance(plain, dict):
         return plain
     ((kind, content),) = plain.items()
@@ -90,7 +90,7 @@ def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
-    """Let loggers of a resumed fit go on in their files; lines of epochs that are trained again go."""
+    """Let loggers of a resumed fit append to their files; remove the lines of epochs that are trained again."""
     for callback in callbacks:
         if any(kind.__name__ == "CSVLogger" for kind in type(callback).__mro__) and not callback.append:
             callback.append = True

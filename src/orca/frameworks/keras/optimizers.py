@@ -36,13 +36,13 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     """Return the optimizers that a model holds, its own first, by the place of each."""
     own = getattr(model, _OWN, None)
     optimizers = {} if own is None else {_OWN: own}
-    seen = {id(own)}
+    visited = {id(own)}
     queue: deque[tuple[str, Any]] = deque([("", model)])
     while queue:
         path, thing = queue.popleft()
-        if id(thing) in seen:
+        if id(thing) in visited:
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         if _is_optimizer(thing):
             optimizers[path] = thing
             continue
@@ -67,11 +67,7 @@ def optimizer_states(model: Any) -> dict[str, OptimizerState]:
 
 
 def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> None:
-    """Give the optimizers of a model their states.
-
-    Raises:
-        ArgumentError: An optimizer is not there, or a state is that of another optimizer or model.
-    """
+    """Give the optimizers of a model their states."""
     optimizers = optimizers_of(model)
     missing = sorted(states.keys() - optimizers.keys())
     if missing:
@@ -98,13 +94,13 @@ def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> No
 def unkept(model: Any, stepped: Iterable[Any]) -> list[str]:
     """Describe those of the stepped optimizers whose state `optimizer_states` leaves out."""
     held = {id(optimizer): name for name, optimizer in optimizers_of(model).items()}
-    kept = optimizer_states(model)
+    states = optimizer_states(model)
     reasons = []
     for optimizer in stepped:
         name, kind = held.get(id(optimizer)), type(optimizer).__name__
         if name is None:
             reasons.append(f"{kind}, which is no attribute of the model")
-        elif name not in kept:
+        elif name not in states:
             reasons.append(f"{name} ({kind}), which steps variables that are not the model's weights")
     return reasons
 
@@ -122,11 +118,7 @@ def optimizer_state(model: Any) -> list[np.ndarray] | None:
 
 
 def set_optimizer_state(model: Any, arrays: Sequence[np.ndarray]) -> None:
-    """Give the model's own optimizer its variables, in the order of `optimizer_state`.
-
-    Raises:
-        ArgumentError: The model has no optimizer, or the state is that of another optimizer or model.
-    """
+    """Give the model's own optimizer its variables, in the order of `optimizer_state`."""
     optimizer = getattr(model, _OWN, None)
     if optimizer is None:
         raise ArgumentError(
@@ -165,11 +157,7 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 def assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, word: str) -> None:
-    """Give variables their values.
-
-    Raises:
-        ArgumentError: Their number or a shape is another.
-    """
+    """Give variables their values."""
     if len(variables) != len(arrays):
         raise ArgumentError(
             f"{whose} has {len(variables)} {word}s, but {len(arrays)} came. They belong to another model or optimizer: "
@@ -187,7 +175,7 @@ def assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, w
 
 
 def _parts_of(thing: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what a thing holds by name: a container's items, attributes of layers and of the user's own objects."""
+    """Return the parts of a thing by name: a container's items, attributes of layers and of the user's own objects."""
     if isinstance(thing, dict):
         return list(thing.items())
     if isinstance(thing, list | tuple):

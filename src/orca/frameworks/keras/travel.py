@@ -1,4 +1,4 @@
-"""Travel: a Keras model as something that pickles. Owns what of a model, and of the code it refers to, is taken along.
+"""Travel: a Keras model as something that pickles. Owns which parts of a model, and of the code it refers to, travel.
 
 A model is one of two families: "keras" (Keras 3) or "tf_keras" (the Keras 2 that TensorFlow had before).
 """
@@ -40,14 +40,10 @@ _OPAQUE = {"builtins", "numpy", "tensorflow", "h5py", "threading", "weakref", "c
 
 
 def family_of(model: Any) -> str:
-    """Return "keras" or "tf_keras".
-
-    Raises:
-        ArgumentError: It is no Keras model.
-    """
-    found = _family(model)
-    if found is not None:
-        return found
+    """Return "keras" or "tf_keras"."""
+    family = _family(model)
+    if family is not None:
+        return family
     raise ArgumentError(
         f"a Keras model is needed (of keras or tf_keras); got {model!r} of type {type(model).__name__}."
     )
@@ -75,9 +71,6 @@ def pack(model: Any) -> PackedModel:
     """Return a model, compiled or not, as something that can be pickled (with cloudpickle) and rebuilt elsewhere.
 
     The classes and functions of the user's that the model refers to travel with it, those of their __main__ by value.
-
-    Raises:
-        ArgumentError: It is no Keras model, has no weights yet, or cannot be rebuilt from its config.
     """
     family = family_of(model)
     if not model.built and not isinstance(model, library(family).Sequential):
@@ -85,21 +78,7 @@ def pack(model: Any) -> PackedModel:
             f"the model {model.name!r} ({type(model).__name__}) is not built: it has no weights that could travel to "
             f"the workers. Call it once on a batch of data, or build(input_shape). {_INSTEAD}"
         )
-    functions = _Functions()
-    found = _things_of(model)
-    try:
-        with functions.named(model, family, found):
-            archive = _archive(model, family)
-    except Exception as error:  # whatever get_config of the user's raises, or json says of what it returns
-        raise ArgumentError(
-            f"the model {model.name!r} ({type(model).__name__}) cannot be described by its config: "
-            f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
-        ) from error
-    config = json.loads(_members(archive)[_CONFIG])
-    custom = {
-        **{name: function for name, function in functions.taken.items() if name in _names_in(config)[1]},
-        **_custom_objects(found, config, family),
-    }
+    archive, config, custom = _described(model, family)
     compiling = config.pop("compile_config", None) if is_compiled(model) else None
     if compiling and family == "keras" and _is_mixed(model) and not _is_scaled(model.optimizer):
         compiling["auto_scale_loss"] = False  # not part of Keras's own compile config
@@ -115,6 +94,23 @@ def pack(model: Any) -> PackedModel:
     if any(isinstance(thing, type) for thing in custom.values()):
         _check_that_it_comes_back(packed, model)
     return packed
+
+
+def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+    """Return a model as a `.keras` file, the config in it, and the classes and functions that the config names."""
+    functions = _Functions()
+    things = _things_of(model)
+    try:
+        with functions.named(model, family, things):
+            archive = _archive(model, family)
+    except Exception as error:  # whatever get_config of the user's raises, or json says of what it returns
+        raise ArgumentError(
+            f"the model {model.name!r} ({type(model).__name__}) cannot be described by its config: "
+            f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
+        ) from error
+    config = json.loads(_members(archive)[_CONFIG])
+    named = {name: function for name, function in functions.taken.items() if name in _names_in(config)[1]}
+    return archive, config, {**named, **_custom_objects(things, config, family)}
 
 
 def is_compiled(model: Any) -> bool:
@@ -176,11 +172,7 @@ class PackedModel:
     optimizers: Mapping[str, OptimizerState] = field(default_factory=dict, repr=False)
 
     def unpack(self) -> Any:
-        """Rebuild the model.
-
-        Raises:
-            ArgumentError: It cannot be rebuilt from its config, or not compiled from what its compile was given.
-        """
+        """Rebuild the model."""
         _register_again(self.custom, self.family)
         with ExitStack() as scopes:
             scopes.enter_context(_under_policy(self.family, self.policy))
@@ -210,15 +202,15 @@ class PackedModel:
 
 
 def _things_of(model: Any) -> list[Any]:
-    """Return what can be reached from a model and may be named in its config: functions, and objects of classes."""
-    found: list[Any] = []
-    seen: set[int] = set()
+    """Return the functions and objects that a model refers to and its config may name."""
+    things: list[Any] = []
+    visited: set[int] = set()
     stack: list[Any] = [model, getattr(getattr(model, "_compile_config", None), "config", None)]
     while stack:
         thing = stack.pop()
-        if id(thing) in seen or thing is None or isinstance(thing, str | bytes | int | float | types.ModuleType):
+        if id(thing) in visited or thing is None or isinstance(thing, str | bytes | int | float | types.ModuleType):
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         if isinstance(thing, Mapping):
             stack.extend(thing.values())
         elif isinstance(thing, list | tuple | set | frozenset):
@@ -228,25 +220,25 @@ def _things_of(model: Any) -> list[Any]:
         elif isinstance(thing, functools.partial):
             stack.extend([thing.func, *thing.args, *thing.keywords.values()])
         elif isinstance(thing, types.FunctionType | type):
-            found.append(thing)
+            things.append(thing)
         elif _package(type(thing)) not in _OPAQUE:
-            found.append(thing)
+            things.append(thing)
             # What hides a method of its class is Keras's wrapper of that method, which holds the whole object.
             inside = vars(thing) if hasattr(thing, "__dict__") else {}
             stack.extend(value for name, value in inside.items() if not _is_method(type(thing), name, value))
-    return found
+    return things
 
 
 def _is_method(kind: type, name: str, value: Any) -> bool:
     return isinstance(value, types.FunctionType | types.MethodType) and callable(getattr(kind, name, None))
 
 
-def _custom_objects(found: Sequence[Any], config: Any, family: str) -> dict[str, Any]:
-    """Return the classes and functions among `found` that a config names and that are not the library's own."""
+def _custom_objects(things: Sequence[Any], config: Any, family: str) -> dict[str, Any]:
+    """Return the classes and functions of things that a config names and that are not the library's own."""
     named, strings = _names_in(config)
     registered_name = library(family).saving.get_registered_name
     custom: dict[str, Any] = {}
-    for thing in found:
+    for thing in things:
         code = thing if isinstance(thing, types.FunctionType | type) else type(thing)
         if _package(code) in FAMILIES:
             continue
@@ -295,11 +287,11 @@ class _Functions:
         self.taken: dict[str, Any] = {}
 
     @contextmanager
-    def named(self, model: Any, family: str, found: Sequence[Any]) -> Iterator[None]:
+    def named(self, model: Any, family: str, things: Sequence[Any]) -> Iterator[None]:
         with ExitStack() as undo:
-            names = [thing.__name__ for thing in found if isinstance(thing, types.FunctionType)]
+            names = [thing.__name__ for thing in things if isinstance(thing, types.FunctionType)]
             registered = library(family).saving.get_registered_name
-            for thing in found:
+            for thing in things:
                 if not isinstance(thing, types.FunctionType) or _package(thing) in FAMILIES:
                     continue
                 if thing.__name__ == "<lambda>" or (
@@ -468,7 +460,7 @@ def _in_short(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Keras's advice about saving from the user, who did not save."""
+    """Hide Keras' advice about saving: the user did not save."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

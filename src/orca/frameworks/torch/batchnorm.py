@@ -19,26 +19,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from orca.errors import ArgumentError
 
 
-def share_statistics(net: nn.Module) -> Statistics:
-    """Make every batch normalization of a module take its training statistics over the rows of all ranks.
+class Statistics:
+    """The statistics of a module's batch normalization, taken over the rows of all ranks.
 
-    All ranks must run the same forward and backward passes from now on, idle ones too. Evaluation is as before: with
-    the running statistics, or with those of its own rows where a layer keeps no running ones.
+    All ranks must run the same forward and backward passes while they are shared, idle ones too. Evaluation is as
+    before: with the running statistics, or with those of its own rows where a layer keeps no running ones.
 
     Args:
         net: The module; it may be inside of a DistributedDataParallel, or be put there later.
-
-    Returns:
-        The switch that tells whether this rank's rows count, and puts everything back.
-    """
-    return Statistics(net)
-
-
-class Statistics:
-    """The shared statistics of a module's batch normalization.
-
-    Args:
-        net: The module.
         always: Whether they are shared in every step. Else in those where a rank has one row, of which it has no
             statistics of its own; layers that see several values of a row have them, and stay alone.
 
@@ -100,7 +88,6 @@ class Statistics:
 
 
 def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> torch.Tensor:
-    """Run the forward pass of a shared layer."""
     if not norm.training:
         return type(norm).forward(norm, rows)
     if not statistics.always and _values(rows) > len(rows):
@@ -123,11 +110,7 @@ def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> to
 
 
 def _with_known(norm: _BatchNorm, first: bool, rows: torch.Tensor) -> torch.Tensor:
-    """Normalize a step of one row, which has no statistics, with those of the steps before.
-
-    Raises:
-        ArgumentError: There are none to come either.
-    """
+    """Normalize a step of one row, which has no statistics, with those of the steps before."""
     if first or norm.running_mean is None:
         raise ArgumentError(
             "batch normalization learns nothing from a step of one row, and no step has more. Pass a batch_size of 2 "
@@ -175,7 +158,7 @@ def _remember(norm: _BatchNorm, total: torch.Tensor, mean: torch.Tensor, squares
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalize rows; the gradient knows that the rows of all ranks have made the statistics.
+    """Normalized rows, whose gradient knows that the rows of all ranks have made the statistics.
 
     Gradients of the ranks are summed here: the loss of each is scaled so that the mean over ranks is the step's, and
     the weights' gradients, which are this rank's alone, are averaged like those of any other weight. Where gradients
@@ -236,7 +219,6 @@ def _apply(
     mean: torch.Tensor,
     scale: torch.Tensor,
 ) -> torch.Tensor:
-    """Return normalized rows."""
     if rows.is_cuda:
         normalized: torch.Tensor = torch.batch_norm_elemt(rows, weight, bias, mean, scale, 0.0)
         return normalized

@@ -18,8 +18,8 @@ def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
     """Return the modules themselves, or those their creator makes; most often one."""
     if model is None:
         raise ArgumentError("there is no model. Pass model= to from_torch, or load an entire model.")
-    made = call_creator(model, config) if callable(model) and not isinstance(model, nn.Module) else model
-    nets = list(made) if isinstance(made, list | tuple) else [made]
+    models = call_creator(model, config) if callable(model) and not isinstance(model, nn.Module) else model
+    nets = list(models) if isinstance(models, list | tuple) else [models]
     for net in nets or [None]:
         if not isinstance(net, nn.Module):
             raise ArgumentError(
@@ -50,8 +50,8 @@ def build_schedulers(creator: Any, optimizers: list[torch.optim.Optimizer], conf
     """Return the learning rate schedulers that a creator `(optimizer, config)` makes."""
     if creator is None:
         return []
-    made = call_creator(creator, optimizers[0] if len(optimizers) == 1 else optimizers, config)
-    schedulers = list(made) if isinstance(made, list | tuple) else [made]
+    answer = call_creator(creator, optimizers[0] if len(optimizers) == 1 else optimizers, config)
+    schedulers = list(answer) if isinstance(answer, list | tuple) else [answer]
     for scheduler in schedulers:
         if not callable(getattr(scheduler, "step", None)):
             raise ArgumentError(
@@ -94,11 +94,7 @@ def call_creator(creator: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
-    """Check that each is an object of its kind, or a function that may make one.
-
-    Raises:
-        ArgumentError: One is something else.
-    """
+    """Check that each is an object of its kind, or a function that may make one."""
     for things, kind, words in (
         (model, nn.Module, "the model must be a torch.nn.Module or a function that returns one"),
         (
@@ -114,11 +110,7 @@ def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
 
 
 def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
-    """Check that an optimizer instance has parameters of the given module.
-
-    Raises:
-        ArgumentError: It has not.
-    """
+    """Check that an optimizer instance has parameters of the given module."""
     if not isinstance(model, nn.Module):
         raise ArgumentError(
             "an optimizer instance needs the module whose parameters it has; got a model creator. "
@@ -130,20 +122,16 @@ def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
 
 
 def check_fits(net: nn.Module, weights: Any, name: str) -> None:
-    """Check that a module takes these weights; it is not changed.
-
-    Raises:
-        ArgumentError: It does not; names those that differ.
-    """
-    own, given = net.state_dict(), weights if isinstance(weights, Mapping) else {}
-    missing, foreign = [key for key in own if key not in given], sorted(key for key in given if key not in own)
+    """Check that a module takes these weights; it is not changed."""
+    own, saved = net.state_dict(), weights if isinstance(weights, Mapping) else {}
+    missing, foreign = [key for key in own if key not in saved], sorted(key for key in saved if key not in own)
     shapes = [
-        f"{key} {tuple(given[key].shape)} where the model has {tuple(value.shape)}"
+        f"{key} {tuple(saved[key].shape)} where the model has {tuple(value.shape)}"
         for key, value in own.items()
         if isinstance(value, torch.Tensor)
-        and isinstance(given.get(key), torch.Tensor)
+        and isinstance(saved.get(key), torch.Tensor)
         and not is_lazy(value)
-        and given[key].shape != value.shape
+        and saved[key].shape != value.shape
     ]
     if not missing and not foreign and not shapes:
         return

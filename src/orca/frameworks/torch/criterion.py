@@ -77,11 +77,7 @@ class Criterion:
         return self.loss is not None
 
     def pair(self, output: Any, target: Any) -> tuple[list[Any], list[Any]]:
-        """Return outputs and targets side by side, each target in the form that the loss compares the output with.
-
-        Raises:
-            DataError: There is a loss and no target, or a target under another name than the outputs'.
-        """
+        """Return outputs and targets side by side, each target in the form that the loss compares the output with."""
         if target is None and self.loss is not None:
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
         if target is None:
@@ -121,17 +117,13 @@ class Criterion:
 
     @property
     def reading(self) -> str:
-        """Return what the loss is, as far as it is known."""
+        """Return the most likely reading of the loss."""
         return self.readings[0]
 
     # What a loss is a mean over.
 
     def counted(self, batch: Batch) -> Batch:
-        """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet.
-
-        Raises:
-            ArgumentError: The function that counts rows is wrong, or cannot be brought together with sample weights.
-        """
+        """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet."""
         if self.counts_rows and batch.weights is not None:
             raise ArgumentError(
                 "sample weights and a loss_reduction function do not go together: it says what a row counts, but not "
@@ -159,7 +151,7 @@ class Criterion:
         return replace(batch, masses=masses.reshape(batch.rows, -1).sum(1))
 
     def mass(self, batch: Batch, targets: list[Any], reading: str | None = None) -> float:
-        """Return what the loss of a batch is a mean over, as it is read or as it would be; targets are paired."""
+        """Return the mass that the loss of a batch is a mean over, in this reading or the likely one."""
         return self._mass(batch, self._counts_classes(targets), reading or self.reading)
 
     def _mass(self, batch: Batch, known: bool, reading: str) -> float:
@@ -247,9 +239,6 @@ class Criterion:
         """Check that the loss which the user's code computed is this one, where rows do not count the same.
 
         Every step is checked at first, then ever fewer of them.
-
-        Raises:
-            ArgumentError: It is another one: nobody knows what that is a mean over.
         """
         counts_nothing = not self.times(batch, targets)[1]  # then it is 0 / 0
         if counts_nothing or not self._looks(step) or self.is_even(batch):
@@ -282,7 +271,7 @@ class Criterion:
     def refuted(
         self, batch: Batch, outputs: list[Any], targets: list[Any], due: bool, step: Batch | None = None
     ) -> set[str]:
-        """Return what the loss is not: the losses of two halves say otherwise. One row is taken twice.
+        """Return the readings that the losses of two halves contradict. One row is taken twice.
 
         Args:
             batch: Rows.
@@ -308,7 +297,7 @@ class Criterion:
         return refuted
 
     def _look(self, leaves: list[Any], masses: np.ndarray) -> set[str]:
-        """Return what the loss is not, by two halves of these rows."""
+        """Return the readings that two halves of these rows contradict."""
         rows = len(masses)
         halves = slice(0, rows // 2), slice(rows // 2, rows)
         try:
@@ -318,7 +307,7 @@ class Criterion:
         return _refuted(total, parts, [masses[half].sum() for half in halves], [rows // 2, rows - rows // 2])
 
     def _probe(self, leaves: list[Any], place: int, masses: np.ndarray) -> set[str]:
-        """Return what the loss is not, by what it does with labels that torch would ignore: half of the rows get them.
+        """Return the readings that labels which torch would ignore contradict: half of the rows get such labels.
 
         Such labels may be in other pieces of the step than the first, or in equal numbers in both halves of it.
         """
@@ -357,16 +346,12 @@ class Criterion:
             return [loss(*self._arguments(part)) for part in parts]
 
     def _arguments(self, leaves: list[Any]) -> list[Any]:
-        """Return what the loss is called with: dicts where it takes them, else all tensors."""
+        """Return the arguments of the loss: dicts where it takes them, else all tensors."""
         arguments: list[Any] = leaves if self.form is None else unflatten(self.form, leaves)
         return arguments
 
     def _each(self, outputs: list[Any], targets: list[Any]) -> torch.Tensor:
-        """Return the loss of each row, so that the weighed sum is divided by the weighed masses of the rows.
-
-        Raises:
-            ArgumentError: The loss cannot tell it.
-        """
+        """Return the loss of each row, so that the weighed sum is divided by the weighed masses of the rows."""
         reduction = getattr(self.loss, "reduction", None)
         reducible = isinstance(reduction, str) and isinstance(self.loss, nn.Module)
         if reducible:
@@ -421,7 +406,7 @@ def scalar(loss: torch.Tensor) -> torch.Tensor:
 
 
 def _refuted(total: torch.Tensor, parts: list[torch.Tensor], masses: list[float], rows: list[int]) -> set[str]:
-    """Return what a loss is not, from its values of two parts, the masses of their targets and their rows."""
+    """Return the readings that the losses of two parts contradict, given their masses and rows."""
     if total.dim():
         return {TARGETS, SUM}  # the loss of each row, of which we take the mean
     counts: dict[str, list[float]] = {TARGETS: [float(mass) for mass in masses], ROWS: [*rows], SUM: [1.0, 1.0]}

@@ -61,9 +61,6 @@ def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | 
     Args:
         path: Any path that fsspec knows.
         weights_only: Whether to refuse what would run code.
-
-    Raises:
-        ArgumentError: There is nothing there, it is no model file, or reading it would run code.
     """
     fs, place = filesystem(path)
     if not fs.isfile(place):
@@ -118,11 +115,11 @@ def _plain(value: Any) -> Any:
         return {_KIND: parts[0], "of": _plain(parts[1])}
     if type(value) not in (dict, *_TORCH_READS):
         return value
-    made = copy(value)  # with the attributes that a state dict has
-    made.clear()
+    plain = copy(value)  # with the attributes that a state dict has
+    plain.clear()
     for key, item in value.items():
-        made[key.item() if isinstance(key, np.generic) else key] = _plain(item)  # finds the same
-    return made
+        plain[key.item() if isinstance(key, np.generic) else key] = _plain(item)  # finds the same
+    return plain
 
 
 def _restored(value: Any) -> Any:

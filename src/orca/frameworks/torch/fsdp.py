@@ -71,11 +71,7 @@ class FullySharded(Sync):
         self.params = held(optimizer)
 
     def renew(self) -> None:
-        """Refuse: torch decides what is averaged when it cuts the weights.
-
-        Raises:
-            ArgumentError: Always.
-        """
+        """Refuse: torch decides what is averaged when it cuts the weights."""
         raise ArgumentError(
             "with shard_model, weights cannot be frozen or unfrozen (requires_grad) while a fit goes on. Call fit once "
             "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
@@ -120,7 +116,7 @@ class FullySharded(Sync):
         share_buffers(self.model, leader)
 
     def model_state(self) -> dict[str, Any]:
-        """Return the whole state in files of rank 0; nothing elsewhere, as nobody needs it twice on a machine."""
+        """Return the whole state in files of rank 0; nothing on other ranks."""
         return gathered(self.model.state_dict(), self.world)
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -130,16 +126,16 @@ class FullySharded(Sync):
         return {"state": state if self.world.rank == 0 else {}, "param_groups": local["param_groups"]}
 
     def communicated(self) -> float:
-        """Return nothing known: it goes on beside both passes."""
+        """Return nan: communication overlaps with both passes."""
         return float("nan")
 
     def _take_up(self, places: list[list[str | nn.Parameter]], saved: dict[str, Any]) -> None:
         """Give the optimizer the sharded parameters, the settings of a state, and this rank's shards of that state."""
         named = dict(self.model.named_parameters())
         numbered: list[tuple[int, nn.Parameter]] = []
-        for group, names, kept in zip(self.optimizer.param_groups, places, saved["param_groups"], strict=True):
+        for group, names, entry in zip(self.optimizer.param_groups, places, saved["param_groups"], strict=True):
             group["params"] = [named[name] if isinstance(name, str) else name for name in names]
-            numbered += zip(kept["params"], group["params"], strict=True)
+            numbered += zip(entry["params"], group["params"], strict=True)
         self.optimizer.load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
         for number, param in numbered:
             if saved["state"].get(number):
@@ -273,7 +269,7 @@ def _size(module: nn.Module) -> int:
     return sum(param.numel() for param in module.parameters())
 
 
-def _reshard_after_evaluation(module: nn.Module, given: Any, output: Any) -> None:
+def _reshard_after_evaluation(module: nn.Module, features: Any, output: Any) -> None:
     """Free what is whole: torch keeps the outermost weights for a backward pass that does not come."""
     if not torch.is_grad_enabled():
         module.reshard()  # type: ignore[operator]

@@ -12,7 +12,7 @@ from orca.errors import ArgumentError
 
 
 class MainCallback(Callback):
-    """Own what a step does: override a part of it. A run has one at most.
+    """A callback that owns a part of each step: override that part. A run has one at most.
 
     `runner.batch` is the batch as a loader gives it, on the device. Forward passes leave `runner.output`,
     `runner.target` and `runner.loss`. Where the backward pass is overridden, gradients are weighed by each rank's rows

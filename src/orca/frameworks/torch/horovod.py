@@ -79,7 +79,7 @@ class Horovod(Sync):
         self._share(list(self.module.buffers()), leader, "buffers")
 
     def communicated(self) -> float:
-        """Return nothing known: it goes on beside both passes."""
+        """Return nan: communication overlaps with both passes."""
         return float("nan")
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Horovod(Sync):
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Let what this rank's backward passes give be nothing: its rows are a template."""
+        """Make this rank's backward passes contribute nothing: its rows are a template."""
         trained = self._trained()
         names, params = [name for name, _ in trained], [param for _, param in trained]
         # What the user's own code has not cleared yet says nothing about this step.
@@ -110,7 +110,7 @@ class Horovod(Sync):
         return [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]
 
     def _ready(self, name: str, param: torch.Tensor) -> None:
-        """Let a gradient set out in the midst of a backward pass."""
+        """Send a gradient while the backward pass goes on."""
         if self.alone:
             return
         if name in self.waiting:
@@ -151,7 +151,7 @@ class Horovod(Sync):
                 param.grad = None
 
     def _send(self, name: str, param: torch.Tensor) -> None:
-        """Let a gradient set out; remember how its mean is received."""
+        """Send a gradient; remember how to receive its mean."""
         assert param.grad is not None
         with together(self.world):
             send = self._send_entries if param.grad.is_sparse else self._send_mean
@@ -217,7 +217,7 @@ class Horovod(Sync):
         return f"{self.number}: {what}"
 
     def _carrier(self, tensor: torch.Tensor) -> torch.device:
-        """Return where a tensor must be for Horovod: a build without CUDA takes those of the CPU alone."""
+        """Return the device from which Horovod takes a tensor: a build without CUDA takes those of the CPU alone."""
         return tensor.device if self.horovod.cuda_built() else torch.device("cpu")
 
 

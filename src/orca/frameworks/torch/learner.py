@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from orca.core.draws import kept_draws
 from orca.core.horovod import require
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
@@ -41,7 +42,7 @@ from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
 from orca.frameworks.torch.runner import TorchRunner
-from orca.frameworks.torch.steps import Steps, draws, kept_draws, set_deterministic
+from orca.frameworks.torch.steps import Steps, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
 from orca.frameworks.torch.tensors import (
     Place,
@@ -94,7 +95,7 @@ class TorchLearner(Learner):
     callbacks: tuple[Any, ...] = ()
     framework: ClassVar[str] = "torch"
     numbers: ClassVar[bool] = True  # torch has no tensors of texts or dates
-    said = False  # that the last thing in an item is taken for a label
+    warned = False  # that the last thing in an item is taken for a label
 
     @classmethod
     def of(
@@ -107,11 +108,7 @@ class TorchLearner(Learner):
         hook: Callable[[], None] | None = None,
         options: Options | None = None,
     ) -> TorchLearner:
-        """Check what can be checked before anything travels.
-
-        Raises:
-            ArgumentError: An argument has the wrong kind.
-        """
+        """Check what can be checked before anything travels."""
         check_kinds(model, optimizer, loss)
         if isinstance(optimizer, torch.optim.Optimizer):
             check_linked(optimizer, model)
@@ -170,9 +167,8 @@ class TorchLearner(Learner):
 
     def build(self, state: State) -> Any:
         """Return a module of its own (a list where there are several) with the weights of a state."""
-        made = self._made()
-        given = self.model if isinstance(self.model, list | tuple) else [self.model]
-        nets = [copy.deepcopy(net) if any(net is one for one in given) else net for net in made]
+        own = self.model if isinstance(self.model, list | tuple) else [self.model]
+        nets = [copy.deepcopy(net) if any(net is one for one in own) else net for net in self._made()]
         for net, weights in zip(nets, state.payload.get("averages") or state.payload["models"], strict=True):
             net.load_state_dict(weights)
         return nets[0] if len(nets) == 1 else nets
@@ -186,17 +182,17 @@ class TorchLearner(Learner):
         except Exception as error:  # the user's creator, which may need what only workers have
             logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
             return
-        kept = state.payload.get("models") or []
-        if len(kept) != len(nets):
+        models = state.payload.get("models") or []
+        if len(models) != len(nets):
             raise ArgumentError(
-                f"{name} holds the weights of {len(kept)} models, and this Estimator has {len(nets)}. The weights stay "
-                "as they were."
+                f"{name} holds the weights of {len(models)} models, and this Estimator has {len(nets)}. The weights "
+                "stay as they were."
             )
-        for net, weights in zip(nets, kept, strict=True):
+        for net, weights in zip(nets, models, strict=True):
             check_fits(net, weights, name)
 
     def _made(self) -> list[nn.Module]:
-        """Return the modules, or those that the creator makes; its draws, and what it does to its config, are lost."""
+        """Return the modules, or those that the creator makes; its draws and changes of the config are undone."""
         with kept_draws(), self._room():
             return build_models(self.model, dict(self.config))
 
@@ -237,7 +233,7 @@ class TorchLearner(Learner):
     # On a rank: coming and going.
 
     def _begin_blank(self) -> None:
-        """Have none of the parts that training, or the user's options, bring."""
+        """Start without the parts that only training, or options, bring."""
         self.steppers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
         self.agrees: list[Sync] = []
@@ -253,7 +249,7 @@ class TorchLearner(Learner):
         if self.spread:
             give_memory_back()
         self.exits = ExitStack()
-        self.exits.callback(draws())
+        self.exits.enter_context(kept_draws())
         if self.options.deterministic:
             self.exits.callback(set_deterministic, set_deterministic(True))
         torch.manual_seed(seed)
@@ -280,8 +276,8 @@ class TorchLearner(Learner):
         # Of an optimizer's state each rank takes its part when the model is cut.
         steppers = [] if self.spread else self.steppers
         for things, name in ((steppers, "optimizers"), (self.schedulers, "schedulers")):
-            for thing, kept in zip(things, state.payload.get(name, ()) if state else (), strict=False):
-                thing.load_state_dict(kept)
+            for thing, saved in zip(things, state.payload.get(name, ()) if state else (), strict=False):
+                thing.load_state_dict(saved)
         if self.options.ema:
             self._begin_average(state)
         self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
@@ -292,7 +288,7 @@ class TorchLearner(Learner):
 
     def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> TorchHooks:
         """Take the callbacks of a run; return their hooks, of which the loop calls those around epochs."""
-        self.hooks = TorchHooks(callbacks, self.runner, self.given.payload.get("callbacks") if self.given else None)
+        self.hooks = TorchHooks(callbacks, self.runner, self.start.payload.get("callbacks") if self.start else None)
         return self.hooks
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
@@ -311,22 +307,18 @@ class TorchLearner(Learner):
             self.exits.callback(statistics.release)
         options: dict[str, Any] = {"unused": self.options.unused, "hands_on": self.hands_on}
         if self.spread:
-            kept = self.given.payload.get("optimizers") if self.given else None
-            options |= {"device": self.place.device, "kept": kept[0] if kept else None}
+            optimizers = self.start.payload.get("optimizers") if self.start else None
+            options |= {"device": self.place.device, "optimizer_state": optimizers[0] if optimizers else None}
         for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True):
             self.agrees.append(sync_of(self.sync, net, stepper, self.world, **options))
             self.exits.callback(self.agrees[-1].close)
         self.writes = Writes(self.nets, self.world, not self.spread)
         self.trained = Trained(self.nets, self.steppers, self.world, self.hands_on)
         self.exits.callback(self.trained.close)
-        self.operator = self._operator(self.given)
+        self.operator = self._operator(self.start)
 
     def _check_single(self) -> None:
-        """Check that there is nothing that the user's own steps alone can train.
-
-        Raises:
-            ArgumentError: There are several models, or several optimizers.
-        """
+        """Check that there is nothing that the user's own steps alone can train."""
         if len(self.nets) > 1:
             raise ArgumentError(
                 f"{len(self.nets)} models need to be told how they are trained together. Pass training_operator_cls, "
@@ -364,28 +356,28 @@ class TorchLearner(Learner):
             self._follow()
         specs = self.world.all_gather(self._describe())
         own = copied if self.world.rank == 0 else dict
-        kept = dict if self.spread else own
+        whole = dict if self.spread else own
         payload: dict[str, Any] = {"models": [], "optimizers": [], "schedulers": []}
         if self.agrees:
-            payload["models"] = [kept(agree.model_state()) for agree in self.agrees]
-            payload["optimizers"] = [kept(state) for state in self._optimizer_states()]
+            payload["models"] = [whole(agree.model_state()) for agree in self.agrees]
+            payload["optimizers"] = [whole(state) for state in self._optimizer_states()]
             payload["schedulers"] = [own(scheduler_state(scheduler)) for scheduler in self.schedulers]
             if self.average is not None:
-                payload["averages"] = [kept(self.average.module.state_dict())]
+                payload["averages"] = [whole(self.average.module.state_dict())]
             if self.scaler.is_enabled():
                 payload["scaler"] = self.scaler.state_dict()
         elif not self.spread:
-            payload["models"] = [kept(net.state_dict()) for net in self.nets]
+            payload["models"] = [whole(net.state_dict()) for net in self.nets]
         if self.operator is not None:
             payload["operator"] = own(self.operator.state_dict())
-        given, output = next(filter(None, specs), (None, None))
-        return State(payload=payload, output=output, input=given)
+        row, output = next(filter(None, specs), (None, None))
+        return State(payload=payload, output=output, input=row)
 
     def leave(self) -> None:
         """Drop all that was built: torch cannot destroy a process group that a DistributedDataParallel still holds."""
         if "exits" in self.__dict__:
             self.exits.close()
-        for name in self.__dict__.keys() - {given.name for given in fields(self)}:
+        for name in self.__dict__.keys() - {own.name for own in fields(self)}:
             del self.__dict__[name]
 
     # Training.
@@ -477,14 +469,14 @@ class TorchLearner(Learner):
 
     def _closure_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
         """Step an optimizer that asks for the loss several times: every rank must see the same loss."""
-        seen: list[LossPart | None] = []
+        parts: list[LossPart | None] = []
 
         def closure() -> float:
             with self.writes.watch():
                 part = self._gradients(batch, pulse)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
-            seen.append(part)
+            parts.append(part)
             mean = torch.zeros((), dtype=torch.float64, device=self.place.device)
             if part is not None:
                 mean += part.loss.double() * part.weight / self.world.size
@@ -492,7 +484,7 @@ class TorchLearner(Learner):
             return float(mean)
 
         self.agree.step(batch.leader, lambda: self.steppers[0].step(closure))  # type: ignore[arg-type]
-        return seen[0]
+        return parts[0]
 
     def _gradients(self, batch: Batch, pulse: Pulse) -> LossPart | None:
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
@@ -500,7 +492,7 @@ class TorchLearner(Learner):
         self.agree.zero()
         self.counting.send(batch)
         pieces = self._pieces(batch)
-        parts: list[LossPart] = []
+        parts: list[LossPart | None] = []
         whole = 0.0
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
@@ -513,17 +505,23 @@ class TorchLearner(Learner):
                 if not whole:  # after the first forward pass, which may hold a collective of its own
                     whole = self.counting.whole(batch, piece, (outputs, targets))
                 pulse.at(BACKWARD)
-                if not piece.rows:
-                    self.agree.idle(loss if self._own_forward else outputs)
-                    continue
-                times, mass = self.counting.times(piece, targets)
-                if not mass:  # every target of this piece is ignored: its mean is 0 / 0
-                    self.agree.backward(_nothing_of(outputs), 1.0)
-                    continue
-                part = LossPart(loss.detach(), times, mass, times / whole * self.world.size)
-                self.agree.backward(self.scaler.scale(loss), part.weight)
-                parts.append(part)
-        return together(parts)
+                parts.append(self._backward(piece, outputs, targets, loss, whole))
+        return together([part for part in parts if part is not None])
+
+    def _backward(
+        self, piece: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor, whole: float
+    ) -> LossPart | None:
+        """Run the backward pass of a piece; return its part of the loss, None where nothing in it counts."""
+        if not piece.rows:
+            self.agree.idle(loss if self._own_forward else outputs)
+            return None
+        times, mass = self.counting.times(piece, targets)
+        if not mass:  # every target of this piece is ignored: its mean is 0 / 0
+            self.agree.backward(_nothing_of(outputs), 1.0)
+            return None
+        part = LossPart(loss.detach(), times, mass, times / whole * self.world.size)
+        self.agree.backward(self.scaler.scale(loss), part.weight)
+        return part
 
     def _pieces(self, batch: Batch) -> list[Batch]:
         """Return a rank's part of a step in pieces: as many on every rank where ranks meet in each pass.
@@ -555,7 +553,7 @@ class TorchLearner(Learner):
             self.runner.loss = loss
         return outputs, targets, loss
 
-    # Training with the user's own hands.
+    # Steps that the user's own code does.
 
     def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> LossPart | None:
         runner = self.runner
@@ -582,11 +580,7 @@ class TorchLearner(Learner):
         return LossPart(scalar(runner.loss).detach(), batch.rows, batch.rows, weight)
 
     def open_step(self, batch: Batch) -> None:
-        """Weigh this rank's rows in the step to come.
-
-        Raises:
-            ArgumentError: The loss counts rows differently, and the user's own backward pass cannot be told.
-        """
+        """Weigh this rank's rows in the step to come."""
         if batch.rows and self.world.size > 1 and self.counting and not self.counting.is_even(batch):
             raise ArgumentError(
                 f"the rows of {self.criterion} do not count the same (a sum, class weights, ignored labels), but your "
@@ -691,15 +685,15 @@ class TorchLearner(Learner):
         self._begin_blank()
         self.runner = TorchRunner(self, config=self.config)
         self.hooks = TorchHooks(self.callbacks, self.runner)
-        self.given: State | None = state
+        self.start: State | None = state
         self.operator = self._operator(state)
         self.hooks.begin()
         self.hooks("before_pred_epoch")
 
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs: the form is that of training, else its forward takes so many."""
-        if self.given is not None and self.given.input is not None:
-            return same_form(flatten(x)[1], self.given.input.structure)
+        if self.start is not None and self.start.input is not None:
+            return same_form(flatten(x)[1], self.start.input.structure)
         return self._binds(listed(x))
 
     def spares(self, x: Any) -> bool:
@@ -707,13 +701,13 @@ class TorchLearner(Learner):
 
         It is an optional argument of its forward pass, and nobody has seen yet what it is given.
         """
-        if self.given is not None and self.given.input is not None:
+        if self.start is not None and self.start.input is not None:
             return False
         *inputs, _ = listed(x)
         parameters = inspect.signature(self.net.forward).parameters.values()
         spared = not any(p.kind is p.VAR_POSITIONAL for p in parameters) and self._binds(inputs)
-        if spared and not self.said:
-            self.said = True
+        if spared and not self.warned:
+            self.warned = True
             logger.warning(
                 "the forward pass of %s has optional inputs, and has seen no data yet: the last of the %d things in an "
                 "item is taken for a label. Where it is an input, evaluate or train the model first, or name the "
@@ -761,7 +755,7 @@ class TorchLearner(Learner):
 
     @property
     def agree(self) -> Sync:
-        """Return how the first model agrees."""
+        """Return the sync of the first model."""
         return self.agrees[0]
 
     @property
@@ -807,7 +801,7 @@ class TorchLearner(Learner):
 
     def _set_up(self, state: State | None, device: torch.device) -> None:
         """Build models and loss."""
-        self.given = state
+        self.start = state
         with self._room():
             self.nets = build_models(self.model, self.config)
         if not self.spread:  # else its parts go there when it is cut
@@ -851,10 +845,9 @@ class TorchLearner(Learner):
         self.average.eval()
 
     def _operator(self, state: State | None) -> TrainingOperator | None:
-        """Return the user's operator, with its own state."""
         if self.options.operator is None:
             return None
-        made: TrainingOperator = self.options.operator(
+        operator: TrainingOperator = self.options.operator(
             self.config,
             self.modules,
             self.steppers,
@@ -863,10 +856,9 @@ class TorchLearner(Learner):
             schedulers=self.schedulers,
             use_fp16=self.options.precision is not None,
         )
-        kept = state.payload.get("operator") if state else None
-        if kept:
-            made.load_state_dict(kept)
-        return made
+        if state and state.payload.get("operator"):
+            operator.load_state_dict(state.payload["operator"])
+        return operator
 
     def _stepper_of_each(self) -> list[torch.optim.Optimizer]:
         """Return the optimizer of each model; the first one where there is one for all."""

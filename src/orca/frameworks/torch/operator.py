@@ -125,15 +125,15 @@ class TrainingOperator:
         return self.model(*features)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the operator wants to keep of its own; it is saved with the model."""
+        """Return the operator's own state, which is saved with the model."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what state_dict returned."""
+        """Take the state back."""
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return what the creators get."""
+        """Return the config that creators get."""
         return self._config
 
     @property
@@ -178,7 +178,7 @@ class TrainingOperator:
 
     @property
     def device(self) -> torch.device:
-        """Return where the model is."""
+        """Return the device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -211,7 +211,7 @@ class Means:
         self.total = 0
 
     def add_batch(self, stats: dict[str, Any], batch: Any, batches: Any) -> None:
-        """Add what an operator said of a batch: by its true rows where the iterator knows them."""
+        """Add an operator's numbers of a batch, by its true rows where the iterator knows them."""
         numbers = dict(stats)
         rows = numbers.pop(NUM_SAMPLES, rows_in(batch))
         self.add(numbers, getattr(batches, "rows", rows))

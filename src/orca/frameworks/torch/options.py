@@ -20,45 +20,24 @@ STEP_FREQS = ("batch", "epoch", "manual", None)
 
 @dataclass(frozen=True)
 class Options:
-    """How to train; each option is off by default.
+    """How to train; each option is off by default. They are arguments of `TorchEstimator.of`, which explains them."""
 
-    Attributes:
-        scheduler: A creator `(optimizer, config)` of learning rate schedulers.
-        step_freq: When schedulers step: after each "batch" or "epoch"; "manual" (or None) leaves it to the user.
-        operator: The user's own TrainingOperator class.
-        precision: "bf16" or "fp16" (with a loss scaler) for forward passes in mixed precision.
-        accumulate: Pieces into which a rank's part of a step is cut; their gradients are added up.
-        clipping: How gradients are clipped.
-        compiled: Whether to compile the model; a dict holds arguments of torch.compile.
-        ema: Decay of an exponential moving average of the weights, which evaluates and answers instead.
-        deterministic: Whether torch may use deterministic algorithms alone.
-        sync_batchnorm: Whether batch normalization sees the rows of all ranks.
-        unused: Whether parameters may take no part in a step.
-        reduction: What the loss is: "mean" (over rows), "sum", or a function of the targets that returns what each row
-            counts in its mean; None finds out.
-        squeeze: Whether answers lose their dimensions of size 1 but the first, as older releases did.
-    """
-
-    scheduler: Callable[..., Any] | None = None
-    step_freq: str | None = "batch"
-    operator: type | None = None
+    scheduler: Callable[..., Any] | None = None  # scheduler_creator
+    step_freq: str | None = "batch"  # scheduler_step_freq; None is "manual"
+    operator: type | None = None  # training_operator_cls
     precision: str | None = None
     accumulate: int = 1
-    clipping: Clipping = field(default_factory=Clipping)
-    compiled: bool | dict[str, Any] = False
+    clipping: Clipping = field(default_factory=Clipping)  # clip_norm and clip_value
+    compiled: bool | dict[str, Any] = False  # compile
     ema: float | None = None
     deterministic: bool = False
     sync_batchnorm: bool = False
-    unused: bool = False
-    reduction: str | Callable[..., Any] | None = None
+    unused: bool = False  # find_unused_parameters
+    reduction: str | Callable[..., Any] | None = None  # loss_reduction
     squeeze: bool = False
 
     def check(self, sync: str) -> None:
-        """Check each option, and that they go together.
-
-        Raises:
-            ArgumentError: One is wrong, or two exclude each other.
-        """
+        """Check each option, and that they go together."""
         if self.scheduler is not None and not callable(self.scheduler):
             raise ArgumentError(
                 "scheduler_creator must be a function (optimizer, config) that returns a scheduler; "
@@ -93,11 +72,7 @@ class Options:
         return [(first, second) for excluded, first, second in pairs if excluded]
 
     def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Check that optimizers can do what is asked for.
-
-        Raises:
-            ArgumentError: One asks for the loss several times a step, where a loss scaler cannot follow.
-        """
+        """Check that optimizers can do what is asked for."""
         if self.precision == "fp16" and any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
             raise ArgumentError(
                 "LBFGS asks for loss and gradients several times a step, which the loss scaler of precision='fp16' "
@@ -105,11 +80,7 @@ class Options:
             )
 
     def check_schedulers(self, schedulers: Sequence[Any]) -> None:
-        """Check that schedulers can step when they are to.
-
-        Raises:
-            ArgumentError: One watches a number that is known at the end of an epoch, and is to step after each batch.
-        """
+        """Check that schedulers can step when they are to."""
         watching = [s for s in schedulers if isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau)]
         if watching and self.step_freq == "batch":
             raise ArgumentError(
@@ -118,12 +89,8 @@ class Options:
             )
 
     def check_hands_on(self, whose: str, sync: str) -> None:
-        """Check that nothing is asked for that must happen within a backward pass and an update of the user's own.
-
-        Raises:
-            ArgumentError: It is.
-        """
-        for asked, name in (
+        """Check that nothing is asked for that must happen within a backward pass and an update of the user's own."""
+        for wanted, name in (
             (self.accumulate > 1, "accumulate"),
             (bool(self.clipping), "gradient clipping"),
             (self.precision == "fp16", "precision='fp16'"),
@@ -133,7 +100,7 @@ class Options:
             # Its backward pass adds up gradients of ranks, which are weighed only afterwards.
             (self.sync_batchnorm, "sync_batchnorm"),
         ):
-            if asked:
+            if wanted:
                 raise ArgumentError(
                     f"{whose} does the backward pass and the update itself, where {name} cannot be brought in. "
                     f"Do it there, or leave {name} out."
@@ -141,11 +108,7 @@ class Options:
 
 
 def clipping_of(clip_norm: Any, clip_value: Any) -> Clipping:
-    """Return how to clip: to a norm, or into (-value, value) or (low, high).
-
-    Raises:
-        ArgumentError: A number is wrong.
-    """
+    """Return how to clip: to a norm, or into (-value, value) or (low, high)."""
     bounds = None
     if clip_value is not None:
         bounds = (-clip_value, clip_value) if _is_number(clip_value) else _pair(clip_value)

@@ -41,10 +41,10 @@ class Pages:
         if self._last is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._last.madvise(mmap.MADV_DONTNEED)  # what was written stays in the file
         self._last = _mapped(tensor.nbytes)
-        made = torch.frombuffer(self._last, dtype=tensor.dtype).view(tensor.shape)
-        made.copy_(tensor)
-        self._places.add(made.data_ptr())
-        return made
+        copy = torch.frombuffer(self._last, dtype=tensor.dtype).view(tensor.shape)
+        copy.copy_(tensor)
+        self._places.add(copy.data_ptr())
+        return copy
 
     def hold(self, tensor: torch.Tensor) -> bool:
         """Say whether a tensor lies in one of the files."""

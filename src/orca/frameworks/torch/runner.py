@@ -106,7 +106,7 @@ class TorchRunner(Runner):
                     tensor.copy_(self._part_of(tensors[name], tensor))
 
     def gather_weights(self, weights: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-        """Return what copy_weights returned as whole tensors on rank 0, to be kept in a file; all ranks must do it."""
+        """Return copied weights as whole tensors on rank 0, to be kept in a file; all ranks must do it."""
         if not self._learner.spread:
             return weights
         from orca.frameworks.torch.fsdp import gathered

@@ -133,7 +133,7 @@ class Sharded(Sync):
         return dict(sorted(state.items()))
 
     def close(self) -> None:
-        """Listen to gradients no more."""
+        """Stop listening to gradients."""
         super().close()
         self.hooks.close()
 

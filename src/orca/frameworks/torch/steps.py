@@ -10,7 +10,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, islice, pairwise
 from typing import Any
@@ -54,12 +53,12 @@ class Steps:
         read = self._read(batches, base)
         ready = self._on_gpu(read, batches) if device.type == "cuda" else map(self.counted, read)
         for step, batch in enumerate(ready, self.first):
-            seed_draws(base + (2 * step + 1) * _STRIDE, device)
+            seed_step(base + (2 * step + 1) * _STRIDE, device)
             yield step, batch
 
     def _read(self, batches: Iterator[Batch], base: int) -> Iterator[Batch]:
         for step in count(self.first):
-            seed_draws(base + 2 * step * _STRIDE, torch.device("cpu"))
+            seed_step(base + 2 * step * _STRIDE, torch.device("cpu"))
             batch = next(batches, None)
             if batch is None:
                 return
@@ -135,7 +134,7 @@ def _joined(trees: list[Any]) -> Any:
     return unflatten(flatten(trees[0])[1], list(map(np.concatenate, leaves)))
 
 
-def seed_draws(number: int, device: torch.device) -> None:
+def seed_step(number: int, device: torch.device) -> None:
     """Seed what is drawn on the CPU, by torch, numpy and Python, and what is drawn on a GPU."""
     seed = number % 2**63
     torch.default_generator.manual_seed(seed)
@@ -143,31 +142,6 @@ def seed_draws(number: int, device: torch.device) -> None:
     random.seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-@contextmanager
-def kept_draws() -> Iterator[None]:
-    """Put the generators back afterwards: this process may be the user's own."""
-    put_back = draws()
-    try:
-        yield
-    finally:
-        put_back()
-
-
-def draws() -> Callable[[], None]:
-    """Return what puts the generators of torch, numpy and Python back to where they are now."""
-    ours, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-
-    def put_back() -> None:
-        torch.set_rng_state(ours)
-        np.random.set_state(numpys)
-        random.setstate(pythons)
-        if gpus:
-            torch.cuda.set_rng_state_all(gpus)
-
-    return put_back
 
 
 def set_deterministic(on: bool) -> bool:

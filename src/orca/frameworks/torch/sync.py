@@ -58,7 +58,7 @@ class Sync:
         self.quiet = ExitStack()
 
     def open(self, batch: Batch) -> None:
-        """Hear of the step to come: how many rows each rank has."""
+        """Prepare for a step of so many rows on each rank."""
 
     def renew(self) -> None:
         """Follow a change of what is trained: `requires_grad`, or the optimizer's groups. All ranks call it."""
@@ -124,7 +124,7 @@ def sync_of(
     unused: bool = False,
     hands_on: bool = False,
     device: torch.device | None = None,
-    kept: dict[str, Any] | None = None,
+    optimizer_state: dict[str, Any] | None = None,
 ) -> Sync:
     """Return the sync for a word of the registry; an optimizer that looks at all weights at once is replicated.
 
@@ -136,7 +136,7 @@ def sync_of(
         unused: Whether parameters may take no part in a step.
         hands_on: Whether the user's own code calls backward: gradients are weighed when they are averaged.
         device: Where the shards of a fully sharded model go.
-        kept: The state of its optimizer, of which each rank takes its part.
+        optimizer_state: The state of its optimizer, of which each rank takes its part.
     """
     whole = isinstance(optimizer, torch.optim.LBFGS) or hands_on
     if word == "horovod":
@@ -146,7 +146,7 @@ def sync_of(
     if word == "fully sharded":
         from orca.frameworks.torch.fsdp import FullySharded
 
-        return FullySharded(model, optimizer, world, kept, device)
+        return FullySharded(model, optimizer, world, optimizer_state, device)
     if word == "sharded" and not whole:
         from orca.frameworks.torch.sharded import Sharded
 
@@ -198,12 +198,12 @@ class Replicated(Sync):
         share_buffers(self.model, leader)
 
     def communicated(self) -> float:
-        """Return what DistributedDataParallel measured in every tenth step."""
+        """Return DistributedDataParallel's own measurement, taken in every tenth step."""
         measured: dict[str, Any] = getattr(self.module, "_get_ddp_logging_data", dict)()
         return float(measured.get("avg_backward_comm_time", 0)) / 1e9
 
     def close(self) -> None:
-        """Listen to gradients no more."""
+        """Stop listening to gradients."""
         super().close()
         self.hooks.close()
 
@@ -231,7 +231,7 @@ class Replicated(Sync):
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Let what this rank's backward passes give be nothing: its rows are a template."""
+        """Make this rank's backward passes contribute nothing: its rows are a template."""
         self.muted = True
         try:
             with silenced(self.trained, self.used.add):
@@ -250,7 +250,7 @@ class Replicated(Sync):
 
 
 def held(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """Return the parameters that an optimizer updates; the gradients of others are nobody's, and never forgotten."""
+    """Return the parameters that an optimizer updates; gradients of others are never cleared."""
     return [param for group in optimizer.param_groups for param in group["params"]]
 
 

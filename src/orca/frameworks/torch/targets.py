@@ -28,15 +28,15 @@ def takes_classes(loss: Any) -> bool:
 
 
 def settings_of(loss: Any) -> tuple[Any, dict[str, Any], bool]:
-    """Return (which loss of torch's this is or derives from, its settings, whether somebody else wrote it)."""
+    """Return (the loss of torch that this is or derives from, its settings, whether the user wrote it)."""
     if isinstance(loss, nn.Module):
         kind = next((kind for kind in type(loss).__mro__ if kind.__module__ == "torch.nn.modules.loss"), None)
         return kind, vars(loss) | loss._buffers, type(loss).forward is not getattr(kind, "forward", None)
-    function, given = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
+    function, keywords = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
     if getattr(function, "__module__", "") != functional.__name__:
         return None, {}, loss is not None
     defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
-    return function, defaults | given, "reduction" not in defaults
+    return function, defaults | keywords, "reduction" not in defaults
 
 
 def classes_of(which: Any, settings: dict[str, Any]) -> Classes | None:
@@ -55,7 +55,7 @@ class Classes:
     ignored: int = IGNORED
 
     def __call__(self, labels: Any) -> np.ndarray:
-        """Return what each row counts."""
+        """Return the mass of each row."""
         with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
             numbers = np.asarray(labels).astype(np.int64)
         # A number that is no class is for the loss to refuse.
@@ -132,11 +132,7 @@ def has_dict(tree: Any) -> bool:
 
 
 def by_key(output: Any, target: Any) -> Any:
-    """Return the targets in the order of the outputs that have the same keys.
-
-    Raises:
-        DataError: Outputs and targets have names, but not the same ones.
-    """
+    """Return the targets in the order of the outputs that have the same keys."""
     if isinstance(output, dict) and isinstance(target, dict):
         if output.keys() == target.keys():
             return {key: by_key(output[key], target[key]) for key in output}

@@ -80,12 +80,12 @@ def device_of(world: World) -> torch.device:
     return torch.device("cpu")
 
 
-def answering_device(given: str | None) -> torch.device:
-    """Return the GPU with the number that was given, else the first, else the CPU."""
+def answering_device(gpu: str | None) -> torch.device:
+    """Return the GPU of this number, else the first, else the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         return torch.device("cpu")
-    return torch.device("cuda", int(given) if given and given.isdigit() and int(given) < count else 0)
+    return torch.device("cuda", int(gpu) if gpu and gpu.isdigit() and int(gpu) < count else 0)
 
 
 def call(module: nn.Module, x: Any) -> Any:
@@ -150,7 +150,7 @@ def at_home(leaf: Any) -> Any:
 
 
 def copied(state: Any, tensors: bool = True) -> Any:
-    """Return a copy of a state dict that nobody else holds; its tensors in the machine's memory, or as they are."""
+    """Return a deep copy of a state dict, its tensors in the machine's memory, or as they are."""
     leaves = [leaf for leaf in flatten(state)[0] if isinstance(leaf, torch.Tensor)]
     copies: dict[int, Any] = {id(leaf): leaf.detach().cpu().clone() if tensors else leaf for leaf in leaves}
     whole: dict[str, Any] = copy.deepcopy(dict(state), copies)
@@ -168,11 +168,7 @@ def full(leaf: Any) -> Any:
 
 
 def to_numpy(leaf: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array, half precision as single precision.
-
-    Raises:
-        DataError: It is no tensor.
-    """
+    """Return a tensor as an array, half precision as single precision."""
     if not isinstance(leaf, torch.Tensor):
         raise DataError(
             "a model must answer with tensors, or tuples, lists and dicts of them; "

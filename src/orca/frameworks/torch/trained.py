@@ -42,11 +42,7 @@ class Trained:
         self.agreed = self._now()
 
     def check_alike(self) -> None:
-        """Check that what is trained is the same on all ranks, which call it together.
-
-        Raises:
-            ArgumentError: The user's code changed it on some of them, or not in the same way.
-        """
+        """Check that what is trained is the same on all ranks, which call it together."""
         ranks = self.world.all_gather(self._now())
         if all(rank == ranks[0] for rank in ranks):
             return
@@ -58,7 +54,7 @@ class Trained:
         )
 
     def close(self) -> None:
-        """Watch steps no more."""
+        """Stop watching steps."""
         for guard in self.guards:
             guard.remove()
 
@@ -66,11 +62,7 @@ class Trained:
         return [weight.requires_grad for weight in self.weights], [len(one.param_groups) for one in self.optimizers]
 
     def _check_agreed(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
-        """Check that replicas agreed on the gradients that the user's own code steps with.
-
-        Raises:
-            ArgumentError: A weight had no gradient when the step began, so that nobody averaged the one it has now.
-        """
+        """Check that replicas agreed on the gradients that the user's own code steps with."""
         frozen = {id(weight) for weight, trained in zip(self.weights, self.agreed[0], strict=True) if not trained}
         if any(id(weight) in frozen and weight.requires_grad and weight.grad is not None for weight in held(optimizer)):
             raise ArgumentError(

@@ -118,11 +118,7 @@ class Handed:
 
 
 def _numbers(name: str, answer: Any) -> dict[str, float]:
-    """Return what an operator said as floats; anything that is no number is left out.
-
-    Raises:
-        ArgumentError: It is no dict.
-    """
+    """Return an operator's numbers as floats; anything else is left out."""
     if not isinstance(answer, dict):
         raise ArgumentError(
             f"{name} of a TrainingOperator must return a dict of numbers, such as {{'train_loss': ...}}; "
@@ -138,7 +134,6 @@ def _numbers(name: str, answer: Any) -> dict[str, float]:
 
 
 def _mean_over_ranks(world: World, numbers: dict[str, float], rows: int) -> dict[str, float]:
-    """Return means over the rows of all ranks."""
     ranks = world.all_gather((numbers if rows else {}, rows))
     names = {name: None for own, _ in ranks for name in own}
     sums = {name: sum(own[name] * n for own, n in ranks if name in own) for name in names}

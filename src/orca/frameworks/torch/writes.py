@@ -45,11 +45,7 @@ class Writes:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Watch one step's forward passes; all ranks do it together.
-
-        Raises:
-            ArgumentError: They wrote into a weight, and not the same on each rank.
-        """
+        """Watch one step's forward passes; all ranks do it together."""
         if not self.left:
             yield
             return

@@ -27,11 +27,11 @@ class TqdmCallback(Callback):
         self._begin(runner, f"epoch {runner.epochs}", runner.num_steps)
 
     def after_train_iter(self, runner: Any) -> None:
-        """Move it."""
+        """Move the bar."""
         self._move(runner, runner.loss)
 
     def after_train_epoch(self, runner: Any) -> None:
-        """End it."""
+        """End the bar."""
         self.release()
 
     def before_val_epoch(self, runner: Any) -> None:
@@ -39,11 +39,11 @@ class TqdmCallback(Callback):
         self._begin(runner, "validation", None)
 
     def after_val_iter(self, runner: Any) -> None:
-        """Move it."""
+        """Move the bar."""
         self._move(runner, runner.loss)
 
     def after_val_epoch(self, runner: Any) -> None:
-        """End it."""
+        """End the bar."""
         self.release()
 
     def after_pred_iter(self, runner: Any) -> None:

@@ -1,22 +1,19 @@
-"""Draws: the random numbers of this process. Owns that ranks draw alike, and that nobody notices afterwards."""
+"""Draws: the random numbers of this process. Owns that ranks draw alike, and putting the generators back."""
 
 from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-drawing = threading.RLock()  # ranks that are threads of one process share its random numbers
-
 
 @contextmanager
 def alike(seed: int) -> Iterator[None]:
     """Draw from this seed, which all ranks have, and give the random numbers back as they were."""
-    with drawing, kept_draws():
+    with kept_draws():
         random.seed(seed)
         np.random.seed(seed % 2**32)
         if "torch" in sys.modules:
@@ -44,14 +41,17 @@ def loaded() -> list[str]:
 
 @contextmanager
 def kept_draws() -> Iterator[None]:
-    """Give the random numbers of this process back as they were: it may be the user's program."""
-    plain, numpy = random.getstate(), np.random.get_state()
-    torch = sys.modules.get("torch")
-    drawn = None if torch is None else torch.random.get_rng_state()
+    """Give the random numbers of Python, numpy and torch back as they were: this process may be the user's program."""
+    plain, numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
+    if torch is not None:
+        drawn = torch.get_rng_state()
+        gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
         random.setstate(plain)
         np.random.set_state(numpy)
         if torch is not None:
-            torch.random.set_rng_state(drawn)
+            torch.set_rng_state(drawn)
+            if gpus:
+                torch.cuda.set_rng_state_all(gpus)

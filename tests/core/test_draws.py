@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from orca.sources.draws import alike, kept_draws
+from orca.core.draws import alike, kept_draws
 
 
 def draw() -> Any:
