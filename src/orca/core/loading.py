@@ -16,6 +16,7 @@ from typing import Any
 _WITH = {
     "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo"),
     "tensorflow": ("orca.job", "orca.frameworks.keras.learner"),
+    "mxnet": ("orca.job", "orca.frameworks.mxnet.learner", "orca.sources.mxdata"),
 }
 MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes
 

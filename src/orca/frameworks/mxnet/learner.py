@@ -69,7 +69,7 @@ class MxnetLearner(ArrayLearner):
                 parameter.initialize(default_init=self.config.get("init") or mx.init.Uniform())
         self.places = {name: place for place, name in enumerate(sorted(self.parameters))}
         self.updater = mx.optimizer.get_updater(self._optimizer())
-        self.complete = not self._unknown()
+        self.complete = False  # whether the shapes of all weights are known
         self.arity: int | None = None
 
     def _optimizer(self) -> Any:
@@ -290,6 +290,7 @@ class MxnetLearner(ArrayLearner):
         Raises:
             ArgumentError: Some weights take no part in a pass.
         """
+        self.complete = self.complete or not self._unknown()  # a state may have told them since
         if self.complete:
             return
         known = self.weights()
