@@ -225,7 +225,6 @@ class StreamFeed:
         self.passes += missed + 1
         return islice(self.stream.batches(rank, ranks), first_step, None)
 
-
     def _together(self, mine: Iterator[Batch]) -> Iterator[Batch]:
         """Yield this rank's own batches in step with the others', until the last rank has none left.
 

@@ -85,7 +85,8 @@ def _put_back_names() -> None:
     import numpy as np
 
     trapezoid = getattr(np, "trapezoid", None)  # numpy 2
-    names = {"PINF": np.inf, "NINF": -np.inf, "Inf": np.inf, "NaN": np.nan, "NAN": np.nan, "PZERO": 0.0, "NZERO": -0.0}
+    names: dict[str, Any] = {"PINF": np.inf, "NINF": -np.inf, "Inf": np.inf, "NaN": np.nan, "NAN": np.nan}
+    names |= {"PZERO": 0.0, "NZERO": -0.0}
     names |= {"product": np.prod, "alltrue": np.all, "sometrue": np.any, "in1d": np.isin, "round_": np.round}
     names |= {"trapz": trapezoid, "msort": lambda a: np.sort(a, axis=0), "int": int, "bool": np.bool_}
     names |= dict.fromkeys("mirr npv pmt ppmt pv rate".split())  # of finance: gone since numpy 1.20

@@ -66,8 +66,8 @@ class MxnetEstimator(TrainingEstimator):
             config: What `create_config` returns; all creators get it.
             model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
                 a loss, on each worker. Weights that it does not initialize are.
-            loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the labels:
-                one number a row, as those of `gluon.loss` give. For a Module it only tells the loss.
+            loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
+                labels: one number a row, as those of `gluon.loss` give. For a Module it only tells the loss.
             eval_metrics_creator: A function `(config)` that returns metrics of MXNet (or their names) of the rows that
                 are trained on.
             validation_metrics_creator: The same for validation data and `evaluate`; unless given, those of

@@ -22,7 +22,7 @@ def alike(seed: int) -> Iterator[None]:
         if "torch" in sys.modules:
             sys.modules["torch"].default_generator.manual_seed(seed)  # not torch.manual_seed: GPUs are left alone
         if "mxnet" in sys.modules:
-            sys.modules["mxnet"].random.seed(seed % 2**31)  # which cannot be given back; MXNet's learner seeds each step
+            sys.modules["mxnet"].random.seed(seed % 2**31)  # it cannot be given back
         yield
 
 

@@ -67,8 +67,8 @@ class MxnetSource:
     def __init__(self, data: Any, spec: DataSpec) -> None:
         if not isinstance(data, MxnetCreator):
             raise ArgumentError(
-                f"a {type(data).__name__} of MXNet cannot be sent to the workers: it belongs to the process that made it. "
-                "Pass a creator that makes it on each worker: fit(lambda config, kv: mx.io.NDArrayIter(x, y, "
+                f"a {type(data).__name__} of MXNet cannot be sent to the workers: it belongs to the process that made "
+                "it. Pass a creator that makes it on each worker: fit(lambda config, kv: mx.io.NDArrayIter(x, y, "
                 "config['batch_size']))."
             )
         self.creator, self.spec = data.creator, spec

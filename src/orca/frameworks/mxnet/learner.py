@@ -21,6 +21,7 @@ from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.mxnet.metrics import mxnet_metrics
+from orca.frameworks.mxnet.optimizer import NamedOptimizer, array_of
 from orca.frameworks.mxnet.symbol import SymbolNet
 from orca.monitor.heartbeat import Pulse
 from orca.rows.tree import flatten, map_tree
@@ -67,41 +68,15 @@ class MxnetLearner(ArrayLearner):
             _check(name, parameter)
             if not self.symbolic and parameter._data is None and not parameter._deferred_init:
                 parameter.initialize(default_init=self.config.get("init") or mx.init.Uniform())
-        self.places = {name: place for place, name in enumerate(sorted(self.parameters))}
-        self.updater = mx.optimizer.get_updater(self._optimizer())
+        self.optimizer = NamedOptimizer(self.config, self.parameters, self.net.symbol if self.symbolic else None)
         self.complete = False  # whether the shapes of all weights are known
         self.arity: int | None = None
-
-    def _optimizer(self) -> Any:
-        given, options = self.config.get("optimizer", "sgd"), dict(self.config.get("optimizer_params") or {})
-        numbered = {place: self.parameters[name] for name, place in self.places.items()}
-        if isinstance(given, mx.optimizer.Optimizer) and not self.symbolic:
-            optimizer = copy.deepcopy(given)
-            optimizer.param_dict = numbered
-        elif not isinstance(given, str):
-            raise ArgumentError(
-                f"optimizer must be a name such as 'adam'; got {type(given).__name__}. Pass its arguments in "
-                "optimizer_params."
-            )
-        elif not self.symbolic:
-            optimizer = mx.optimizer.create(given, param_dict=numbered, **copy.deepcopy(options))
-        elif "rescale_grad" in options:
-            raise ArgumentError(
-                "rescale_grad does not go with a Module here: gradients are means over the rows of all workers already. "
-                "Leave it out."
-            )
-        else:
-            names = {place: parameter.name for place, parameter in numbered.items()}
-            optimizer = mx.optimizer.create(given, sym=self.net._symbol, param_idx2name=names, **copy.deepcopy(options))
-        if isinstance(optimizer, mx.optimizer.LBSGD):
-            raise ArgumentError("LBSGD gathers gradients of several steps, which is not supported. Use 'sgd' or 'lars'.")
-        return optimizer
 
     def build(self, state: State) -> Any:
         """Return the block, or the module, with the weights of a state."""
         made = copy.copy(self)
         made.restore(state)
-        arrays = {name: mx.nd.array(value, dtype=value.dtype) for name, value in made.weights().items()}
+        arrays = {name: array_of(value) for name, value in made.weights().items()}
         return made.net.trained(arrays) if made.symbolic else made.net
 
     def restore(self, state: State) -> None:
@@ -123,49 +98,26 @@ class MxnetLearner(ArrayLearner):
         strange = [name for name in weights if name not in self.parameters]
         if missing or strange:
             raise ArgumentError(
-                f"the weights do not fit the model: it has none of {strange}, and lacks {missing}. Use the model_creator "
-                "that they were trained with."
+                f"the weights do not fit the model: it has none of {strange}, and lacks {missing}. Use the "
+                "model_creator that they were trained with."
             )
         for name, value in weights.items():
             shape = self.parameters[name].shape
             if shape and any(dim not in (0, -1, have) for dim, have in zip(shape, value.shape, strict=False)):
                 raise ArgumentError(f"the weights do not fit the model: {name} is {value.shape}, not {shape}.")
-            self.parameters[name]._load_init(_array(value), None)
+            self.parameters[name]._load_init(array_of(value), None)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return slots and counts of updates by weight, and the numbers that optimizer and scheduler hold."""
-        optimizer, names = self.updater.optimizer, {place: name for name, place in self.places.items()}
-        return {
-            "kind": type(optimizer).__name__,
-            "slots": {names[place]: _told(slot) for place, slot in self.updater.states.items()},
-            "counts": {names[place]: count for place, count in optimizer._index_update_count.items()},
-            "values": _numbers(optimizer),
-            "schedule": _numbers(optimizer.lr_scheduler),
-        }
+        """Return what the optimizer and its schedule remember."""
+        return self.optimizer.state()
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take over what `optimizer_state` returned.
-
-        Raises:
-            ArgumentError: It is that of another optimizer.
-        """
-        optimizer = self.updater.optimizer
-        if state["kind"] != type(optimizer).__name__:
-            raise ArgumentError(
-                f"the state is that of the optimizer {state['kind']}, but the config has {type(optimizer).__name__}. Use "
-                "the same, or take over the weights alone: load_state_dict(weights)."
-            )
-        vars(optimizer).update(state["values"])
-        vars(optimizer.lr_scheduler or _Nothing()).update(state["schedule"])
-        optimizer._index_update_count.update({self.places[name]: count for name, count in state["counts"].items()})
-        self.updater.states = {self.places[name]: _made(slot) for name, slot in state["slots"].items()}
-        self.updater.states_synced = dict.fromkeys(self.updater.states, True)
+        """Take over what `optimizer_state` returned."""
+        self.optimizer.set_state(state)
 
     def learning_rates(self) -> list[float]:
         """Return the learning rate of the next update."""
-        optimizer = self.updater.optimizer
-        schedule = optimizer.lr_scheduler
-        return [float(optimizer.lr if schedule is None else copy.copy(schedule)(optimizer.num_update + 1))]
+        return [self.optimizer.rate()]
 
     # Rows.
 
@@ -177,7 +129,7 @@ class MxnetLearner(ArrayLearner):
     def loss(self, outputs: Any, batch: Batch) -> tuple[float, float]:
         """Return the sum of the rows' losses, and the rows or their weights."""
         if not self.symbolic or self.loss_of is not None:
-            return self._losses(map_tree(_array, outputs), batch)[1:]
+            return self._losses(map_tree(array_of, outputs), batch)[1:]
         if self.net.tells_losses:
             outputs = map_tree(lambda output: output.asnumpy(), self._forward(batch.x, batch.y))
         labels = [] if batch.y is None else [np.asarray(leaf) for leaf in flatten(batch.y)[0]]
@@ -186,10 +138,12 @@ class MxnetLearner(ArrayLearner):
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
         """Return the sum of the rows' losses, what to divide it by, and the gradients of the sum.
 
-        Running statistics go along as their change, times what it is divided by: all ranks then change them by the mean.
+        Running statistics go along as their change, times what it is divided by: all ranks change them by the mean.
         """
         if self.symbolic and batch.weights is not None:
-            raise ArgumentError("the losses of a symbol take no weights of rows. Leave out sample_weight, or use a Block.")
+            raise ArgumentError(
+                "the losses of a symbol take no weights of rows. Leave out sample_weight, or use a Block."
+            )
         seed_all(int(self.generator.integers(1 << 31)))
         before = {name: _value(self.parameters[name]).copy() for name in self.statistics}
         for parameter in self.parameters.values():
@@ -219,14 +173,11 @@ class MxnetLearner(ArrayLearner):
     def apply(self, gradients: Arrays) -> None:
         """Update weights by the gradients, and running statistics by their mean change."""
         # Optimizers that draw must draw alike on all ranks, and anew in each step.
-        seed_all(int(np.random.default_rng((self.seed, self.updater.optimizer.num_update)).integers(1 << 31)))
-        for name in gradients.keys() & self.statistics:
-            old = _value(self.parameters[name])
-            self.parameters[name].set_data(old + _array(gradients[name]))
-        names = [name for name in self.places if name in gradients and name not in self.statistics]
-        if names:
-            weights = [_value(self.parameters[name]) for name in names]
-            self.updater([self.places[name] for name in names], [_array(gradients[name]) for name in names], weights)
+        seed_all(int(np.random.default_rng((self.seed, self.optimizer.optimizer.num_update)).integers(1 << 31)))
+        changes = {name: change for name, change in gradients.items() if name in self.statistics}
+        for name, change in changes.items():
+            self.parameters[name].set_data(_value(self.parameters[name]) + array_of(change))
+        self.optimizer.step({name: value for name, value in gradients.items() if name not in changes})
 
     # What the loop calls.
 
@@ -293,7 +244,7 @@ class MxnetLearner(ArrayLearner):
         self.complete = self.complete or not self._unknown()  # a state may have told them since
         if self.complete:
             return
-        known = self.weights()
+        known = dict(self.weights())
         self.make()
         row, label = (None if tree is None else map_tree(lambda leaf: leaf[:1], tree) for tree in (x, y))
         if self.symbolic:
@@ -303,10 +254,10 @@ class MxnetLearner(ArrayLearner):
             if self._unknown():
                 with mode():
                     self._forward(row, None)
-                known = self.weights() | known
+                known = dict(self.weights()) | known
         if unknown := self._unknown():
             raise ArgumentError(f"the weights {unknown} take no part in a forward pass. Leave them out of the model.")
-        self.set_weights(self.weights() | known)
+        self.set_weights(dict(self.weights()) | known)
         self.complete = True
 
     def _unknown(self) -> list[str]:
@@ -332,8 +283,8 @@ class MxnetLearner(ArrayLearner):
         if not isinstance(each, mx.nd.NDArray) or each.shape[:1] != (batch.rows,):
             got = f"shape {each.shape}" if isinstance(each, mx.nd.NDArray) else type(each).__name__
             raise ArgumentError(
-                f"the loss must give one number a row, as those of gluon.loss do; got {got} for {batch.rows} rows. Leave "
-                "out its mean or sum: a step is divided by the rows of all workers."
+                f"the loss must give one number a row, as those of gluon.loss do; got {got} for {batch.rows} rows. "
+                "Leave out its mean or sum: a step is divided by the rows of all workers."
             )
         mass = float(batch.rows)
         if batch.weights is not None:
@@ -383,7 +334,9 @@ def _auxiliary(block: Any) -> list[str]:
 
 def _check(name: str, parameter: Any) -> None:
     if parameter._stype != "default" or parameter._grad_stype != "default":
-        raise ArgumentError(f"{name} is sparse or has sparse gradients, which are not supported. Leave out sparse_grad=True.")
+        raise ArgumentError(
+            f"{name} is sparse or has sparse gradients, which are not supported. Leave out sparse_grad=True."
+        )
     contexts = parameter.list_ctx() if parameter._data or parameter._deferred_init else []
     if len(contexts) > 1:
         raise ArgumentError(f"a worker trains on one device; {name} was initialized on {contexts}. Use more workers.")
@@ -406,10 +359,6 @@ def _target(leaf: Any, kind: Any) -> Any:
     return _input(leaf).astype(kind) if np.asarray(leaf).dtype.kind == "f" else _input(leaf)
 
 
-def _array(value: Any) -> Any:
-    return mx.nd.array(value, dtype=value.dtype)
-
-
 def _numpy(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: value.asnumpy() for name, value in arrays.items()}
 
@@ -418,31 +367,3 @@ def _tensor(value: Any) -> Any:
     import torch
 
     return torch.as_tensor(np.asarray(value))
-
-
-def _told(slot: Any) -> Any:
-    """Return what an optimizer remembers of a weight as numpy arrays."""
-    if isinstance(slot, tuple | list):
-        return [_told(part) for part in slot]
-    return slot.asnumpy() if isinstance(slot, mx.nd.NDArray) else slot
-
-
-def _made(slot: Any) -> Any:
-    if isinstance(slot, tuple | list):
-        return tuple(map(_made, slot))
-    return _array(slot) if isinstance(slot, np.ndarray) else slot
-
-
-def _numbers(thing: Any) -> dict[str, Any]:
-    """Return the attributes of an optimizer or scheduler that are numbers, or lists of them."""
-    plain = bool | int | float | type(None)
-    values = getattr(thing, "__dict__", {})
-    return {
-        name: copy.copy(value)
-        for name, value in values.items()
-        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(part, plain) for part in value))
-    }
-
-
-class _Nothing:
-    """What has no numbers."""

@@ -53,7 +53,9 @@ class MxnetMetric(Metric):
         outputs, labels = ([np.asarray(leaf) for leaf in _leaves(tree)] for tree in (output, target))
         rows = rows_of(outputs, "outputs")
         if self.keeps_rows:
-            return Counts(rows, tuple([torch.from_numpy(np.array(leaf)) for leaf in part] for part in (outputs, labels)))
+            return Counts(
+                rows, tuple([torch.from_numpy(np.array(leaf)) for leaf in part] for part in (outputs, labels))
+            )
         metric = copy.deepcopy(self.metric)
         metric.update([mx.nd.array(label) for label in labels], [mx.nd.array(each) for each in outputs])
         scale = rows if isinstance(metric, _MEANS) else 1
@@ -76,8 +78,8 @@ def mxnet_metrics(made: Any) -> list[Metric]:
             metric = mxmetric.create(item)
         except (AssertionError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise ArgumentError(
-                f"a creator of metrics must return metrics of MXNet, such as mx.metric.Accuracy(), or a list of them; got "
-                f"{item!r}: {error}."
+                f"a creator of metrics must return metrics of MXNet, such as mx.metric.Accuracy(), or a list of them; "
+                f"got {item!r}: {error}."
             ) from error
         metrics += map(MxnetMetric, metric.metrics if isinstance(metric, mxmetric.CompositeEvalMetric) else [metric])
     return metrics_of(metrics)

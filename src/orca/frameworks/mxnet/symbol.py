@@ -31,8 +31,8 @@ class SymbolNet(gluon.SymbolBlock):
     def __init__(self, module: Any) -> None:
         if not isinstance(module, mx.mod.Module):
             raise ArgumentError(
-                f"model_creator must return a gluon.Block or a mx.mod.Module; got {type(module).__name__}. Make a Module "
-                "of the symbol, or a Block."
+                f"model_creator must return a gluon.Block or a mx.mod.Module; got {type(module).__name__}. Make a "
+                "Module of the symbol, or a Block."
             )
         if len(module._context) > 1:
             raise ArgumentError(
@@ -44,7 +44,7 @@ class SymbolNet(gluon.SymbolBlock):
         self._label_names = [name for name in module.label_names or () if name in given]
         inputs = [mx.sym.var(name, dtype=np.float32) for name in (*self._data_names, *self._label_names)]
         super().__init__(symbol, inputs)
-        self._module, self._symbol = module, symbol
+        self._module, self.symbol = module, symbol
         self._heads = _heads(symbol)
         for name in module._fixed_param_names or ():
             self.params[name].grad_req = "null"
@@ -57,7 +57,10 @@ class SymbolNet(gluon.SymbolBlock):
         if len(labels) != len(shapes):
             return [*features, *(mx.nd.zeros(shape, ctx=features[0].context) for shape in shapes)]
         fits = [label.size == np.prod(shape) for label, shape in zip(labels, shapes, strict=True)]
-        return [*features, *(label.reshape(s) if f else label for label, s, f in zip(labels, shapes, fits, strict=True))]
+        return [
+            *features,
+            *(label.reshape(s) if f else label for label, s, f in zip(labels, shapes, fits, strict=True)),
+        ]
 
     def start(self, arguments: list[Any], initializer: Any) -> dict[str, Any]:
         """Return the first weights, as Module.fit draws them for data of these shapes."""
@@ -75,7 +78,7 @@ class SymbolNet(gluon.SymbolBlock):
 
     def trained(self, weights: Mapping[str, Any]) -> Any:
         """Return the module with these weights, as Module.load makes it: to be bound to data."""
-        module, aux = self._module, set(self._symbol.list_auxiliary_states())
+        module, aux = self._module, set(self.symbol.list_auxiliary_states())
         module._arg_params = {name: value for name, value in weights.items() if name not in aux}
         module._aux_params = {name: value for name, value in weights.items() if name in aux}
         module.params_initialized = bool(weights)
@@ -106,8 +109,8 @@ class SymbolNet(gluon.SymbolBlock):
     def _label_shapes(self, features: list[Any]) -> list[tuple[int, ...]]:
         """Return the shapes of labels as the symbol expects them."""
         shapes = dict(zip(self._data_names, (each.shape for each in features), strict=True))
-        known = self._symbol.infer_shape_partial(**shapes)[0]
-        named = dict(zip(self._symbol.list_arguments(), known, strict=True))
+        known = self.symbol.infer_shape_partial(**shapes)[0]
+        named = dict(zip(self.symbol.list_arguments(), known, strict=True))
         return [named[name] or (len(features[0]),) for name in self._label_names]
 
 
@@ -130,8 +133,8 @@ def _heads(symbol: Any) -> list[tuple[str, dict[str, str]]]:
         words = node.get("attrs", {})
         if node["op"] in (*LOSSES, "MakeLoss") and words.get("normalization", "null") != "null":
             raise ArgumentError(
-                f"{node['name']} has normalization={words['normalization']!r}, which divides by the rows of one worker. "
-                "Leave it out: a step is divided by the rows of all workers."
+                f"{node['name']} has normalization={words['normalization']!r}, which divides by the rows of one "
+                "worker. Leave it out: a step is divided by the rows of all workers."
             )
     return [(node["op"], node.get("attrs", {})) for node in heads]
 
