@@ -53,7 +53,10 @@ def _group_of(item: pytest.Item) -> str:
         return "spark"
     if asked & {"ray", "ray_context"}:
         return "ray"
-    return "tensorflow" if {"keras", "tfdata"} & set(re.split(r"[/_.]", item.location[0])) else item.location[0]
+    words = set(re.split(r"[/_.]", " ".join([item.location[0], *asked])))
+    if words & {"mxnet", "mxdata"}:
+        return "mxnet"
+    return "tensorflow" if {"keras", "tfdata"} & words else item.location[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -218,6 +218,7 @@ def test_one_word_names_one_class() -> None:
 
 EXAMPLES = [".".join(name_of(file)) for file in FILES if re.search(r"^\s+>>> ", file.read_text(), re.MULTILINE)]
 NEEDS = {"orca.estimators.estimator": "torch", "orca.estimators.keras": "tensorflow", "orca.sources.ray": "ray"}
+NEEDS |= {"orca.estimators.mxnet": "mxnet"}
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    "callbacks checkpoints data doctor inference logging migrating operator training xshards".split(),
+    "callbacks checkpoints data doctor inference logging migrating mxnet operator training xshards".split(),
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
-    needs = {"inference": ["pyspark"], "xshards": ["pyspark"], "data": ["pyspark", "PIL", "tensorflow"]}
+    needs = {"inference": ["pyspark"], "mxnet": ["mxnet"], "xshards": ["pyspark"], "data": ["pyspark", "PIL", "tensorflow"]}
     for library in needs.get(page, []):
         pytest.importorskip(library)
     run_program(program_of(DOCS / f"{page}.md"), timeout=270)

@@ -23,9 +23,6 @@ PENDING = {
         bigdl.orca.tfpark.gan.gan_estimator zoo.orca.learn.tf.estimator zoo.tfpark zoo.tfpark.estimator
         zoo.tfpark.gan.gan_estimator zoo.tfpark.text.estimator zoo.tfpark.text.keras zoo.util.tf
     """,
-    "MXNet": """
-        bigdl.orca.learn.mxnet zoo.orca.learn.mxnet
-    """,
     "BigDL layers": """
         bigdl.dataset bigdl.dataset.base bigdl.dataset.transformer bigdl.dllib.estimator bigdl.dllib.feature.common
         bigdl.dllib.feature.dataset bigdl.dllib.feature.dataset.base bigdl.dllib.feature.dataset.dataset

@@ -15,7 +15,8 @@ import orca
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
-EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "all", "dev"}
+EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "mxnet", "all", "dev"}
+APART = {"all", "dev", "kerberos", "mxnet"}  # not in all: kerberos needs a library of the system, mxnet an older numpy
 
 
 def test_version_is_the_one_of_the_installed_distribution() -> None:
@@ -35,8 +36,9 @@ def test_extras_exist() -> None:
 
 
 def test_all_brings_every_extra_that_a_user_needs() -> None:
-    assert packages_of("all") == set().union(*(packages_of(extra) for extra in EXTRAS - {"all", "dev", "kerberos"}))
-    assert packages_of("kerberos") == packages_of("hdfs") | {"requests-kerberos"}  # it needs a library of the system
+    assert packages_of("all") == set().union(*(packages_of(extra) for extra in EXTRAS - APART))
+    assert packages_of("kerberos") == packages_of("hdfs") | {"requests-kerberos"}
+    assert packages_of("mxnet") == packages_of("torch") | {"mxnet", "setuptools"}
 
 
 def test_base_install_needs_no_framework_and_no_engine() -> None:

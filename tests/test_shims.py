@@ -25,6 +25,7 @@ PATHS += [f"orca.data.{name}" for name in "file image image.utils pandas ray_xsh
 PATHS += ["orca.data.transformer"]
 PATHS += [f"orca.data.image.{name}" for name in ("parquet_dataset", "preprocessing", "tfrecord_dataset", "voc_dataset")]
 PATHS += [f"orca.learn.{kind}{file}" for kind in ("openvino", "pytorch", "tf2") for file in ("", ".estimator")]
+PATHS += ["orca.learn.mxnet"]
 PATHS += ["orca.learn.pytorch.training_operator", "orca.learn.pytorch.pytorch_metrics"]
 CALLBACKS = ["base", "maincallback", "maxsteps", "model_checkpoint", "tensorboard", "tqdm", "wandb"]
 
@@ -149,6 +150,6 @@ def test_importing_every_shim_loads_no_framework_and_no_engine() -> None:
         import importlib, sys
         for module in {MODULES!r}:
             importlib.import_module(module)
-        heavy = {{"pyspark", "ray", "torch", "tensorflow", "keras", "openvino", "pandas"}} & set(sys.modules)
+        heavy = {{"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino", "pandas"}} & set(sys.modules)
         assert not heavy, heavy
     """)

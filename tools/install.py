@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE_UV = ROOT / ".uv"
+# MXNet with what it imports. Its own metadata would hold numpy below 2, so it comes without its dependencies.
+MXNET = ["mxnet==1.9.1", "graphviz==0.8.4"]
 VERSION_OF_TORCH = "import importlib.metadata as m; print(m.version('torch'))"
 
 
@@ -37,6 +39,8 @@ def main() -> None:
     kept = [] if options.lowest else keep_torch(python, venv)
     lowest = ["--resolution", "lowest-direct", "--upgrade"] if options.lowest else []
     run([*install, *lowest, *kept, "--editable", f"{ROOT}[all,dev]"])
+    if not works([*install, "--no-deps", "--only-binary", "mxnet", *MXNET]):
+        print("MXNet is left out, as are its tests: it has wheels for Linux, and for macOS on Intel.", flush=True)
 
 
 def arguments() -> argparse.Namespace:

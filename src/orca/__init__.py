@@ -1,6 +1,7 @@
 """Orca: train, evaluate and serve standard models on a laptop or a cluster with one Estimator.
 
-Names load on first use: `import orca` loads no pyspark, ray, torch or tensorflow.
+Names load on first use: `import orca` loads no pyspark, ray, torch or tensorflow. An `import mxnet` that comes after it
+finds the numpy that MXNet was made for.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from orca.core.loading import MxnetHerald
+
+MxnetHerald.listen()
 
 _NAMES = {
     "Estimator": "orca.estimators",

@@ -45,6 +45,7 @@ ESTIMATORS = {
     "torch": ("orca.estimators.torch", "TorchEstimator"),
     "keras": ("orca.estimators.keras", "KerasEstimator"),
     "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
+    "mxnet": ("orca.estimators.mxnet", "MxnetEstimator"),
 }
 
 # Asked in this order; each looks at sys.modules before it imports anything.
@@ -55,6 +56,7 @@ SOURCES = (
     ("orca.sources.ray", "RayDatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
     ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
+    ("orca.sources.mxdata", "MxnetSource", "mxnet"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
     ("orca.sources.creator", "CreatorSource", ""),
@@ -70,6 +72,7 @@ EXTRAS = {
     "keras": "tensorflow",
     "tf_keras": "tensorflow",
     "openvino": "openvino",
+    "mxnet": "mxnet",
 }
 
 

@@ -18,6 +18,8 @@ def alike(seed: int) -> Iterator[None]:
         np.random.seed(seed % 2**32)
         if "torch" in sys.modules:
             sys.modules["torch"].default_generator.manual_seed(seed)  # not torch.manual_seed: GPUs are left alone
+        if "mxnet" in sys.modules:
+            sys.modules["mxnet"].random.seed(seed % 2**31)  # it cannot be given back
         yield
 
 
@@ -31,12 +33,14 @@ def seed_draws(seed: int) -> list[str]:
         sys.modules["torch"].manual_seed(seed)
     if "tensorflow" in libraries:
         sys.modules["tensorflow"].random.set_seed(seed)
+    if "mxnet" in libraries:
+        sys.modules["mxnet"].random.seed(seed % 2**31)
     return libraries
 
 
 def loaded() -> list[str]:
     """Return the libraries with random numbers of their own that are loaded."""
-    return [name for name in ("torch", "tensorflow") if name in sys.modules]
+    return [name for name in ("torch", "tensorflow", "mxnet") if name in sys.modules]
 
 
 @contextmanager

@@ -6,7 +6,8 @@ Rows that come with weights carry them beside their labels, as a pair: `weigh` t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice, pairwise, repeat, tee
+from dataclasses import replace
+from itertools import accumulate, count, islice, pairwise, repeat, tee
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.monitor.heartbeat import counted
 from orca.rows.spool import Spool, SpoolWriter
-from orca.rows.tree import Structure, flatten, map_tree, outline, rows_of, unflatten
+from orca.rows.tree import Structure, cut_rows, flatten, map_tree, outline, rows_of, unflatten
 
 _GROUP_BYTES = 256 << 10  # rows of a spool that are taken at once: taking few costs as much as taking some
 
@@ -179,7 +180,8 @@ class StreamFeed:
         decides on its order itself, by the passes before this one, and can only be read on until first_step is reached.
         """
         empty = not first_step
-        for batch in self._steps(epoch, first_step):
+        steps = self._steps(epoch, first_step)
+        for batch in self._together(steps) if getattr(self.stream, "own", False) else steps:
             empty = False
             if self.weighted and batch.weights is None:
                 raise DataError(
@@ -200,6 +202,29 @@ class StreamFeed:
             self.stream.skip(missed)
         self.passes += missed + 1
         return islice(self.stream.batches(rank, ranks), first_step, None)
+
+    def _together(self, mine: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield this rank's own batches in step with the others', until the last rank has none left.
+
+        A rank that has none left gets a row as template, which may be another rank's.
+        """
+        template: Any = None
+        for step in count():
+            batch = next(mine, None)
+            if not step:  # rows may be large: they are told once
+                row = None if batch is None else cut_rows((batch.x, () if batch.y is None else batch.y), slice(0, 1))
+                template = next((told for told in self.world.all_gather(row) if told is not None), None)
+            rows = np.zeros(self.world.size)
+            rows[self.world.rank] = batch.rows if batch else 0
+            shares = tuple(map(int, self.world.all_reduce([rows], "sum")[0]))
+            if not any(shares):
+                return
+            if batch is None:
+                x, y = template
+                labels = None if isinstance(y, tuple) and not y else y
+                batch = Batch(x, labels, 0, 0, weights=np.zeros(1) if self.weighted else None)
+            leader = next(rank for rank, share in enumerate(shares) if share)
+            yield replace(batch, step_rows=sum(shares), shares=shares, leader=leader)
 
 
 def _lengths(cuts: list[tuple[int, int]]) -> tuple[int, ...]:

@@ -116,7 +116,8 @@ class Rows(Protocol):
 class Stream(Protocol):
     """Data that only flows: whole steps, in the same order on every rank, each of which takes its part of them.
 
-    `steps` is how many steps one pass has, None where nobody knows before its end.
+    `steps` is how many steps one pass has, None where nobody knows before its end. A stream whose `own` is true gives
+    batches of this rank alone: those that the ranks give at a time make a step.
     """
 
     steps: int | None

@@ -91,7 +91,7 @@ class Creation:
         Raises:
             DataError: It returned something else.
         """
-        with _one_at_a_time(self.spec.serialize):
+        with one_at_a_time(self.spec.serialize):
             if self.spec.whole:
                 return self._make_alike()
             data = self._known(call_creator(self.creator, self.spec.config, self.share), self.share)
@@ -100,7 +100,7 @@ class Creation:
 
     def make_whole(self) -> Any:
         """Call the creator as `make` does, for whole batches that are alike wherever this is called."""
-        with _one_at_a_time(self.spec.serialize):
+        with one_at_a_time(self.spec.serialize):
             return self._make_alike()
 
     def _make_alike(self) -> Any:
@@ -255,7 +255,7 @@ def _answers(task: Callable[[Any], Any], data: Any, creation: Creation) -> Itera
 
 
 @contextmanager
-def _one_at_a_time(locked: bool) -> Iterator[None]:
+def one_at_a_time(locked: bool) -> Iterator[None]:
     """Let the creators of one node run one after the other where the user asks for it."""
     if not locked or sys.platform == "win32":
         yield

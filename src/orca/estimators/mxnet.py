@@ -1,0 +1,289 @@
+"""MxnetEstimator: the verbs of the MXNet Estimator. Owns their arguments and the number of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from orca.core.engine import Engine, Settings
+from orca.core.metrics import Metric
+from orca.errors import ArgumentError
+from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.training import TrainingEstimator
+from orca.frameworks.mxnet.learner import MxnetLearner
+from orca.frameworks.mxnet.metrics import mxnet_metrics
+from orca.registry import backend_of
+from orca.sources.mxdata import MxnetCreator
+
+
+class MxnetEstimator(TrainingEstimator):
+    """A Gluon or Symbol model of MXNet that learns and answers on any engine. Made by `Estimator.from_mxnet`.
+
+    Example:
+        >>> from orca import Estimator
+        >>> from orca.mxnet import create_config
+        >>> from mxnet import gluon
+        >>> import numpy as np
+        >>> est = Estimator.from_mxnet(
+        ...     config=create_config(optimizer_params={"learning_rate": 0.1}, log_interval=0),
+        ...     model_creator=lambda config: gluon.nn.Dense(1),
+        ...     loss_creator=lambda config: gluon.loss.L2Loss(),
+        ...     backend="local")
+        >>> x = np.random.rand(64, 2).astype("float32")
+        >>> stats = est.fit((x, x.sum(axis=1)), epochs=2, batch_size=16)
+        >>> [line["num_samples"] for line in stats]
+        [64, 64]
+        >>> est.predict(x).shape
+        (64, 1)
+    """
+
+    learner: MxnetLearner
+    asked_workers: int | None = None
+    metrics_creator: Callable[..., Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        config: dict[str, Any],
+        model_creator: Callable[..., Any],
+        loss_creator: Callable[..., Any] | None = None,
+        eval_metrics_creator: Callable[..., Any] | None = None,
+        validation_metrics_creator: Callable[..., Any] | None = None,
+        num_workers: int | None = None,
+        num_servers: int | None = None,
+        runner_cores: int | None = None,
+        backend: str | None = None,
+        workers_per_node: int = 1,
+        model_dir: str | None = None,
+        log_to_driver: bool = True,
+        stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
+    ) -> MxnetEstimator:
+        """Make an Estimator of an MXNet model.
+
+        Args:
+            config: What `create_config` returns; all creators get it.
+            model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
+                a loss, on each worker. Weights that it does not initialize are.
+            loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
+                labels: one number a row, as those of `gluon.loss` give. For a Module it only tells the loss.
+            eval_metrics_creator: A function `(config)` that returns metrics of MXNet (or their names) of the rows that
+                are trained on.
+            validation_metrics_creator: The same for validation data and `evaluate`; unless given, those of
+                eval_metrics_creator.
+            num_workers: The number of workers, whatever the nodes of the cluster; workers_per_node for each node unless
+                given.
+            num_servers: Accepted: workers add gradients up themselves, there are no servers.
+            runner_cores: Threads of a worker's arithmetic; unless given, OMP_NUM_THREADS where it is set here, else a
+                node's cores shared among its workers.
+            backend: "spark", "ray" or "local"; unless given, the cluster that is up.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            model_dir: Where checkpoints go.
+            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
+                while what for.
+
+        Raises:
+            ArgumentError: An argument has the wrong kind.
+        """
+        if not isinstance(config, dict):
+            raise ArgumentError(f"config must be a dict, as create_config returns; got {type(config).__name__}.")
+        creators = {
+            "model_creator": model_creator,
+            "loss_creator": loss_creator,
+            "eval_metrics_creator": eval_metrics_creator,
+            "validation_metrics_creator": validation_metrics_creator,
+        }
+        for name, creator in creators.items():
+            # A block and a loss can be called, too, but belong to the process that made them.
+            wrong = not callable(creator) or hasattr(creator, "collect_params") or isinstance(creator, type)
+            if wrong and (creator is not None or name == "model_creator"):
+                raise ArgumentError(
+                    f"{name} must be a function (config), called on each worker; got {type(creator).__name__}. Write "
+                    f"{name}=lambda config: ..."
+                )
+        for name, value in (("num_workers", num_workers), ("num_servers", num_servers), ("runner_cores", runner_cores)):
+            if value is not None:
+                positive(name, value)
+        chosen = backend_of(backend) if backend else None
+        if chosen is not None and chosen.sync != "replicated":
+            raise ArgumentError(f"backend must be 'spark', 'ray' or 'local' for an MXNet model; got {backend!r}.")
+        seed = natural("seed", config.get("seed") or 0)
+        est = cls(
+            MxnetLearner(model_creator, loss_creator, eval_metrics_creator, dict(config), seed),
+            chosen,
+            config=config,
+            workers_per_node=workers_per_node,
+            model_dir=model_dir,
+            seed=seed,
+            settings=Settings(
+                stall_timeout,
+                threads=runner_cores or threads_asked_for(),
+                log_to_driver=log_to_driver,
+                start_timeout=start_timeout,
+            ),
+        )
+        est.asked_workers = num_workers
+        est.metrics_creator = validation_metrics_creator or eval_metrics_creator
+        return est
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine of the backend on the cluster that is up now, with the workers that were asked for."""
+        engine = super().engine
+        if self.asked_workers is not None:
+            engine.workers = self.asked_workers
+        return engine
+
+    def fit(  # type: ignore[override]
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int = 32,
+        validation_data: Any = None,
+        train_resize_batch_num: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        *,
+        shuffle: bool = True,
+        callbacks: Any = None,
+        on_nan: str = "raise",
+        profile: bool = False,
+        sample_weight: str | bool | None = None,
+        max_steps: int | None = None,
+        end_trigger: Any = None,
+        checkpoint_trigger: Any = None,
+        keep_checkpoints: int | None = None,
+        max_failures: int = 0,
+        resume: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Train, going on from the weights and the optimizer of the last fit (or load).
+
+        Args:
+            data: A creator `(config, kv)` that returns a DataIter or a gluon DataLoader, XShards of {"x", "y"}, a Spark
+                DataFrame, arrays `(x, y)`, pandas, or a Ray Dataset. A creator that asks `kv` for its rank or for
+                num_workers makes a worker's own share, with batches of `config["batch_size"]` rows; one that does not
+                makes the whole data, which is split for you.
+            epochs: How many times to see every row.
+            batch_size: Rows of one step over all workers.
+            validation_data: Data of the same kind, evaluated after every epoch.
+            train_resize_batch_num: Steps of an epoch; the next one goes on in the data where it ended. All of the data
+                unless given.
+            feature_cols: Columns that become the model's inputs, in this order.
+            label_cols: Columns the outputs are compared with.
+            shuffle: Whether each epoch reads in a new order; a DataIter or DataLoader decides for itself.
+            callbacks: Callbacks (`orca.callbacks`), called on every worker.
+            on_nan: "raise", "warn" or "ignore" when the loss is not finite.
+            profile: Whether to add a `profile` with where time went.
+            sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
+            max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
+            end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
+            checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
+            keep_checkpoints: How many of the newest checkpoints stay; all unless given.
+            max_failures: How many times to go on by itself when a worker is lost or stuck.
+            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+                its next unseen batch, until its epochs are complete.
+
+        Returns:
+            A dict an epoch, over all workers: num_samples, epoch, batch_count, train_loss, last_train_loss, epoch_time
+            in seconds, `train_` and `val_` before the names of metrics.
+
+        Raises:
+            ArgumentError: An argument or the data is wrong.
+            WorkerFailed: A worker failed, was lost or stalled; says which and why.
+        """
+        if train_resize_batch_num is not None:
+            positive("train_resize_batch_num", train_resize_batch_num)
+        given = tuple(listed(callbacks))
+        self.learner.check_callbacks(given)
+        histories = self._train(
+            _creator(data),
+            _creator(validation_data),
+            self._spec(batch_size, feature_cols, label_cols, weight=sample_weight),
+            metrics=self._own_metrics(),
+            checkpoint_trigger=checkpoint_trigger,
+            keep_checkpoints=keep_checkpoints,
+            resume=resume,
+            max_failures=max_failures,
+            epochs=positive("epochs", epochs),
+            steps_per_epoch=train_resize_batch_num,
+            shuffle=shuffle,
+            on_nan=on_nan,
+            profile=profile,
+            max_steps=max_steps,
+            end_trigger=end_trigger,
+            callbacks=given,
+        )
+        lines, traces = histories[0].epochs, histories[0].traces
+        for line, trace in zip(lines[len(lines) - len(traces) :], traces, strict=True):
+            line["epoch_time"] = trace.seconds
+        return list(lines)
+
+    def evaluate(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int = 32,
+        num_steps: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        *,
+        callbacks: Any = None,
+        profile: bool = False,
+        sample_weight: str | bool | None = None,
+    ) -> dict[str, Any]:
+        """Evaluate the loss and all metrics, exactly, over all rows.
+
+        Args:
+            data: Labelled data of any kind `fit` takes.
+            batch_size: Rows of one step over all workers.
+            num_steps: Stop after this many steps; None sees every row.
+            feature_cols: Columns that become the model's inputs.
+            label_cols: Columns the outputs are compared with.
+            callbacks: Callbacks (`orca.callbacks`), called on every worker.
+            profile: Whether to add a `profile` with where time went.
+            sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
+
+        Returns:
+            A dict with num_samples, val_loss and each metric under its name.
+        """
+        given = tuple(listed(callbacks))
+        self.learner.check_callbacks(given)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        metrics = self._own_metrics()
+        ((statistics, _), *_) = self._evaluate(
+            _creator(data), spec, num_steps, metrics, profile=profile, callbacks=given
+        )
+        return statistics
+
+    def predict(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        output_cols: Sequence[str] | str | None = None,
+    ) -> Any:
+        """Answer for every row, in the kind the data came in and in its order.
+
+        Args:
+            data: Data of any kind `fit` takes; labels are not needed. Where a creator makes a worker's own share, the
+                answers of rank 0 come first.
+            batch_size: Rows the model sees at a time.
+            feature_cols: Columns that become the model's inputs.
+            output_cols: Names of the prediction columns; `prediction` unless given.
+
+        Returns:
+            Arrays for arrays and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset with one more
+            column an output, computed lazily.
+        """
+        return super().predict(_creator(data), batch_size, feature_cols, output_cols)
+
+    def _own_metrics(self) -> tuple[Metric, ...]:
+        made = None if self.metrics_creator is None else self.metrics_creator(dict(self.config))
+        return tuple(mxnet_metrics(made))
+
+
+def _creator(data: Any) -> Any:
+    """Return a function as the creator that it is: one that gets `(config, kv)`."""
+    return MxnetCreator(data) if callable(data) and not isinstance(data, type) and not hasattr(data, "shape") else data

@@ -1,0 +1,1 @@
+"""MXNet: the learner of Gluon and Symbol models, and MXNet's own metrics."""
