@@ -19,6 +19,7 @@ import numpy as np
 from mxnet import gluon
 
 from orca.core.columns import concatenate
+from orca.core.draws import alike, kept_draws, seed_draws
 from orca.core.feed import unweigh, weigh
 from orca.core.plan import even_split
 from orca.core.source import DEFAULT_BATCH, Batch, DataSpec, Extent, Items, Shards
@@ -26,7 +27,6 @@ from orca.errors import ArgumentError, DataError
 from orca.rows.tree import cut_rows, rows_of
 from orca.sources.arrays import inputs_of
 from orca.sources.creator import one_at_a_time
-from orca.sources.draws import alike, drawing, kept_draws, seed_draws
 
 _FORM = "a creator (config, kv) must return a DataIter or a gluon DataLoader"
 
@@ -118,7 +118,7 @@ class Making:
         """
         whole = self.spec.batch_size or DEFAULT_BATCH
         start, stop = even_split(whole, self.ranks)[self.rank]
-        with one_at_a_time(self.spec.serialize), drawing:
+        with one_at_a_time(self.spec.serialize):
             made, store = self._call(max(stop - start, 1))
             if not store.asked and self.ranks > 1:
                 made, store = self._call(whole)
