@@ -169,6 +169,7 @@ class Estimator:
         outputs: Sequence[str] | str | None = None,
         labelled: bool = True,
         weight: str | bool | None = None,
+        cache: bool = False,
     ) -> DataSpec:
         from orca.cluster.context import OrcaContext
 
@@ -195,6 +196,7 @@ class Estimator:
             weighted=bool(weight),
             numbers=self.learner.numbers,
             vectors=self.vectors,
+            cache=cache,
         )
 
 
