@@ -121,7 +121,9 @@ class OpenvinoEstimator(Estimator):
         Raises:
             ArgumentError: An argument is wrong, or the data does not fit the model's inputs.
         """
-        spec = self._spec(batch_size, _columns(feature_cols, input_cols), None, output_cols, labelled=False, cache=cache)
+        spec = self._spec(
+            batch_size, _columns(feature_cols, input_cols), None, output_cols, labelled=False, cache=cache
+        )
         features = spec.columns.features
         predictor = self.learner.with_options(spec.batch_size or DEFAULT_BATCH, config, nested=not features)
         inputs = [port.name for port in predictor.signature.inputs]

@@ -2,8 +2,8 @@
 
 Spark keeps the rows itself: in the memory that its executors have for storage, and on their disks beyond that. So they
 end with the Spark application, however that ends, and a lost executor's part is computed anew. Spark knows a kept
-DataFrame by its plan, but takes files for the same whose content has changed. So the plan is marked with their sizes and
-times: rows of files that are other ones now are never found, and other queries of the program do not see what is kept.
+DataFrame by its plan, but takes files for the same whose content has changed. So the plan is marked with their sizes
+and times: rows of files that are other ones now are never found, and other queries of the program do not see them.
 """
 
 from __future__ import annotations
