@@ -407,6 +407,7 @@ FILES: dict[str, Callable[[Any, Path], Any]] = {
     "CSV": written("csv", ["id"]),
     "text": written("text", ["cast(id as string)"]),
     "folders with numbers of another type": partitioned("cast(id as double) / 2"),
+    "folders whose names look like those of files": partitioned("concat('a], path: file:/b', id % 2)"),
     "folders alone": lambda spark, path: partitioned("id")(spark, path).select("part"),
     "vectors": vectors,
     "decimals": saved(pa.table({"d": pa.array([decimal.Decimal("1.5")])})),
@@ -448,7 +449,7 @@ def test_buckets_are_left_to_spark(spark: Any) -> None:
 FOLDERS = {
     "int": "id % 3",
     "long": "(id % 3) << 40",
-    "text": "concat('ä, path: file:/b]= %', id % 3)",
+    "text": "concat('ä [b]= %', id % 3)",
     "text or null": "if(id % 3 = 0, null, concat('t', id % 3))",
     "date": "date_add(date'1960-02-28', cast(id % 3 as int))",
 }
@@ -464,7 +465,7 @@ def read_by_ranks(frame: Any) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_columns_in_the_names_of_folders_are_read_as_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
     frame = partitioned(FOLDERS[kind], "id % 2")(spark, tmp_path)
-    least = {"text": "part < 'ä, path: file:/b]= %2'", "date": "part <= date'1960-02-29'"}.get(kind, "part is not null")
+    least = {"text": "part < 'ä [b]= %2'", "date": "part <= date'1960-02-29'"}.get(kind, "part is not null")
     for chosen in (
         frame.select("id", "part", "part1"),
         frame.select("part", "id").where("part1 = 1"),
@@ -483,7 +484,7 @@ def test_ranks_train_on_columns_of_folders(spark: Any, tmp_path: Path) -> None:
     rows = [tuple(each.values()) for piece in shards.portable() for batch in piece() for each in batch.to_pylist()]
     assert sorted(rows, key=lambda each: each[3]) == [(0, [float(i), 1.0], i % 3, i) for i in range(12)]
     wide = spark.read.schema("x array<float>, id long, part long").parquet(str(tmp_path))
-    assert read_by_ranks(wide.select("id", "part").where("part > 1")) == [(2, 2), (5, 2), (8, 2), (11, 2)]
+    assert sorted(read_by_ranks(wide.select("id", "part").where("part > 1"))) == [(2, 2), (5, 2), (8, 2), (11, 2)]
 
 
 # Ranks
