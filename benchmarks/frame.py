@@ -1,95 +1,133 @@
-"""Frame: a whole fit of a DataFrame, against bare torchrun that reads the same Parquet files; where our time goes."""
+"""Frame: whole calls for a DataFrame of Parquet files, 60,000 x 784 floats, an MLP on 2 workers.
+
+fit is compared with torchrun, TorchDistributor, Ray Train and Lightning that read the same files; ranks that read
+these themselves with the usual way through Spark; and evaluate of computed rows with cache=True and without.
+"""
 
 from __future__ import annotations
 
-import os
+import logging
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import torch
+from pyspark.sql import functions as F
 
-from benchmarks.measure import Result, interleaved, medians
+from benchmarks import ddp_peer, sizes
+from benchmarks.ddp_peer import WORKERS
+from benchmarks.measure import Result, compared, installed, interleaved
 from benchmarks.models import mlp
 from benchmarks.sparks import parquet, session
 from orca import Estimator, stop_orca_context
-from orca.core.engine import scratch
-from orca.sources.frame import OpenFrame, deal
+from orca.sources.scan import SETTING
 
-ROWS, EPOCHS, BATCH = 60_000, 2, 256
+EPOCHS, BATCH = 3, 256
+COLUMNS = {"feature_cols": ["x"], "label_cols": ["y"], "batch_size": BATCH}
 
 
 def run(repeats: int) -> list[Result]:
-    spark = session()
-    folder = parquet(ROWS)
+    spark, rows = session(), sizes.rows(60_000)
+    folder = parquet(rows)
     frame = spark.read.parquet(str(folder))
-    contenders = {
-        "orca": lambda: ours(frame),
-        "torchrun": lambda: bare(folder),
-        "scan": lambda: _consume(frame),
-        "scan + deal + JVM to Arrow": lambda: _consume(_tagged(frame).mapInArrow(count_rows, "rows long")),
-        "scan + deal + JVM to Arrow + spool": lambda: _consume(_tagged(frame).mapInArrow(spool_rows, "rows long")),
+    shape = f"{rows:,} x 784"
+    contenders = {"orca": lambda: fit(frame)} | peers(folder)
+    found = compared(f"fit of {shape}, {EPOCHS} epochs", interleaved(contenders, repeats), TARGETS)
+    est = estimator()
+    for verb, call, target in (
+        ("fit, 3 epochs", lambda: fit(frame), 4.5),
+        ("evaluate", lambda: timed(lambda: est.evaluate(frame, **COLUMNS)), 2.5),
+    ):
+        ways = {"orca": call, "the way through Spark": lambda c=call: through_spark(spark, c)}
+        times = interleaved(ways, repeats)
+        found += compared(f"{verb}, of {shape}", times, {"the way through Spark": None})
+        found.append(Result(f"{verb}, of {shape}", found[-1].ours, None, target=target))
+    computed = frame.withColumn("y", F.udf(lambda y: y, "long")("y"))
+    ways = {
+        "orca": lambda: timed(lambda: est.evaluate(computed, cache=True, **COLUMNS)),
+        "without cache": lambda: timed(lambda: est.evaluate(computed, **COLUMNS)),
     }
-    times = medians(interleaved(contenders, repeats))
+    found += compared(
+        f"evaluate with cache=True, {shape} computed", interleaved(ways, repeats), {"without cache": None}
+    )
     stop_orca_context()
     shutil.rmtree(folder)
-    found = Result(
-        f"whole fit, {ROWS:,} x 784, {EPOCHS} epochs", times["orca"], times["torchrun"], "torchrun + Parquet"
-    )
-    found.notes = {"parts": {name: seconds for name, seconds in times.items() if name.startswith("scan")}}
-    found.notes["training and the rest"] = times["orca"] - times["scan + deal + JVM to Arrow + spool"]
-    print("  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()))
-    return [found]
+    return found
 
 
-def ours(frame) -> float:
+TARGETS: dict[str, float | None] = {
+    "torchrun DDP": 1 / 1.15,
+    "TorchDistributor": None,
+    "Ray Train": None,
+    "Lightning": None,
+}
+
+
+def peers(folder: Path) -> dict[str, Callable[[], float]]:
+    arguments = (str(folder), str(EPOCHS), str(BATCH))
+    known: dict[str, Callable[[], float]] = {
+        "torchrun DDP": lambda: timed(lambda: ddp_peer.torchrun("files", *arguments)),
+        "TorchDistributor": lambda: timed(lambda: distributor(arguments)),
+    }
+    if installed("Ray Train", "ray"):
+        known["Ray Train"] = lambda: timed(lambda: ray_train(arguments))
+    if installed("Lightning", "lightning"):
+        known["Lightning"] = lambda: timed(lambda: ddp_peer.lightning(*arguments))
+    return known
+
+
+def distributor(arguments: tuple[str, ...]) -> None:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    logging.getLogger("TorchDistributor").setLevel(logging.ERROR)
+    TorchDistributor(WORKERS, local_mode=True, use_gpu=False).run(ddp_peer.train_files, *arguments)
+
+
+def ray_train(arguments: tuple[str, ...]) -> None:
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    if not ray.is_initialized():
+        root = str(Path(__file__).parent.parent)
+        environment = {"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}}
+        ray.init(num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    loop = {"loop": arguments}
+    TorchTrainer(
+        lambda config: ddp_peer.train_files(*config["loop"]),
+        train_loop_config=loop,
+        scaling_config=ScalingConfig(num_workers=WORKERS),
+        run_config=RunConfig(storage_path=f"{arguments[0]}-ray"),
+    ).fit()
+    shutil.rmtree(f"{arguments[0]}-ray", ignore_errors=True)
+
+
+def estimator() -> Estimator:
     torch.manual_seed(0)
     model = mlp()
-    estimator = Estimator.from_torch(
+    return Estimator.from_torch(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
         loss=torch.nn.CrossEntropyLoss(),
-        workers_per_node=2,
+        workers_per_node=WORKERS,
     )
+
+
+def fit(frame) -> float:
+    est = estimator()
+    return timed(lambda: est.fit(frame, epochs=EPOCHS, **COLUMNS))
+
+
+def through_spark(spark, call: Callable[[], float]) -> float:
+    spark.conf.set(SETTING, "false")
+    try:
+        return call()
+    finally:
+        spark.conf.unset(SETTING)
+
+
+def timed(call: Callable[[], object]) -> float:
     began = time.perf_counter()
-    stats = estimator.fit(frame, epochs=EPOCHS, batch_size=BATCH, feature_cols=["x"], label_cols=["y"])
-    assert stats[-1]["num_samples"] == ROWS
-    return time.perf_counter() - began
-
-
-def bare(folder: Path) -> float:
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d"]
-    command += ["--rdzv_endpoint=127.0.0.1:0", "-m", "benchmarks.parquet_peer", str(folder), str(EPOCHS), str(BATCH)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    return time.perf_counter() - began
-
-
-def count_rows(batches) -> Iterator[pa.RecordBatch]:
-    yield _rows(sum(batch.num_rows for batch in batches))
-
-
-def spool_rows(batches) -> Iterator[pa.RecordBatch]:
-    with scratch() as folder:
-        rows = OpenFrame(1, 1, ("x", "y"), ("train",))(iter(batches), folder)["train"]
-        yield _rows(rows.count)
-        rows.close()
-
-
-def _rows(count: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([count])], names=["rows"])
-
-
-def _tagged(frame):
-    return deal(frame.selectExpr("0 as part", "x as c0", "y as c1"), 2)
-
-
-def _consume(frame) -> float:
-    began = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
+    call()
     return time.perf_counter() - began

@@ -10,17 +10,16 @@ import torch
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql.types import ArrayType, FloatType
 
-from benchmarks.measure import Result, interleaved, medians
+from benchmarks import sizes
+from benchmarks.measure import Result, compared, interleaved
 from benchmarks.models import mlp
 from benchmarks.sparks import parquet, session
 from orca import Estimator, stop_orca_context
 
-ROWS = 120_000
-
 
 def run(repeats: int) -> list[Result]:
-    spark = session()
-    folder = parquet(ROWS)
+    spark, rows = session(), sizes.rows(240_000)
+    folder = parquet(rows)
     torch.manual_seed(0)
     model = mlp()
     frame = spark.read.parquet(str(folder)).select("x")
@@ -31,17 +30,21 @@ def run(repeats: int) -> list[Result]:
     assert np.abs(first[0] - first[1]).max() < 1e-5
     contenders = {
         "orca": lambda: consume(predicted),
-        "udf": lambda: consume(peer),
-        "scan": lambda: consume(frame),
+        "predict_batch_udf": lambda: consume(peer),
+        "Spark's scan alone": lambda: consume(frame),
         "scan, to Arrow and back": lambda: consume(frame.mapInArrow(unchanged, frame.schema)),
     }
-    times = medians(interleaved(contenders, repeats))
-    print("  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()))
+    times = interleaved(contenders, repeats)
     stop_orca_context()
     shutil.rmtree(folder)
-    found = Result(f"predict {ROWS:,} x 784, MLP", times["orca"], times["udf"], "predict_batch_udf", "s", 1.2)
-    found.notes = {"parts": {name: seconds for name, seconds in times.items() if name.startswith("scan")}}
-    return [found]
+    return compared(f"predict of {rows:,} x 784, MLP", times, TARGETS)
+
+
+TARGETS: dict[str, float | None] = {
+    "predict_batch_udf": 3.0,
+    "Spark's scan alone": None,
+    "scan, to Arrow and back": None,
+}
 
 
 def peer_udf(model):

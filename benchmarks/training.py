@@ -1,36 +1,26 @@
-"""Training: our loop on two local processes against bare DistributedDataParallel under torchrun, seconds an epoch.
-
-The peer is as good as a hand-written loop gets: tensors in memory, indexed by a shuffled permutation, no DataLoader.
-"""
+"""Training: our loop on two local processes against bare DistributedDataParallel under torchrun, seconds an epoch."""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import torch
 
-from benchmarks.measure import Result, interleaved, medians
+from benchmarks.ddp_peer import WORKERS, torchrun
+from benchmarks.measure import Result, compared, interleaved
 from benchmarks.models import CASES
 from orca import Estimator
 
-WORKERS, EPOCHS = 2, 4
+EPOCHS = 4
 TARGETS = {"cnn": 0.95, "tiny_mlp": 0.85}
 
 
 def run(repeats: int) -> list[Result]:
     results = []
     for case, target in TARGETS.items():
-        times = medians(interleaved({"orca": lambda c=case: ours(c), "torchrun": lambda c=case: bare(c)}, repeats))
-        results.append(
-            Result(
-                f"training epoch, {case}, 2 processes", times["orca"], times["torchrun"], "torchrun DDP", "s", target
-            )
-        )
+        times = interleaved({"orca": lambda c=case: ours(c), "torchrun DDP": lambda c=case: bare(c)}, repeats)
+        results += compared(f"training epoch, {case}, 2 processes", times, {"torchrun DDP": target})
     return results
 
 
@@ -51,15 +41,4 @@ def ours(case: str) -> float:
 
 
 def bare(case: str) -> float:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={WORKERS}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    command += [
-        "--rdzv_backend=c10d",
-        "--rdzv_endpoint=127.0.0.1:0",
-        "-m",
-        "benchmarks.torchrun_peer",
-        case,
-        str(EPOCHS),
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return statistics.median(json.loads(done.stdout.strip().splitlines()[-1])[1:])
+    return statistics.median(json.loads(torchrun("case", case, EPOCHS).strip().splitlines()[-1])[1:])

@@ -16,7 +16,13 @@ import orca
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
 EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "mxnet", "all", "dev"}
-APART = {"all", "dev", "kerberos", "mxnet"}  # not in all: kerberos needs a library of the system, mxnet an older numpy
+APART = {
+    "bench",
+    "all",
+    "dev",
+    "kerberos",
+    "mxnet",
+}  # not in all: kerberos needs a library of the system, mxnet an older numpy
 
 
 def test_version_is_the_one_of_the_installed_distribution() -> None:

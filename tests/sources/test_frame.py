@@ -17,6 +17,7 @@ import pytest
 import torch
 from pyspark.ml.linalg import DenseVector, Matrices, MatrixUDT, SparseVector, Vectors, VectorUDT
 from pyspark.mllib import linalg as mllib
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from torch import nn
 
@@ -167,6 +168,57 @@ def test_the_same_frame_is_dealt_the_same_way_again(spark: Any) -> None:
         [[x.tolist() for x, *_ in rank["train"]] for rank in read(numbers, ["x"], ranks=3)] for _ in range(2)
     )
     assert first == again
+
+
+def exchanges(frame: Any) -> int:
+    """Return how many times Spark moves rows between partitions for a frame."""
+    plan = str(frame._jdf.queryExecution().sparkPlan().toString())
+    return plan.split("InMemoryRelation")[0].count("Exchange ")  # what is kept was moved before
+
+
+def listed(number: int) -> list[float]:
+    return [float(number)]
+
+
+DEALT: dict[str, Any] = {
+    "as they are": lambda rows: rows.repartition(2),
+    "with columns computed": lambda rows: rows.repartition(2).withColumn("x", F.udf(listed, "array<float>")("id")),
+    "with rows left out": lambda rows: rows.repartition(2).where("id % 5 > 0"),
+    "kept by Spark": lambda rows: rows.repartition(2).withColumn("z", F.col("id") + 1).persist(),
+}
+
+
+@pytest.mark.parametrize("made", DEALT)
+def test_rows_that_the_user_dealt_stay_where_they_are(spark: Any, made: str) -> None:
+    rows = spark.range(0, 23, 1, 4).selectExpr("id", "array(cast(id as float)) as x")
+    frame = DEALT[made](rows)
+    source = source_of(frame, DataSpec(Columns(("x",), ("id",))))
+    assert exchanges(source.shards(2).native) == (0 if made == "kept by Spark" else 1)
+    assert exchanges(source.shards(3).native) > exchanges(source.shards(2).native)
+    est = Estimator.from_torch(
+        model=lambda config: nn.Linear(1, 1), optimizer=sgd, loss=nn.MSELoss(), backend="spark", workers_per_node=2
+    )
+    ids = [row.id for row in frame.collect()]
+    told = est.fit(frame, batch_size=4, feature_cols=["x"], label_cols=["id"], reduce_results=False)
+    shares = [line["num_samples"] for line in told[0]]
+    assert sum(shares) == len(ids) and max(shares) - min(shares) <= 4  # as many as there were partitions before
+    frame.unpersist()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rows: rows.repartition(3),
+        lambda rows: rows.repartition(2, "id"),
+        lambda rows: rows.coalesce(2),
+        lambda rows: rows.repartition(2).limit(9),
+        lambda rows: rows.repartition(2).union(rows),
+    ],
+)
+def test_rows_that_lie_otherwise_are_dealt(spark: Any, made: Any) -> None:
+    frame = made(spark.range(0, 20, 1, 4).selectExpr("id", "cast(id as float) as x"))
+    native = source_of(frame, DataSpec(Columns(("x",), ("id",)))).shards(2).native
+    assert "rank" in str(native._jdf.queryExecution().optimizedPlan().toString())
 
 
 def test_validation_rows_travel_along_and_stay_apart(spark: Any) -> None:

@@ -338,9 +338,17 @@ def vectors(spark: Any, path: Path) -> Any:
     return spark.read.parquet(str(path))
 
 
-def partitioned(spark: Any, path: Path) -> Any:
-    spark.range(4).selectExpr("id", "id % 2 as part").write.mode("overwrite").partitionBy("part").parquet(str(path))
-    return spark.read.parquet(str(path))
+def partitioned(*expressions: str) -> Callable[[Any, Path], Any]:
+    """Return what makes files in folders that are called after their values."""
+
+    def made(spark: Any, path: Path) -> Any:
+        names = ["part", *(f"part{i}" for i in range(1, len(expressions)))]
+        parts = [f"{each} as {name}" for each, name in zip(expressions, names, strict=True)]
+        rows = spark.range(12).selectExpr("id", "array(cast(id as float), 1f) as x", *parts)
+        rows.write.mode("overwrite").partitionBy(*names).parquet(str(path))
+        return spark.read.parquet(str(path))
+
+    return made
 
 
 def old_dates(spark: Any, path: Path) -> Any:
@@ -398,7 +406,9 @@ FILES: dict[str, Callable[[Any, Path], Any]] = {
     "JSON": written("json", ["id"]),
     "CSV": written("csv", ["id"]),
     "text": written("text", ["cast(id as string)"]),
-    "partition columns": partitioned,
+    "folders with numbers of another type": partitioned("cast(id as double) / 2"),
+    "folders whose names look like those of files": partitioned("concat('a], path: file:/b', id % 2)"),
+    "folders alone": lambda spark, path: partitioned("id")(spark, path).select("part"),
     "vectors": vectors,
     "decimals": saved(pa.table({"d": pa.array([decimal.Decimal("1.5")])})),
     "maps": saved(pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})),
@@ -432,6 +442,49 @@ def test_buckets_are_left_to_spark(spark: Any) -> None:
         assert scan_of(spark.table("orca_buckets")) is None
     finally:
         spark.sql("drop table orca_buckets")
+
+
+# Folders
+
+FOLDERS = {
+    "int": "id % 3",
+    "long": "(id % 3) << 40",
+    "text": "concat('ä [b]= %', id % 3)",
+    "text or null": "if(id % 3 = 0, null, concat('t', id % 3))",
+    "date": "date_add(date'1960-02-28', cast(id % 3 as int))",
+}
+
+
+def read_by_ranks(frame: Any) -> list[tuple[Any, ...]]:
+    scan = scan_of(frame)
+    assert scan is not None
+    batches = [batch for part in scan.partitions for batch in scan.reader(part)]
+    return [tuple(each.values()) for batch in batches for each in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_columns_in_the_names_of_folders_are_read_as_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
+    frame = partitioned(FOLDERS[kind], "id % 2")(spark, tmp_path)
+    least = {"text": "part < 'ä [b]= %2'", "date": "part <= date'1960-02-29'"}.get(kind, "part is not null")
+    for chosen in (
+        frame.select("id", "part", "part1"),
+        frame.select("part", "id").where("part1 = 1"),
+        frame.select("part1", "id").where(least),
+        frame.select("id", "part").where(f"id > 3 and part1 = 0 or {least}"),
+    ):
+        assert read_by_ranks(chosen) == [tuple(each) for each in chosen.collect()]
+    assert_alike(spark, frame)  # predict: the folders' columns never leave the JVM
+    with settings(spark, {SETTING: "true"}):
+        assert scan_of(frame.select("part1"), by_place=True) is None
+
+
+def test_ranks_train_on_columns_of_folders(spark: Any, tmp_path: Path) -> None:
+    frame = partitioned("cast(id % 3 as int)")(spark, tmp_path)
+    shards = source_of(frame, DataSpec(Columns(("x", "part"), ("id",)), True, 4)).shards(3)
+    rows = [tuple(each.values()) for piece in shards.portable() for batch in piece() for each in batch.to_pylist()]
+    assert sorted(rows, key=lambda each: each[3]) == [(0, [float(i), 1.0], i % 3, i) for i in range(12)]
+    wide = spark.read.schema("x array<float>, id long, part long").parquet(str(tmp_path))
+    assert sorted(read_by_ranks(wide.select("id", "part").where("part > 1"))) == [(2, 2), (5, 2), (8, 2), (11, 2)]
 
 
 # Ranks

@@ -70,6 +70,7 @@ class DataSpec:
         steps: How many batches of data that comes in batches predict answers; None for all.
         vectors: Whether Spark gets 1-D predictions as ML vectors, and dicts of them as structs: else arrays, a column
             each.
+        cache: Whether Spark keeps the rows of a DataFrame for the next calls.
     """
 
     columns: Columns = Columns()
@@ -83,6 +84,7 @@ class DataSpec:
     numbers: bool = False
     steps: int | None = None
     vectors: bool = False
+    cache: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighted", self.weighted or self.columns.weight is not None)

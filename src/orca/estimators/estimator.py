@@ -170,6 +170,7 @@ class Estimator:
         outputs: Sequence[str] | str | None = None,
         labelled: bool = True,
         weight: str | bool | None = None,
+        cache: bool = False,
     ) -> DataSpec:
         from orca.cluster.context import OrcaContext
 
@@ -196,6 +197,7 @@ class Estimator:
             weighted=bool(weight),
             numbers=self.learner.numbers,
             vectors=self.vectors,
+            cache=cache,
         )
 
 

@@ -149,6 +149,7 @@ class KerasEstimator(TrainingEstimator):
         max_steps: int | None = None,
         end_trigger: Any = None,
         sample_weight: str | bool | None = None,
+        cache: bool = False,
     ) -> dict[str, Any]:
         """Train, continuing from the weights and the optimizer of the last fit (or load).
 
@@ -181,6 +182,7 @@ class KerasEstimator(TrainingEstimator):
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
+            cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
 
         Returns:
             The history as Keras returns it (`loss`, `accuracy`, ...: a list of one value an epoch; `val_...` too) and
@@ -197,7 +199,7 @@ class KerasEstimator(TrainingEstimator):
         for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
             if value is not None:
                 positive(name, value)
-        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
+        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight, cache=cache)
         given = tuple(listed(callbacks))
         self.learner.check_callbacks(given)
         histories = self._train(
@@ -241,6 +243,8 @@ class KerasEstimator(TrainingEstimator):
         feature_cols: Sequence[str] | str | None = None,
         label_cols: Sequence[str] | str | None = None,
         steps: int | None = None,
+        *,
+        cache: bool = False,
     ) -> dict[str, Any]:
         """Evaluate the loss and the compiled metrics, exactly, over all rows.
 
@@ -255,13 +259,14 @@ class KerasEstimator(TrainingEstimator):
             feature_cols: Columns that become the model's inputs.
             label_cols: Columns the outputs are compared with.
             steps: Another name of num_steps.
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             A dict with num_samples, and the loss and each metric under `validation_` and its name.
         """
         callbacks = tuple(listed(callbacks))
         self.learner.check_callbacks(callbacks)
-        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight)
+        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight, cache=cache)
         ((statistics, _), *_) = self._evaluate(
             data,
             spec,
@@ -283,6 +288,8 @@ class KerasEstimator(TrainingEstimator):
         feature_cols: Sequence[str] | str | None = None,
         output_cols: Sequence[str] | str | None = None,
         min_partition_num: int | None = None,
+        *,
+        cache: bool = False,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -297,6 +304,7 @@ class KerasEstimator(TrainingEstimator):
             feature_cols: Columns that become the model's inputs.
             output_cols: Names of the prediction columns; `prediction` unless given.
             min_partition_num: Accepted.
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             Arrays for arrays and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset with one more
@@ -304,7 +312,7 @@ class KerasEstimator(TrainingEstimator):
         """
         if callbacks:
             raise NotYet("predict: callbacks are not built yet; leave them out.")
-        spec = self._keras_spec(batch_size, data_config, feature_cols, None, output_cols, labelled=False)
+        spec = self._keras_spec(batch_size, data_config, feature_cols, None, output_cols, labelled=False, cache=cache)
         spec = replace(spec, steps=None if steps is None else positive("steps", steps))
         source = source_of(data, spec)
         return source.answer(self._answers(replace(self.learner, features=spec.columns.features), spec), self.engine)
@@ -446,8 +454,9 @@ class KerasEstimator(TrainingEstimator):
         outputs: Any = None,
         labelled: bool = True,
         weight: str | bool | None = None,
+        cache: bool = False,
     ) -> Any:
-        spec = self._spec(batch_size, features, labels, outputs, labelled, weight)
+        spec = self._spec(batch_size, features, labels, outputs, labelled, weight, cache)
         config = spec.config if data_config is None else dict(data_config)
         return replace(spec, config=config, whole=True, seed=self.seed)
 

@@ -152,6 +152,7 @@ class MxnetEstimator(TrainingEstimator):
         on_nan: str = "raise",
         profile: bool = False,
         sample_weight: str | bool | None = None,
+        cache: bool = False,
         max_steps: int | None = None,
         end_trigger: Any = None,
         checkpoint_trigger: Any = None,
@@ -178,6 +179,7 @@ class MxnetEstimator(TrainingEstimator):
             on_nan: "raise", "warn" or "ignore" when the loss is not finite.
             profile: Whether to add a `profile` with where time went.
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
+            cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
             checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
@@ -201,7 +203,7 @@ class MxnetEstimator(TrainingEstimator):
         histories = self._train(
             _creator(data),
             _creator(validation_data),
-            self._spec(batch_size, feature_cols, label_cols, weight=sample_weight),
+            self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache),
             metrics=self._own_metrics(),
             checkpoint_trigger=checkpoint_trigger,
             keep_checkpoints=keep_checkpoints,
@@ -232,6 +234,7 @@ class MxnetEstimator(TrainingEstimator):
         callbacks: Any = None,
         profile: bool = False,
         sample_weight: str | bool | None = None,
+        cache: bool = False,
     ) -> dict[str, Any]:
         """Evaluate the loss and all metrics, exactly, over all rows.
 
@@ -244,13 +247,14 @@ class MxnetEstimator(TrainingEstimator):
             callbacks: Callbacks (`orca.callbacks`), called on every worker.
             profile: Whether to add a `profile` with where time went.
             sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             A dict with num_samples, val_loss and each metric under its name.
         """
         given = tuple(listed(callbacks))
         self.learner.check_callbacks(given)
-        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         metrics = self._own_metrics()
         ((statistics, _), *_) = self._evaluate(
             _creator(data), spec, num_steps, metrics, profile=profile, callbacks=given
@@ -263,6 +267,8 @@ class MxnetEstimator(TrainingEstimator):
         batch_size: int | None = None,
         feature_cols: Sequence[str] | str | None = None,
         output_cols: Sequence[str] | str | None = None,
+        *,
+        cache: bool = False,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -272,12 +278,13 @@ class MxnetEstimator(TrainingEstimator):
             batch_size: Rows the model sees at a time.
             feature_cols: Columns that become the model's inputs.
             output_cols: Names of the prediction columns; `prediction` unless given.
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             Arrays for arrays and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset with one more
             column an output, computed lazily.
         """
-        return super().predict(_creator(data), batch_size, feature_cols, output_cols)
+        return super().predict(_creator(data), batch_size, feature_cols, output_cols, cache=cache)
 
     def _own_metrics(self) -> tuple[Metric, ...]:
         made = None if self.metrics_creator is None else self.metrics_creator(dict(self.config))

@@ -99,6 +99,8 @@ class OpenvinoEstimator(Estimator):
         input_cols: Sequence[str] | str | None = None,
         config: Mapping[str, Any] | None = None,
         output_cols: Sequence[str] | str | None = None,
+        *,
+        cache: bool = False,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -110,6 +112,7 @@ class OpenvinoEstimator(Estimator):
             input_cols: Another name of feature_cols.
             config: OpenVINO's compile configuration, as {"INFERENCE_PRECISION_HINT": "bf16"}.
             output_cols: Names of the prediction columns; `prediction` (or `prediction_0`, ...) unless given.
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             An array (a list of them for several outputs) for arrays; the same XShards with "prediction"; a DataFrame
@@ -118,7 +121,9 @@ class OpenvinoEstimator(Estimator):
         Raises:
             ArgumentError: An argument is wrong, or the data does not fit the model's inputs.
         """
-        spec = self._spec(batch_size, _columns(feature_cols, input_cols), None, output_cols, labelled=False)
+        spec = self._spec(
+            batch_size, _columns(feature_cols, input_cols), None, output_cols, labelled=False, cache=cache
+        )
         features = spec.columns.features
         predictor = self.learner.with_options(spec.batch_size or DEFAULT_BATCH, config, nested=not features)
         inputs = [port.name for port in predictor.signature.inputs]

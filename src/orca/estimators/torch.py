@@ -146,6 +146,7 @@ class TorchEstimator(TrainingEstimator):
         callbacks: Any = None,
         *,
         precision: str | None = None,
+        cache: bool = False,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -157,12 +158,13 @@ class TorchEstimator(TrainingEstimator):
             profile: Accepted.
             callbacks: Callbacks (`orca.callbacks`): their hooks of predictions are called for each batch.
             precision: "bf16" or "fp16" to compute in half precision; answers are in single precision.
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset
             with one more column an output, computed lazily.
         """
-        spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
+        spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
         source = source_of(data, spec)
         callbacks = listed(callbacks)
         task = self._answers(self.learner.for_answers(callbacks, precision), spec)

@@ -104,6 +104,7 @@ class TrainingEstimator(Estimator):
         max_failures: int = 0,
         resume: bool = False,
         keep_checkpoints: int | None = None,
+        cache: bool = False,
     ) -> list[Any]:
         """Train, continuing from where the last fit (or load) ended.
 
@@ -132,6 +133,7 @@ class TrainingEstimator(Estimator):
             resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
+            cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
 
         Returns:
             A dict an epoch: num_samples, epoch, batch_count, train_loss, last_train_loss and val_... ;
@@ -143,7 +145,7 @@ class TrainingEstimator(Estimator):
         """
         callbacks = listed(callbacks)
         self.learner.check_callbacks(callbacks)
-        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
         histories = self._train(
             data,
@@ -334,6 +336,7 @@ class TrainingEstimator(Estimator):
         *,
         validation_metrics: Any = None,
         sample_weight: str | bool | None = None,
+        cache: bool = False,
     ) -> Any:
         """Evaluate the loss and all metrics, exactly, over all rows.
 
@@ -351,6 +354,7 @@ class TrainingEstimator(Estimator):
             validation_methods: Metrics to use instead of the Estimator's.
             validation_metrics: The same, as later releases called it.
             sample_weight: The column with the weight of each row in the loss; True for data (x, y, weights).
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             A dict with num_samples, val_loss and each metric under its name; a list of dicts, one a worker, with
@@ -358,7 +362,7 @@ class TrainingEstimator(Estimator):
         """
         callbacks = listed(callbacks)
         self.learner.check_callbacks(callbacks)
-        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)
+        spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         metrics = self._metrics(validation_methods if validation_metrics is None else validation_metrics)
         statistics = self._evaluate(data, spec, num_steps, metrics, profile=profile, callbacks=tuple(callbacks))
         if reduce_results:
@@ -403,6 +407,8 @@ class TrainingEstimator(Estimator):
         batch_size: int | None = None,
         feature_cols: Sequence[str] | str | None = None,
         output_cols: Sequence[str] | str | None = None,
+        *,
+        cache: bool = False,
     ) -> Any:
         """Answer for every row, in the kind the data came in and in its order.
 
@@ -411,12 +417,13 @@ class TrainingEstimator(Estimator):
             batch_size: Rows the model sees at a time.
             feature_cols: Columns that become the model's arguments.
             output_cols: Names of the prediction columns; `prediction` unless given.
+            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
 
         Returns:
             Arrays for arrays, loaders and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset
             with one more column an output, computed lazily.
         """
-        spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
+        spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
         return source_of(data, spec).answer(self._answers(self.learner, spec), self.engine)
 
     def explain(

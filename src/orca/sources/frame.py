@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -44,8 +45,10 @@ from orca.core.state import OutputSpec
 from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, unflatten
+from orca.sources.cache import cached
 from orca.sources.export import Export, is_here
 from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
+from orca.sources.sparkplan import is_dealt
 
 hush_pyspark()
 
@@ -71,9 +74,11 @@ _TYPES = {
 class FrameSource:
     """A Spark DataFrame with feature and label columns."""
 
+    caches = True
+
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
         _check_alive(data)
-        self.frame, self.columns, self.vectors = data, spec.columns, spec.vectors
+        self.frame, self.columns, self.vectors, self.cache = data, spec.columns, spec.vectors, spec.cache
         self.fields = data.schema.fields  # read once: through Spark Connect, each reading copies all of it
         self.have = [column.name for column in self.fields]
         self.batch_size = spec.batch_size or DEFAULT_BATCH
@@ -114,17 +119,17 @@ class FrameSource:
     def shards(self, ranks: int, valid: FrameSource | None = None) -> Shards:
         """Cut the rows evenly over the ranks; validation rows travel with them, tagged.
 
-        Ranks read the files of plain scans themselves.
+        Ranks read the files of plain scans themselves: of these, nothing is kept.
         """
         sources = [self] if valid is None else [self, valid]
-        frame = _union([source._tagged(part) for part, source in enumerate(sources)])
-        export = Export(lambda parts: deal(frame, parts), ranks)
         scans = [scan_of(source._chosen()) for source in sources]
         known = [scan for scan in scans if scan is not None]
         # Spark gives columns of different types one that holds both.
         alike = len(known) == len(sources) and all(scan.types == known[0].types for scan in known)
         here = is_here(self.frame.sparkSession)
         pieces = _pieces(known, ranks, here) if alike else []
+        frame = _union([source._tagged(part, kept=not pieces) for part, source in enumerate(sources)])
+        export = Export(lambda parts: deal(frame, parts), ranks)
         return Shards(
             OpenFrame(
                 len(self.columns.features),
@@ -154,7 +159,7 @@ class FrameSource:
             passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
             schema = StructType([*passing, *heads.fields])
             work = FramePredictTask(task, self.columns.features, places, tuple(schema.names), self.batch_size, floating)
-            result = frame.mapInArrow(work, schema)
+            result = self._kept(frame).mapInArrow(work, schema)
             kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
             names = (*(f"c{place}" for place in places), *heads.names)
@@ -199,14 +204,19 @@ class FrameSource:
         """Return the frame with its columns called c0, c1, ...: their own names may be alike, or hold dots."""
         return self.frame.toDF(*(f"c{i}" for i in range(len(self.have))))
 
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, of which Spark keeps the rows where that is asked for; one that the user keeps is left."""
+        return cached(frame) if self.cache and self.frame.storageLevel == StorageLevel.NONE else frame
+
     def _chosen(self) -> DataFrame:
         """Return the columns that ranks need, as they are."""
         return self._numbered().select(*(f"c{self.have.index(name)}" for name in self._names()))
 
-    def _tagged(self, part: int) -> DataFrame:
+    def _tagged(self, part: int, kept: bool) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
         cells = [self._plain(name).alias(f"c{i}") for i, name in enumerate(self._names())]
-        return self._numbered().select(F.lit(part).cast("int").alias("part"), *cells)
+        frame = self._kept(self._numbered()) if kept else self._numbered()
+        return frame.select(F.lit(part).cast("int").alias("part"), *cells)
 
     def _plain(self, name: str) -> Any:
         """Return a column as Arrow knows it: an ML vector, dense or sparse, as an array."""
@@ -370,7 +380,9 @@ def _pieces(scans: list[Scan], ranks: int, here: bool) -> list[Callable[[], Item
 
 
 def deal(frame: DataFrame, ranks: int) -> DataFrame:
-    """Deal the rows out evenly, one partition a rank."""
+    """Deal the rows out evenly, one partition a rank; where they lie so, they stay."""
+    if is_dealt(frame, ranks):
+        return frame
     if not hasattr(frame, "repartitionById"):  # Spark < 4.1: dealt out as well, but sorted first
         return frame.repartition(ranks)
     row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) + F.spark_partition_id()

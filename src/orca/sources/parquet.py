@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -30,6 +31,7 @@ class RowGroup:
     number: int
     start: int
     stop: int
+    values: tuple[Any, ...] = ()  # of the columns that the names of its folders are
 
     @property
     def rows(self) -> int:
@@ -46,12 +48,23 @@ class Reader:
         schema: The columns to read, those of the condition too, as Spark's types are in Arrow.
         condition: What is true of the rows; None for all.
         skips: Whether row groups may be left out by what their footers say of the condition.
+        folders: The columns that are no file's, but in the names of folders: each row group says their values.
     """
 
     columns: tuple[str, ...]
     schema: pa.Schema
     condition: pc.Expression | None = None
     skips: bool = False
+    folders: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+    @property
+    def types(self) -> list[pa.DataType]:
+        """Return the types of the columns of the scan."""
+        return [self._whole.field(name).type for name in self.columns]
+
+    @property
+    def _whole(self) -> pa.Schema:
+        return pa.schema([*self.schema, *self.folders])
 
     def __call__(self, groups: Iterable[RowGroup], multiple: int = 1) -> Iterator[pa.RecordBatch]:
         """Yield the rows in their order, in record batches of a multiple of rows where nothing is left out."""
@@ -77,7 +90,7 @@ class Reader:
                         size, row_groups=[group.number for group in run], columns=self.schema.names, use_threads=False
                     )
                     for batch in batches if whole else _cut(batches, run[0]):
-                        yield from self._chosen(batch)
+                        yield from self._chosen(batch, groups[0].values)
 
     def _check(self, file: pq.ParquetFile, path: str, groups: list[RowGroup]) -> None:
         there = set(file.schema_arrow.names)
@@ -86,10 +99,12 @@ class Reader:
         if not there.issuperset(self.schema.names) or not fits:
             raise _replaced(path)
 
-    def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _chosen(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a batch for which the condition holds, as the columns of the scan."""
         cells = [batch.column(field.name).cast(field.type) for field in self.schema]
-        whole = pa.RecordBatch.from_arrays(cells, schema=self.schema)
+        for value, kind in zip(values, self.folders.types, strict=True):
+            cells.append(pa.repeat(pa.scalar(value, kind), batch.num_rows))
+        whole = pa.RecordBatch.from_arrays(cells, schema=self._whole)
         held = [whole] if self.condition is None else pa.Table.from_batches([whole]).filter(self.condition).to_batches()
         names = [f"c{i}" for i in range(len(self.columns))]
         for rows in held:

@@ -13,7 +13,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,10 @@ _OWN_WAYS = (
 )
 # Options that say which files there are, and not how they are read.
 _LISTING = {"path", "paths", "basepath", "pathglobfilter", "recursivefilelookup", "serialization.format"}
-_FILE = r"path: (file:[^\s,]+), range: (\d+)-(\d+), partition values: \[empty row\]"
+_FILE = r"path: (file:[^\s,]+), range: (\d+)-(\d+), partition values: \[.*?\](?=, path: |\)$)"
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _IN_ORDER = {f"org.apache.spark.sql.catalyst.plans.logical.{name}" for name in ("Project", "Filter", "SubqueryAlias")}
-_MOST_FILES = 10_000  # the footers of more files take the driver longer than Spark takes to begin
+_MOST_FILES, _MOST_FOLDERS = 10_000, 1_000  # the footers of more files take the driver longer than Spark takes to begin
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,13 @@ _LEAVES: dict[type[DataType], _Leaf] = {
     TimestampNTZType: _Leaf(pa.timestamp("us"), "INT64", ("LocalTimestamp",)),
 }
 _DATED = (DateType, TimestampType, TimestampNTZType)
+# Types of columns that are in the names of folders, and how their values are asked for.
+_IN_FOLDERS: dict[type[DataType], Callable[[Any, int], Any]] = {
+    IntegerType: lambda values, i: values.getInt(i),
+    LongType: lambda values, i: values.getLong(i),
+    StringType: lambda values, i: values.getUTF8String(i).toString(),
+    DateType: lambda values, i: values.getInt(i),  # days since 1970
+}
 # Types whose smallest and largest values in a row group decide whether it is read.
 _ORDERED = (BooleanType, ByteType, ShortType, IntegerType, LongType, DateType)
 
@@ -113,7 +120,7 @@ class Scan:
     @property
     def types(self) -> list[pa.DataType]:
         """Return the types of the columns."""
-        return [self.reader.schema.field(name).type for name in self.reader.columns]
+        return self.reader.types
 
     def deal(self, ranks: int) -> list[tuple[RowGroup, ...]]:
         """Deal the row groups out so that ranks have the same number of rows, or one more.
@@ -130,7 +137,7 @@ class Scan:
             while start < group.stop:
                 rank = max(range(ranks), key=room.__getitem__)
                 stop = min(group.stop, start + room[rank])
-                dealt[rank].append(RowGroup(group.path, group.number, start, stop))
+                dealt[rank].append(replace(group, start=start, stop=stop))
                 room[rank] -= stop - start
                 start = stop
         return [tuple(share) for share in dealt]
@@ -207,7 +214,8 @@ def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
     """Return the scan that a DataFrame is; None where Spark must read it.
 
     A scan is Parquet files of this machine or of a folder that is mounted on all, read as they are: columns chosen and
-    renamed, rows chosen by comparing columns with values. Each file has the columns in the types of the DataFrame.
+    renamed, rows chosen by comparing columns with values. Each file has the columns in the types of the DataFrame, but
+    for those that are in the names of folders.
 
     Args:
         frame: The DataFrame.
@@ -230,19 +238,25 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
         _check_places(execution.analyzed())
     columns, condition, compared = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
-    schema = _table_schema(node.relation())
+    schema, folders = _table_schemas(node.relation())
     need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
     for name in _OWN_WAYS:
         need(str(settings.get(name)).lower() == "false", f"{name} is on")
-    needed = {name: schema[name].dataType for name in dict.fromkeys([*columns, *compared])}
+    wanted = list(dict.fromkeys([*columns, *compared]))
+    named = [name for name in folders.names if name in wanted]
+    need(not (by_place and named), "a feature in the names of folders")
+    needed = {name: schema[name].dataType for name in wanted if name not in named}
+    need(bool(needed), "no column of the files")
     for name in needed:
         need(not any(key.startswith("__") for key in schema[name].metadata or {}), f"{name} is padded or cut")
     corrected = str(settings.get(_REBASING)).upper() == "CORRECTED"
-    partitions = _partitions(node, frame.sparkSession, _Footers(needed, corrected))
+    values = _values(node.relation(), folders, named)
+    partitions = _partitions(node, frame.sparkSession, _Footers(needed, corrected), values)
     need(any(chain.from_iterable(partitions)), "there are no rows")
     target = pa.schema([(name, _arrow_type(kind)) for name, kind in needed.items()])
-    skips = condition is not None and all(type(needed[name]) in _ORDERED for name in compared)
-    return Scan(Reader(tuple(columns), target, condition, skips), partitions)
+    skips = condition is not None and all(type(needed.get(name)) in _ORDERED for name in compared)
+    places = pa.schema([(name, _arrow_type(folders[name].dataType)) for name in named])
+    return Scan(Reader(tuple(columns), target, condition, skips, places), partitions)
 
 
 def _check_places(node: Any) -> None:
@@ -266,34 +280,60 @@ def _file_scan(node: Any) -> Any:
         node = node.child()
 
 
-def _table_schema(relation: Any) -> StructType:
-    """Return the columns of the files, as Spark has them; checks that they are plain Parquet files."""
+def _table_schemas(relation: Any) -> tuple[StructType, StructType]:
+    """Return the columns of files and of folders, as Spark has them; checks that they are plain Parquet files."""
     for thing, name in (
         (relation.fileFormat(), "parquet.ParquetFileFormat"),
         (relation.location(), "InMemoryFileIndex"),
     ):
         need(thing.getClass().getName() == _SOURCES + name, thing.getClass().getName())
     need(relation.bucketSpec().isEmpty(), "buckets")
-    need(relation.partitionSchema().isEmpty(), "partition columns")
     options = {key.lower() for key in relation.options().keys().mkString("\n").split("\n") if key}
     need(options <= _LISTING, f"the options {options}")
-    return StructType.fromJson(json.loads(relation.dataSchema().json()))
+    schemas = [StructType.fromJson(json.loads(s.json())) for s in (relation.dataSchema(), relation.partitionSchema())]
+    files, folders = ({name.casefold() for name in schema.names} for schema in schemas)
+    need(not files & folders, "a column in files and in the names of folders")
+    return schemas[0], schemas[1]
 
 
-def _partitions(node: Any, session: Any, footers: _Footers) -> tuple[tuple[RowGroup, ...], ...]:
+def _values(relation: Any, folders: StructType, named: list[str]) -> dict[str, tuple[Any, ...]]:
+    """Return what Spark read in the names of each folder, for the columns that are asked for."""
+    if not named:
+        return {}
+    ways = [(folders.names.index(name), _IN_FOLDERS.get(type(folders[name].dataType))) for name in named]
+    places = relation.location().partitionSpec().partitions()
+    need(places.size() <= _MOST_FOLDERS, f"{places.size()} folders")
+    values: dict[str, tuple[Any, ...]] = {}
+    for place in map(places.apply, range(places.size())):
+        row = place.values()
+        cells = [None if row.isNullAt(i) else _read_value(way, row, i) for i, way in ways]
+        values[path_of(place.path().toUri().toString())] = tuple(cells)
+    return values
+
+
+def _read_value(way: Callable[[Any, int], Any] | None, row: Any, place: int) -> Any:
+    if way is None:
+        raise OtherRoad("a type in the names of folders")
+    return way(row, place)
+
+
+def _partitions(
+    node: Any, session: Any, footers: _Footers, values: dict[str, tuple[Any, ...]]
+) -> tuple[tuple[RowGroup, ...], ...]:
     """Return the row groups of each partition that Spark would make."""
     planned = node.inputRDDs().head().filePartitions()
     cuts: list[list[tuple[str, int, int]]] = []
     for i in range(planned.size()):
-        text = session._jvm.scala.runtime.ScalaRunTime.stringOf(planned.apply(i).files())  # one call for all its files
-        matches = list(re.finditer(_FILE, text))
-        need(text == f"Array({', '.join(match[0] for match in matches)})", text)
+        files = planned.apply(i).files()
+        text = session._jvm.scala.runtime.ScalaRunTime.stringOf(files)  # one call for all files
+        matches = list(re.finditer(_FILE, text, re.DOTALL))
+        need(text == f"Array({', '.join(match[0] for match in matches)})" and len(matches) == len(files), text)
         cuts.append([(path_of(match[1]), int(match[2]), int(match[3])) for match in matches])
     times = Counter(path for cut in cuts for path, _, _ in cut)
     need(len(times) <= _MOST_FILES, f"{len(times)} files")
     return tuple(
         tuple(
-            group
+            replace(group, values=values[str(Path(path).parent)]) if values else group
             for path, start, stop in cut
             for group in (
                 footers.all(path)

@@ -1,5 +1,5 @@
-"""Sparkplan: the columns and rows of files that a plan of Spark asks for. Owns which nodes and expressions are known to
-mean the same in Arrow.
+"""Sparkplan: the columns and rows of files that a plan of Spark asks for, and how its partitions lie. Owns which nodes
+and expressions are known to mean the same in Arrow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
+# Nodes that give a row for each row, where it lies.
+_IN_PLACE = {f"{_CATALYST}plans.logical.{name}" for name in ("Project", "BatchEvalPython", "ArrowEvalPython")}
 
 
 class OtherRoad(Exception):
@@ -47,6 +49,24 @@ def read_plan(nodes: list[dict[str, Any]], by_place: bool) -> tuple[list[str], p
     whole = reduce(operator.and_, (condition.expression for condition in conditions)) if conditions else None
     compared = [name for condition in conditions for name in condition.columns]
     return [name for _, name in outputs], whole, compared
+
+
+def is_dealt(frame: Any, ranks: int) -> bool:
+    """Say whether Spark deals the rows of a DataFrame out by turns, over so many partitions: as repartition(n) does.
+
+    The partitions of a kept DataFrame lie as they were computed.
+    """
+    if not hasattr(frame, "_jdf"):  # Spark Connect tells no plan
+        return False
+    node = frame._jdf.queryExecution().optimizedPlan()
+    while (name := node.getClass().getName()) != _CATALYST + "plans.logical.Repartition":
+        if name == "org.apache.spark.sql.execution.columnar.InMemoryRelation":
+            node = node.cacheBuilder().logicalPlan()
+        elif name in _IN_PLACE:
+            node = node.child()
+        else:
+            return False
+    return bool(node.shuffle()) and node.numPartitions() == ranks
 
 
 def _identity(node: dict[str, Any]) -> tuple[Any, ...]:
