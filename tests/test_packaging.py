@@ -15,7 +15,7 @@ import orca
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
-EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "mxnet", "all", "dev"}
+EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "mxnet", "all", "bench", "dev"}
 APART = {
     "bench",
     "all",
