@@ -20,7 +20,12 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
-    needs = {"inference": ["pyspark"], "mxnet": ["mxnet"], "xshards": ["pyspark"], "data": ["pyspark", "PIL", "tensorflow"]}
+    needs = {
+        "inference": ["pyspark"],
+        "mxnet": ["mxnet"],
+        "xshards": ["pyspark"],
+        "data": ["pyspark", "PIL", "tensorflow"],
+    }
     for library in needs.get(page, []):
         pytest.importorskip(library)
     run_program(program_of(DOCS / f"{page}.md"), timeout=270)
