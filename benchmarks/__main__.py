@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.measure import Result
 
-NAMES = ("training", "conversion", "startup", "predict", "frame", "memory", "keras_training", "openvino")
+NAMES = ("training", "conversion", "startup", "predict", "frame", "memory", "keras_training", "openvino", "tables")
 OUTPUT = Path(__file__).parent / "output"
 
 

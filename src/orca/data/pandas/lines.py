@@ -1,7 +1,7 @@
 """CSV read by Arrow: plain files, cut at the ends of lines. Owns which files and cells Arrow reads as Spark would.
 
-Arrow reads many times as fast as Spark's parser, but takes some texts otherwise: it trims numbers, knows 0x1F, and asks
-every line for all its fields. So nothing is taken for granted. The kinds of columns are guessed from the first lines,
+Arrow reads many times as fast as Spark's parser, but takes some texts otherwise: it knows 0x1F, and asks every line for
+all its fields. So nothing is taken for granted. The kinds of columns are guessed from the first lines,
 and workers check them while they read. Where a guess was wrong, or shards are to be computed later, workers look at all
 lines first. Where they meet something that Spark might read in another way, Spark reads the files.
 """
@@ -13,6 +13,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNREADABLE = (OrcaError, OSError, ValueError, ImportError)  # why Arrow does not read files; its own are ValueErrors
-_BLOCK = 8 << 20  # bytes that are parsed at a time
+_BLOCK = 4 << 20  # bytes that are parsed at a time
 _SAMPLE = 1 << 20  # bytes from which the kinds of columns are guessed
 _BOM = b"\xef\xbb\xbf"
 _ENCODINGS = {"UTF-8": None, "ISO-8859-1": "latin-1"}  # those in which a byte of ASCII is that character
@@ -46,11 +47,12 @@ _TYPES = {
 _TRUE, _FALSE = (["true", "True", "TRUE"], ["false", "False", "FALSE"])
 # Bytes of a column, and what it is if Arrow can also read its cells as that.
 _ALPHABETS = [
-    (b"0123456789-", _INTEGER), (b"0123456789-+.eENa", _NUMBER), (b"0123456789-:. T", _TIME),
+    (b"0123456789- \t", _INTEGER), (b"0123456789-+.eENa \t", _NUMBER), (b"0123456789-:. T", _TIME),
     ("".join(_TRUE + _FALSE).encode(), _TRUTH),
 ]  # fmt: skip
-_FRACTION = r"^-?[0-9]*\.[0-9]+$|^NaN$"  # 1e9 and 99999999999999999999 alone are decimals to Spark
+_FRACTION = r"^[ \t]*-?[0-9]*\.[0-9]+[ \t]*$|^NaN$"  # 1e9 and 99999999999999999999 alone are decimals to Spark
 _TIME_LENGTHS = pa.array([10, 19, 21, 22, 23, 24, 25, 26], pa.int32())  # dates, seconds, fractions of seconds
+_OLD = pa.scalar(datetime(1900, 1, 1), pa.timestamp("us"))  # zones had odd clocks before
 _LOOK = 256  # cells of a block that tell a column of text
 # Neither a number, a time nor a truth of Spark's: it begins with a letter (T12:00 is a time), or has no digit.
 _WORDS = r"^(?:[^\x00-\x20\pN+\-.:Tt].*|\PN*)$"
@@ -88,25 +90,25 @@ class CsvForm:
     width: int
     null: str | None
 
-    def rows(
-        self, span: LineRange, columns: Mapping[int, pa.DataType], strict: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, span: LineRange, columns: Mapping[int, pa.DataType]) -> Iterator[pa.RecordBatch]:
         """Yield columns, by position, of the lines of a range, a block at a time.
 
         Args:
             span: The range.
             columns: Types of columns.
-            strict: Whether to refuse what Arrow takes for a number, and Spark does not.
 
         Raises:
             DataError: Arrow would read something in another way than Spark.
         """
+        integers = pa.int64() in columns.values()
         for block in self._blocks(span):
             self._check(block)
-            if strict:
-                self._check_numbers(block)
-            if block.strip(b"\r\n"):
-                yield self._parsed(block, columns)
+            if integers and (b"x" in block or b"X" in block) and (b"0x" in block or b"0X" in block):
+                raise DataError("there may be hexadecimal numbers")
+            if not block.isspace():
+                batch = self._parsed(block, columns)
+                self._check_rows(block, batch.num_rows)
+                yield batch
 
     def sample(self, path: str) -> pa.RecordBatch:
         """Return the first rows of a file, as text."""
@@ -160,36 +162,33 @@ class CsvForm:
         if self.width == 1 or self.separator.isspace():
             if _BLANK.search(block):
                 raise DataError("there are lines of blanks")
-        quote, separator = self.quote.encode(), ord(self.separator)
-        if quote not in block:
+        if self.quote.encode() not in block:
             return
         if self.null is not None:
             raise DataError("cells are quoted, and missing values have a name")
-        cells = np.frombuffer(b"\n" + block + b"\n", np.uint8)
-        quotes = np.flatnonzero(cells == quote[0])
+        cells = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(cells == ord(self.quote))
+        if len(quotes) % 2:
+            raise DataError("a quote is not closed")
         opening, closing = quotes[::2], quotes[1::2]
-        borders = np.zeros(256, bool)
-        borders[[separator, *b"\r\n"]] = True
         # A quote that opens follows a border, or one that closes (they are two for one quote); and the other way.
-        beside = np.diff(quotes) == 1
-        opens = borders[cells[opening - 1]] | np.r_[False, beside[1::2]][: len(opening)]
-        closes = borders[cells[closing + 1]] | np.r_[beside[1::2], False][: len(closing)]
-        ends = np.flatnonzero((cells == 10) | (cells == 13))
-        if len(quotes) % 2 or not opens.all() or not closes.all() or (np.searchsorted(quotes, ends) % 2).any():
-            raise DataError("quotes are inside of cells, or around several lines")
+        beside = np.diff(quotes)[1::2] == 1
+        opens = self._borders(cells[opening - 1]) | (opening == 0) | np.r_[False, beside]
+        last = len(cells) - 1
+        closes = self._borders(cells[np.minimum(closing + 1, last)]) | (closing == last) | np.r_[beside, False]
+        if not opens.all() or not closes.all():
+            raise DataError("quotes are inside of cells")
 
-    def _check_numbers(self, block: bytes) -> None:
-        """Refuse hexadecimal digits, and blanks at the borders of cells, which Arrow trims."""
-        if b"0x" in block or b"0X" in block:
-            raise DataError("there may be hexadecimal numbers")
-        cells = np.frombuffer(b"\n" + block + b"\n", np.uint8)
-        for blank in b" \t":
-            if blank == ord(self.separator) or blank not in block:
-                continue
-            places = np.flatnonzero(cells == blank)
-            beside = np.concatenate([cells[places - 1], cells[places + 1]])
-            if np.isin(beside, [ord(self.separator), ord(self.quote), *b"\r\n"]).any():
-                raise DataError("cells begin or end with blanks")
+    def _borders(self, cells: np.ndarray) -> np.ndarray:
+        return (cells == ord(self.separator)) | (cells == 10) | (cells == 13)
+
+    def _check_rows(self, block: bytes, rows: int) -> None:
+        """Refuse cells of several lines."""
+        if rows != block.count(b"\n") + (not block.endswith(b"\n")) and self.quote.encode() in block:
+            cells = np.frombuffer(block, np.uint8)
+            ends = np.flatnonzero((cells == 10) | (cells == 13))  # some lines may be empty
+            if (np.searchsorted(np.flatnonzero(cells == ord(self.quote)), ends) % 2).any():
+                raise DataError("quotes are around several lines")
 
     def _parsed(self, block: bytes, columns: Mapping[int, pa.DataType]) -> pa.RecordBatch:
         nulls = ["", *([] if self.null is None else [self.null])]
@@ -247,15 +246,16 @@ class CsvPlan:
         hdfs.adopt(self.where)
         # Times are cast after a look at their texts.
         columns = {n: pa.string() if kind == _TIME else _TYPES[kind] for n, kind in self.kinds.items()}
-        for batch in itertools.chain.from_iterable(self.form.rows(span, columns, not self.known) for span in group):
+        for batch in itertools.chain.from_iterable(self.form.rows(span, columns) for span in group):
             cells = [self._checked(kind, cells) for kind, cells in zip(self.kinds.values(), batch.columns, strict=True)]
             yield pa.RecordBatch.from_arrays(cells, schema=self.schema())
 
     def _checked(self, kind: str, cells: pa.Array) -> pa.Array:
         if kind == _TIME:
-            if not (self.known or _fits(cells, kind, self.zone)):
+            values = cells.cast(_TYPES[kind]) if self.known else _values(cells, kind, self.zone)
+            if values is None:
                 raise DataError("a column holds other things than times")
-            return cells.cast(_TYPES[kind])
+            return values
         if not self.known:
             if kind == _NOTHING and cells.null_count < len(cells):
                 raise DataError("a column holds values after many lines without any")
@@ -347,8 +347,9 @@ def line_ranges(files: Sequence[DataFile], tasks: int, largest: int, opening: in
         opening: What the opening of a file costs, in bytes.
 
     Example:
-        >>> line_ranges([DataFile("a", 5), DataFile("b", 2), DataFile("c", 1)], 2, 100, 0)
-        [[LineRange(path='a', start=0, stop=4)], [LineRange(path='a', start=4, stop=5), LineRange(path='b', start=0, stop=2), LineRange(path='c', start=0, stop=1)]]
+        >>> groups = line_ranges([DataFile("a", 5), DataFile("b", 2), DataFile("c", 1)], 2, 100, 0)
+        >>> [[(span.path, span.start, span.stop) for span in group] for group in groups]
+        [[('a', 0, 4)], [('a', 4, 5), ('b', 0, 2), ('c', 0, 1)]]
     """
     total = sum(file.size + opening for file in files)
     most = min(largest, max(opening, -(-total // tasks), 1))
@@ -400,22 +401,26 @@ def _kind_of(cells: pa.Array, zone: str) -> str:
         return _TEXT
     used = set(np.flatnonzero(np.bincount(_characters(cells), minlength=256)).tolist())
     for alphabet, kind in _ALPHABETS:
-        if used <= set(alphabet) and _fits(cells, kind, zone):
+        if used <= set(alphabet) and _values(cells, kind, zone) is not None:
             return kind
     return _TEXT if _has_words(cells) else _UNSURE
 
 
-def _fits(cells: pa.Array, kind: str, zone: str) -> bool:
+def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
+    """Return what cells are as values of a kind; None where they are none that Spark would read so."""
     if kind == _TRUTH:
-        return _all_in(cells, pa.array(_TRUE + _FALSE))
+        return cells if _all_in(cells, pa.array(_TRUE + _FALSE)) else None
     try:
-        values = cells.cast(_TYPES[kind])
+        values = (cells if kind == _TIME else pc.utf8_trim(cells, " \t")).cast(_TYPES[kind])
         if kind == _TIME:
-            pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="raise")
-            return _all_in(pc.binary_length(cells), _TIME_LENGTHS) and (pc.min(pc.year(values)).as_py() or 1900) >= 1900
+            if zone != "UTC":
+                pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="raise")
+            usual = _all_in(pc.binary_length(cells), _TIME_LENGTHS)
+            return values if usual and not pc.any(pc.less(values, _OLD)).as_py() else None
     except (pa.ArrowException, ValueError):  # the zone may be one that Arrow does not know
-        return False
-    return kind == _INTEGER or _matches(cells[:_LOOK], _FRACTION) or _matches(cells, _FRACTION)
+        return None
+    sure = kind == _INTEGER or _matches(cells[:_LOOK], _FRACTION) or _matches(cells, _FRACTION)
+    return values if sure else None
 
 
 def _merged(one: str, two: str) -> str:

@@ -88,7 +88,7 @@ def shards_of_csv(
     asked = partial(_Columns, dtype=dtype, index_col=index_col, squeeze=squeeze)
     if not (escapechar or comment or skipinitialspace):
         try:
-            form, files = read_form(paths, separator, quotechar, options["encoding"], first, exact, na_values)
+            form, files = read_form(paths, separator, quotechar, _charset(encoding), first, exact, na_values)
         except UNREADABLE as error:
             logger.debug("Spark's parser reads %s: %s", paths, error)
         else:
@@ -137,9 +137,8 @@ def _refuse_open_quotes(paths: list[str], open_quotes: OpenQuotes, comment: str 
     line = F.col("value")
     lines = loaded("text", paths, {}).where(line.contains(open_quotes.quote))
     lines = lines.where(~line.startswith(comment)) if comment else lines
-    lines = lines.select(line.cast("binary")).mapInArrow(open_quotes, "line binary").take(1)
-    if lines:
-        raise _not_closed(bytes(lines[0][0]).decode(errors="replace"))
+    for row in lines.select(line.cast("binary")).mapInArrow(open_quotes, "line binary").take(1):
+        raise _not_closed(row.line.decode(errors="replace"))
 
 
 def _not_closed(line: str) -> DataError:
