@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.measure import Result, interleaved, medians
 from benchmarks.sparks import session
-from orca import OrcaContext, stop_orca_context
+from orca import stop_orca_context
 from orca.data.pandas import read_csv
 
 MEGABYTES = int(os.environ.get("TABLE_MB", "1000"))
@@ -25,8 +25,8 @@ ITEMS, CITIES, LEAST = 50_000, ["Ulm", "Kiel", "Bonn", "Trier, old town", "Oslo"
 PEER = """
 import sys
 from pathlib import Path
-from benchmarks.tables import by_pandas
-print(*by_pandas(Path(sys.argv[1])))
+from benchmarks.tables import by_pandas, timed
+print(*timed(by_pandas, Path(sys.argv[1])))
 """
 
 
@@ -34,17 +34,18 @@ def run(repeats: int) -> list[Result]:
     folder = Path(tempfile.mkdtemp(prefix="orca-bench-"))
     size = write(folder)
     session()
-    contenders: dict[str, Callable[[Path], tuple[float, ...]]] = {
-        "orca": by_shards, "pandas": on_one_core, "pyspark.pandas": by_spark
-    }  # fmt: skip
-    answers: dict[str, tuple[float, ...]] = {}
+    contenders: dict[str, Callable[[], tuple[float, ...]]] = {
+        "orca": lambda: timed(by_shards, folder),
+        "pandas": lambda: on_one_core(folder),
+        "pyspark.pandas": lambda: timed(by_spark, folder),
+    }
+    answers: dict[str, list[float]] = {}
 
-    def timed(name: str) -> float:
-        began = time.perf_counter()
-        answers[name] = contenders[name](folder)
-        return time.perf_counter() - began
+    def seconds(name: str) -> float:
+        taken, *answers[name] = contenders[name]()
+        return taken
 
-    times = medians(interleaved({name: lambda name=name: timed(name) for name in contenders}, repeats))
+    times = medians(interleaved({name: lambda name=name: seconds(name) for name in contenders}, repeats))
     for name in contenders:
         np.testing.assert_allclose(answers[name], answers["orca"], rtol=1e-4, err_msg=name)
     peaks = {tasks: peak_memory(folder, tasks) for tasks in (8, 32)}
@@ -79,6 +80,13 @@ def write(folder: Path) -> int:
     return path.stat().st_size
 
 
+def timed(pipeline: Callable[[Path], tuple[float, ...]], folder: Path) -> tuple[float, ...]:
+    """Return the seconds that a pipeline takes, and what it returns."""
+    began = time.perf_counter()
+    answer = pipeline(folder)
+    return time.perf_counter() - began, *answer
+
+
 # The pipeline, three times. Each returns the rows and the sums of the tensors.
 
 
@@ -102,7 +110,7 @@ def by_pandas(folder: Path) -> tuple[float, ...]:
 
 
 def on_one_core(folder: Path) -> tuple[float, ...]:
-    """Run the pipeline of pandas in a process of its own, on one core."""
+    """Run the pipeline of pandas in a process of its own, on one core; its start does not count."""
     core = min(os.sched_getaffinity(0))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PEER, str(folder)]
@@ -141,7 +149,6 @@ def peak_memory(folder: Path, tasks: int) -> float:
     spark = session()
     size = (folder / "ratings.csv").stat().st_size
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(size // tasks + 1))
-    OrcaContext.get_spark_context()
     shards = read_csv(str(folder / "ratings.csv"))
     return max(shards.transform_shard(peak).collect())
 
