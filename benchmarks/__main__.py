@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import measure, sizes
 
-NAMES = ("startup", "frame", "predict", "training", "conversion", "memory", "keras_training", "openvino")
+NAMES = ("startup", "frame", "predict", "training", "conversion", "memory", "keras_training", "openvino", "tables")
 BY_NAME = ("gpu",)  # run only where they are asked for
 OUTPUT = Path(__file__).parent / "output"
 HEAD = "| | ours | peer | | times as fast | goal |\n| --- | --- | --- | --- | --- | --- |"

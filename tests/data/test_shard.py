@@ -129,6 +129,8 @@ def test_a_part_of_every_shard_is_selected(spark: Any) -> None:
 def test_the_length_counts_what_the_shards_hold(spark: Any) -> None:
     assert len(XShards.partition(B, num_shards=2)) == 7
     assert len(XShards.partition(B, num_shards=2).transform_shard(lambda shard: 1)) == 2
+    assert len(XShards.partition(B, num_shards=2).transform_shard(lambda shard: shard.sum())) == 2
+    assert len(XShards.partition(B, num_shards=2).transform_shard(lambda shard: np.array(shard.sum()))) == 2
 
 
 @few

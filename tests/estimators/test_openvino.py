@@ -13,7 +13,7 @@ ov = pytest.importorskip("openvino")
 from openvino import opset13 as op  # noqa: E402
 
 from orca import Estimator  # noqa: E402
-from orca.data.shard import XShards  # noqa: E402
+from orca.data.shard import SparkXShards, XShards  # noqa: E402
 from orca.errors import ArgumentError, DataError  # noqa: E402
 from orca.estimators.openvino import OpenvinoEstimator  # noqa: E402
 from orca.estimators.torch import TorchEstimator  # noqa: E402
@@ -208,6 +208,22 @@ def test_xshards_keep_x_and_get_predictions(spark: Any, tmp_path: Path) -> None:
         assert [set(shard) for shard in shards] == [{"x", "prediction"}] * 2
         assert close(np.concatenate([shard["x"] for shard in shards]), x)
         assert close(np.concatenate([shard["prediction"] for shard in shards]), y)
+
+
+def test_uneven_and_empty_shards_are_answered_as_arrays_are(spark: Any, tmp_path: Path) -> None:
+    est = estimator(image_model(4), tmp_path)
+    cuts = [slice(0, 6), slice(0, 0), slice(6, 7), slice(7, 11)]
+    context = spark.sparkContext
+    dicts = context.parallelize([[{"x": X[cut]} for cut in cuts], []], 2).flatMap(list)
+    answers = est.predict(SparkXShards(dicts)).collect()
+    assert [len(shard["prediction"]) for shard in answers] == [6, 0, 1, 4]
+    assert close(np.concatenate([shard["prediction"] for shard in answers if len(shard["x"])]), Y)
+    table = pd.DataFrame({"image": list(X), "id": range(11)})
+    frames = context.parallelize([table[cut] for cut in cuts], 3)
+    answers = est.predict(SparkXShards(frames), feature_cols=["image"]).collect()
+    assert [list(shard.columns) for shard in answers] == [["image", "id", "prediction"]] * 4
+    got = pd.concat(answers)
+    assert got["id"].tolist() == list(range(11)) and close(np.stack(got["prediction"]).reshape(Y.shape), Y)
 
 
 def test_xshards_of_several_inputs_get_a_list_of_predictions(spark: Any, tmp_path: Path) -> None:

@@ -284,11 +284,23 @@ def test_shards_train_a_keras_model_as_arrays_do(spark: Any) -> None:
         model.compile(optimizer=keras.optimizers.SGD(1e-3), loss="mse")
         return model
 
-    dicts = uneven_frames(spark).transform_shard(as_dict, "one")
-    losses = []
-    for data in (dicts, {"x": A, "y": B}):
+    frames = uneven_frames(spark)
+    dicts = frames.transform_shard(as_dict, "one")
+    df = spark.createDataFrame(
+        [(pair.tolist(), float(one)) for pair, one in zip(A, B, strict=True)], "pair array<float>, one float"
+    )
+    named = {"feature_cols": ["pair"], "label_cols": ["one"]}
+    losses, scores = [], []
+    for data, columns in ((dicts, {}), (frames, named), (df, named), ({"x": A, "y": B}, {})):
         est = Estimator.from_keras(model_creator=creator, backend="spark", workers_per_node=2)
-        losses.append(est.fit(data, epochs=2, batch_size=N)["loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        losses.append(est.fit(data, epochs=2, batch_size=N, **columns)["loss"])
+        scores.append(next(iter(est.evaluate(data, batch_size=4, **columns).values())))
+    for loss, score in zip(losses[1:], scores[1:], strict=True):
+        assert loss == pytest.approx(losses[0], rel=1e-5) and score == pytest.approx(scores[0], rel=1e-5)
+    expected = est.get_model().predict(A, verbose=0)[:, 0].tolist()
     answered = est.predict(dicts).collect()
     assert [len(shard["prediction"]) for shard in answered] == [5, 0, 1, N - 6]
+    beside = est.predict(frames, feature_cols=["pair"]).collect()
+    assert [list(shard.columns) for shard in beside] == [["pair", "one", "label", "prediction"]] * 4
+    got = [float(np.ravel(cell)[0]) for cell in pd.concat(beside)["prediction"]]
+    assert got == pytest.approx(expected, rel=1e-5)

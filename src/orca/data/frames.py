@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _PRIME = np.uint64(1_099_511_628_211)
 _POINTS = 64  # rows of each shard that the borders of a sort are drawn from
+_BROADCAST = 16 << 20  # bytes of a side of merge that is sent to every worker, rather than rows of both to some
 _HOW = ("inner", "left", "right", "outer")
 
 # (number of the partition that a row goes to for each row of a frame)
@@ -220,9 +221,25 @@ def merged(rdd: RDD[Any], other: RDD[Any], how: str, on: Any, parts: int) -> RDD
         keys = [on] if isinstance(on, str) else list(on)
     for side in blanks:
         check_columns(keys, side.columns, "merge")
+    if how in ("inner", "left") and _size(other) <= _BROADCAST:
+        small = other.ctx.broadcast(join(other.collect()))
+        return rdd.map(partial(_merge_with, right=small, how=how, on=keys))
     choice = hashed(keys, parts)
     both = _moved(rdd, choice, 0).union(_moved(other, choice, 1)).partitionBy(parts, int)
     return both.mapPartitions(partial(_meet, work=partial(_merge, how=how, on=keys), blanks=blanks))
+
+
+def _size(rdd: RDD[Any]) -> int:
+    """Return about how many bytes the frames have; more than `_BROADCAST` where they may be computed at great cost."""
+    return int(rdd.map(_bytes).sum()) if rdd.is_cached else _BROADCAST + 1
+
+
+def _bytes(frame: pd.DataFrame) -> int:
+    return int(frame.memory_usage(index=True, deep=False).sum())
+
+
+def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.DataFrame:
+    return _merge(left, right.value, how, on)
 
 
 def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> pd.DataFrame:

@@ -635,7 +635,8 @@ def _persist(rdd: RDD[Any]) -> None:
     from pyspark import StorageLevel
 
     if not rdd.is_cached:
-        rdd.persist(StorageLevel.MEMORY_AND_DISK)
+        # Shards are bytes to the JVM: they need not be serialized once more, and compressed.
+        rdd.persist(StorageLevel.MEMORY_AND_DISK_DESER)
 
 
 def _positive(number: Any, what: str) -> int:
@@ -670,7 +671,8 @@ def _refusal(shard: Any, key: Any) -> str | None:
 
 
 def _length(shard: Any) -> int:
-    return len(shard) if hasattr(shard, "__len__") else 1
+    countable = hasattr(shard, "__len__") and getattr(shard, "ndim", None) != 0  # an array may have no dimensions
+    return len(shard) if countable else 1
 
 
 def _items(shard: Any) -> int:

@@ -128,8 +128,11 @@ class Assembly:
     finish: Callable[[pd.DataFrame], Any] | None
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Yield the shards of rows that `Blocks` made."""
+        return self.shards(_batch(row[0]) for row in rows)
+
+    def shards(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         """Yield the shards; one without rows where the partition has none."""
-        batches = (_batch(row[0]) for row in rows)
         empty = True
         for table in _tables(batches, self.size):
             empty = False

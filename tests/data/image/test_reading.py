@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from orca.data.image import read_images, read_voc, write_voc
+from orca.data.image import read_coco, read_images, read_voc, write_voc
 from orca.data.image.parquet_dataset import ParquetIterable
 from orca.data.image.voc import VOCDatasets
 from orca.errors import ArgumentError, DataError
@@ -103,3 +104,56 @@ def test_voc_is_written_with_its_boxes(voc: Path, tmp_path: Path) -> None:
     assert [row["image_id"] for row in read] == ["000", "001", "002"]
     assert [len(row["label"]) for row in read] == [1, 2, 0]
     assert read[1]["image"] == (voc / "VOC2007" / "JPEGImages" / "001.jpg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder as COCO has it, of three images with one, two and no objects."""
+    root = tmp_path_factory.mktemp("coco")
+    (root / "annotations").mkdir()
+    (root / "val2017").mkdir()
+    for number in (7, 3, 5):
+        Image.new("L", (10, 8), number).save(root / "val2017" / f"{number:012}.jpg")
+    things = [(7, 18, [1.5, 2, 3, 4], 0), (3, 1, [0, 0, 10, 8], 1), (3, 18, [4, 4, 2, 2.5], 0)]
+    content = {
+        "images": [{"id": number, "file_name": f"{number:012}.jpg"} for number in (7, 3, 5)],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}],
+        "annotations": [
+            {"image_id": image, "category_id": kind, "bbox": box, "iscrowd": crowd}
+            for image, kind, box, crowd in things
+        ],
+    }
+    (root / "annotations" / "instances_val2017.json").write_text(json.dumps(content))
+    return root
+
+
+def test_coco_is_read_with_its_boxes(spark: Any, coco: Path) -> None:
+    pairs = read_coco(str(coco), "val").collect()
+    assert [image.shape for image, _ in pairs] == [(8, 10, 3)] * 3
+    assert [round(float(image.mean())) for image, _ in pairs] == [3, 5, 7]
+    assert [boxes.tolist() for _, boxes in pairs] == [
+        [[0, 0, 10, 8, 0, 1], [4, 4, 6, 6.5, 1, 0]],
+        [],
+        [[1.5, 2, 4.5, 6, 1, 0]],
+    ]
+    assert pairs[1][1].shape == (0, 6) and pairs[1][1].dtype == np.float32
+
+
+def test_what_is_no_coco_is_refused(spark: Any, coco: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="must have one file annotations/instances_train<year>.json; there is none"):
+        read_coco(str(coco))
+    (tmp_path / "annotations").mkdir()
+    listing = tmp_path / "annotations" / "instances_train2014.json"
+    listing.write_text('{"images": []}')
+    with pytest.raises(DataError, match="instances_train2014.json is no list of objects in images.*'categories'"):
+        read_coco(str(tmp_path))
+    empty: dict[str, Any] = {"images": [], "categories": [], "annotations": []}
+    listing.write_text(json.dumps(empty))
+    with pytest.raises(DataError, match="there are no images to read in .*: the split 'train' is empty"):
+        read_coco(str(tmp_path))
+    listing.write_text(json.dumps(empty | {"images": [{"id": 1, "file_name": "gone.jpg"}]}))
+    with pytest.raises(DataError, match="there is no image .*train2014/gone.jpg"):
+        read_coco(str(tmp_path))
+    (tmp_path / "annotations" / "instances_train2017.json").write_text("{}")
+    with pytest.raises(DataError, match="it has .'instances_train2014.json', 'instances_train2017.json'."):
+        read_coco(str(tmp_path))

@@ -63,3 +63,18 @@ def test_what_is_no_dataset_is_refused(spark: Any) -> None:
 
     with pytest.raises(DataError, match="got 4 things"):
         _named((1, 2, 3, 4))
+
+
+def test_rows_of_a_table_are_mapped(spark: Any) -> None:
+    df = spark.range(5).selectExpr("cast(id as float) as a", "array(id, 2 * id) as b").coalesce(1)
+
+    class Table:
+        def __init__(self, df: Any) -> None:
+            self.df = df
+
+    for table in (df, Table(df)):
+        data = Dataset.from_feature_table(table).map(lambda row: (row["b"], row["a"]))
+        (part,) = data.get_xshards().collect()
+        assert part["x"].tolist() == [[i, 2 * i] for i in range(5)] and part["y"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ArgumentError, match="from_feature_table takes a Spark DataFrame, .*; got ndarray. For XShards"):
+        Dataset.from_feature_table(X)

@@ -8,11 +8,11 @@ from orca.data.image.parquet_dataset import (
     write_parquet,
     write_voc,
 )
-from orca.data.image.reading import read_images, read_voc
+from orca.data.image.reading import read_coco, read_images, read_voc
 from orca.data.image.schema import DType, FeatureType, SchemaField
 from orca.data.image.tfrecord import read_tfrecord, write_tfrecord
 
 __all__ = [
-    "DType", "FeatureType", "ParquetDataset", "SchemaField", "read_images", "read_parquet", "read_tfrecord", "read_voc",
-    "write_from_directory", "write_mnist", "write_parquet", "write_tfrecord", "write_voc",
+    "DType", "FeatureType", "ParquetDataset", "SchemaField", "read_coco", "read_images", "read_parquet",
+    "read_tfrecord", "read_voc", "write_from_directory", "write_mnist", "write_parquet", "write_tfrecord", "write_voc",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orca.data.image.coco import coco_items
 from orca.data.image.schema import decode_image
 from orca.data.image.voc import VOCDatasets
 from orca.data.pandas.paths import files_at, path_list
@@ -128,6 +129,43 @@ def read_voc(
     return computed(rdd.map(lambda number: voc[number]), _TUPLE)
 
 
+def read_coco(file_path: str, split: str = "train") -> SparkXShards:
+    """Read images of COCO into XShards: each an (image, boxes) pair, in the order of their ids.
+
+    Args:
+        file_path: The folder with `annotations/instances_<split><year>.json` and the images in `<split><year>/`.
+        split: "train" or "val".
+
+    Returns:
+        Pairs of an array (height, width, 3) and an array of boxes: xmin, ymin, xmax, ymax, class, crowd. Classes are
+        numbered from 0 in the order of their ids in COCO.
+
+    Raises:
+        DataError: There is no such split, or no image in it.
+    """
+    from orca.cluster.context import OrcaContext
+
+    items, _ = coco_items(file_path, split)
+    if not items:
+        raise DataError(f"there are no images to read in {file_path}: the split {split!r} is empty.")
+    context = OrcaContext.get_spark_context()
+    rdd = context.parallelize(items, min(len(items), 4 * context.defaultParallelism))
+    return computed(rdd.mapPartitions(BoxReading()), _TUPLE)
+
+
+@dataclass(frozen=True)
+class BoxReading:
+    """Images as arrays of three colours, with the boxes they came with, of (path, boxes) pairs."""
+
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, items: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the shards."""
+        hdfs.adopt(self.where)
+        for path, boxes in items:
+            yield np.asarray(_opened(path).convert("RGB")), boxes
+
+
 @dataclass(frozen=True)
 class ImageReading:
     """Images of Pillow, with their labels or targets, of (path, target's path) pairs."""
@@ -190,6 +228,8 @@ def _opened(path: str) -> Any:
     fs, place = filesystem(path)
     try:
         return decode_image(fs.cat_file(place))
+    except FileNotFoundError:
+        raise DataError(f"there is no image {path}.") from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 

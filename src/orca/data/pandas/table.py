@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import codecs
 import csv
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orca.data.pandas.lines import UNREADABLE, CsvForm, CsvPlan, LineRange, guess, read_form, study
+from orca.data.pandas.paths import DataFile
 from orca.data.slices import FRAME, SERIES
-from orca.data.spark_frames import frame_shards
+from orca.data.spark_frames import Assembly, computed, frame_shards
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark import Accumulator
     from pyspark.sql import DataFrame
 
     from orca.data.shard import SparkXShards
 
+logger = logging.getLogger(__name__)
 _CORRUPT = "_orca_corrupt"
 _NO_TEXT = "\ufffd"  # what Spark reads where bytes are no text
 _EXCERPT = 80
@@ -78,14 +84,68 @@ def shards_of_csv(
         "nullValue": na_values, "encoding": _charset(encoding), "header": first, "preferDate": False,
         "columnPruning": False, "ignoreLeadingWhiteSpace": skipinitialspace,
     }  # fmt: skip
+    exact = first and names is None  # columns of all files must be named alike, where names tell which column is which
+    asked = partial(_Columns, dtype=dtype, index_col=index_col, squeeze=squeeze)
+    if not (escapechar or comment or skipinitialspace):
+        try:
+            form, files = read_form(paths, separator, quotechar, _charset(encoding), first, exact, na_values)
+        except UNREADABLE as error:
+            logger.debug("Spark's parser reads %s: %s", paths, error)
+        else:
+            shards = _shards_by_arrow(form, files, asked(*_chosen(form.labels(), names, usecols)))
+            if shards is not None:
+                return shards
     frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
     header = frame.columns
-    labels, used = _chosen(header if first else range(len(header)), names, usecols)
-    # Columns of all files must be named alike, where names tell which column is which.
-    options["enforceSchema"] = not first or names is not None
+    columns = asked(*_chosen(header if first else range(len(header)), names, usecols))
+    options["enforceSchema"] = not exact
+    _refuse_open_quotes(paths, OpenQuotes(separator, quotechar, escapechar, skipinitialspace), comment)
     bad_rows = BadCsvRows(len(header), separator, quotechar, escapechar, on_bad_lines == "skip")
     text = encoding_errors == "replace" or encoding or "UTF-8"
-    return _shards("csv", paths, options, frame, _Columns(labels, used, dtype, index_col, squeeze), bad_rows, text)
+    return _shards("csv", paths, options, frame, columns, bad_rows, text)
+
+
+def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) -> SparkXShards | None:
+    """Return CSV files as Arrow reads them; None where Spark might read them otherwise."""
+    from orca.cluster.context import OrcaContext
+
+    session = OrcaContext.get_spark_session()
+    dtypes, finish, check = columns.work(BadJsonRows(), None)
+    used = {number: number in dtypes for number in columns.used}
+    for plan_of in (guess, study) if OrcaContext._eager_mode else (study,):
+        try:
+            plan = plan_of(session, form, files, used)
+        except UNREADABLE as error:
+            logger.debug("%s of %s: %s", plan_of.__name__, files[0].path, error)
+            continue
+        template = check.converted(pa.RecordBatch.from_pylist([], plan.schema()))
+        assembly = Assembly(finish.labels, template.schema, OrcaContext._shard_size, finish)
+        problems = session.sparkContext.accumulator(0)
+        reading = ArrowReading(plan, check, assembly, None if plan.known else problems)
+        rdd = session.sparkContext.parallelize(plan.groups, len(plan.groups)).mapPartitions(reading)
+        shards = computed(rdd, SERIES if columns.squeeze else FRAME)
+        if not problems.value:
+            return shards
+        shards.uncache()
+    return None
+
+
+def _refuse_open_quotes(paths: list[str], open_quotes: OpenQuotes, comment: str | None) -> None:
+    """Refuse cells of several lines: Spark would take each line for a row, and might not notice."""
+    from pyspark.sql import functions as F
+
+    line = F.col("value")
+    lines = loaded("text", paths, {}).where(line.contains(open_quotes.quote))
+    lines = lines.where(~line.startswith(comment)) if comment else lines
+    for row in lines.select(line.cast("binary")).mapInArrow(open_quotes, "line binary").take(1):
+        raise _not_closed(row.line.decode(errors="replace"))
+
+
+def _not_closed(line: str) -> DataError:
+    return DataError(
+        f"Error tokenizing data: a quote is not closed in the line {line[:_EXCERPT]!r}. Spark reads line by line; for "
+        "fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
+    )
 
 
 def shards_of_json(
@@ -212,6 +272,16 @@ class _Columns:
     index_col: Any
     squeeze: bool
 
+    def work(
+        self, bad_rows: Callable[[pa.Array], np.ndarray], encoding: str | None
+    ) -> tuple[dict[int, Any], Finish, BlockCheck]:
+        """Return the dtypes by position, and what workers do with shards and with blocks."""
+        dtypes = _dtypes(self.dtype, self.labels)
+        labels = [self.labels[number] for number in self.used]
+        wanted = {labels[place]: dtypes[number] for place, number in enumerate(self.used) if number in dtypes}
+        finish = Finish(tuple(labels), wanted, _index(self.index_col, labels), self.squeeze)
+        return dtypes, finish, BlockCheck(bad_rows, tuple(labels), encoding, finish.arrow_types())
+
 
 def _shards(
     kind: str,
@@ -224,7 +294,7 @@ def _shards(
 ) -> SparkXShards:
     from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-    dtypes = _dtypes(columns.dtype, columns.labels)
+    dtypes, finish, check = columns.work(bad_rows, None if text is True else str(text))
     fields = [
         StructField(field.name, StringType() if number in dtypes else field.dataType)
         for number, field in enumerate(frame.schema.fields)
@@ -235,10 +305,6 @@ def _shards(
     options = {**options, "columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"}
     rows = loaded(kind, paths, options, schema)
     rows = rows.toDF(*map(str, range(len(fields))), _CORRUPT).select(*map(str, columns.used), _CORRUPT)
-    labels = [columns.labels[number] for number in columns.used]
-    wanted = {labels[place]: dtypes[number] for place, number in enumerate(columns.used) if number in dtypes}
-    finish = Finish(tuple(labels), wanted, _index(columns.index_col, labels), columns.squeeze)
-    check = BlockCheck(bad_rows, tuple(labels), None if text is True else str(text), finish.arrow_types())
     return frame_shards(rows, check, finish, SERIES if columns.squeeze else FRAME)
 
 
@@ -318,6 +384,41 @@ def _index(index_col: Any, labels: list[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
+class ArrowReading:
+    """The shards of the lines that a task is given.
+
+    Args:
+        plan: How Arrow reads them.
+        check: What is done with blocks of rows.
+        assembly: What makes shards of them.
+        problems: Counts tasks for whose lines the plan does not do; None where it is known to do.
+    """
+
+    plan: CsvPlan
+    check: BlockCheck
+    assembly: Assembly
+    problems: Accumulator[int] | None
+
+    def __call__(self, groups: Iterable[list[LineRange]]) -> Iterator[Any]:
+        """Yield the shards; those of a task that counts as a problem are not to be used.
+
+        Raises:
+            DataError: A value is not of its column's dtype, or a file has changed.
+        """
+        for group in groups:
+            yield from self.assembly.shards(map(self.check.converted, self._batches(group)))
+
+    def _batches(self, group: list[LineRange]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.plan.batches(group)
+        except UNREADABLE as error:
+            if self.problems is None:
+                raise DataError(f"{group[0].path} has changed while it was read: {error}. Read it again.") from None
+            logger.debug("%s: %s", group[0].path, error)
+            self.problems.add(1)
+
+
+@dataclass(frozen=True)
 class BlockCheck:
     """A block of rows without those that are malformed, its typed columns converted.
 
@@ -345,8 +446,16 @@ class BlockCheck:
             marked = np.flatnonzero(marks.is_valid())
             keep[marked[self.bad_rows(marks.drop_null())]] = False
             batch = batch.filter(pa.array(keep))
+        return self.converted(batch)
+
+    def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that have labels.
+
+        Raises:
+            DataError: A value is not of its column's dtype.
+        """
         columns = [self._converted(number, batch.column(number)) for number in range(len(self.labels))]
-        return pa.RecordBatch.from_arrays(columns, batch.schema.names[:-1])
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names[: len(columns)])
 
     def _converted(self, number: int, column: pa.Array) -> pa.Array:
         label = self.labels[number]
@@ -365,10 +474,39 @@ class BlockCheck:
 
 
 @dataclass(frozen=True)
+class OpenQuotes:
+    """The lines that end inside of quotes."""
+
+    separator: str
+    quote: str
+    escape: str | None
+    blanks: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield those lines, of lines with quotes."""
+        pattern = self._pattern()
+        for batch in batches:
+            lines = batch.column(0)
+            if not self.escape:
+                lines = lines.filter(pc.equal(pc.bit_wise_and(pc.count_substring(lines, self.quote), 1), 1))
+            cells = pc.replace_substring(lines, self.separator.encode(), _UNIT.encode())
+            yield pa.RecordBatch.from_arrays([lines.filter(pc.match_substring_regex(cells, pattern))], ["line"])
+
+    def _pattern(self) -> str:
+        """Return the regular expression of whole cells and one in which a quote opens, and none closes."""
+        q, e = re.escape(self.quote), re.escape(self.escape or "")
+        blanks, first = (r"[ \t]*", rf"[^{q}{_UNIT} \t]") if self.blanks else ("", f"[^{q}{_UNIT}]")
+        # An escape other than the quote: two quotes end a cell as one does.
+        inside, after = (f"(?:[^{q}{e}]|{e}.)*", "") if self.escape else (f"(?:[^{q}]|{q}{q})*", f"{q}")
+        quoted = f"{blanks}{q}{inside}{q}(?:[^{after}{_UNIT}][^{_UNIT}]*)?"
+        return f"(?s)^(?:(?:{quoted}|{blanks}{first}[^{_UNIT}]*|{blanks}){_UNIT})*{blanks}{q}{inside}$"
+
+
+@dataclass(frozen=True)
 class BadCsvRows:
     """The malformed among the rows whose number of fields is not that of the others: those with too many.
 
-    Too few fields are filled up, as pandas does. A quote that is not closed is always an error.
+    Too few fields are filled up, as pandas does.
     """
 
     width: int
@@ -384,12 +522,6 @@ class BadCsvRows:
             DataError: There are some, and they are not to be dropped.
         """
         separators = pc.count_substring(lines, self.separator).to_numpy(zero_copy_only=False)
-        quotes = pc.count_substring(lines, self.quote).to_numpy(zero_copy_only=False)
-        for number in np.flatnonzero(quotes % 2)[: 0 if self.escape else 1]:
-            raise DataError(
-                f"Error tokenizing data: a quote is not closed in the line {lines[number].as_py()[:_EXCERPT]!r}. Spark "
-                "reads line by line; for fields of several lines: OrcaContext.pandas_read_backend = 'pandas'."
-            )
         bad = np.zeros(len(lines), bool)
         for number in np.flatnonzero(separators >= self.width):
             line = lines[number].as_py()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orca.data.shard import SparkXShards
+from orca.core.columns import column_array
+from orca.data.shard import SparkXShards, spark_df_to_pd_sparkxshards
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import map_tree, rows_of
@@ -51,6 +52,24 @@ class Dataset:
             raise ArgumentError(f"from_tensor_slices takes XShards; got {type(xshards).__name__}.")
         return Dataset(xshards)
 
+    @staticmethod
+    def from_feature_table(tbl: Any) -> Dataset:
+        """Make a dataset whose elements are the rows of a table, as dicts by column.
+
+        Args:
+            tbl: A Spark DataFrame, or an object that holds one as `df`, as the feature tables of the older systems do.
+
+        Raises:
+            ArgumentError: It is no such table.
+        """
+        frame = getattr(tbl, "df", tbl)
+        if not hasattr(frame, "mapInArrow") or not hasattr(frame, "schema"):
+            raise ArgumentError(
+                "from_feature_table takes a Spark DataFrame, or a table that holds one as `df`; got "
+                f"{type(tbl).__name__}. For XShards: Dataset.from_tensor_slices(xshards)."
+            )
+        return Dataset(spark_df_to_pd_sparkxshards(frame))
+
     def map(self, map_func: Callable[..., Any]) -> Dataset:
         """Apply a function to every row, inside of TensorFlow.
 
@@ -87,8 +106,8 @@ class ShardMapping:
             DataError: The shard holds no arrays, or rows become something else than one to three things.
         """
         tf = tensorflow()
-        arrays = dict(shard) if hasattr(shard, "iloc") else shard
-        arrays = map_tree(np.asarray, arrays)
+        framed = hasattr(shard, "iloc")
+        arrays = {name: column_array(shard[name], name) for name in shard} if framed else map_tree(np.asarray, shard)
         rows = rows_of(arrays, "a shard")
         dataset = tf.data.Dataset.from_tensor_slices(arrays)
         for function in self.functions:

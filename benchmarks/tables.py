@@ -1,0 +1,159 @@
+"""Tables: a pipeline over a CSV file, from text to tensors, against pyspark.pandas and pandas on one core."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks.measure import Result, interleaved, medians
+from benchmarks.sparks import session
+from orca import stop_orca_context
+from orca.data.pandas import read_csv
+
+MEGABYTES = int(os.environ.get("TABLE_MB", "1000"))
+ITEMS, CITIES, LEAST = 50_000, ["Ulm", "Kiel", "Bonn", "Trier, old town", "Oslo"], 3.0
+PEER = """
+import sys
+from pathlib import Path
+from benchmarks.tables import by_pandas, timed
+print(*timed(by_pandas, Path(sys.argv[1])))
+"""
+
+
+def run(repeats: int) -> list[Result]:
+    folder = Path(tempfile.mkdtemp(prefix="orca-bench-"))
+    size = write(folder)
+    session()
+    contenders: dict[str, Callable[[], tuple[float, ...]]] = {
+        "orca": lambda: timed(by_shards, folder),
+        "pandas": lambda: on_one_core(folder),
+        "pyspark.pandas": lambda: timed(by_spark, folder),
+    }
+    answers: dict[str, list[float]] = {}
+
+    def seconds(name: str) -> float:
+        taken, *answers[name] = contenders[name]()
+        return taken
+
+    times = medians(interleaved({name: lambda name=name: seconds(name) for name in contenders}, repeats))
+    for name in contenders:
+        np.testing.assert_allclose(answers[name], answers["orca"], rtol=1e-4, err_msg=name)
+    peaks = {tasks: peak_memory(folder, tasks) for tasks in (8, 32)}
+    stop_orca_context()
+    shutil.rmtree(folder)
+    name = f"CSV of {size / 1e6:,.0f} MB: read, filter, group, join, to tensors"
+    found = [
+        Result(name, times["orca"], times["pandas"], "pandas on one core", "s", 1.0),
+        Result(name, times["orca"], times["pyspark.pandas"], "pyspark.pandas", "s", 1.0),
+        Result("peak memory of a worker, 8 -> 32 shards", peaks[32], peaks[8], "8 shards", "MB"),
+    ]
+    return found
+
+
+def write(folder: Path) -> int:
+    """Write ratings of so many megabytes; return how many bytes they are."""
+    draw, path = np.random.default_rng(0), folder / "ratings.csv"
+    with path.open("w") as file:
+        while file.tell() < MEGABYTES * 1_000_000:
+            rows = 500_000
+            seconds = pd.to_timedelta(draw.integers(0, 10**8, rows), unit="s")
+            pd.DataFrame(
+                {
+                    "user": draw.integers(0, 200_000, rows),
+                    "item": draw.integers(0, ITEMS, rows),
+                    "rating": draw.integers(1, 11, rows) / 2,
+                    "price": draw.integers(0, 10**6, rows) / 10**4,
+                    "city": draw.choice(CITIES, rows),
+                    "when": pd.Timestamp("2020-01-01") + seconds,
+                }
+            ).to_csv(file, index=False, header=file.tell() == 0)
+    return path.stat().st_size
+
+
+def timed(pipeline: Callable[[Path], tuple[float, ...]], folder: Path) -> tuple[float, ...]:
+    """Return the seconds that a pipeline takes, and what it returns."""
+    began = time.perf_counter()
+    answer = pipeline(folder)
+    return time.perf_counter() - began, *answer
+
+
+# The pipeline, three times. Each returns the rows and the sums of the tensors.
+
+
+def by_shards(folder: Path) -> tuple[float, ...]:
+    ratings = read_csv(str(folder / "ratings.csv")).transform_shard(lambda frame: frame[frame["rating"] >= LEAST])
+    ratings.cache()
+    items = ratings.group_by("item", agg={"rating": "mean", "user": "count"})
+    joined = ratings.merge(items, on="item")
+    parts = joined.transform_shard(tensors, "mean(rating)", "count(user)").collect()
+    ratings.uncache()
+    joined.uncache()
+    return tuple(np.sum(parts, axis=0))
+
+
+def by_pandas(folder: Path) -> tuple[float, ...]:
+    torch.set_num_threads(1)
+    ratings = pd.read_csv(folder / "ratings.csv", parse_dates=["when"])
+    ratings = ratings[ratings["rating"] >= LEAST]
+    items = ratings.groupby("item").agg(mean=("rating", "mean"), count=("user", "count")).reset_index()
+    return tensors(ratings.merge(items, on="item"), "mean", "count")
+
+
+def on_one_core(folder: Path) -> tuple[float, ...]:
+    """Run the pipeline of pandas in a process of its own, on one core; its start does not count."""
+    core = min(os.sched_getaffinity(0))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PEER, str(folder)]
+    done = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )  # fmt: skip
+    return tuple(map(float, done.stdout.split()))
+
+
+def by_spark(folder: Path) -> tuple[float, ...]:
+    import pyspark.pandas as ps
+
+    ratings = ps.read_csv(str(folder / "ratings.csv"))
+    ratings = ratings[ratings["rating"] >= LEAST]
+    items = ratings.groupby("item").agg({"rating": "mean", "user": "count"}).reset_index()
+    items.columns = ["item", "mean", "count"]
+    joined = ratings.merge(items, on="item").to_spark()
+
+    def sums(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield pd.DataFrame([tensors(frame, "mean", "count")], columns=list("rxy"))
+
+    parts = joined.mapInPandas(sums, "r double, x double, y double").collect()
+    return tuple(np.sum([list(part) for part in parts], axis=0))
+
+
+def tensors(frame: pd.DataFrame, mean: str, count: str) -> tuple[float, ...]:
+    x = torch.from_numpy(frame[["user", "price", mean, count]].to_numpy(np.float32))
+    y = torch.from_numpy(frame["rating"].to_numpy(np.float32))
+    return float(len(x)), float(x.sum(dtype=torch.float64)), float(y.sum(dtype=torch.float64))
+
+
+def peak_memory(folder: Path, tasks: int) -> float:
+    """Return the most memory, in MB, that a worker took which reads files in so many tasks."""
+    spark = session()
+    size = (folder / "ratings.csv").stat().st_size
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(size // tasks + 1))
+    shards = read_csv(str(folder / "ratings.csv"))
+    return max(shards.transform_shard(peak).collect())
+
+
+def peak(frame: pd.DataFrame) -> float:
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return float(line.split()[1]) / 1024

@@ -1,0 +1,467 @@
+"""CSV read by Arrow: plain files, cut at the ends of lines. Owns which files and cells Arrow reads as Spark would.
+
+Arrow reads many times as fast as Spark's parser, but takes some texts otherwise: it knows 0x1F, and asks every line for
+all its fields. So nothing is taken for granted. The kinds of columns are guessed from the first lines,
+and workers check them while they read. Where a guess was wrong, or shards are to be computed later, workers look at all
+lines first. Where they meet something that Spark might read in another way, Spark reads the files.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from orca.data.pandas.paths import DataFile, files_at
+from orca.errors import DataError, OrcaError
+from orca.storage import hdfs
+from orca.storage.files import filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNREADABLE = (OrcaError, OSError, ValueError, ImportError)  # why Arrow does not read files; its own are ValueErrors
+_BLOCK = 4 << 20  # bytes that are parsed at a time
+_SAMPLE = 1 << 20  # bytes from which the kinds of columns are guessed
+_BOM = b"\xef\xbb\xbf"
+_ENCODINGS = {"UTF-8": None, "ISO-8859-1": "latin-1"}  # those in which a byte of ASCII is that character
+_COMPRESSED = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz|lzo)$", re.IGNORECASE)
+_BLANK = re.compile(rb"(?m)^[\x00-\x09\x0b\x0c\x0e-\x20]+\r?$")  # a line of blanks, which Spark leaves out
+
+# What the cells of a column are. A column of text stays one, whatever else is in it.
+_NOTHING, _INTEGER, _NUMBER, _TIME, _TRUTH, _TEXT, _UNSURE = "nothing integer number time truth text unsure".split()
+_TYPES = {
+    _NOTHING: pa.string(), _INTEGER: pa.int64(), _NUMBER: pa.float64(), _TIME: pa.timestamp("us"), _TRUTH: pa.bool_(),
+    _TEXT: pa.string(),
+}  # fmt: skip
+_TRUE, _FALSE = (["true", "True", "TRUE"], ["false", "False", "FALSE"])
+# Bytes of a column, and what it is if Arrow can also read its cells as that.
+_ALPHABETS = [
+    (b"0123456789- \t", _INTEGER), (b"0123456789-+.eENa \t", _NUMBER), (b"0123456789-:. T", _TIME),
+    ("".join(_TRUE + _FALSE).encode(), _TRUTH),
+]  # fmt: skip
+_FRACTION = r"^[ \t]*-?[0-9]*\.[0-9]+[ \t]*$|^NaN$"  # 1e9 and 99999999999999999999 alone are decimals to Spark
+_TIME_LENGTHS = pa.array([10, 19, 21, 22, 23, 24, 25, 26], pa.int32())  # dates, seconds, fractions of seconds
+_OLD = pa.scalar(datetime(1900, 1, 1), pa.timestamp("us"))  # zones had odd clocks before
+_LOOK = 256  # cells of a block that tell a column of text
+# Neither a number, a time nor a truth of Spark's: it begins with a letter (T12:00 is a time), or has no digit.
+_WORDS = r"^(?:[^\x00-\x20\pN+\-.:Tt].*|\PN*)$"
+_NO_WORDS = r"(?i)^[\x00-\x20]*[+-]?(?:nan|inf|infinity|true|false)[\x00-\x20]*$"
+
+
+@dataclass(frozen=True)
+class LineRange:
+    """The lines of a file that begin at a byte from start to stop."""
+
+    path: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class CsvForm:
+    """How lines are cut into cells.
+
+    Attributes:
+        separator: One byte.
+        quote: One byte.
+        encoding: Python's name where it is not UTF-8.
+        header: The fields of the first line of every file; None where that is a row.
+        exact: Whether all files must have this header.
+        width: The fields of a line.
+        null: The text of a missing value, besides none.
+    """
+
+    separator: str
+    quote: str
+    encoding: str | None
+    header: tuple[str, ...] | None
+    exact: bool
+    width: int
+    null: str | None
+
+    def rows(self, span: LineRange, columns: Mapping[int, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Yield columns, by position, of the lines of a range, a block at a time.
+
+        Args:
+            span: The range.
+            columns: Types of columns.
+
+        Raises:
+            DataError: Arrow would read something in another way than Spark.
+        """
+        integers = pa.int64() in columns.values()
+        for block in self._blocks(span):
+            self._check(block)
+            if integers and (b"x" in block or b"X" in block) and (b"0x" in block or b"0X" in block):
+                raise DataError("there may be hexadecimal numbers")
+            if not block.isspace():
+                batch = self._parsed(block, columns)
+                self._check_rows(block, batch.num_rows)
+                yield batch
+
+    def sample(self, path: str) -> pa.RecordBatch:
+        """Return the first rows of a file, as text."""
+        for batch in self.rows(LineRange(path, 0, _SAMPLE), dict.fromkeys(range(self.width), pa.string())):
+            return batch
+        return pa.RecordBatch.from_pydict({str(number): pa.array([], pa.string()) for number in range(self.width)})
+
+    def _blocks(self, span: LineRange) -> Iterator[bytes]:
+        fs, place = filesystem(span.path)
+        with fs.open(place, "rb") as file:
+            begin = 0
+            if span.start:
+                file.seek(span.start - 1)
+                begin = span.start - 1 + len(file.readline())
+            elif self.header is not None:
+                line = file.readline()
+                begin = len(line)
+                if self.exact and self.fields(line) != self.header:
+                    raise DataError(f"the header of {span.path} is another one")
+            while begin < span.stop:
+                block = file.read(min(_BLOCK, span.stop - begin))
+                if not block:
+                    return
+                block += b"" if block.endswith(b"\n") else file.readline()
+                begin += len(block)
+                yield block if self.encoding is None else block.decode(self.encoding).encode()
+
+    def fields(self, line: bytes) -> tuple[str, ...]:
+        """Return the fields of the first line of a file.
+
+        Raises:
+            DataError: It is blank, or quotes are not where they belong.
+        """
+        text = line.removeprefix(_BOM).rstrip(b"\r\n").decode(self.encoding or "utf-8")
+        self._check(text.encode())
+        if not text.strip() or "\r" in text:
+            raise DataError("the first line is blank")
+        return tuple(next(csv.reader([text], delimiter=self.separator, quotechar=self.quote)))
+
+    def labels(self) -> list[Any]:
+        """Return the names of columns as pandas makes them of a header; numbers without one."""
+        labels: dict[Any, None] = {}
+        for number, name in enumerate(range(self.width) if self.header is None else self.header):
+            label = f"Unnamed: {number}" if name == "" else name
+            copies = (f"{label}.{copy}" for copy in itertools.count(1))
+            labels[label if label not in labels else next(text for text in copies if text not in labels)] = None
+        return list(labels)
+
+    def _check(self, block: bytes) -> None:
+        """Refuse quotes inside of cells, cells of several lines, and lines of blanks."""
+        if self.width == 1 or self.separator.isspace():
+            if _BLANK.search(block):
+                raise DataError("there are lines of blanks")
+        if self.quote.encode() not in block:
+            return
+        if self.null is not None:
+            raise DataError("cells are quoted, and missing values have a name")
+        cells = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(cells == ord(self.quote))
+        if len(quotes) % 2:
+            raise DataError("a quote is not closed")
+        opening, closing = quotes[::2], quotes[1::2]
+        # A quote that opens follows a border, or one that closes (they are two for one quote); and the other way.
+        beside = np.diff(quotes)[1::2] == 1
+        opens = self._borders(cells[opening - 1]) | (opening == 0) | np.r_[False, beside]
+        last = len(cells) - 1
+        closes = self._borders(cells[np.minimum(closing + 1, last)]) | (closing == last) | np.r_[beside, False]
+        if not opens.all() or not closes.all():
+            raise DataError("quotes are inside of cells")
+
+    def _borders(self, cells: np.ndarray) -> np.ndarray:
+        return (cells == ord(self.separator)) | (cells == 10) | (cells == 13)
+
+    def _check_rows(self, block: bytes, rows: int) -> None:
+        """Refuse cells of several lines."""
+        if rows != block.count(b"\n") + (not block.endswith(b"\n")) and self.quote.encode() in block:
+            cells = np.frombuffer(block, np.uint8)
+            ends = np.flatnonzero((cells == 10) | (cells == 13))  # some lines may be empty
+            if (np.searchsorted(np.flatnonzero(cells == ord(self.quote)), ends) % 2).any():
+                raise DataError("quotes are around several lines")
+
+    def _parsed(self, block: bytes, columns: Mapping[int, pa.DataType]) -> pa.RecordBatch:
+        nulls = ["", *([] if self.null is None else [self.null])]
+        try:
+            table = pa.csv.read_csv(
+                pa.BufferReader(block),
+                pa.csv.ReadOptions(
+                    use_threads=False, block_size=len(block) + 1, column_names=list(map(str, range(self.width)))
+                ),
+                pa.csv.ParseOptions(delimiter=self.separator, quote_char=self.quote),
+                pa.csv.ConvertOptions(
+                    include_columns=list(map(str, columns)),
+                    column_types={str(number): kind for number, kind in columns.items()},
+                    null_values=nulls,
+                    strings_can_be_null=True,
+                    true_values=_TRUE,
+                    false_values=_FALSE,
+                ),
+            )
+        except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
+            raise DataError(str(error)) from None
+        (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+        return batch
+
+
+@dataclass(frozen=True)
+class CsvPlan:
+    """CSV files that Arrow reads: the lines of each task, and what the columns in use hold.
+
+    Attributes:
+        form: How lines are cut.
+        groups: The lines of each task.
+        kinds: Kinds of columns by position.
+        zone: In which times must exist.
+        known: Whether all lines have been looked at.
+    """
+
+    form: CsvForm
+    groups: list[list[LineRange]]
+    kinds: Mapping[int, str]
+    zone: str
+    known: bool
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def schema(self) -> pa.Schema:
+        """Return the names, which are positions, and types of what `batches` gives."""
+        return pa.schema([(str(number), _TYPES[kind]) for number, kind in self.kinds.items()])
+
+    def batches(self, group: Iterable[LineRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task.
+
+        Raises:
+            DataError: Columns are not what was guessed, or a file has changed.
+        """
+        hdfs.adopt(self.where)
+        # Times are cast after a look at their texts.
+        columns = {n: pa.string() if kind == _TIME else _TYPES[kind] for n, kind in self.kinds.items()}
+        for batch in itertools.chain.from_iterable(self.form.rows(span, columns) for span in group):
+            cells = [self._checked(kind, cells) for kind, cells in zip(self.kinds.values(), batch.columns, strict=True)]
+            yield pa.RecordBatch.from_arrays(cells, schema=self.schema())
+
+    def _checked(self, kind: str, cells: pa.Array) -> pa.Array:
+        if kind == _TIME:
+            values = cells.cast(_TYPES[kind]) if self.known else _values(cells, kind, self.zone)
+            if values is None:
+                raise DataError("a column holds other things than times")
+            return values
+        if not self.known:
+            if kind == _NOTHING and cells.null_count < len(cells):
+                raise DataError("a column holds values after many lines without any")
+            if kind == _NUMBER and not pc.all(pc.is_finite(cells)).as_py():
+                raise DataError("there are numbers that are not finite")
+        return cells
+
+
+def read_form(
+    paths: list[str], separator: str, quote: str, charset: str | None, first: bool, exact: bool, null: str | None
+) -> tuple[CsvForm, list[DataFile]]:
+    """Return how the lines of files are cut, and the files.
+
+    Raises:
+        DataError: Arrow cannot read them as Spark does.
+        OSError: They cannot be read here.
+    """
+    encoding = _ENCODINGS.get(charset or "UTF-8", "")
+    if encoding == "" or len(separator) != 1 or len(quote) != 1 or not (separator + quote).isascii():
+        raise DataError("the encoding, the separator or the quote is not a byte for Arrow")
+    if separator in "\r\n" or separator == quote:
+        raise DataError("separator and quote are the same")
+    files = files_at(paths)
+    if any(_COMPRESSED.search(file.path) for file in files) or _has_folders(paths):
+        raise DataError("files are compressed, or in folders of a folder")
+    form = CsvForm(separator, quote, encoding, None, exact, 2, null)
+    fs, place = filesystem(files[0].path)
+    with fs.open(place, "rb") as file:
+        fields = form.fields(file.readline())
+    return CsvForm(separator, quote, encoding, fields if first else None, exact, len(fields), null), files
+
+
+def guess(session: SparkSession, form: CsvForm, files: list[DataFile], columns: Mapping[int, bool]) -> CsvPlan:
+    """Return how Arrow reads files if all lines are like the first ones.
+
+    Args:
+        session: Whose settings say how large a task is.
+        form: How lines are cut.
+        files: The files.
+        columns: Positions of the columns in use, and whether each is read as text.
+
+    Raises:
+        DataError: The first lines do not tell.
+    """
+    groups, zone = _groups(session, files), _zone(session)
+    sample = form.sample(files[0].path)
+    kinds = {n: _TEXT if as_text else _kind_of(sample.column(n), zone) for n, as_text in columns.items()}
+    if _UNSURE in kinds.values():
+        raise DataError("the first lines do not tell what the columns hold")
+    return CsvPlan(form, groups, kinds, zone, known=False)
+
+
+def study(session: SparkSession, form: CsvForm, files: list[DataFile], columns: Mapping[int, bool]) -> CsvPlan:
+    """Return how Arrow reads files, after workers have looked at all lines. The arguments are those of `guess`.
+
+    Raises:
+        DataError: Arrow cannot read them as Spark does.
+    """
+    groups, zone = _groups(session, files), _zone(session)
+    look = ColumnLook(form, dict(columns), zone)
+    findings = session.sparkContext.parallelize(groups, len(groups)).mapPartitions(look).collect()
+    problems = [problem for problem, _ in findings if problem]
+    if problems:
+        raise DataError(problems[0])
+    kinds = [reduce(_merged, column) for column in zip(*(kinds for _, kinds in findings), strict=True)]
+    if _UNSURE in kinds:
+        raise DataError(f"column {list(columns)[kinds.index(_UNSURE)]} holds values of several kinds, or of rare forms")
+    return CsvPlan(form, groups, dict(zip(columns, kinds, strict=True)), zone, known=True)
+
+
+def _groups(session: SparkSession, files: list[DataFile]) -> list[list[LineRange]]:
+    names = {"spark.sql.files.maxPartitionBytes": "128MB", "spark.sql.files.openCostInBytes": "4MB"}
+    to_bytes = session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes  # type: ignore[union-attr]
+    largest, opening = (int(to_bytes(session.conf.get(name, usual))) for name, usual in names.items())
+    return line_ranges(files, session.sparkContext.defaultParallelism, largest, opening)
+
+
+def _zone(session: SparkSession) -> str:
+    return str(session.conf.get("spark.sql.session.timeZone"))
+
+
+def line_ranges(files: Sequence[DataFile], tasks: int, largest: int, opening: int) -> list[list[LineRange]]:
+    """Return the ranges of lines that each task reads, in the order of the files; sizes are chosen as Spark does.
+
+    Args:
+        files: The files.
+        tasks: How many run at a time.
+        largest: The most bytes of a task.
+        opening: What the opening of a file costs, in bytes.
+
+    Example:
+        >>> groups = line_ranges([DataFile("a", 5), DataFile("b", 2), DataFile("c", 1)], 2, 100, 0)
+        >>> [[(span.path, span.start, span.stop) for span in group] for group in groups]
+        [[('a', 0, 4)], [('a', 4, 5), ('b', 0, 2), ('c', 0, 1)]]
+    """
+    total = sum(file.size + opening for file in files)
+    most = min(largest, max(opening, -(-total // tasks), 1))
+    groups: list[list[LineRange]] = [[]]
+    have = 0
+    for file in files:
+        for start in range(0, file.size, most):
+            stop = min(file.size, start + most)
+            if have and have + stop - start > most:
+                groups.append([])
+                have = 0
+            groups[-1].append(LineRange(file.path, start, stop))
+            have += stop - start + opening
+    return groups
+
+
+@dataclass(frozen=True)
+class ColumnLook:
+    """What a task finds in the lines it is given: (why Arrow must not read them or None, the kind of each column)."""
+
+    form: CsvForm
+    columns: Mapping[int, bool]
+    zone: str
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, groups: Iterable[list[LineRange]]) -> Iterator[tuple[str | None, list[str]]]:
+        """Yield one pair for each group."""
+        hdfs.adopt(self.where)
+        types = dict.fromkeys(self.columns, pa.string())
+        for group in groups:
+            kinds = [_TEXT if as_text else _NOTHING for as_text in self.columns.values()]
+            try:
+                for batch in itertools.chain.from_iterable(self.form.rows(span, types) for span in group):
+                    kinds = [self._kind(kind, cells) for kind, cells in zip(kinds, batch.columns, strict=True)]
+            except UNREADABLE as error:
+                yield str(error), kinds
+            else:
+                yield None, kinds
+
+    def _kind(self, before: str, cells: pa.Array) -> str:
+        return before if before == _TEXT else _merged(before, _kind_of(cells, self.zone))
+
+
+def _kind_of(cells: pa.Array, zone: str) -> str:
+    """Return what the cells of a column are."""
+    if cells.null_count == len(cells):
+        return _NOTHING
+    if _has_words(cells[:_LOOK]):
+        return _TEXT
+    used = set(np.flatnonzero(np.bincount(_characters(cells), minlength=256)).tolist())
+    for alphabet, kind in _ALPHABETS:
+        if used <= set(alphabet) and _values(cells, kind, zone) is not None:
+            return kind
+    return _TEXT if _has_words(cells) else _UNSURE
+
+
+def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
+    """Return what cells are as values of a kind; None where they are none that Spark would read so."""
+    if kind == _TRUTH:
+        return cells if _all_in(cells, pa.array(_TRUE + _FALSE)) else None
+    try:
+        values = (cells if kind == _TIME else pc.utf8_trim(cells, " \t")).cast(_TYPES[kind])
+        if kind == _TIME:
+            if zone != "UTC":
+                pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="raise")
+            usual = _all_in(pc.binary_length(cells), _TIME_LENGTHS)
+            return values if usual and not pc.any(pc.less(values, _OLD)).as_py() else None
+    except (pa.ArrowException, ValueError):  # the zone may be one that Arrow does not know
+        return None
+    sure = kind == _INTEGER or _matches(cells[:_LOOK], _FRACTION) or _matches(cells, _FRACTION)
+    return values if sure else None
+
+
+def _merged(one: str, two: str) -> str:
+    """Return what a column is whose cells are of two kinds."""
+    kinds = {one, two} - {_NOTHING}
+    if len(kinds) < 2:
+        return kinds.pop() if kinds else _NOTHING
+    if _TEXT in kinds:
+        return _TEXT
+    if _UNSURE in kinds or _TIME in kinds:
+        return _UNSURE
+    return _TEXT if _TRUTH in kinds else _NUMBER
+
+
+def _has_words(cells: pa.Array) -> bool:
+    return _matches(cells.filter(pc.invert(pc.match_substring_regex(cells, _NO_WORDS))), _WORDS)
+
+
+def _matches(cells: pa.Array, pattern: str) -> bool:
+    """Say whether a cell is of a form."""
+    return bool(pc.any(pc.match_substring_regex(cells, pattern)).as_py())
+
+
+def _all_in(values: pa.Array, known: pa.Array) -> bool:
+    return bool(pc.all(pc.is_in(values.drop_null(), known)).as_py())
+
+
+def _characters(cells: pa.Array) -> np.ndarray:
+    """Return the bytes of all cells."""
+    _, offsets, data = cells.buffers()
+    ends = np.frombuffer(offsets, np.int32)[cells.offset : cells.offset + len(cells) + 1]
+    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]] if data else np.zeros(0, np.uint8)
+
+
+def _has_folders(paths: list[str]) -> bool:
+    """Say whether Spark might look for files, or for columns, in folders of folders."""
+    for path in paths:
+        fs, place = filesystem(path)
+        if fs.isfile(place):
+            continue
+        entries = fs.ls(place, detail=True) if fs.isdir(place) else fs.glob(place, detail=True).values()
+        if any(entry["type"] == "directory" for entry in entries):
+            return True
+    return False
