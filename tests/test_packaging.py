@@ -15,7 +15,7 @@ import orca
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
-EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "all", "dev"}
+EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "all", "bench", "dev"}
 
 
 def test_version_is_the_one_of_the_installed_distribution() -> None:
