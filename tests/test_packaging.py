@@ -35,7 +35,9 @@ def test_extras_exist() -> None:
 
 
 def test_all_brings_every_extra_that_a_user_needs() -> None:
-    assert packages_of("all") == set().union(*(packages_of(extra) for extra in EXTRAS - {"all", "bench", "dev", "kerberos"}))
+    assert packages_of("all") == set().union(
+        *(packages_of(extra) for extra in EXTRAS - {"all", "bench", "dev", "kerberos"})
+    )
     assert packages_of("kerberos") == packages_of("hdfs") | {"requests-kerberos"}  # it needs a library of the system
 
 
