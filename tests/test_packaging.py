@@ -16,13 +16,8 @@ import orca
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
 EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "mxnet", "all", "bench", "dev"}
-APART = {
-    "bench",
-    "all",
-    "dev",
-    "kerberos",
-    "mxnet",
-}  # not in all: kerberos needs a library of the system, mxnet an older numpy
+# kerberos needs a library of the system, mxnet an older numpy.
+APART = {"all", "bench", "dev", "kerberos", "mxnet"}
 
 
 def test_version_is_the_one_of_the_installed_distribution() -> None:

@@ -62,6 +62,8 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     >>> map_tree(lambda v: v + 1, {"a": 1, "b": [2, 3]})
     {'a': 2, 'b': [3, 4]}
     """
+    if not isinstance(tree, dict | tuple | list):  # most often there is one array alone
+        return function(tree)
     leaves, structure = flatten(tree)
     return unflatten(structure, [function(leaf) for leaf in leaves])
 

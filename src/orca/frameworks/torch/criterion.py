@@ -55,7 +55,7 @@ class Criterion:
         self.loss, self.apart = loss, apart
         self.classes = takes_classes(loss)
         self.steps = 0
-        self.sent: tuple[Any, torch.Tensor] | None = None  # the masses of a step, on their way to all ranks
+        self.sent: tuple[Any, Any] | None = None  # the masses of a step, on their way to all ranks
         self.counts_rows = callable(reduction)
         self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
         self.form: Structure = None  # of the arguments of a loss that takes dicts
@@ -178,9 +178,11 @@ class Criterion:
         weighed, counted = batch.weights is not None, batch.masses is not None and not self.asks
         if self.reading != SUM and (weighed or counted):
             masses = [self._mass(batch, known, TARGETS) if batch.rows else 0.0 for known in (False, True)]
+            if len(batch.shares) == 1:
+                self.sent = None, masses
+                return
             sums = torch.tensor(masses, dtype=torch.float64)
-            others = len(batch.shares) > 1
-            self.sent = dist.all_reduce(sums, async_op=True) if others else None, sums
+            self.sent = dist.all_reduce(sums, async_op=True), sums
 
     def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
         """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.

@@ -531,8 +531,8 @@ class TorchLearner(Learner):
         shared = any(statistics.shared for statistics in self.statistics)
         least = 2 if shared or any(statistics.needs_two for statistics in self.statistics) else 1
         count, own = (max(1, min(self.options.accumulate, rows // least)) for rows in (max(batch.shares), batch.rows))
-        pieces = pieces_of(batch, own)
-        return [*pieces, *[template_of(batch)] * (count - own if shared or self.spread else 0)]
+        pieces, more = pieces_of(batch, own), count - own if shared or self.spread else 0
+        return [*pieces, *[template_of(batch)] * more] if more else pieces
 
     def _loss_of(self, piece: Batch) -> tuple[list[Any], list[Any], torch.Tensor]:
         """Return (outputs, targets, loss) of a piece of a batch, by the user's own forward pass where there is one."""

@@ -56,8 +56,10 @@ class Classes:
 
     def __call__(self, labels: Any) -> np.ndarray:
         """Return the mass of each row."""
-        with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
-            numbers = np.asarray(labels).astype(np.int64)
+        numbers = np.asarray(labels)
+        if numbers.dtype != np.int64:
+            with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
+                numbers = numbers.astype(np.int64)
         # A number that is no class is for the loss to refuse.
         each = 1.0 if self.weight is None else self.weight.take(numbers, mode="clip")
         masses: np.ndarray = np.where(numbers == self.ignored, 0.0, each).reshape(len(numbers), -1).sum(1)
