@@ -1,0 +1,11 @@
+"""Preprocessing, as bigdl.dllib.feature.common names it."""
+
+# ruff: noqa: F405
+from orca.feature.preprocessing import *
+from orca.feature.preprocessing import Preprocessing
+
+__all__ = [
+    "ArrayToTensor", "BigDLAdapter", "ChainedPreprocessing", "FeatureLabelPreprocessing", "FeatureToTupleAdapter",
+    "MLlibVectorToTensor", "Preprocessing", "SampleToMiniBatch", "ScalarToTensor", "SeqToMultipleTensors",
+    "SeqToTensor", "TensorToSample", "ToTuple",
+]  # fmt: skip
