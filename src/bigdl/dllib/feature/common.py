@@ -1,6 +1,5 @@
 """Preprocessing, as bigdl.dllib.feature.common names it."""
 
-# ruff: noqa: F405
 from orca.feature.preprocessing import *
 from orca.feature.preprocessing import Preprocessing
 
