@@ -146,7 +146,7 @@ class FrameSource:
 
     def answer(self, task: Any, engine: Any) -> DataFrame:
         """Return the DataFrame with the prediction column(s): nothing runs until it is used."""
-        output: OutputSpec = task.output or self._look(task)
+        output: OutputSpec = task.output or self.look(task)
         cells = self._predictions(output)
         self._check_free(tuple(cells))
         kinds = [_spark_type(*head) for head in output.heads]
@@ -233,7 +233,7 @@ class FrameSource:
             have = next(name for name in self.have if name in taken or name.casefold() in taken)
             raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
 
-    def _look(self, task: Any) -> OutputSpec:
+    def look(self, task: Any) -> OutputSpec:
         """Learn what the model gives for a row from the first rows: the one case in which predict runs a job."""
         if self.frame.isStreaming:
             raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
