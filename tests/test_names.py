@@ -11,12 +11,6 @@ import pytest
 
 # What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
 PENDING = {
-    "NNFrames, nncontext, torch wrappers, optimizers": """
-        bigdl.dlframes.dl_classifier bigdl.dllib.nncontext bigdl.dllib.nnframes bigdl.dllib.nnframes.nn_classifier
-        bigdl.orca.torch zoo.common.nncontext zoo.pipeline.api.torch zoo.pipeline.nnframes
-        zoo.pipeline.nnframes.nn_classifier zoo:init_nncontext zoo:init_spark_conf zoo:init_spark_on_local
-        zoo:init_spark_on_yarn
-    """,
     "TensorFlow 1, TFPark": """
         bigdl.dllib.utils.tf bigdl.orca.learn.tf.estimator bigdl.orca.learn.tf.tf_estimator bigdl.orca.tfpark
         bigdl.orca.tfpark.gan.gan_estimator zoo.orca.learn.tf.estimator zoo.tfpark zoo.tfpark.estimator

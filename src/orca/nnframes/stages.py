@@ -184,6 +184,11 @@ class NNEstimator(
             ),
         )
 
+    @property
+    def makes(self) -> Any:
+        """Return the class of the fitted model."""
+        return NNModel
+
     def setEndWhen(self, trigger: Any) -> NNEstimator:
         """End training when a trigger fires, instead of after maxEpoch epochs."""
         return self._set(endWhen=trigger_of(trigger))
@@ -241,7 +246,11 @@ class NNEstimator(
         }
         estimator._summaries = _Summed(summaries.values()) if summaries else None  # type: ignore[assignment]
         self._train(estimator, dataset)
-        return self._copyValues(self._model(estimator))
+        model = self.makes(self.model, self._preprocessing()[0])
+        model._estimator = estimator
+        if isinstance(model, NNClassifierModel):
+            model.one_based = bool(getattr(self.criterion, "one_based", False))
+        return self._copyValues(model)
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
         end, (_, kept, keeps_one) = self.getEndWhen(), self._checkpoint()
@@ -303,9 +312,6 @@ class NNEstimator(
     def _checkpoint(self) -> tuple[str | None, Any, bool]:
         return self.getCheckpoint() or (None, None, True)
 
-    def _model(self, estimator: FrameEstimator) -> NNModel:
-        return NNModel._of(self.model, estimator, self._preprocessing()[0])
-
     def _copyValues(self, to: Any, extra: Any = None) -> Any:
         """Give the model the names of the columns; rows of a step are not rows of a prediction."""
         for name in ("featuresCol", "predictionCol"):
@@ -335,13 +341,6 @@ class NNModel(Model, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePr
             batchSize=DEFAULT_BATCH,
             samplePreprocessing=preprocessing_of(feature_preprocessing, "feature_preprocessing"),
         )
-
-    @classmethod
-    def _of(cls, model: Any, estimator: FrameEstimator, preprocessing: Preprocessing) -> Any:
-        """Return the model that was trained."""
-        made = cls(model, preprocessing)
-        made._estimator = estimator
-        return made
 
     @property
     def model(self) -> Any:
@@ -422,10 +421,10 @@ class NNClassifier(NNEstimator):
     def __init__(self, model: Any, criterion: Any, feature_preprocessing: Any = None) -> None:
         super().__init__(model, criterion, feature_preprocessing)
 
-    def _model(self, estimator: FrameEstimator) -> NNClassifierModel:
-        made: NNClassifierModel = NNClassifierModel._of(self.model, estimator, self._preprocessing()[0])
-        made.one_based = bool(getattr(self.criterion, "one_based", False))
-        return made
+    @property
+    def makes(self) -> Any:
+        """Return the class of the fitted model."""
+        return NNClassifierModel
 
 
 class NNClassifierModel(NNModel, HasThreshold):
