@@ -28,8 +28,9 @@ class TorchModel(Layer):
     """A torch model: a module, or a class or function that makes one on the workers.
 
     Example:
+        >>> import numpy as np
         >>> model = TorchModel.from_pytorch(nn.Linear(2, 1))
-        >>> model.forward([[1.0, 2.0]]).shape
+        >>> model.forward(np.ones((1, 2))).shape
         (1, 1)
     """
 

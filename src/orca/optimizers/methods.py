@@ -37,7 +37,7 @@ class OptimMethod:
         >>> weight.grad = torch.ones(1)
         >>> for _ in range(3):
         ...     optimizer.step()
-        >>> round(float(weight), 4)  # 1 - 0.5 - 0.5 / 2 - 0.5 / 3
+        >>> round(float(weight.detach()), 4)  # 1 - 0.5 - 0.5 / 2 - 0.5 / 3
         0.0833
     """
 
