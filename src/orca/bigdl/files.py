@@ -120,6 +120,10 @@ def packed(value: Any, what: str) -> Any:
         return value.tolist()
     if type(value).__name__ in _MADE:
         return {"made": type(value).__name__, "with": {k: v for k, v in vars(value).items() if v is not None}}
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop, value.step]}
+    if isinstance(value, dict):
+        return {"dict": {key: packed(item, what) for key, item in value.items()}}
     if isinstance(value, list | tuple):
         return [packed(item, what) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
@@ -136,6 +140,10 @@ def unpacked(value: Any) -> Any:
         if kind in (initial.L1Regularizer, initial.L2Regularizer):
             return kind(given["l1" if kind is initial.L1Regularizer else "l2"])  # type: ignore[call-arg]
         return kind(**given)
+    if isinstance(value, dict) and "slice" in value:
+        return slice(*value["slice"])
+    if isinstance(value, dict) and "dict" in value:
+        return {key: unpacked(item) for key, item in value["dict"].items()}
     return [unpacked(item) for item in value] if isinstance(value, list) else value
 
 
