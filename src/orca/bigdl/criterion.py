@@ -29,7 +29,9 @@ class CriterionModule(nn.Module):
         super().__init__()
         self.kind = kind
         weights = arguments.get("weights")
-        self.register_buffer("weights", None if weights is None else torch.as_tensor(weights, dtype=torch.float32).reshape(-1))
+        self.register_buffer(
+            "weights", None if weights is None else torch.as_tensor(weights, dtype=torch.float32).reshape(-1)
+        )
         parts = {key: value.to_torch() for key, value in arguments.items() if hasattr(value, "to_torch")}
         self.parts = nn.ModuleDict(parts)  # criterions and layers among the arguments
         self.arguments = {key: value for key, value in arguments.items() if key != "weights" and key not in parts}
@@ -40,7 +42,9 @@ class CriterionModule(nn.Module):
         half = max(len(given) // 2, 1)
         if len(given) == 3:  # two outputs and one target, or one and two
             half = 2 if self.kind.__name__ in PAIRS else 1
-        x, target = (values[0] if len(values) == 1 else list(values) for values in (given[:half], given[half:] or (None,)))
+        x, target = (
+            values[0] if len(values) == 1 else list(values) for values in (given[:half], given[half:] or (None,))
+        )
         return self.loss(x, target)
 
     def loss(self, x: Any, target: Any) -> Tensor:
@@ -80,7 +84,9 @@ def criterion(one_based: bool = False, reduction: str | None = "", counts: bool 
 
     def made(row: Callable[..., Tensor]) -> Any:
         hidden = ("x", "target", "inner")
-        parameters = [p.replace(annotation=p.empty) for n, p in inspect.signature(row).parameters.items() if n not in hidden]
+        parameters = [
+            p.replace(annotation=p.empty) for n, p in inspect.signature(row).parameters.items() if n not in hidden
+        ]
         scope = {
             "__doc__": row.__doc__, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
             "said": reduction, "counted": counts, "signature": inspect.Signature(parameters),
@@ -109,7 +115,9 @@ class Criterion:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
         self.module: nn.Module = CriterionModule(type(self), self.arguments)
-        self.one_based = type(self).one_based or any(getattr(value, "one_based", False) for value in self.arguments.values())
+        self.one_based = type(self).one_based or any(
+            getattr(value, "one_based", False) for value in self.arguments.values()
+        )
 
     @classmethod
     def of(cls, loss: Callable[..., Any]) -> Criterion:
@@ -144,7 +152,9 @@ class Criterion:
         given = _tensors(input)
         leaves = [leaf.requires_grad_() for leaf in _leaves(given)]
         gradients = torch.autograd.grad(self._loss(given, target), leaves, allow_unused=True)
-        filled = [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, gradients, strict=True)]
+        filled = [
+            torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, gradients, strict=True)
+        ]
         return _arrays(_like(given, iter(filled)))
 
     def _loss(self, given: Any, target: Any) -> Tensor:
@@ -219,7 +229,9 @@ def _word(size_average: bool) -> str:
 def ClassNLLCriterion(x, target, weights=None, size_average=True, logProbAsInput=True):
     """The negative log likelihood of the right class; outputs are logarithms, labels count from 1, -1 counts nothing."""
     scores, labels = _classes(x, target)
-    return F.nll_loss(scores if logProbAsInput else scores.clamp(min=1e-8).log(), labels, weights, reduction=_word(size_average))
+    return F.nll_loss(
+        scores if logProbAsInput else scores.clamp(min=1e-8).log(), labels, weights, reduction=_word(size_average)
+    )
 
 
 @criterion(one_based=True, counts=True)
@@ -297,7 +309,9 @@ def SmoothL1Criterion(x, target, size_average=True):
 @criterion(reduction="sum")
 def SmoothL1CriterionWithWeights(x, target, sigma, num=0):
     """SmoothL1 of a table (target, inside weights, outside weights), divided by num."""
-    wanted, inside, outside = target if isinstance(target, list | tuple) else (target, torch.ones_like(x), torch.ones_like(x))
+    wanted, inside, outside = (
+        target if isinstance(target, list | tuple) else (target, torch.ones_like(x), torch.ones_like(x))
+    )
     each = F.smooth_l1_loss(x * inside, _beside(x, wanted) * inside, reduction="none", beta=1 / sigma**2)
     return (outside * each).sum() / (num or 1)
 

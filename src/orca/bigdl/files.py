@@ -128,7 +128,9 @@ def packed(value: Any, what: str) -> Any:
         return [packed(item, what) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ArgumentError(f"{what} cannot be written: it is a {type(value).__name__}. Save the model's state dict instead.")
+    raise ArgumentError(
+        f"{what} cannot be written: it is a {type(value).__name__}. Save the model's state dict instead."
+    )
 
 
 def unpacked(value: Any) -> Any:
@@ -160,7 +162,9 @@ def rebuilt(about: dict[str, Any]) -> Any:
         for part in about["layers"]:
             layer.add(rebuilt(part))  # type: ignore[attr-defined]
     else:
-        raise ArgumentError(f"there is no layer {about['class']!r}: the file is of another version, or no model of BigDL.")
+        raise ArgumentError(
+            f"there is no layer {about['class']!r}: the file is of another version, or no model of BigDL."
+        )
     if not about["trains"]:
         layer.freeze()
     return layer.set_name(about["name"])

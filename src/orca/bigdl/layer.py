@@ -600,7 +600,9 @@ class Model(Container):
     @staticmethod
     def load_caffe(*args: Any, **kwargs: Any) -> Any:
         """Refuse: nothing reads Caffe's format today."""
-        raise NotSupported("Caffe models are not supported: convert the model to ONNX, and serve it with from_openvino.")
+        raise NotSupported(
+            "Caffe models are not supported: convert the model to ONNX, and serve it with from_openvino."
+        )
 
     @staticmethod
     def load_tensorflow(*args: Any, **kwargs: Any) -> Any:
@@ -693,12 +695,16 @@ def _tensors(value: Any) -> Any:
         return value.detach().float().clone()
     if isinstance(value, JTensor):
         value = value.to_ndarray()
-    if isinstance(value, list | tuple) and any(isinstance(item, np.ndarray | JTensor | torch.Tensor | list) for item in value):
+    if isinstance(value, list | tuple) and any(
+        isinstance(item, np.ndarray | JTensor | torch.Tensor | list) for item in value
+    ):
         return [_tensors(item) for item in value]
     try:
         return torch.tensor(np.asarray(value, dtype=np.float32))
     except (TypeError, ValueError) as error:
-        raise DataError(f"a layer takes arrays, or a list of them; got {type(value).__name__} {value!r:.60}.") from error
+        raise DataError(
+            f"a layer takes arrays, or a list of them; got {type(value).__name__} {value!r:.60}."
+        ) from error
 
 
 def _leaves(tree: Any) -> list[torch.Tensor]:

@@ -378,7 +378,9 @@ def View(x, sizes, num_input_dims=0):
     rows, rest = divmod(x.numel(), math.prod(sizes))
     if rest:
         raise DataError(f"{x.numel()} numbers do not fill rows of {sizes}")
-    single = rows == 1 and (x.dim() == num_input_dims if num_input_dims else x.dim() == 0 or x.shape[0] != 1 or x.dim() == 1)
+    single = rows == 1 and (
+        x.dim() == num_input_dims if num_input_dims else x.dim() == 0 or x.shape[0] != 1 or x.dim() == 1
+    )
     return x.reshape(sizes if single else [rows, *sizes])
 
 
@@ -653,7 +655,11 @@ def CrossProduct(x, numTensor=0, embeddingSize=0):
 def MixtureTable(x, dim=INTMAX):
     """Experts (a table, or a tensor with a dimension of them) weighed by a gater (batch, experts)."""
     gater, experts = x
-    tensor = torch.stack(list(experts), 1) if isinstance(experts, list | tuple) else experts.movedim(_expert(dim, experts), 1)
+    tensor = (
+        torch.stack(list(experts), 1)
+        if isinstance(experts, list | tuple)
+        else experts.movedim(_expert(dim, experts), 1)
+    )
     weights = gater.reshape(*gater.shape, *[1] * (tensor.dim() - gater.dim()))
     return (weights * tensor).sum(1)
 
@@ -956,7 +962,11 @@ class Highway(nn.Module):
     def __init__(self, size: int, with_bias: bool = True, activation: Any = None, wRegularizer: Any = None,
                  bRegularizer: Any = None) -> None:  # fmt: skip
         super().__init__()
-        self.gate, self.linear, self.activation = nn.Linear(size, size, with_bias), nn.Linear(size, size, with_bias), activation
+        self.gate, self.linear, self.activation = (
+            nn.Linear(size, size, with_bias),
+            nn.Linear(size, size, with_bias),
+            activation,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the mixture."""
@@ -982,7 +992,7 @@ class LookupTable(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the rows."""
         indices = x.long() - 1
-        if indices.numel() and not (0 <= int(indices.min()) and int(indices.max()) < len(self.weight)):
+        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < len(self.weight)):
             raise DataError(f"an index counts from 1 to {len(self.weight)}; got {int(x.min())} to {int(x.max())}")
         limit = self.limit if self.limit < 1e30 else None
         return F.embedding(indices, self.weight, self.padding, limit, self.norm, self.by_frequency)
@@ -1001,7 +1011,9 @@ def Normalize(x, p=2.0, eps=1e-10):
 class NormalizeScale(nn.Module):
     """Normalize, times a factor that is learned."""
 
-    def __init__(self, p: float, scale: float, size: Sequence[int], w_regularizer: Any = None, eps: float = 1e-10) -> None:
+    def __init__(
+        self, p: float, scale: float, size: Sequence[int], w_regularizer: Any = None, eps: float = 1e-10
+    ) -> None:
         super().__init__()
         self.p, self.scale, self.eps, self.weight = p, scale, eps, nn.Parameter(torch.full(tuple(size), float(scale)))
 
@@ -1112,7 +1124,9 @@ class TemporalConvolution(Weights):
 @layer
 def TemporalMaxPooling(x, k_w, d_w=-1):
     """The largest of some steps of (batch, time, features)."""
-    return F.max_pool1d(x.transpose(-2, -1), x.shape[-2] if k_w == -1 else k_w, k_w if d_w == -1 else d_w).transpose(-2, -1)
+    return F.max_pool1d(x.transpose(-2, -1), x.shape[-2] if k_w == -1 else k_w, k_w if d_w == -1 else d_w).transpose(
+        -2, -1
+    )
 
 
 class _Convolution(nn.Conv2d):
@@ -1190,7 +1204,9 @@ def VolumetricConvolution(n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d
     """A convolution of volumes."""
     same = -1 in (pad_t, pad_w, pad_h)
     if same and (d_t, d_w, d_h) != (1, 1, 1):
-        raise ArgumentError("VolumetricConvolution has a padding of -1 for strides of 1 alone. Give the padding in numbers.")
+        raise ArgumentError(
+            "VolumetricConvolution has a padding of -1 for strides of 1 alone. Give the padding in numbers."
+        )
     padding: Any = "same" if same else (pad_t, pad_h, pad_w)
     return nn.Conv3d(n_input_plane, n_output_plane, (k_t, k_h, k_w), (d_t, d_h, d_w), padding, bias=with_bias)
 
@@ -1278,7 +1294,9 @@ def SpatialAveragePooling(x, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, global_poolin
     (kh, kw), (dh, dw) = (y.shape[-2:], (1, 1)) if global_pooling else ((kh, kw), (dh, dw))
     if -1 in padding:
         pad = same_padding(y, (kh, kw), (dh, dw))
-        sums, counts = (F.avg_pool2d(F.pad(each, pad), (kh, kw), (dh, dw), divisor_override=1) for each in (y, torch.ones_like(y)))
+        sums, counts = (
+            F.avg_pool2d(F.pad(each, pad), (kh, kw), (dh, dw), divisor_override=1) for each in (y, torch.ones_like(y))
+        )
         return nchw(sums / counts if divide else sums, format, back=True)
     output = F.avg_pool2d(y, (kh, kw), (dh, dw), padding, ceil_mode, count_include_pad, None if divide else 1)
     return nchw(output, format, back=True)
@@ -1301,8 +1319,10 @@ def VolumetricAveragePooling(x, k_t, k_w, k_h, d_t, d_w, d_h, pad_t=0, pad_w=0, 
 def SpatialCrossMapLRN(x, size=5, alpha=1.0, beta=0.75, k=1.0, data_format="NCHW"):
     """Images divided by a power of what neighbouring channels have at the same place."""
     y = nchw(x, data_format)
-    y = F.local_response_norm(y.unsqueeze(0), size, alpha, beta, k).squeeze(0) if y.dim() == 3 else F.local_response_norm(
-        y, size, alpha, beta, k
+    y = (
+        F.local_response_norm(y.unsqueeze(0), size, alpha, beta, k).squeeze(0)
+        if y.dim() == 3
+        else F.local_response_norm(y, size, alpha, beta, k)
     )
     return nchw(y, data_format, back=True)
 
@@ -1358,7 +1378,9 @@ def _around(x: Tensor, kernel: Tensor) -> Tensor:
 class _Neighbourhood(nn.Module):
     """Images without the mean around each place, divided by the deviation there, or both."""
 
-    def __init__(self, kernel: Any, subtracts: bool, divides: bool, threshold: float = 1e-4, value: float = 1e-4) -> None:
+    def __init__(
+        self, kernel: Any, subtracts: bool, divides: bool, threshold: float = 1e-4, value: float = 1e-4
+    ) -> None:
         super().__init__()
         given = torch.ones(9, 9) if kernel is None else torch.as_tensor(kernel, dtype=torch.float32)
         self.register_buffer("kernel", given if given.dim() == 2 else given.reshape(-1, 1) @ given.reshape(1, -1))

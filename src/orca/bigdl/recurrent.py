@@ -24,7 +24,9 @@ State = tuple[Tensor, ...]
 class Cell(Weights):
     """A cell: weights of the input for some gates, and of the hidden state."""
 
-    def __init__(self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, **more: Sequence[int] | None) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, **more: Sequence[int] | None
+    ) -> None:
         shapes = {"weight": [gates * hidden_size, input_size], "bias": [gates * hidden_size], **more}
         super().__init__(hidden_size, **shapes)
         self.size, self.states, self.p = hidden_size, 1, p

@@ -123,7 +123,9 @@ def evaluated(layer: Layer, data: Any, batch_size: int, methods: Any) -> list[Ev
     metrics = list(methods) if isinstance(methods, list | tuple) else [methods]
     wrong = [type(each).__name__ for each in metrics if not isinstance(each, Metric)]
     if wrong:
-        raise ArgumentError(f"validation methods are Top1Accuracy(), Loss(), ... with brackets; got {', '.join(wrong)}.")
+        raise ArgumentError(
+            f"validation methods are Top1Accuracy(), Loss(), ... with brackets; got {', '.join(wrong)}."
+        )
     data = samples_of(data)
     size = batch_size if batch_size and batch_size > 0 else BLOCK
     if is_rdd(data):
@@ -135,7 +137,8 @@ def evaluated(layer: Layer, data: Any, batch_size: int, methods: Any) -> list[Ev
             data = block["x"], block.get("y")
         x, y = data
         pieces = (
-            {"x": _cut(x, slice(at, at + size)), "y": _cut(y, slice(at, at + size))} for at in range(0, _length(x), size)
+            {"x": _cut(x, slice(at, at + size)), "y": _cut(y, slice(at, at + size))}
+            for at in range(0, _length(x), size)
         )
         states = [_count(layer.module, pieces, metrics)]
     results = []

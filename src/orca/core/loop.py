@@ -97,6 +97,7 @@ def run_epochs(
         line = _training_stats(epoch, [done.then(ranks[0]), *ranks[1:]])
         began = time.perf_counter()
         validates = valid is not None and _is_due(plan.initial_epoch + len(history.epochs) + 1, plan.validation_freq)
+        validates = validates and clock.validates(losses.steps + before)
         if valid is not None and validates:
             reduced, own = evaluate(learner, valid, metrics, world, pulse, plan.validation_steps, hooks)
             line |= _as_validation(reduced)
@@ -179,6 +180,16 @@ class Clock:
     def ends(self, step: int) -> bool:
         """Say whether the fit ends after this step of the epoch."""
         return self._fires(self.plan.end_trigger, step)
+
+    def validates(self, steps: int) -> bool:
+        """Say whether an epoch of so many steps is validated at its end: the trigger fires there, or within it."""
+        trigger = self.plan.validation_trigger
+        if trigger is None:
+            return True
+        within = range(self.steps + 1, self.steps + steps + 1)
+        return trigger(Moment(self.epochs + 1, self.steps + steps, True)) or any(
+            trigger(Moment(self.epochs, step, False)) for step in within
+        )
 
     def kept(self, moment: Moment) -> bool:
         """Say whether a checkpoint is due at the end of an epoch; for one that cannot be paused, also those in it."""

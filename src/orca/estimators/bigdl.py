@@ -140,7 +140,9 @@ class BigdlEstimator(TorchEstimator):
             rows[0],
             epochs=ENDLESS if epochs is None else epochs,
             batch_size=batch_size,
-            validation_data=None if checking is None else self._rows(checking, feature_cols, labels_cols or label_cols)[0],
+            validation_data=None
+            if checking is None
+            else self._rows(checking, feature_cols, labels_cols or label_cols)[0],
             checkpoint_trigger=checkpoint_trigger,
             end_trigger=end,
             validation_methods=methods,
@@ -179,7 +181,9 @@ class BigdlEstimator(TorchEstimator):
     ) -> Any:
         """Answer for every row, in the kind the data came in: a DataFrame gets a column "prediction" of arrays."""
         if sample_preprocessing is not None:
-            raise ArgumentError("sample_preprocessing is not supported here: pass feature_preprocessing= to from_bigdl.")
+            raise ArgumentError(
+                "sample_preprocessing is not supported here: pass feature_preprocessing= to from_bigdl."
+            )
         rows, columns = self._rows(data, feature_cols, None)
         columns.pop("label_cols", None)
         return super().predict(rows, batch_size=batch_size, **columns, **more)

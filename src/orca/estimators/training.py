@@ -104,6 +104,7 @@ class TrainingEstimator(Estimator):
         max_failures: int = 0,
         resume: bool = False,
         keep_checkpoints: int | None = None,
+        validation_trigger: Any = None,
     ) -> list[Any]:
         """Train, going on from where the last fit (or load) ended.
 
@@ -132,6 +133,7 @@ class TrainingEstimator(Estimator):
             resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
+            validation_trigger: Which epochs to validate: those in which, or at whose end, it fires; all unless given.
 
         Returns:
             A dict an epoch: num_samples, epoch, batch_count, train_loss, last_train_loss and val_... ;
@@ -161,6 +163,7 @@ class TrainingEstimator(Estimator):
             max_steps=max_steps,
             callbacks=tuple(callbacks),
             end_trigger=end_trigger,
+            validation_trigger=None if validation_trigger is None else trigger_of(validation_trigger),
             info=dict(info or {}),
         )
         if reduce_results:

@@ -221,8 +221,8 @@ class SequentialSchedule(Scheduler):
 
     def rate(self, base: float, step: int, epoch: int, memory: Memory) -> float:
         """Return the rate of the part that this step belongs to."""
-        part, *place = self._part(base, step, epoch, memory)
-        return part.rate(*place)
+        part, first, at, seen, own = self._part(base, step, epoch, memory)
+        return part.rate(first, at, seen, own)
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Mapping[str, float]) -> None:
         """Let the part of the epoch's last step hear of its end."""

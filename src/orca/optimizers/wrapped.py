@@ -95,7 +95,7 @@ class TorchOptim(OptimMethod):
             raise ArgumentError(
                 "a TorchOptim with a scheduler cannot decay the learning rate besides. Leave one of them out."
             )
-        changed = replace(self, **({} if decay is None else {"decay": decay}))
+        changed = replace(self, decay=self.decay if decay is None else decay)
         if rate is None:
             return changed
         optimizer = copy.copy(self.optimizer)  # the same parameters and state, in groups of its own

@@ -107,7 +107,9 @@ def operation(name: str, *arguments: Any, **more: Any) -> Variable:
     """
     nodes = [argument for argument in arguments if isinstance(argument, Variable)]
     if not nodes:
-        raise ArgumentError(f"{name} needs a variable: Input(shape=...) or what a layer returns; got {arguments!r:.60}.")
+        raise ArgumentError(
+            f"{name} needs a variable: Input(shape=...) or what a layer returns; got {arguments!r:.60}."
+        )
     settled = [Constant(each) if isinstance(each, np.ndarray) else each for each in arguments]
     nodes = [argument for argument in settled if isinstance(argument, Variable)]
     places = [None if isinstance(argument, Variable) else argument for argument in settled]
@@ -128,7 +130,9 @@ def _function(name: str) -> Callable[..., Variable]:
 
 
 METHODS = {name: _function(name) for name in ("squeeze", "slice", "index_select", "expand_dims", "replicate")}
-FUNCTIONS = {name: _function(name) for name in OPERATIONS if name not in ("getitem", "slice", "index_select", "replicate")}
+FUNCTIONS = {
+    name: _function(name) for name in OPERATIONS if name not in ("getitem", "slice", "index_select", "replicate")
+}
 
 
 def epsilon() -> float:
@@ -153,7 +157,8 @@ class Weight(KerasLayer):
 
     is_source = True
     signature = inspect.Signature(
-        [inspect.Parameter(n, _PLAIN) for n in ("shape", "trainable")] + [inspect.Parameter("name", _PLAIN, default=None)]
+        [inspect.Parameter(n, _PLAIN) for n in ("shape", "trainable")]
+        + [inspect.Parameter("name", _PLAIN, default=None)]
     )
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
@@ -214,7 +219,8 @@ class Lambda(KerasLayer):
     """
 
     signature = inspect.Signature(
-        [inspect.Parameter("function", _PLAIN)] + [inspect.Parameter(n, _PLAIN, default=None) for n in ("input_shape", "name")]
+        [inspect.Parameter("function", _PLAIN)]
+        + [inspect.Parameter(n, _PLAIN, default=None) for n in ("input_shape", "name")]
     )
 
     def _for(self, shape: Any) -> nn.Module:
@@ -238,7 +244,9 @@ class _CustomLossModule(nn.Module):
     def forward(self, output: Any, target: Any) -> torch.Tensor:
         """Return the loss."""
         wanted = target.to(output.dtype)
-        value: torch.Tensor = self.graph([wanted.reshape(output.shape) if wanted.numel() == output.numel() else wanted, output])
+        value: torch.Tensor = self.graph(
+            [wanted.reshape(output.shape) if wanted.numel() == output.numel() else wanted, output]
+        )
         return value.mean()
 
 

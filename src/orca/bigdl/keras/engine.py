@@ -52,7 +52,9 @@ class Unbuilt(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """Refuse."""
-        raise DataError(f"{self.name} does not know its input's shape yet: give it input_shape=, or put it behind a layer")
+        raise DataError(
+            f"{self.name} does not know its input's shape yet: give it input_shape=, or put it behind a layer"
+        )
 
 
 class Variable(Node):
@@ -143,7 +145,9 @@ class KerasLayer(Layer):
         """
         if self.shape_in is not None:
             if self.shape_in != shape:
-                raise DataError(f"{self} was built for inputs of shape {self.shape_in}; got {shape}. Make another layer.")
+                raise DataError(
+                    f"{self} was built for inputs of shape {self.shape_in}; got {shape}. Make another layer."
+                )
             return self
         sample = zeros(shape)
         self.module = self._for(shape)
@@ -154,7 +158,11 @@ class KerasLayer(Layer):
         return self
 
     def _for(self, shape: Any) -> nn.Module:
-        given = {name: value for name, value in self.arguments.items() if name in inspect.signature(type(self).row).parameters}
+        given = {
+            name: value
+            for name, value in self.arguments.items()
+            if name in inspect.signature(type(self).row).parameters
+        }
         module: nn.Module = type(self).row(shape, **given)
         return module
 
@@ -171,7 +179,13 @@ class KerasLayer(Layer):
         if not all(isinstance(node, Variable) for node in nodes):
             raise ArgumentError(f"{self} is called with Input(shape=...) and what layers return; got {x!r:.60}.")
         samples = [node.sample for node in nodes]
-        sample = samples[0] if len(samples) == 1 and not isinstance(x, Sequence) else samples if len(samples) > 1 else samples[0]
+        sample = (
+            samples[0]
+            if len(samples) == 1 and not isinstance(x, Sequence)
+            else samples
+            if len(samples) > 1
+            else samples[0]
+        )
         self.build(shape_of(sample))
         return Variable(self, list(nodes), self.call(sample))
 
@@ -185,7 +199,9 @@ class KerasLayer(Layer):
 
     def _known(self, shape: Any) -> Any:
         if shape is None:
-            raise ArgumentError(f"{self} is not built yet: it has no shapes. Add it to a model, or call it with a variable.")
+            raise ArgumentError(
+                f"{self} is not built yet: it has no shapes. Add it to a model, or call it with a variable."
+            )
         return shape
 
     @property
@@ -202,7 +218,9 @@ class KerasLayer(Layer):
         """Return what describes the layer in a file."""
         from orca.bigdl.files import packed
 
-        arguments = {key: packed(value, f"{key} of {self}") for key, value in self.arguments.items() if key != "weights"}
+        arguments = {
+            key: packed(value, f"{key} of {self}") for key, value in self.arguments.items() if key != "weights"
+        }
         which = "keras2" if self.table is KERAS2 else "keras"
         return {"kind": "keras", "table": which, "arguments": arguments, "shape": self.shape_in}
 
@@ -252,7 +270,11 @@ class KerasLayerWrapper(KerasLayer):
     def definition(self, described: Any) -> dict[str, Any]:
         """Return what describes the layer in a file."""
         inner = self.arguments["torch_layer"]
-        return {"kind": "keras", "wraps": described(inner if isinstance(inner, Layer) else Layer.of(inner)), "shape": self.shape_in}
+        return {
+            "kind": "keras",
+            "wraps": described(inner if isinstance(inner, Layer) else Layer.of(inner)),
+            "shape": self.shape_in,
+        }
 
 
 class InputLayer(KerasLayer):
@@ -611,13 +633,20 @@ def _shape(shape: Any, what: str) -> Any:
         return [_shape(part, what) for part in shape]
     sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
     if any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
-        raise ArgumentError(f"{what} needs the whole shape of a row, in numbers; got {shape!r}. Pass for example (28, 28).")
+        raise ArgumentError(
+            f"{what} needs the whole shape of a row, in numbers; got {shape!r}. Pass for example (28, 28)."
+        )
     return tuple(int(size) for size in sizes)
 
 
 def _given_shape(arguments: dict[str, Any]) -> Any:
     given = arguments.get("input_shape")
-    if given is None and arguments.get("input_dim") is not None and "output_dim" in arguments and "input_length" not in arguments:
+    if (
+        given is None
+        and arguments.get("input_dim") is not None
+        and "output_dim" in arguments
+        and "input_length" not in arguments
+    ):
         given = (arguments["input_dim"],)
     if given is None and arguments.get("input_length") is not None:
         given = (arguments["input_length"],)
@@ -631,11 +660,17 @@ def _paired(x: Any, y: Any, transform: Any = None) -> Any:
     """Return data and labels as the Estimator takes them."""
     if transform is not None:
         if not hasattr(x, "transform"):
-            raise ArgumentError(f"transform is a preprocessing of an ImageSet or TextSet; got data of {type(x).__name__}.")
+            raise ArgumentError(
+                f"transform is a preprocessing of an ImageSet or TextSet; got data of {type(x).__name__}."
+            )
         x = x.transform(transform)
     if isinstance(x, list) and x and isinstance(x[0], np.ndarray):
         x = tuple(x)
-    return x if y is None else (x, tuple(y) if isinstance(y, list) and y and isinstance(y[0], np.ndarray) else np.asarray(y))
+    return (
+        x
+        if y is None
+        else (x, tuple(y) if isinstance(y, list) and y and isinstance(y[0], np.ndarray) else np.asarray(y))
+    )
 
 
 def _split(data: Any, share: float) -> tuple[Any, Any]:

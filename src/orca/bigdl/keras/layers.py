@@ -84,7 +84,9 @@ def form(dim_ordering: str) -> str:
         ArgumentError: There is no such order.
     """
     if dim_ordering not in ("th", "tf", "channels_first", "channels_last"):
-        raise ArgumentError(f"dim_ordering must be 'th' (channels first) or 'tf' (channels last); got {dim_ordering!r}.")
+        raise ArgumentError(
+            f"dim_ordering must be 'th' (channels first) or 'tf' (channels last); got {dim_ordering!r}."
+        )
     return "NCHW" if dim_ordering in ("th", "channels_first") else "NHWC"
 
 
@@ -163,7 +165,11 @@ def Flatten(shape):
 @layer
 def Reshape(shape, target_shape):
     """A row in another shape; one -1 is found out."""
-    return nn.Unflatten(1, tuple(target_shape)) if len(shape) == 1 else nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape)))
+    return (
+        nn.Unflatten(1, tuple(target_shape))
+        if len(shape) == 1
+        else nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape)))
+    )
 
 
 class _Permuted(nn.Module):
@@ -249,7 +255,9 @@ class _Indexed(nn.Module):
         if places.numel() and self.first and not int(places.min()) + 1:
             places = places.clamp(min=0)  # zeros stand for no index while shapes are found
         if places.numel() and not (0 <= int(places.min()) and int(places.max()) < count):
-            raise DataError(f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}")
+            raise DataError(
+                f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
+            )
         return self.table(places)
 
 
@@ -466,7 +474,9 @@ def AtrousConvolution1D(shape, nb_filter, filter_length, init="glorot_uniform", 
                         subsample_length=1, atrous_rate=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None,
                         input_length=None):  # fmt: skip
     """A convolution over time with holes in its kernel."""
-    return _convolution1d(shape, nb_filter, filter_length, subsample_length, border_mode, bias, init, activation, atrous_rate)
+    return _convolution1d(
+        shape, nb_filter, filter_length, subsample_length, border_mode, bias, init, activation, atrous_rate
+    )
 
 
 def _convolution2d(shape: Any, filters: int, kernel: Any, stride: Any, border: str, order: str, bias: bool, init: Any, act: Any,
@@ -488,7 +498,9 @@ def _by_channel(act: Any, order: str) -> Any:
 def Convolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, border_mode="valid",
                   subsample=(1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
     """A convolution of images."""
-    return _convolution2d(shape, nb_filter, (nb_row, nb_col), subsample, border_mode, dim_ordering, bias, init, activation)
+    return _convolution2d(
+        shape, nb_filter, (nb_row, nb_col), subsample, border_mode, dim_ordering, bias, init, activation
+    )
 
 
 @layer
@@ -949,7 +961,9 @@ def Conv2D(shape, filters, kernel_size, strides=(1, 1), padding="valid", data_fo
            use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None,
            bias_regularizer=None):  # fmt: skip
     """A convolution of images."""
-    return _convolution2d(shape, filters, kernel_size, strides, padding, data_format, use_bias, kernel_initializer, activation)
+    return _convolution2d(
+        shape, filters, kernel_size, strides, padding, data_format, use_bias, kernel_initializer, activation
+    )
 
 
 @keras_layer(KERAS2, "MaxPooling1D")

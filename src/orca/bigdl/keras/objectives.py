@@ -102,7 +102,9 @@ def objective_of(loss: Any, shape: Any) -> Any:
         from orca.bigdl.keras.autograd import CustomLoss
 
         return CustomLoss(loss, shape)
-    raise ArgumentError(f"the loss must be an objective, its name or a function of variables; got {type(loss).__name__}.")
+    raise ArgumentError(
+        f"the loss must be an objective, its name or a function of variables; got {type(loss).__name__}."
+    )
 
 
 def optimizer_of(optimizer: Any) -> Any:
@@ -125,4 +127,6 @@ def metrics_named(metrics: Any) -> Any:
     given = [] if metrics is None else list(metrics) if isinstance(metrics, list | tuple) else [metrics]
     known = {"acc": ours.Accuracy, "accuracy": ours.Accuracy, "top5acc": ours.Top5Accuracy, "top5accuracy": ours.Top5Accuracy,
              "mae": ours.MAE, "mse": ours.MSE, "auc": ours.AUC}  # fmt: skip
-    return [known[each.lower()]() if isinstance(each, str) and each.lower() in known else each for each in given] or None
+    return [
+        known[each.lower()]() if isinstance(each, str) and each.lower() in known else each for each in given
+    ] or None
