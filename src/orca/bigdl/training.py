@@ -51,13 +51,35 @@ def data_of(data: Any) -> Any:
     return data
 
 
-def rows_for(data: Any, preprocessing: tuple[Any, Any], features: Any, labels: Any) -> tuple[Any, bool]:
-    """Return data as the Estimator takes it, and whether it has columns."""
+def rows_for(data: Any, features: Any, labels: Any) -> tuple[Any, bool]:
+    """Return data as the Estimator takes it, and whether it has columns, which it reads by itself.
+
+    Args:
+        data: The data.
+        features: The preprocessing of features, or None.
+        labels: That of labels, or None.
+    """
+    samples = is_rdd(samples_of(data))
     given = data_of(data)
-    tabular = hasattr(given, "columns") or (hasattr(given, "transform_shard") and not is_rdd(samples_of(data)))
-    if any(each is not None for each in preprocessing):
-        raise ArgumentError("feature_preprocessing and label_preprocessing are still to come.")
-    return given, tabular
+    if hasattr(given, "columns") and not hasattr(given, "transform_shard"):
+        return given, True
+    if features is None and labels is None:
+        return given, hasattr(given, "transform_shard") and not samples
+    if hasattr(given, "transform_shard"):
+        return given.transform_shard(partial(_preprocessed, features=features, labels=labels)), False
+    if isinstance(given, tuple) and len(given) == 2:
+        block = _preprocessed({"x": given[0], "y": given[1]}, features, labels)
+        return (block["x"], block["y"]), False
+    return _preprocessed({"x": given}, features, None)["x"], False
+
+
+def _preprocessed(block: Any, features: Any, labels: Any) -> Any:
+    if not isinstance(block, dict):
+        raise ArgumentError(f"a preprocessing works on shards {{'x', 'y'}} and columns; got {type(block).__name__}.")
+    for key, step in (("x", features), ("y", labels)):
+        if step is not None and key in block:
+            block = {**block, key: step.apply(block[key])}
+    return block
 
 
 def blocks(rows: Iterable[Any], size: int = BLOCK) -> Iterator[dict[str, Any]]:

@@ -1,25 +1,25 @@
-"""BigdlEstimator: the verbs of the BigDL Estimator on the torch one. Owns their arguments, and the model that they give back.
+"""BigdlEstimator: the BigDL Estimator on the torch one. Owns the arguments of its verbs, and the model it gives back.
 
-A model of BigDL has `to_torch()`; a criterion has it too, and `reduction`; an optim method is a creator. Nothing else of
-them is asked for, so that a torch module, loss or optimizer may stand in their place.
+A model of BigDL has `to_torch()`; a criterion has it too, and `reduction`; an optim method is a creator. Nothing else
+of them is asked for, so that a torch module, loss or optimizer may stand in their place.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from orca.core.metrics import metrics_of
-from orca.core.triggers import EveryEpoch, MaxEpoch, trigger_of
+from orca.core.source import DataSpec
+from orca.core.triggers import MaxEpoch, trigger_of
 from orca.errors import ArgumentError
+from orca.estimators.estimator import listed
 from orca.estimators.torch import TorchEstimator
 from orca.estimators.training import TrainingEstimator
-from orca.frameworks.torch.penalties import PenalisedOptimizer
+from orca.feature.preprocessing import preprocessing_of
 from orca.optimizers import SGD
 from orca.registry import bigdl_data, bigdl_loader
-
-logger = logging.getLogger(__name__)
 
 ENDLESS = 10**9  # epochs of a fit that a trigger ends
 
@@ -31,7 +31,8 @@ class BigdlEstimator(TorchEstimator):
     criterion: Any
     method: Any
     options: dict[str, Any]
-    preprocessing: tuple[Any, Any]
+    preprocessing: tuple[Any, Any] = (None, None)
+    readers: dict[str, Any] = {}  # noqa: RUF012  (columns of a DataFrame -> how they are read)
 
     @classmethod
     def of(  # type: ignore[override]
@@ -71,7 +72,7 @@ class BigdlEstimator(TorchEstimator):
         made: Any = super().of(
             model=module,
             loss=criterion,
-            optimizer=PenalisedOptimizer(method) if hasattr(method, "build") else method,
+            optimizer=method,
             metrics=metrics,
             model_dir=model_dir,
             backend=backend or "bigdl",
@@ -112,7 +113,7 @@ class BigdlEstimator(TorchEstimator):
             label_cols: Columns of labels of a DataFrame (labels_cols in earlier releases).
             caching_sample: Accepted: rows are kept on the workers' disks while a fit lasts.
             validation_data: Data of the same kind, evaluated after every epoch (val_data in earlier releases).
-            validation_trigger: When to validate; at the end of every epoch, whatever is asked for.
+            validation_trigger: Which epochs to validate: those in which, or at whose end, it fires; all unless given.
             checkpoint_trigger: When to keep a checkpoint under model_dir.
             end_trigger: When to end before the epochs are over.
             validation_methods: Metrics of the validation, instead of the Estimator's (val_methods in earlier releases).
@@ -125,8 +126,6 @@ class BigdlEstimator(TorchEstimator):
         if epochs is None and end_trigger is None:
             raise ArgumentError("fit needs to know when to end. Pass epochs=, or end_trigger=.")
         trigger = validation_trigger if validation_trigger is not None else val_trigger
-        if trigger is not None and not isinstance(trigger_of(trigger), EveryEpoch):
-            logger.warning("the validation takes place at the end of every epoch; %r asks for another time.", trigger)
         checking = validation_data if validation_data is not None else val_data
         end = None if end_trigger is None else trigger_of(end_trigger)
         done = 0 if self._state is None else self._state.epoch
@@ -146,6 +145,7 @@ class BigdlEstimator(TorchEstimator):
             checkpoint_trigger=checkpoint_trigger,
             end_trigger=end,
             validation_methods=methods,
+            validation_trigger=trigger,
             **rows[1],
             **more,
         )
@@ -237,5 +237,20 @@ class BigdlEstimator(TorchEstimator):
 
     def _rows(self, data: Any, features: Any, labels: Any) -> tuple[Any, dict[str, Any]]:
         """Return data as the torch Estimator takes it, with the columns that it has."""
-        given, tabular = bigdl_data()(data, self.preprocessing, features, labels)
-        return given, {"feature_cols": features, "label_cols": labels} if tabular else {}
+        given, tabular = bigdl_data()(data, *map(self._preprocess, self.preprocessing))
+        if not tabular:
+            return given, {}
+        self.readers = {
+            name: preprocess.read
+            for columns, preprocess in zip((features, labels), map(self._preprocess, self.preprocessing), strict=True)
+            for name in listed(columns)
+            if preprocess is not None
+        }
+        return given, {"feature_cols": features, "label_cols": labels}
+
+    @staticmethod
+    def _preprocess(given: Any) -> Any:
+        return preprocessing_of(given, "feature_preprocessing")
+
+    def _spec(self, *args: Any, **kwargs: Any) -> DataSpec:
+        return replace(super()._spec(*args, **kwargs), readers=self.readers)

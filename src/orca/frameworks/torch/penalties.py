@@ -6,8 +6,7 @@ then, its penalty is exact. Gradients are clipped before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,48 +33,31 @@ def penalised(module: nn.Module) -> Iterator[tuple[nn.Parameter, tuple[float, fl
             yield from ((parameter, sizes) for parameter in weights_of_kind(part, kind))
 
 
-@dataclass(frozen=True)
-class PenalisedOptimizer:
-    """An optimizer creator for models whose modules may carry penalties.
+def build_penalised(method: Any, nets: Sequence[nn.Module]) -> torch.optim.Optimizer:
+    """Return the optimizer of models whose modules carry penalties.
 
-    Args:
-        method: An optim method (`orca.optimizers`), or another creator `(model, config)`, which takes no penalties.
+    Raises:
+        ArgumentError: The optimizer cannot tell weights apart: it is no optim method, or one that takes all at once.
     """
-
-    method: Any
-
-    @property
-    def varies(self) -> bool:
-        """Say whether the learning rate changes by itself."""
-        return bool(getattr(self.method, "varies", False))
-
-    def __call__(self, model: nn.Module, config: Any = None) -> Any:
-        """Return the optimizer of a model.
-
-        Raises:
-            ArgumentError: The model has penalties, and the optimizer cannot tell its weights apart.
-        """
-        sizes = {id(parameter): pair for parameter, pair in penalised(model)}
-        if not sizes:
-            return self.method(model, config)
-        if not hasattr(self.method, "build"):
-            raise ArgumentError(
-                f"the model has regularizers, which need an optim method of BigDL; got {type(self.method).__name__}. Use "
-                "its weight decay instead, or pass SGD(), Adam(), ..."
-            )
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-        for parameter in model.parameters():
-            groups.setdefault(sizes.get(id(parameter), (0.0, 0.0)), []).append(parameter)
-        try:
-            optimizer = self.method.build(
-                [{"params": members, "penalty_l1": l1, "penalty_l2": l2} for (l1, l2), members in groups.items()]
-            )
-        except ValueError as error:
-            raise ArgumentError(
-                f"{type(self.method).__name__} does not go with regularizers: {error}. Choose another optim method."
-            ) from error
-        optimizer.register_step_pre_hook(_add_penalties)
-        return optimizer
+    if not hasattr(method, "build"):
+        raise ArgumentError(
+            f"the model has regularizers, which need an optim method of orca.optimizers; got {type(method).__name__}. "
+            "Use its weight decay instead, or pass SGD(), Adam(), ..."
+        )
+    sizes = {id(parameter): pair for net in nets for parameter, pair in penalised(net)}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in (parameter for net in nets for parameter in net.parameters()):
+        groups.setdefault(sizes.get(id(parameter), (0.0, 0.0)), []).append(parameter)
+    try:
+        optimizer: torch.optim.Optimizer = method.build(
+            [{"params": members, "penalty_l1": l1, "penalty_l2": l2} for (l1, l2), members in groups.items()]
+        )
+    except ValueError as error:
+        raise ArgumentError(
+            f"{type(method).__name__} does not go with regularizers: {error}. Choose another optim method."
+        ) from error
+    optimizer.register_step_pre_hook(_add_penalties)
+    return optimizer
 
 
 def _add_penalties(optimizer: torch.optim.Optimizer, *_: Any) -> None:
