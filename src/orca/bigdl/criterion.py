@@ -25,9 +25,9 @@ PADDING = -1  # a class that counts nothing
 class CriterionModule(nn.Module):
     """A criterion as torch calls losses: with the outputs, then the targets."""
 
-    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, kind: type[Criterion], arguments: dict[str, Any]) -> None:
         super().__init__()
-        self.name = name
+        self.kind = kind
         weights = arguments.get("weights")
         self.register_buffer(
             "weights", None if weights is None else torch.as_tensor(weights, dtype=torch.float32).reshape(-1)
@@ -41,18 +41,21 @@ class CriterionModule(nn.Module):
         """Return the loss; halves of the arguments are outputs and targets where there are several."""
         half = max(len(given) // 2, 1)
         if len(given) == 3:  # two outputs and one target, or one and two
-            half = 2 if self.name in PAIRS else 1
+            half = 2 if self.kind.__name__ in PAIRS else 1
         x, target = (
             values[0] if len(values) == 1 else list(values) for values in (given[:half], given[half:] or (None,))
         )
-        row = CRITERIONS[self.name].row
-        more = {"weights": self.weights} if "weights" in inspect.signature(row).parameters else {}
-        holds = (
-            {"inner": list(zip(self.inner, self.shares, strict=True))}
-            if "inner" in inspect.signature(row).parameters
-            else {}
-        )
-        loss: Tensor = row(x, target, **self.arguments, **self.parts, **more, **holds)
+        return self.loss(x, target)
+
+    def loss(self, x: Any, target: Any) -> Tensor:
+        """Return the loss of an output (a list of several) and a target."""
+        row = self.kind.row
+        known, more = inspect.signature(row).parameters, dict[str, Any]()
+        if "weights" in known:
+            more["weights"] = self.weights
+        if "inner" in known:
+            more["inner"] = list(zip(self.inner, self.shares, strict=True))
+        loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
         return loss
 
     def counts(self, target: Tensor, *_: Any) -> Tensor:
@@ -62,7 +65,8 @@ class CriterionModule(nn.Module):
         valid = labels != (PADDING if padding is None else int(padding))
         if self.weights is None:
             return valid.double().sum(1)
-        return (self.weights.double()[(labels - 1).clamp(0, len(self.weights) - 1)] * valid).sum(1)
+        first = 0 if self.arguments.get("zero_based_label") else 1
+        return (self.weights.double()[(labels - first).clamp(0, len(self.weights) - 1)] * valid).sum(1)
 
 
 PAIRS = {"CosineEmbeddingCriterion", "L1HingeEmbeddingCriterion", "MarginRankingCriterion", "GaussianCriterion"}
@@ -110,7 +114,7 @@ class Criterion:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
-        self.module: nn.Module = CriterionModule(type(self).__name__, self.arguments)
+        self.module: nn.Module = CriterionModule(type(self), self.arguments)
         self.one_based = type(self).one_based or any(
             getattr(value, "one_based", False) for value in self.arguments.values()
         )
@@ -157,11 +161,7 @@ class Criterion:
         wanted = None if target is None else _tensors(target)
         if not isinstance(self.module, CriterionModule):
             return self.module(given, wanted)
-        row, module = type(self).row, self.module
-        more = {"weights": module.weights} if "weights" in inspect.signature(row).parameters else {}
-        if "inner" in inspect.signature(row).parameters:
-            more["inner"] = list(zip(module.inner, module.shares, strict=True))
-        return row(given, wanted, **module.arguments, **module.parts, **more)
+        return self.module.loss(given, wanted)
 
 
 class _Several(Criterion):

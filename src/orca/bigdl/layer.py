@@ -20,6 +20,7 @@ from torch import nn
 
 from orca.classic.sample import JTensor
 from orca.errors import ArgumentError, DataError, NotSupported
+from orca.frameworks.torch.penalties import penalised, weights_of_kind
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
@@ -101,7 +102,7 @@ class Layer:
                 self._penalise(kind, penalty)
         for argument, kind in GIVEN.items():
             if arguments.get(argument) is not None:
-                for parameter in _of_kind(self.module, kind):
+                for parameter in weights_of_kind(self.module, kind):
                     _fill(parameter, arguments[argument], f"{argument} of {self}")
 
     def _penalise(self, kind: str, penalty: Any) -> None:
@@ -273,7 +274,7 @@ class Layer:
         """Draw weights and bias by initialisation methods."""
         for method, kind in ((weight_init_method, "weight"), (bias_init_method, "bias")):
             if method is not None:
-                for parameter in _of_kind(self.module, kind):
+                for parameter in weights_of_kind(self.module, kind):
                     method.fill(parameter, getattr(self.module, "groups", 1))
         return self
 
@@ -663,24 +664,6 @@ def weights_of(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield part, name, parameter
-
-
-def penalised(module: nn.Module) -> Iterator[tuple[nn.Parameter, tuple[float, float]]]:
-    """Yield the weights that have a penalty, with its l1 and l2."""
-    for part in module.modules():
-        for kind, sizes in getattr(part, "penalties", {}).items():
-            yield from ((parameter, sizes) for parameter in _of_kind(part, kind))
-
-
-def _of_kind(module: nn.Module, kind: str) -> list[nn.Parameter]:
-    """Return a module's weights of a kind: "bias", "hidden" (of a recurrent state) or "weight", all the others."""
-    found = []
-    for name, parameter in module.named_parameters():
-        word = name.rsplit(".", 1)[-1]
-        own = "bias" if word.startswith("bias") else "hidden" if word.startswith("hidden") else "weight"
-        if own == kind:
-            found.append(parameter)
-    return found
 
 
 def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
