@@ -20,6 +20,8 @@ from pyspark.sql.types import ArrayType
 from torch import nn
 
 from orca.bigdl.layer import Layer
+from orca.bigdl.optimizer import SummaryPair
+from orca.bigdl.training import metrics_for
 from orca.core.source import DEFAULT_BATCH, DataSpec
 from orca.core.triggers import Moment, trigger_of
 from orca.errors import ArgumentError, DataError
@@ -29,7 +31,6 @@ from orca.nnframes.files import NNModelReader, NNModelWriter
 from orca.nnframes.wrappers import TorchModel
 from orca.optimizers import SGD, OptimMethod, TorchOptim
 from orca.registry import source_of
-from orca.report.tensorboard import Summaries
 from orca.storage.state import State
 
 FOREVER = 2**31  # epochs, where a trigger says when to end
@@ -107,14 +108,6 @@ class FrameEstimator(TorchEstimator):
         self._learn_rows(None, output)
         spec = self._spec(batch_size, [column], None, names(len(output.heads)), labelled=False)
         return source_of(frame, spec).answer(replace(task, output=output), None)
-
-
-class _Summed(list[Summaries]):
-    """Summaries of several runs, written together."""
-
-    def write(self, *arguments: Any) -> None:
-        for summaries in self:
-            summaries.write(*arguments)
 
 
 class NNEstimator(
@@ -239,25 +232,22 @@ class NNEstimator(
             model_dir=self._checkpoint()[0],
             **(self.getOrDefault("clipping") or {}),
         )
-        summaries = {
-            (each.log_dir, each.app_name): Summaries(each.log_dir, each.app_name)
-            for each in (self.getTrainSummary(), self.getValidationSummary())
-            if each is not None
-        }
-        estimator._summaries = _Summed(summaries.values()) if summaries else None  # type: ignore[assignment]
+        summaries = [each for each in (self.getTrainSummary(), self.getValidationSummary()) if each is not None]
+        estimator._summaries = SummaryPair(*summaries) if summaries else None
         self._train(estimator, dataset)
         model = self.makes(self.model, self._preprocessing()[0])
         model._estimator = estimator
         if isinstance(model, NNClassifierModel):
             model.one_based = bool(getattr(self.criterion, "one_based", False))
-        return self._copyValues(model)
+        return self._named(model)
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
         end, (_, kept, keeps_one) = self.getEndWhen(), self._checkpoint()
         valid: dict[str, Any] = {}
         if (validation := self.getValidation()) is not None:
             trigger, frame, methods, _ = validation
-            valid = {"validation_data": frame, "validation_methods": methods, "validation_trigger": trigger}
+            valid = {"validation_data": frame, "validation_trigger": trigger}
+            valid["validation_methods"] = metrics_for(methods)
         options = {
             "batch_size": self.getBatchSize(),
             "feature_cols": [self.getFeaturesCol()],
@@ -312,11 +302,11 @@ class NNEstimator(
     def _checkpoint(self) -> tuple[str | None, Any, bool]:
         return self.getCheckpoint() or (None, None, True)
 
-    def _copyValues(self, to: Any, extra: Any = None) -> Any:
+    def _named(self, model: Any) -> Any:
         """Give the model the names of the columns; rows of a step are not rows of a prediction."""
         for name in ("featuresCol", "predictionCol"):
-            to._set(**{name: self.getOrDefault(name)})
-        return to._resetUid(self.uid.replace(type(self).__name__, type(to).__name__))
+            model._set(**{name: self.getOrDefault(name)})
+        return model._resetUid(self.uid.replace(type(self).__name__, type(model).__name__))
 
 
 class NNModel(Model, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc]
