@@ -171,7 +171,7 @@ class NNEstimator(
             learningRateDecay=0.0,
             cachingSample=True,
             samplePreprocessing=features,
-            dataCacheLevel=("DRAM", None),
+            dataCacheLevel=["DRAM", None],
             **dict.fromkeys(
                 ("optimMethod", "endWhen", "trainSummary", "validationSummary", "validation", "checkpoint", "clipping")
             ),
@@ -190,7 +190,7 @@ class NNEstimator(
         """Say where training rows are kept. Workers keep theirs in memory-mapped files, whatever is said."""
         if str(level).upper() not in CACHE_LEVELS:
             raise ArgumentError(f"the level of a data cache must be one of {', '.join(CACHE_LEVELS)}; got {level!r}.")
-        return self._set(dataCacheLevel=(str(level).upper(), numSlice))
+        return self._set(dataCacheLevel=[str(level).upper(), numSlice])
 
     def setValidation(self, trigger: Any, val_df: Any, val_method: Any, batch_size: int) -> NNEstimator:
         """Validate while training.
@@ -202,11 +202,11 @@ class NNEstimator(
             batch_size: Accepted: results do not depend on it.
         """
         methods = val_method if isinstance(val_method, list | tuple) else [val_method]
-        return self._set(validation=(trigger_of(trigger), val_df, list(methods), batch_size))
+        return self._set(validation=[trigger_of(trigger), val_df, list(methods), batch_size])
 
     def setCheckpoint(self, path: str, trigger: Any, isOverWrite: bool = True) -> NNEstimator:
         """Keep checkpoints under a path, any of fsspec, when a trigger fires; only the newest with isOverWrite."""
-        return self._set(checkpoint=(path, trigger_of(trigger), isOverWrite))
+        return self._set(checkpoint=[path, trigger_of(trigger), isOverWrite])
 
     def setConstantGradientClipping(self, min: float, max: float) -> NNEstimator:
         """Clip each gradient into [min, max]."""
@@ -243,15 +243,20 @@ class NNEstimator(
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
         end, (_, kept, keeps_one) = self.getEndWhen(), self._checkpoint()
-        valid: dict[str, Any] = {}
+        label, valid = self.getLabelCol(), dict[str, Any]()
+        if label == self.getFeaturesCol():  # each of the two is read in its own way
+            label = f"{label} as a label"
+            dataset = dataset.withColumn(label, dataset[self.getLabelCol()])
         if (validation := self.getValidation()) is not None:
             trigger, frame, methods, _ = validation
+            if label != self.getLabelCol():
+                frame = frame.withColumn(label, frame[self.getLabelCol()])
             valid = {"validation_data": frame, "validation_trigger": trigger}
             valid["validation_methods"] = metrics_for(methods)
         options = {
             "batch_size": self.getBatchSize(),
             "feature_cols": [self.getFeaturesCol()],
-            "label_cols": [self.getLabelCol()],
+            "label_cols": [label],
             "checkpoint_trigger": kept,
             "keep_checkpoints": 1 if keeps_one else None,
             "end_trigger": end,
@@ -260,11 +265,11 @@ class NNEstimator(
         features, labels = self._preprocessing()
         epochs = self.getMaxEpoch() if end is None else FOREVER
         if self.isCachingSample() or not features.draws:
-            estimator.readers = self._readers(features, labels)
+            estimator.readers = self._readers(features, labels, label)
             estimator.fit(dataset, epochs, **options)
             return
         for epoch in range(epochs):  # what is drawn differs from epoch to epoch
-            estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels)
+            estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
             line = estimator.fit(dataset, 1, **options)[-1]
             state = estimator._current()
             if end is not None and end(
@@ -295,8 +300,8 @@ class NNEstimator(
             return given.feature_transformer, given.label_transformer
         return preprocessing_of(given, "samplePreprocessing") or SeqToTensor(), self.label_preprocessing
 
-    def _readers(self, features: Preprocessing, labels: Preprocessing | None) -> dict[str, Any]:
-        reads = {self.getFeaturesCol(): features.read, self.getLabelCol(): labels and labels.read}
+    def _readers(self, features: Preprocessing, labels: Preprocessing | None, label: str) -> dict[str, Any]:
+        reads = {self.getFeaturesCol(): features.read, label: labels and labels.read}
         return {name: read for name, read in reads.items() if read is not None}
 
     def _checkpoint(self) -> tuple[str | None, Any, bool]:
