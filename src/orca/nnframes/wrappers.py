@@ -132,7 +132,28 @@ class TorchLoss(Criterion):
             )
         return TorchLoss(criterion)
 
+    def to_torch(self) -> Any:
+        """Return the loss; one of the user's own gets several outputs, and several labels, as lists."""
+        kinds = type(self.module).__mro__ if isinstance(self.module, nn.Module) else [self.module]
+        names = [str(getattr(kind, "__module__", "")) for kind in kinds if kind is not nn.Module]
+        known = any(name.startswith("torch.nn.") for name in names)
+        return self.module if known else OwnLoss(self.module)
+
     @property
     def reduction(self) -> Any:
         """Return nothing: what a loss of torch is a mean over is found out."""
         return None
+
+
+class OwnLoss(nn.Module):
+    """A loss of the user's own, called with (input, label): each is a tensor, or a list where the model has several."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, *given: Any) -> Any:
+        """Return the loss of outputs and as many labels, or one label less."""
+        half = (len(given) + 1) // 2
+        outputs, labels = list(given[:half]), list(given[half:])
+        return self.loss(*(part[0] if len(part) == 1 else part for part in (outputs, labels)))

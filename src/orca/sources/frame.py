@@ -377,7 +377,7 @@ def _read(column: pa.Array | pa.ChunkedArray, name: str, readers: Readers) -> An
 
 def _small(batches: Iterable[pa.RecordBatch], rows: int, readers: Readers) -> Iterable[pa.RecordBatch]:
     """Return record batches, in pieces where a reader makes much more of a row than it is: an image, say."""
-    if not any(getattr(reader, "grows", False) for reader in readers.values()):
+    if not any(getattr(getattr(reader, "__self__", reader), "grows", False) for reader in readers.values()):
         return batches
     return (batch.slice(at, rows) for batch in batches for at in range(0, batch.num_rows, rows))
 
