@@ -254,7 +254,7 @@ class _Indexed(nn.Module):
         count = self.table.num_embeddings
         if places.numel() and self.first and not int(places.min()) + 1:
             places = places.clamp(min=0)  # zeros stand for no index while shapes are found
-        if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
+        if places.numel() and not (0 <= int(places.min()) and int(places.max()) < count):
             raise DataError(
                 f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
             )
