@@ -1,8 +1,8 @@
 """Tell new drawings apart from few examples: a network that learned others becomes a stage of a Spark ML pipeline.
 
 The drawings are made here. First a small network learns to tell discs, squares and crosses apart. Then, without its
-last layer and with its weights as they are, it turns drawings of two other kinds into features, from which a classifier with
-one layer learns. The pipeline of both is saved, loaded and used.
+last layer and with its weights as they are, it turns drawings of two other kinds into features, from which a
+classifier with one layer learns. The pipeline of both is saved, loaded and used.
 
     python examples/transfer_learning.py
     python examples/transfer_learning.py --images 200 --cores 4

@@ -121,19 +121,21 @@ def _reference(thing: Any, what: str) -> str:
     Raises:
         ArgumentError: It cannot: it is part of the program itself, of a notebook, or of another function.
     """
-    name = f"{thing.__module__}:{thing.__qualname__}"
-    if thing.__module__ == "__main__" or "<" in thing.__qualname__:
-        raise ArgumentError(
-            f"{what} needs {thing.__qualname__}, which is defined in the program itself or in a function, where no "
-            f"other program finds it. Put it into a module of its own. Or: {_INSTEAD[0].lower()}{_INSTEAD[1:]}"
-        )
-    try:
-        found = _found(name)
-    except (ImportError, AttributeError):
-        found = None
-    if found is not thing:
+    short = getattr(thing, "__name__", "")
+    # Functions of torch's own do not tell where they can be found.
+    names = [f"{thing.__module__}:{thing.__qualname__}", f"torch:{short}", f"torch.nn.functional:{short}"]
+    if thing.__module__ != "__main__" and "<" not in thing.__qualname__:
+        for name in names:
+            try:
+                if _found(name) is thing:
+                    return name
+            except (ImportError, AttributeError, ValueError):
+                continue
         raise ArgumentError(f"{what} needs {thing.__qualname__}, which cannot be imported by its name. {_INSTEAD}")
-    return name
+    raise ArgumentError(
+        f"{what} needs {thing.__qualname__}, which is defined in the program itself or in a function, where no other "
+        f"program finds it. Put it into a module of its own. Or: {_INSTEAD[0].lower()}{_INSTEAD[1:]}"
+    )
 
 
 def _found(name: str) -> Any:
