@@ -246,11 +246,11 @@ class NNEstimator(
         label, valid = self.getLabelCol(), dict[str, Any]()
         if label == self.getFeaturesCol():  # each of the two is read in its own way
             label = f"{label} as a label"
-            dataset = dataset.withColumn(label, dataset[self.getLabelCol()])
+            dataset = dataset.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
         if (validation := self.getValidation()) is not None:
             trigger, frame, methods, _ = validation
             if label != self.getLabelCol():
-                frame = frame.withColumn(label, frame[self.getLabelCol()])
+                frame = frame.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
             valid = {"validation_data": frame, "validation_trigger": trigger}
             valid["validation_methods"] = metrics_for(methods)
         options = {
