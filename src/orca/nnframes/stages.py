@@ -15,6 +15,7 @@ import torch
 from pyspark.ml import Estimator, Model
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 from torch import nn
@@ -314,7 +315,7 @@ class NNEstimator(
         return model._resetUid(self.uid.replace(type(self).__name__, type(model).__name__))
 
 
-class NNModel(Model, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc]
+class NNModel(Model, MLWritable, MLReadable, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
     """A model that answers for the rows of a DataFrame: a stage of Spark ML.
 
     `transform` adds the column of predictions, arrays of floats, lazily. Several outputs are an array of arrays.
