@@ -16,15 +16,16 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    "callbacks checkpoints data doctor inference logging migrating mxnet operator training xshards".split(),
+    "callbacks checkpoints data doctor inference logging migrating mxnet nnframes operator training xshards".split(),
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
     needs = {
-        "data": ["pyspark", "PIL", "tensorflow"],
         "inference": ["pyspark"],
         "mxnet": ["mxnet"],
+        "nnframes": ["pyspark", "PIL"],
         "xshards": ["pyspark"],
+        "data": ["pyspark", "PIL", "tensorflow"],
     }
     for library in needs.get(page, []):
         pytest.importorskip(library)
@@ -41,3 +42,14 @@ def test_the_tutorial_learns_what_people_like() -> None:
     (area,) = re.findall(r"AUC (0\.\d+)$", output, flags=re.MULTILINE)
     assert float(area) > 0.75  # chance gives 0.5
     assert "prediction" in output
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_features_of_old_drawings_tell_new_ones_apart() -> None:
+    for library in ("torch", "pyspark", "PIL"):
+        pytest.importorskip(library)
+    program = (DOCS.parent / "examples" / "transfer_learning.py").read_text()
+    output = run_program(program, timeout=270).stdout
+    (accuracy,) = re.findall(r"accuracy on new kinds of drawings (\d\.\d+)$", output, flags=re.MULTILINE)
+    assert float(accuracy) > 0.75  # chance gives 0.5

@@ -46,6 +46,7 @@ ESTIMATORS = {
     "keras": ("orca.estimators.keras", "KerasEstimator"),
     "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
     "mxnet": ("orca.estimators.mxnet", "MxnetEstimator"),
+    "bigdl": ("orca.estimators.bigdl", "BigdlEstimator"),
 }
 
 # Asked in this order; each looks at sys.modules before it imports anything.
@@ -96,6 +97,16 @@ def estimator_class(framework: str) -> Any:
 def openvino_converter() -> Any:
     """Import the function that writes a torch or Keras model as an OpenVINO model."""
     return _load("orca.frameworks.openvino", "convert", need="an openvino model")
+
+
+def bigdl_loader() -> Any:
+    """Import the function that reads a model of BigDL."""
+    return _load("orca.bigdl.files", "load_layer", need="a bigdl model")
+
+
+def bigdl_data() -> Any:
+    """Import the function that brings the data of BigDL's programs into a form that sources know."""
+    return _load("orca.bigdl.training", "rows_for", need="a bigdl model")
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:

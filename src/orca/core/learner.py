@@ -33,6 +33,7 @@ class FitPlan:
         steps_per_epoch: Steps of an epoch, which goes on in the data where the last one ended; None for all of it.
         validation_steps: Steps of a validation; None for all of the data.
         validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
+        validation_trigger: A trigger that says it instead: in or after an epoch that is validated, it fires.
         initial_epoch: The number of the first epoch, for callbacks that count them.
         callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
@@ -54,6 +55,7 @@ class FitPlan:
     steps_per_epoch: int | None = None
     validation_steps: int | None = None
     validation_freq: int | tuple[int, ...] = 1
+    validation_trigger: Trigger | None = None
     initial_epoch: int = 0
     callbacks: tuple[Any, ...] = ()
     weighted: bool = False

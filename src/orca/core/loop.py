@@ -127,7 +127,7 @@ class EpochLoop:
         mine = _training_stats(epoch, [(before.then(losses) if world.rank == 0 else losses).alone()])
         line = _training_stats(epoch, [before.then(ranks[0]), *ranks[1:]])
         began = time.perf_counter()
-        if self._validate(line, mine):
+        if clock.validates(before.steps + losses.steps) and self._validate(line, mine):
             seconds["mean_validation_s"] = time.perf_counter() - began
         if plan.profile:
             self._profile(line, mine, losses.steps, seconds)
@@ -231,6 +231,16 @@ class Clock:
     def ends(self, step: int) -> bool:
         """Say whether the fit ends after this step of the epoch."""
         return self._fires(self.plan.end_trigger, step)
+
+    def validates(self, steps: int) -> bool:
+        """Say whether an epoch of so many steps is validated at its end: the trigger fires there, or within it."""
+        trigger = self.plan.validation_trigger
+        if trigger is None:
+            return True
+        within = range(self.steps + 1, self.steps + steps + 1)
+        return trigger(Moment(self.epochs + 1, self.steps + steps, True)) or any(
+            trigger(Moment(self.epochs, step, False)) for step in within
+        )
 
     def kept(self, moment: Moment) -> bool:
         """Say whether a checkpoint is due at the end of an epoch; for one that cannot be paused, also those in it."""

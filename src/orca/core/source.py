@@ -71,6 +71,8 @@ class DataSpec:
         vectors: Whether Spark gets 1-D predictions as ML vectors, and dicts of them as structs: else arrays, a column
             each.
         cache: Whether Spark keeps the rows of a DataFrame for the next calls.
+        readers: For columns of a Spark DataFrame, functions `(arrow column, name)` that return the arrays of its rows,
+            where they are not just its numbers.
     """
 
     columns: Columns = Columns()
@@ -85,6 +87,7 @@ class DataSpec:
     steps: int | None = None
     vectors: bool = False
     cache: bool = False
+    readers: Mapping[str, Callable[[Any, str], Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weighted", self.weighted or self.columns.weight is not None)

@@ -72,6 +72,7 @@ class Estimator:
     from_keras = Door("keras")
     from_openvino = Door("openvino")
     from_mxnet = Door("mxnet")
+    from_bigdl = Door("bigdl")
 
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # framework -> arguments, where they differ from ours
     vectors: ClassVar[bool] = False  # whether a Spark DataFrame gets 1-D predictions as ML vectors

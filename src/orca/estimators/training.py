@@ -105,6 +105,7 @@ class TrainingEstimator(Estimator):
         resume: bool = False,
         keep_checkpoints: int | None = None,
         cache: bool = False,
+        validation_trigger: Any = None,
     ) -> list[Any]:
         """Train, continuing from where the last fit (or load) ended.
 
@@ -134,6 +135,7 @@ class TrainingEstimator(Estimator):
                 its next unseen batch, until its epochs are complete.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
             cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
+            validation_trigger: Which epochs to validate: those in which, or at whose end, it fires; all unless given.
 
         Returns:
             A dict an epoch: num_samples, epoch, batch_count, train_loss, last_train_loss and val_... ;
@@ -163,6 +165,7 @@ class TrainingEstimator(Estimator):
             max_steps=max_steps,
             callbacks=tuple(callbacks),
             end_trigger=end_trigger,
+            validation_trigger=None if validation_trigger is None else trigger_of(validation_trigger),
             info=dict(info or {}),
         )
         if reduce_results:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ from orca.sources.sparkplan import is_dealt
 
 hush_pyspark()
 
+Readers = Mapping[str, Callable[[Any, str], Any]]  # by column
+
 _PARTS = ("train", "valid")
 _UNKNOWN = 1 << 60  # Spark's planner gives such sizes where it does not know
 _DENSE = 1  # the type of a dense ML vector, in what it is made of
@@ -78,7 +80,8 @@ class FrameSource:
 
     def __init__(self, data: DataFrame, spec: DataSpec) -> None:
         _check_alive(data)
-        self.frame, self.columns, self.vectors, self.cache = data, spec.columns, spec.vectors, spec.cache
+        self.frame, self.columns, self.vectors = data, spec.columns, spec.vectors
+        self.cache, self.readers = spec.cache, dict(spec.readers)
         self.fields = data.schema.fields  # read once: through Spark Connect, each reading copies all of it
         self.have = [column.name for column in self.fields]
         self.batch_size = spec.batch_size or DEFAULT_BATCH
@@ -98,6 +101,8 @@ class FrameSource:
                 "Write it to a table first and read that, or fit each batch in foreachBatch."
             )
         for name in self._names():
+            if name in self.readers:
+                continue
             _check_type(name, self._field(name).dataType, spec.numbers)
 
     @classmethod
@@ -137,6 +142,7 @@ class FrameSource:
                 self._names(),
                 _PARTS[: len(sources)],
                 weighted=self.columns.weight is not None,
+                readers=self.readers,
             ),
             portable=(lambda: pieces) if pieces and here else export,
             home="spark",
@@ -146,7 +152,7 @@ class FrameSource:
 
     def answer(self, task: Any, engine: Any) -> DataFrame:
         """Return the DataFrame with the prediction column(s): nothing runs until it is used."""
-        output: OutputSpec = task.output or self._look(task)
+        output: OutputSpec = task.output or self.look(task)
         cells = self._predictions(output)
         self._check_free(tuple(cells))
         kinds = [_spark_type(*head) for head in output.heads]
@@ -158,13 +164,15 @@ class FrameSource:
         if scan is None:
             passing = [StructField(f"c{i}", _travelling(field), field.nullable) for i, field in enumerate(self.fields)]
             schema = StructType([*passing, *heads.fields])
-            work = FramePredictTask(task, self.columns.features, places, tuple(schema.names), self.batch_size, floating)
+            work = FramePredictTask(
+                task, self.columns.features, places, tuple(schema.names), self.batch_size, floating, self.readers
+            )
             result = self._kept(frame).mapInArrow(work, schema)
             kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
             names = (*(f"c{place}" for place in places), *heads.names)
             work = FramePredictTask(
-                task, self.columns.features, tuple(range(len(places))), names, self.batch_size, floating
+                task, self.columns.features, tuple(range(len(places))), names, self.batch_size, floating, self.readers
             )
             result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
             kept = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
@@ -236,13 +244,13 @@ class FrameSource:
             have = next(name for name in self.have if name in taken or name.casefold() in taken)
             raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
 
-    def _look(self, task: Any) -> OutputSpec:
+    def look(self, task: Any) -> OutputSpec:
         """Learn what the model gives for a row from the first rows: the one case in which predict runs a job."""
         if self.frame.isStreaming:
             raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
         cells = [f"c{self.have.index(name)}" for name in self.columns.features]
         first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
-        answers = first.mapInArrow(DescribeTask(task, self.columns.features), "output binary").collect()
+        answers = first.mapInArrow(DescribeTask(task, self.columns.features, self.readers), "output binary").collect()
         if not answers:
             raise DataError("predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.")
         output: OutputSpec = pickle.loads(bytes(answers[0].output))
@@ -258,19 +266,20 @@ class OpenFrame:
     names: tuple[str, ...]
     parts: tuple[str, ...]
     weighted: bool = False
+    readers: Readers = field(default_factory=dict)
 
     def __call__(self, items: Items, folder: Path) -> dict[str, SpoolRows]:
         """Return the rows of each part."""
         return spool_parts(self._blocks(items), folder, self.parts)
 
     def _blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Any, Any]]:
-        for batch in batches:
+        for batch in _small(batches, DEFAULT_BATCH, self.readers):
             present = pc.unique(batch.column(0)).to_pylist()
             for number, part in enumerate(self.parts):
                 if number not in present:
                     continue
                 mine = batch if len(present) == 1 else batch.filter(pc.equal(batch.column(0), number))
-                cells = tuple(to_arrays(mine.column(i + 1), name) for i, name in enumerate(self.names))
+                cells = tuple(_read(mine.column(i + 1), name, self.readers) for i, name in enumerate(self.names))
                 x, labels = cells[: self.features], cells[self.features : self.features + self.labels]
                 y = single(labels) if labels else None
                 yield part, single(x), weigh(y, cells[-1]) if self.weighted else y
@@ -287,6 +296,7 @@ class FramePredictTask:
         names: What all columns are called in the answer, the predictions last.
         batch_size: Rows the model sees at a time.
         floating: For each prediction, the type of a floating output of half precision.
+        readers: How the features become arrays, where they are not just numbers.
     """
 
     task: Callable[[Any], Any]
@@ -295,10 +305,12 @@ class FramePredictTask:
     names: tuple[str, ...]
     batch_size: int
     floating: tuple[str, ...]
+    readers: Readers = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each record batch with its predictions; none waits for longer than it takes to fill a batch."""
         waiting: deque[pa.RecordBatch] = deque()
+        batches = _small(batches, self.batch_size, self.readers)
         answers = _Answers()
         for stretch in stretches(_noted(batches, waiting), self.batch_size):
             answers.add(flatten(self.task(self._arguments(stretch)))[0])
@@ -310,7 +322,8 @@ class FramePredictTask:
         """Return the features of consecutive slices as the model's arguments."""
         whole = stretch[0] if len(stretch) == 1 else pa.Table.from_batches(stretch)
         columns = [whole.column(place) for place in self.places]
-        return single(tuple(to_arrays(column, name) for column, name in zip(columns, self.features, strict=True)))
+        named = zip(columns, self.features, strict=True)
+        return single(tuple(_read(column, name, self.readers) for column, name in named))
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
         added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
@@ -357,15 +370,27 @@ class DescribeTask:
 
     task: Callable[[Any], Any]
     features: tuple[str, ...]
+    readers: Readers = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the description for the rows there are; all are read, or Spark would end this Python worker."""
         rows = [batch for batch in batches if batch.num_rows]
         if rows:
             table = pa.Table.from_batches(rows)
-            x = single(tuple(to_arrays(table.column(i), name) for i, name in enumerate(self.features)))
+            x = single(tuple(_read(table.column(i), name, self.readers) for i, name in enumerate(self.features)))
             output = pickle.dumps(OutputSpec.of(self.task(x)))
             yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
+
+
+def _read(column: pa.Array | pa.ChunkedArray, name: str, readers: Readers) -> Any:
+    return readers.get(name, to_arrays)(column, name)
+
+
+def _small(batches: Iterable[pa.RecordBatch], rows: int, readers: Readers) -> Iterable[pa.RecordBatch]:
+    """Return record batches, in pieces where a reader makes much more of a row than it is: an image, say."""
+    if not any(getattr(getattr(reader, "__self__", reader), "grows", False) for reader in readers.values()):
+        return batches
+    return (batch.slice(at, rows) for batch in batches for at in range(0, batch.num_rows, rows))
 
 
 def _union(frames: list[DataFrame]) -> DataFrame:

@@ -1,6 +1,5 @@
 """Triggers, as zoo.util.triggers names them."""
 
-# ruff: noqa: F405
 from orca.core.triggers import *
 
 __all__ = [

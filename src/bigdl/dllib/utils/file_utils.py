@@ -1,6 +1,5 @@
 """Files and paths, as bigdl.dllib.utils.file_utils names them."""
 
-# ruff: noqa: F405
 from orca.classic.paths import *
 
 __all__ = [

@@ -1,6 +1,5 @@
 """Triggers, as bigdl.dllib.utils.triggers names them."""
 
-# ruff: noqa: F405
 from orca.core.triggers import *
 
 __all__ = [

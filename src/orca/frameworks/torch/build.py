@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from orca.errors import ArgumentError
+from orca.frameworks.torch.penalties import build_penalised, penalised
 
 
 def build_models(model: Any, config: dict[str, Any]) -> list[nn.Module]:
@@ -34,7 +35,9 @@ def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, An
     if optimizer is None:
         raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to the Estimator.")
     made = optimizer
-    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+    if any(True for net in nets for _ in penalised(net)):
+        made = build_penalised(optimizer, nets)
+    elif callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         made = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
     optimizers = list(made) if isinstance(made, list | tuple) else [made]
     for one in optimizers or [None]:

@@ -1,6 +1,5 @@
 """Metrics, as zoo.orca.learn.metrics names them."""
 
-# ruff: noqa: F405
 from orca.classic.metrics import *
 from orca.classic.metrics import AUC
 from orca.core.metrics import Metric

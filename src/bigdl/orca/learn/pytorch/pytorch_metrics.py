@@ -1,6 +1,5 @@
 """Metrics one can call, as bigdl.orca.learn.pytorch.pytorch_metrics names them."""
 
-# ruff: noqa: F405
 from orca.classic.metrics import *
 
 __all__ = [

@@ -1,6 +1,5 @@
 """Callbacks of PyTorch models, as bigdl.orca.learn.pytorch.callbacks names them."""
 
-# ruff: noqa: F405
 from orca.callbacks import *
 
 __all__ = [

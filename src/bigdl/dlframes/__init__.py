@@ -1,0 +1,3 @@
+"""Names of bigdl.dlframes."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Names of bigdl.dllib.feature."""
+
+__all__: list[str] = []

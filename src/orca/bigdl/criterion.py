@@ -1,0 +1,520 @@
+"""Criterion: BigDL's losses as rows. Owns what each computes, labels that count from 1, and what a loss is a mean over.
+
+A row is a function of `x` (the output), `target` and its arguments. `to_torch()` is the loss as torch knows losses;
+`reduction` tells the torch learner what it is over the rows of all ranks: "mean", "sum", or what each row counts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from orca.bigdl.layer import Layer, _arrays, _leaves, _like, _tensors, bound
+from orca.errors import ArgumentError, DataError
+
+CRITERIONS: dict[str, type[Criterion]] = {}
+PADDING = -1  # a class that counts nothing
+
+
+class CriterionModule(nn.Module):
+    """A criterion as torch calls losses: with the outputs, then the targets."""
+
+    def __init__(self, kind: type[Criterion], arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.kind = kind
+        weights = arguments.get("weights")
+        self.register_buffer(
+            "weights", None if weights is None else torch.as_tensor(weights, dtype=torch.float32).reshape(-1)
+        )
+        parts = {key: value.to_torch() for key, value in arguments.items() if hasattr(value, "to_torch")}
+        self.parts = nn.ModuleDict(parts)  # criterions and layers among the arguments
+        self.arguments = {key: value for key, value in arguments.items() if key != "weights" and key not in parts}
+        self.inner, self.shares = nn.ModuleList(), list[float]()  # of criterions that hold several
+
+    def forward(self, *given: Any) -> Tensor:
+        """Return the loss; halves of the arguments are outputs and targets where there are several."""
+        half = max(len(given) // 2, 1)
+        if len(given) == 3:  # two outputs and one target, or one and two
+            half = 2 if self.kind.__name__ in PAIRS else 1
+        x, target = (
+            values[0] if len(values) == 1 else list(values) for values in (given[:half], given[half:] or (None,))
+        )
+        return self.loss(x, target)
+
+    def loss(self, x: Any, target: Any) -> Tensor:
+        """Return the loss of an output (a list of several) and a target."""
+        row = self.kind.row
+        known, more = inspect.signature(row).parameters, dict[str, Any]()
+        if "weights" in known:
+            more["weights"] = self.weights
+        if "inner" in known:
+            more["inner"] = list(zip(self.inner, self.shares, strict=True))
+        loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
+        return loss
+
+    def counts(self, target: Tensor, *_: Any) -> Tensor:
+        """Return what each row counts in a mean: the weights of its classes, nothing for padding."""
+        labels = target.long().reshape(len(target), -1)
+        padding = self.arguments.get("padding_value", self.arguments.get("ignore_label"))
+        valid = labels != (PADDING if padding is None else int(padding))
+        if self.weights is None:
+            return valid.double().sum(1)
+        first = 0 if self.arguments.get("zero_based_label") else 1
+        return (self.weights.double()[(labels - first).clamp(0, len(self.weights) - 1)] * valid).sum(1)
+
+
+PAIRS = {"CosineEmbeddingCriterion", "L1HingeEmbeddingCriterion", "MarginRankingCriterion", "GaussianCriterion"}
+
+
+def criterion(one_based: bool = False, reduction: str | None = "", counts: bool = False, holds: bool = False) -> Any:
+    """Make a Criterion class of a row.
+
+    Args:
+        one_based: Whether its labels are classes that count from 1.
+        reduction: "mean" or "sum" over rows, whatever its arguments; None to be found out; "" where its size_average says.
+        counts: Whether its mean is one over its labels.
+        holds: Whether it holds several criterions, which `add` puts in.
+    """
+
+    def made(row: Callable[..., Tensor]) -> Any:
+        hidden = ("x", "target", "inner")
+        parameters = [
+            p.replace(annotation=p.empty) for n, p in inspect.signature(row).parameters.items() if n not in hidden
+        ]
+        scope = {
+            "__doc__": row.__doc__, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
+            "said": reduction, "counted": counts, "signature": inspect.Signature(parameters),
+        }  # fmt: skip
+        CRITERIONS[row.__name__] = type(row.__name__, (_Several if holds else Criterion,), scope)
+        return CRITERIONS[row.__name__]
+
+    return made
+
+
+class Criterion:
+    """A loss of BigDL, which `to_torch()` hands over as a torch module.
+
+    Example:
+        >>> import numpy as np
+        >>> MSECriterion().forward(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
+        2.0
+    """
+
+    signature: ClassVar[inspect.Signature] = inspect.Signature()
+    row: ClassVar[Callable[..., Tensor]]
+    one_based: bool = False  # whether labels are classes that count from 1
+    said: ClassVar[str | None] = ""
+    counted: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.arguments = bound(type(self), args, kwargs)
+        self.module: nn.Module = CriterionModule(type(self), self.arguments)
+        self.one_based = type(self).one_based or any(
+            getattr(value, "one_based", False) for value in self.arguments.values()
+        )
+
+    @classmethod
+    def of(cls, loss: Callable[..., Any]) -> Criterion:
+        """Return the Criterion of a torch loss or a function of output and target."""
+        made = Criterion.__new__(Criterion)
+        made.arguments, made.module = {}, loss  # type: ignore[assignment]
+        return made
+
+    def to_torch(self) -> Any:
+        """Return the loss as torch calls losses."""
+        return self.module
+
+    @property
+    def reduction(self) -> Any:
+        """What the loss is over rows: "mean", "sum", or a function that returns what each row counts."""
+        if not isinstance(self.module, CriterionModule) or type(self).said is None:
+            return None
+        if self.said:
+            return self.said
+        inner = [value for value in self.arguments.values() if isinstance(value, Criterion)]
+        if inner and not self.counted:
+            return inner[0].reduction if isinstance(inner[0].reduction, str) else None
+        average = self.arguments.get("size_average", self.arguments.get("sizeAverage", True))
+        return ("mean" if not self.counted else self.module.counts) if average else "sum"
+
+    def forward(self, input: Any, target: Any = None) -> float:
+        """Return the loss of arrays, JTensors or lists of them."""
+        return float(self._loss(_tensors(input), target))
+
+    def backward(self, input: Any, target: Any = None) -> Any:
+        """Return the gradient of the loss by the input."""
+        given = _tensors(input)
+        leaves = [leaf.requires_grad_() for leaf in _leaves(given)]
+        gradients = torch.autograd.grad(self._loss(given, target), leaves, allow_unused=True)
+        filled = [
+            torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, gradients, strict=True)
+        ]
+        return _arrays(_like(given, iter(filled)))
+
+    def _loss(self, given: Any, target: Any) -> Tensor:
+        wanted = None if target is None else _tensors(target)
+        if not isinstance(self.module, CriterionModule):
+            return self.module(given, wanted)
+        return self.module.loss(given, wanted)
+
+
+class _Several(Criterion):
+    """A criterion that holds others."""
+
+    def add(self, criterion: Any, weight: float = 1.0) -> Any:
+        """Add a criterion with its weight; returns this one."""
+        if not isinstance(criterion, Criterion):
+            raise ArgumentError(f"{type(self).__name__} takes criterions; got {type(criterion).__name__}.")
+        self.__dict__.setdefault("held", []).append(criterion)
+        self.module.inner.append(criterion.to_torch())  # type: ignore[operator, union-attr]
+        self.module.shares.append(weight)  # type: ignore[operator, union-attr]
+        return self
+
+    @property
+    def reduction(self) -> Any:
+        """What all are over rows, where it is the same."""
+        kinds = {each.reduction for each in self.__dict__.get("held", []) if isinstance(each.reduction, str)}
+        return kinds.pop() if len(kinds) == 1 else None
+
+
+def _beside(x: Tensor, target: Any) -> Tensor:
+    """Return the target in the shape of the output: nothing broadcasts.
+
+    Raises:
+        DataError: It has another number of values.
+    """
+    if target is None or target.numel() != x.numel():
+        shape = None if target is None else tuple(target.shape)
+        raise DataError(f"outputs of shape {tuple(x.shape)} are compared with targets of the same shape; got {shape}.")
+    return target.reshape(x.shape).to(x.dtype)
+
+
+def _classes(x: Tensor, target: Any) -> tuple[Tensor, Tensor]:
+    """Return rows of class scores, and their classes as torch counts them.
+
+    Raises:
+        DataError: A label is no class.
+    """
+    scores = x.unsqueeze(0) if x.dim() == 1 else x.movedim(1, -1).flatten(0, -2) if x.dim() > 2 else x
+    labels = target.reshape(-1).long()
+    if len(labels) != len(scores):
+        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(labels)}.")
+    wrong = (labels != PADDING) & ((labels < 1) | (labels > scores.shape[1]))
+    if bool(wrong.any()):
+        raise DataError(
+            f"labels are classes that count from 1: 1 to {scores.shape[1]}; got {int(labels[wrong][0])}. "
+            "Add 1 to labels that count from 0."
+        )
+    return scores, torch.where(labels == PADDING, -100, labels - 1)
+
+
+def _over(values: Tensor, size_average: bool) -> Tensor:
+    return values.mean() if size_average else values.sum()
+
+
+def _word(size_average: bool) -> str:
+    return "mean" if size_average else "sum"
+
+
+# Classes.
+
+
+@criterion(one_based=True, counts=True)
+def ClassNLLCriterion(x, target, weights=None, size_average=True, logProbAsInput=True):
+    """The negative log likelihood of the right class; outputs are logarithms, labels count from 1, -1 counts nothing."""
+    scores, labels = _classes(x, target)
+    return F.nll_loss(
+        scores if logProbAsInput else scores.clamp(min=1e-8).log(), labels, weights, reduction=_word(size_average)
+    )
+
+
+@criterion(one_based=True, counts=True)
+def CrossEntropyCriterion(x, target, weights=None, size_average=True):
+    """LogSoftMax and ClassNLLCriterion in one."""
+    scores, labels = _classes(x, target)
+    return F.cross_entropy(scores, labels, weights, reduction=_word(size_average))
+
+
+@criterion(one_based=True, reduction=None)
+def SoftmaxWithCriterion(x, target, ignore_label=None, normalize_mode="VALID"):
+    """Softmax and the negative log likelihood at every place; normalize_mode says what the sum is divided by."""
+    ignored = None if ignore_label is None else target.reshape(-1) == ignore_label
+    kept = target.reshape(-1) if ignored is None else torch.where(ignored, float(PADDING), target.reshape(-1).float())
+    scores, labels = _classes(x, kept)
+    total, rows = F.cross_entropy(scores, labels, reduction="sum"), 1 if x.dim() == 1 else len(x)
+    divisors = {"VALID": int((labels >= 0).sum()), "FULL": len(labels), "BATCH_SIZE": rows, "NONE": 1}
+    if normalize_mode not in divisors:
+        raise ArgumentError(f"normalize_mode must be one of {', '.join(divisors)}; got {normalize_mode!r}.")
+    return total / max(divisors[normalize_mode], 1)
+
+
+@criterion(one_based=True)
+def MultiMarginCriterion(x, target, p=1, weights=None, margin=1.0, size_average=True):
+    """By how much the right class is not ahead of the others by a margin."""
+    scores, labels = _classes(x, target)
+    return F.multi_margin_loss(scores, labels, p, margin, weights, reduction=_word(size_average))
+
+
+@criterion(one_based=True)
+def MultiLabelMarginCriterion(x, target, size_average=True):
+    """By how much several right classes are not ahead; labels count from 1, a 0 ends them."""
+    return F.multilabel_margin_loss(x, target.reshape(x.shape).long() - 1, reduction=_word(size_average))
+
+
+@criterion(one_based=True, reduction="mean")
+def ClassSimplexCriterion(x, target, n_classes):
+    """The squared distance to the corner of the right class: all corners are equally far from each other."""
+    scores, labels = _classes(x, target)
+    corners = _simplex(int(n_classes)).to(x)
+    return F.mse_loss(scores, corners[labels])
+
+
+def _simplex(count: int) -> Tensor:
+    """Return as many corners, all of length 1 and equally far apart."""
+    corners = torch.zeros(count, count)
+    for at in range(count - 1):
+        corners[at, at] = math.sqrt(max(1 - float(corners[at, :at].square().sum()), 0))
+        for later in range(at + 1, count):
+            corners[later, at] = (-1 / (count - 1) - float(corners[at, :at] @ corners[later, :at])) / corners[at, at]
+    return corners
+
+
+# Distances between outputs and targets.
+
+
+@criterion(reduction="mean")
+def MSECriterion(x, target):
+    """The mean squared difference."""
+    return F.mse_loss(x, _beside(x, target))
+
+
+@criterion()
+def AbsCriterion(x, target, size_average=True):
+    """The mean absolute difference."""
+    return F.l1_loss(x, _beside(x, target), reduction=_word(size_average))
+
+
+@criterion()
+def SmoothL1Criterion(x, target, size_average=True):
+    """Half the square of small differences, the size of large ones."""
+    return F.smooth_l1_loss(x, _beside(x, target), reduction=_word(size_average))
+
+
+@criterion(reduction="sum")
+def SmoothL1CriterionWithWeights(x, target, sigma, num=0):
+    """SmoothL1 of a table (target, inside weights, outside weights), divided by num."""
+    wanted, inside, outside = (
+        target if isinstance(target, list | tuple) else (target, torch.ones_like(x), torch.ones_like(x))
+    )
+    each = F.smooth_l1_loss(x * inside, _beside(x, wanted) * inside, reduction="none", beta=1 / sigma**2)
+    return (outside * each).sum() / (num or 1)
+
+
+@criterion()
+def BCECriterion(x, target, weights=None, size_average=True):
+    """The cross entropy of probabilities and truths between 0 and 1."""
+    wanted, chance = _beside(x, target), x.clamp(1e-12, 1 - 1e-7)
+    each = -(wanted * chance.log() + (1 - wanted) * (1 - chance).log())
+    return _over(each if weights is None else each * weights, size_average)
+
+
+@criterion()
+def MultiLabelSoftMarginCriterion(x, target, weights=None, size_average=True):
+    """The cross entropy of several truths, each of 0 or 1; outputs are scores."""
+    return F.binary_cross_entropy_with_logits(x, _beside(x, target), weights, reduction=_word(size_average))
+
+
+@criterion()
+def SoftMarginCriterion(x, target, size_average=True):
+    """log(1 + exp(-y x)) of truths -1 and 1."""
+    return F.soft_margin_loss(x, _beside(x, target), reduction=_word(size_average))
+
+
+@criterion()
+def MarginCriterion(x, target, margin=1.0, size_average=True, squared=False):
+    """By how much x is not on the side of its truth, -1 or 1, by a margin."""
+    short = F.relu(margin - x * _beside(x, target))
+    return _over(short.square() if squared else short, size_average)
+
+
+@criterion()
+def HingeEmbeddingCriterion(x, target, margin=1.0, size_average=True):
+    """Distances of what is alike (1), and how far others (-1) are within a margin."""
+    return F.hinge_embedding_loss(x, _beside(x, target), margin, reduction=_word(size_average))
+
+
+@criterion()
+def DistKLDivCriterion(x, target, size_average=True):
+    """How far logarithms of probabilities are from probabilities."""
+    return F.kl_div(x, _beside(x, target), reduction=_word(size_average))
+
+
+@criterion(reduction="mean")
+def CategoricalCrossEntropy(x, target):
+    """The cross entropy of probabilities and truths of every class."""
+    chance = x.clamp(1e-8, 1)
+    return -(_beside(x, target) * chance.log()).sum(-1).mean()
+
+
+@criterion(reduction="mean")
+def KullbackLeiblerDivergenceCriterion(x, target):
+    """How far probabilities are from others."""
+    chance, wanted = x.clamp(1e-7, 1), _beside(x, target).clamp(1e-7, 1)
+    return (wanted * (wanted / chance).log()).sum(-1).mean()
+
+
+@criterion(reduction="mean")
+def PoissonCriterion(x, target):
+    """x - y log(x)."""
+    return (x - _beside(x, target) * (x + 1e-7).log()).mean()
+
+
+@criterion(reduction="mean")
+def CosineProximityCriterion(x, target):
+    """Minus the mean product of outputs and targets, each of length 1."""
+    return -(F.normalize(x, dim=-1, eps=1e-6) * F.normalize(_beside(x, target), dim=-1, eps=1e-6)).mean()
+
+
+@criterion(reduction="mean")
+def MeanAbsolutePercentageCriterion(x, target):
+    """The mean difference as a percentage of the target."""
+    wanted = _beside(x, target)
+    return ((wanted - x).abs() / wanted.abs().clamp(min=1e-7)).mean() * 100
+
+
+@criterion(reduction="mean")
+def MeanSquaredLogarithmicCriterion(x, target):
+    """The mean squared difference of logarithms."""
+    return (_beside(x, target).clamp(min=1e-7).log1p() - x.clamp(min=1e-7).log1p()).square().mean()
+
+
+@criterion()
+def CosineDistanceCriterion(x, target, size_average=True):
+    """1 minus the cosine between output and target."""
+    return _over(1 - F.cosine_similarity(x, _beside(x, target), dim=-1), size_average)
+
+
+@criterion()
+def DiceCoefficientCriterion(x, target, size_average=True, epsilon=1.0):
+    """1 minus the overlap of output and target."""
+    wanted = _beside(x, target)
+    a, b = (each.reshape(1 if x.dim() == 1 else len(x), -1) for each in (x, wanted))
+    return _over(1 - (2 * (a * b).sum(1) + epsilon) / (a.sum(1) + b.sum(1) + epsilon), size_average)
+
+
+@criterion(reduction="sum")
+def L1Cost(x, target=None):
+    """The sum of all sizes; there is no target."""
+    return x.abs().sum()
+
+
+@criterion()
+def DotProductCriterion(x, target, size_average=False):
+    """The dot product of output and target."""
+    product = (x * _beside(x, target)).sum()
+    return product / (1 if x.dim() == 1 or not size_average else len(x))
+
+
+@criterion()
+def PGCriterion(x, target, sizeAverage=False):
+    """The loss of policy gradients: minus rewards times the logarithms of probabilities."""
+    total = -(x.log() * _beside(x, target)).sum()
+    return total / (1 if x.dim() == 1 or not sizeAverage else len(x))
+
+
+# Tables.
+
+
+@criterion()
+def CosineEmbeddingCriterion(x, target, margin=0.0, size_average=True):
+    """Angles between two outputs that are alike (1) or not (-1)."""
+    a, b = (each.unsqueeze(0) if each.dim() == 1 else each for each in x)
+    return F.cosine_embedding_loss(a, b, _first(target).reshape(-1), margin, reduction=_word(size_average))
+
+
+@criterion(reduction="mean")
+def L1HingeEmbeddingCriterion(x, target, margin=1.0):
+    """L1 distances between two outputs that are alike (1), and how far others (-1) are within a margin."""
+    distance, alike = (x[0] - x[1]).abs().sum(-1), _first(target).reshape(-1)
+    distance = distance.reshape(-1)
+    return torch.where(alike > 0, distance, F.relu(margin - distance)).mean()
+
+
+@criterion()
+def MarginRankingCriterion(x, target, margin=1.0, size_average=True):
+    """By how much the first output is not above (1) or below (-1) the second by a margin."""
+    a, b = (each.reshape(-1) for each in x)
+    return F.margin_ranking_loss(a, b, _first(target).reshape(-1).expand_as(a), margin, reduction=_word(size_average))
+
+
+@criterion()
+def KLDCriterion(x, target=None, size_average=True):
+    """How far the normal distribution of a table (mean, logarithm of the variance) is from that of 0 and 1."""
+    mean, variance = x
+    each = 0.5 * (mean.square() + variance.exp() - 1 - variance)
+    return each.sum() / (1 if mean.dim() == 1 or not size_average else len(mean))
+
+
+@criterion(reduction="sum")
+def GaussianCriterion(x, target):
+    """The negative log likelihood of targets under a table (mean, logarithm of the variance)."""
+    mean, variance = x
+    wanted = _beside(mean, _first(target))
+    return (0.5 * (math.log(2 * math.pi) + variance) + (wanted - mean).square() / (2 * variance.exp())).sum()
+
+
+def _first(target: Any) -> Tensor:
+    tensor: Tensor = target[0] if isinstance(target, list | tuple) else target
+    return tensor
+
+
+@criterion(holds=True)
+def MultiCriterion(x, target, inner=()):
+    """The weighted sum of several criterions of the same output and target."""
+    return sum(share * part(x, target) for part, share in inner)
+
+
+@criterion(holds=True)
+def ParallelCriterion(x, target, repeat_target=False, inner=()):
+    """The weighted sum of several criterions, each of its own output and target of a table."""
+    targets = [target] * len(inner) if repeat_target else target
+    return sum(share * part(one, wanted) for (part, share), one, wanted in zip(inner, x, targets, strict=True))
+
+
+@criterion()
+def TimeDistributedCriterion(x, target, criterion, size_average=False, dimension=2):
+    """A criterion at every step of time, added up, or averaged with size_average."""
+    steps = x.shape[dimension - 1]
+    losses = [criterion(x.select(dimension - 1, at), target.select(dimension - 1, at)) for at in range(steps)]
+    return sum(losses) / (steps if size_average else 1)
+
+
+@criterion(counts=True)
+def TimeDistributedMaskCriterion(x, target, criterion, padding_value=0):
+    """A criterion at every step of time whose target is not padding, averaged over these."""
+    kept = (target != padding_value).reshape(-1)
+    if not bool(kept.any()):
+        return (x * 0).sum()
+    return criterion(x.flatten(0, 1)[kept], target.flatten(0, 1)[kept])
+
+
+@criterion()
+def TransformerCriterion(x, target, criterion, input_transformer=None, target_transformer=None):
+    """A criterion of what layers make of output and target."""
+    made = x if input_transformer is None else input_transformer(x)
+    return criterion(made, target if target_transformer is None else target_transformer(target).detach())
+
+
+def loss_of(loss: Any) -> tuple[Any, Any]:
+    """Return a loss as torch calls it, and what it is over rows (None to be found out)."""
+    if isinstance(loss, Criterion):
+        return loss.to_torch(), loss.reduction
+    if isinstance(loss, Layer) or not (callable(loss) or loss is None):
+        raise ArgumentError(f"the loss must be a criterion, a torch loss or a function; got {type(loss).__name__}.")
+    return loss, None

@@ -1,0 +1,286 @@
+"""Autograd: arithmetic of variables, losses and layers in the user's own words. Owns the table of operations.
+
+An axis counts the rows as 0. A number or an array stands where a variable may.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from orca.bigdl.criterion import Criterion
+from orca.bigdl.keras.engine import KERAS, Input, KerasLayer, Model, Variable, shape_of
+from orca.bigdl.layer import _tensors
+from orca.errors import ArgumentError
+
+_PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
+    "getitem": lambda x, places: x[tuple(places) if isinstance(places, list) else places],
+    "mean": lambda x, axis=0, keepDims=False: x.mean(axis, keepdim=keepDims),
+    "sum": lambda x, axis=0, keepDims=False: x.sum(axis, keepdim=keepDims),
+    "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "neg": torch.neg,
+    "erf": torch.erf, "softsign": F.softsign, "softplus": F.softplus, "contiguous": lambda x: x.contiguous(),
+    "clip": torch.clamp,
+    "maximum": lambda x, y: torch.maximum(x, torch.as_tensor(y, dtype=x.dtype)),
+    "minimum": lambda x, y: torch.minimum(x, torch.as_tensor(y, dtype=x.dtype)),
+    "batch_dot": lambda x, y, axes=1, normalize=False: _batch_dot(x, y, axes, normalize),
+    "mm": lambda x, y, axes=None: x @ y if axes is None else _batch_dot(x, y, axes, False),
+    "dot": lambda x, y, axes=1, normalize=False: (_unit(x, normalize) * _unit(y, normalize)).sum(-1, keepdim=True),
+    "l2_normalize": lambda x, axis: F.normalize(x, dim=axis, eps=1e-6),
+    "expand_dims": lambda x, axis: x.unsqueeze(axis), "squeeze": lambda x, dim=None: x.squeeze() if dim is None else x.squeeze(dim),
+    "stack": lambda *tensors, axis=1: torch.stack(tensors, axis),
+    "slice": lambda x, dim, start_index, length: x.narrow(dim, start_index, x.shape[dim] - start_index + length + 1
+                                                          if length < 0 else length),
+    "index_select": lambda x, dim, index: x.select(dim, index),
+    "replicate": lambda x, axis, times: x.repeat_interleave(times, axis),
+}  # fmt: skip
+
+
+def _unit(x: Any, normalize: bool) -> Any:
+    return F.normalize(x, dim=-1, eps=1e-12) if normalize else x
+
+
+def _batch_dot(x: Any, y: Any, axes: Any, normalize: bool) -> Any:
+    """Multiply rows of matrices over one axis of each."""
+    first, second = (axes, axes) if isinstance(axes, int) else axes
+    a, b = (each.unsqueeze(-1) if each.dim() == 2 else each for each in (_unit(x, normalize), _unit(y, normalize)))
+    product = a.movedim(first, -1) @ b.movedim(second, -2)
+    flat = product.squeeze(-1) if x.dim() == 2 or y.dim() == 2 else product
+    return flat if flat.dim() > 1 else flat.unsqueeze(-1)
+
+
+class Calculated(nn.Module):
+    """An operation: numbers among its arguments stand at their places, variables at the others."""
+
+    def __init__(self, operation: str, places: Sequence[Any], more: dict[str, Any]) -> None:
+        super().__init__()
+        self.operation, self.places, self.more = operation, list(places), dict(more)
+
+    def forward(self, x: Any) -> Any:
+        """Return the result."""
+        tensors = iter(x if isinstance(x, list | tuple) else [x])
+        arguments = [next(tensors) if place is None else place for place in self.places]
+        return OPERATIONS[self.operation](*arguments, **self.more)
+
+
+class Operation(KerasLayer):
+    """The layer of an operation on variables."""
+
+    signature = inspect.Signature(
+        [inspect.Parameter(n, _PLAIN) for n in ("operation", "places", "more")]
+        + [inspect.Parameter(n, _PLAIN, default=None) for n in ("input_shape", "name")]
+    )
+
+    def _for(self, shape: Any) -> nn.Module:
+        return Calculated(*(self.arguments[name] for name in ("operation", "places")), dict(self.arguments["more"]))
+
+
+KERAS["Operation"] = Operation
+
+
+def placed(layer: Any, nodes: list[Any]) -> Variable:
+    """Return the variable of a layer behind others, whatever they are."""
+    samples = [node.sample for node in nodes]
+    if isinstance(layer, Weight):
+        return Variable(layer, [], layer.module([]).detach())
+    sample = samples[0] if len(samples) == 1 else samples
+    if isinstance(layer, Operation):
+        layer.module = layer._for(None)
+        return Variable(layer, nodes, layer.call(sample))
+    variable: Variable = layer(nodes[0] if len(nodes) == 1 else nodes)
+    return variable
+
+
+def operation(name: str, *arguments: Any, **more: Any) -> Variable:
+    """Return the variable of an operation.
+
+    Raises:
+        ArgumentError: None of its arguments is a variable.
+    """
+    nodes = [argument for argument in arguments if isinstance(argument, Variable)]
+    if not nodes:
+        raise ArgumentError(
+            f"{name} needs a variable: Input(shape=...) or what a layer returns; got {arguments!r:.60}."
+        )
+    settled = [Constant(each) if isinstance(each, np.ndarray) else each for each in arguments]
+    nodes = [argument for argument in settled if isinstance(argument, Variable)]
+    places = [None if isinstance(argument, Variable) else argument for argument in settled]
+    return placed(Operation(name, places, more), nodes)
+
+
+def _function(name: str) -> Callable[..., Variable]:
+    def function(*arguments: Any, **more: Any) -> Variable:
+        given = list(arguments)
+        if given and isinstance(given[0], list | tuple):  # stack([a, b], axis)
+            given = [*given[0]]
+            more = more if len(arguments) < 2 else more | {"axis": arguments[1]}
+        return operation(name, *given, **more)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return the variable {name}(...) of variables and numbers; an axis counts the rows as 0."
+    return function
+
+
+METHODS = {name: _function(name) for name in ("squeeze", "slice", "index_select", "expand_dims", "replicate")}
+FUNCTIONS = {
+    name: _function(name) for name in OPERATIONS if name not in ("getitem", "slice", "index_select", "replicate")
+}
+
+
+def epsilon() -> float:
+    """Return the small number that keeps others from 0."""
+    return 1e-7
+
+
+class _Weights(nn.Module):
+    """A weight that takes no input."""
+
+    def __init__(self, value: torch.Tensor, trainable: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(value, requires_grad=trainable)
+
+    def forward(self, x: Any) -> Any:
+        """Return the weight."""
+        return self.weight
+
+
+class Weight(KerasLayer):
+    """The layer of a Parameter or a Constant."""
+
+    is_source = True
+    signature = inspect.Signature(
+        [inspect.Parameter(n, _PLAIN) for n in ("shape", "trainable")]
+        + [inspect.Parameter("name", _PLAIN, default=None)]
+    )
+
+    def _made(self, arguments: dict[str, Any]) -> nn.Module:
+        return _Weights(torch.zeros(*arguments["shape"]), arguments["trainable"])
+
+
+KERAS["Weight"] = Weight
+
+
+class Parameter(Variable):
+    """A variable that is learned; it has no rows.
+
+    Args:
+        shape: Its shape.
+        init_method: An initialisation method; uniform numbers unless given.
+        init_weight: Its first value.
+        trainable: Whether it is learned.
+        name: A name.
+    """
+
+    def __init__(self, shape: Sequence[int], init_method: Any = None, init_weight: Any = None, trainable: bool = True,
+                 name: str | None = None, bigdl_type: str = "float") -> None:  # fmt: skip
+        layer = Weight(list(shape), trainable, name)
+        weight: Any = layer.module.weight
+        if init_weight is not None:
+            layer.set_weights([init_weight])
+        elif init_method is not None:
+            init_method.fill(weight)
+        else:
+            nn.init.uniform_(weight, -0.05, 0.05)
+        super().__init__(layer, [], weight.detach())
+
+    def get_weight(self) -> np.ndarray[Any, Any]:
+        """Return its value."""
+        return self.layer.get_weights()[0]
+
+    def set_weight(self, value: Any) -> None:
+        """Set its value."""
+        self.layer.set_weights([value])
+
+
+class Constant(Variable):
+    """An array as a variable; it has no rows."""
+
+    def __init__(self, data: Any, name: str | None = None, bigdl_type: str = "float") -> None:
+        array = np.asarray(data, np.float32)
+        layer = Weight(list(array.shape), False, name)
+        layer.set_weights([array])
+        super().__init__(layer, [], layer.module([]).detach())
+
+
+class Lambda(KerasLayer):
+    """A layer of a function of variables.
+
+    Args:
+        function: Takes a variable (or several) and returns one.
+        input_shape: The shape of a row, where it is the first layer.
+    """
+
+    signature = inspect.Signature(
+        [inspect.Parameter("function", _PLAIN)]
+        + [inspect.Parameter(n, _PLAIN, default=None) for n in ("input_shape", "name")]
+    )
+
+    def _for(self, shape: Any) -> nn.Module:
+        inputs = [Input(part) for part in (shape if isinstance(shape, list) else [shape])]
+        self.graph = Model(inputs, self.arguments["function"](*inputs))
+        self.layers = self.graph.layers
+        return self.graph.module
+
+    def definition(self, described: Any) -> dict[str, Any]:
+        """Return what describes the layer in a file: the graph that its function made."""
+        return self.graph.definition(described)
+
+
+class _CustomLossModule(nn.Module):
+    """A loss by a graph of (y_true, y_pred): the mean of what it gives."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, output: Any, target: Any) -> torch.Tensor:
+        """Return the loss."""
+        wanted = target.to(output.dtype)
+        value: torch.Tensor = self.graph(
+            [wanted.reshape(output.shape) if wanted.numel() == output.numel() else wanted, output]
+        )
+        return value.mean()
+
+
+class CustomLoss(Criterion):
+    """A loss of a function of the variables (y_true, y_pred).
+
+    Args:
+        loss_func: The function; it returns a variable whose mean is the loss.
+        y_pred_shape: The shape of an output's row.
+        y_true_shape: The shape of a label, where it is another one.
+    """
+
+    def __init__(self, loss_func: Callable[..., Variable], y_pred_shape: Any, y_true_shape: Any = None) -> None:
+        guess = tuple(size for size in y_pred_shape if size is not None)
+        truth = guess if y_true_shape is None else tuple(size for size in y_true_shape if size is not None)
+        inputs = [Input(truth), Input(guess)]
+        self.arguments, self.model = {}, Model(inputs, loss_func(*inputs))
+        self.module = _CustomLossModule(self.model.module)
+
+    def forward(self, y_true: Any, y_pred: Any = None) -> float:
+        """Return the loss of arrays; labels come first."""
+        return float(self.module(_tensors(y_pred), _tensors(y_true)))
+
+    def backward(self, y_true: Any, y_pred: Any = None) -> Any:
+        """Return the gradient of the loss by y_pred; labels come first."""
+        guess = _tensors(y_pred).requires_grad_()
+        (gradient,) = torch.autograd.grad(self.module(guess, _tensors(y_true)), [guess])
+        return gradient.numpy()
+
+
+__all__ = ["CustomLoss", "Lambda", "Parameter", "Constant", "Variable", "epsilon", "shape_of", *FUNCTIONS]  # noqa: RUF022
+
+
+def __getattr__(name: str) -> Any:
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    raise AttributeError(f"there is no {name!r} in this module; it has {', '.join(__all__)}.")

@@ -1,0 +1,689 @@
+"""Engine: layers that learn their shapes from what comes before, and models with fit. Owns building, nodes with shapes, verbs.
+
+A row of `layers.py` is a function of the input's shape (without rows; a list of shapes for several inputs) and its
+arguments, which returns a torch module. Its output's shape is found by calling it with zeros. Classes count from 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from orca.bigdl import layer as graphs
+from orca.bigdl.layer import Layer, Node, Parts, bound, run
+from orca.classic.sample import EvaluatedResult
+from orca.errors import ArgumentError, DataError
+
+KERAS: dict[str, type[KerasLayer]] = {}
+KERAS2: dict[str, type[KerasLayer]] = {}
+ROWS = 2  # of the zeros with which shapes are found
+_COMMON = {"input_shape": None, "name": None}
+_PENALTIES = {"W_regularizer": "weight", "kernel_regularizer": "weight", "U_regularizer": "hidden", "b_regularizer": "bias",
+              "bias_regularizer": "bias"}  # fmt: skip
+
+
+def keras_layer(table: dict[str, Any], name: str = "") -> Any:
+    """Return the decorator that makes a KerasLayer class of a row, and puts it into a table under its name."""
+
+    def made(row: Any) -> Any:
+        own = [p.replace(annotation=p.empty) for n, p in inspect.signature(row).parameters.items() if n != "shape"]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        known = {p.name for p in own}
+        common = [inspect.Parameter(n, kind, default=d) for n, d in _COMMON.items() if n not in known]
+        scope = {"__doc__": row.__doc__, "__module__": row.__module__, "row": staticmethod(row), "table": table,
+                 "signature": inspect.Signature([*own, *common])}  # fmt: skip
+        table[name or row.__name__] = type(name or row.__name__, (KerasLayer,), scope)
+        return table[name or row.__name__]
+
+    return made
+
+
+class Unbuilt(nn.Module):
+    """The place of a module whose input shape is not known yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Any) -> Any:
+        """Refuse."""
+        raise DataError(
+            f"{self.name} does not know its input's shape yet: give it input_shape=, or put it behind a layer"
+        )
+
+
+class Variable(Node):
+    """A node that knows its shape, and what it is for zeros. Arithmetic with variables and numbers gives variables."""
+
+    def __init__(self, layer: Layer, previous: list[Node], sample: Any) -> None:
+        super().__init__(layer, previous)
+        self.sample = sample
+
+    @property
+    def name(self) -> str:
+        """The name of the layer that gives it."""
+        return self.layer.name()
+
+    def get_output_shape(self) -> Any:
+        """Return the shape, None for the rows."""
+        return shown(shape_of(self.sample))
+
+    get_input_shape = shape = property(get_output_shape)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        from orca.bigdl.keras import autograd
+
+        if name in autograd.METHODS:
+            return lambda *args, **kwargs: autograd.METHODS[name](self, *args, **kwargs)
+        raise AttributeError(f"a Variable has no {name!r}; it has {', '.join(autograd.METHODS)}.")
+
+    def _with(self, name: str, *others: Any) -> Variable:
+        from orca.bigdl.keras import autograd
+
+        return autograd.operation(name, *others)
+
+    def __add__(self, other: Any) -> Variable:
+        return self._with("add", self, other)
+
+    def __sub__(self, other: Any) -> Variable:
+        return self._with("sub", self, other)
+
+    def __mul__(self, other: Any) -> Variable:
+        return self._with("mul", self, other)
+
+    def __truediv__(self, other: Any) -> Variable:
+        return self._with("div", self, other)
+
+    def __rsub__(self, other: Any) -> Variable:
+        return self._with("sub", other, self)
+
+    def __rtruediv__(self, other: Any) -> Variable:
+        return self._with("div", other, self)
+
+    def __pow__(self, other: Any) -> Variable:
+        return self._with("pow", self, other)
+
+    def __neg__(self) -> Variable:
+        return self._with("mul", self, -1.0)
+
+    def __getitem__(self, places: Any) -> Variable:
+        return self._with("getitem", self, list(places) if isinstance(places, tuple) else places)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+class KerasLayer(Layer):
+    """A layer whose module is built when its input's shape is known: from `input_shape`, or from what comes before."""
+
+    row: ClassVar[Any] = None
+    table: ClassVar[dict[str, Any]] = KERAS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.arguments.get("name"):
+            self.set_name(self.arguments["name"])
+        self.shape_in: Any = None
+        self.shape_out: Any = None
+        self.given = _given_shape(self.arguments)
+
+    def _made(self, arguments: dict[str, Any]) -> nn.Module:
+        return Unbuilt(type(self).__name__)
+
+    def _settle(self, arguments: dict[str, Any]) -> None:
+        """Wait until there are weights."""
+
+    def build(self, shape: Any) -> KerasLayer:
+        """Build the module for an input's shape, without rows; a layer is built once.
+
+        Raises:
+            DataError: The layer cannot take such an input.
+        """
+        if self.shape_in is not None:
+            if self.shape_in != shape:
+                raise DataError(
+                    f"{self} was built for inputs of shape {self.shape_in}; got {shape}. Make another layer."
+                )
+            return self
+        sample = zeros(shape)
+        self.module = self._for(shape)
+        for argument, kind in _PENALTIES.items():
+            if (penalty := self.arguments.get(argument)) is not None:
+                self._penalise(kind, penalty)
+        self.shape_in, self.shape_out = shape, shape_of(self.call(sample))
+        return self
+
+    def _for(self, shape: Any) -> nn.Module:
+        given = {
+            name: value
+            for name, value in self.arguments.items()
+            if name in inspect.signature(type(self).row).parameters
+        }
+        module: nn.Module = type(self).row(shape, **given)
+        return module
+
+    def call(self, sample: Any) -> Any:
+        """Return the output for zeros, computed as in answering."""
+        from orca.frameworks.torch.learner import evaluating
+
+        with torch.no_grad(), evaluating([self.module]):
+            return run(self.module, sample, self._name)
+
+    def __call__(self, x: Any = None) -> Any:
+        """Return the variable of this layer behind one variable or several."""
+        nodes = list(x) if isinstance(x, Sequence) else [x]
+        if not all(isinstance(node, Variable) for node in nodes):
+            raise ArgumentError(f"{self} is called with Input(shape=...) and what layers return; got {x!r:.60}.")
+        samples = [node.sample for node in nodes]
+        sample = (
+            samples[0]
+            if len(samples) == 1 and not isinstance(x, Sequence)
+            else samples
+            if len(samples) > 1
+            else samples[0]
+        )
+        self.build(shape_of(sample))
+        return Variable(self, list(nodes), self.call(sample))
+
+    def get_input_shape(self) -> Any:
+        """Return the input's shape, None for the rows."""
+        return shown(self._known(self.shape_in))
+
+    def get_output_shape(self) -> Any:
+        """Return the output's shape, None for the rows."""
+        return shown(self._known(self.shape_out))
+
+    def _known(self, shape: Any) -> Any:
+        if shape is None:
+            raise ArgumentError(
+                f"{self} is not built yet: it has no shapes. Add it to a model, or call it with a variable."
+            )
+        return shape
+
+    @property
+    def input_shape(self) -> Any:
+        """The input's shape, None for the rows."""
+        return self.get_input_shape()
+
+    @property
+    def output_shape(self) -> Any:
+        """The output's shape, None for the rows."""
+        return self.get_output_shape()
+
+    def definition(self, described: Any) -> dict[str, Any]:
+        """Return what describes the layer in a file."""
+        from orca.bigdl.files import packed
+
+        arguments = {
+            key: packed(value, f"{key} of {self}") for key, value in self.arguments.items() if key != "weights"
+        }
+        which = "keras2" if self.table is KERAS2 else "keras"
+        return {"kind": "keras", "table": which, "arguments": arguments, "shape": self.shape_in}
+
+
+def rebuilt_keras(about: dict[str, Any]) -> Any:
+    """Return the layer of a definition, built for the shape it had."""
+    from orca.bigdl.files import rebuilt, unpacked
+    from orca.bigdl.keras import autograd, layers  # noqa: F401  (they fill the tables)
+
+    name = about["class"]
+    if name == "Sequential":
+        model = Sequential()
+        for part in about["layers"]:
+            model.layers.append(rebuilt(part))
+        model.assemble(_tupled(about["shape"]))
+        return model
+    if name in ("Model", "Lambda", "CustomLoss"):
+        parts, graph = [rebuilt(part) for part in about["layers"]], about["graph"]
+        values: list[Any] = [Input(shape) for shape in _tupled(about["shapes"])]
+        inputs = list(values)
+        for which, places in graph["steps"]:
+            nodes = [values[place] for place in places]
+            values.append(autograd.placed(parts[which], nodes))
+        return Model(inputs, [values[place] for place in graph["outputs"]])
+    if about.get("wraps"):
+        return KerasLayerWrapper(rebuilt(about["wraps"])).build(_tupled(about["shape"]))
+    kind = (KERAS2 if about["table"] == "keras2" else KERAS).get(name)
+    if kind is None:
+        raise ArgumentError(f"there is no layer {name!r} in the Keras-style API: the file is of another version.")
+    made = kind(**{key: unpacked(value) for key, value in about["arguments"].items()})
+    shape = _tupled(about["shape"])
+    return made if shape is None else made.build(shape)
+
+
+class KerasLayerWrapper(KerasLayer):
+    """A layer of `bigdl.nn.layer`, or a torch module, in the Keras-style API."""
+
+    signature = inspect.Signature(
+        [inspect.Parameter("torch_layer", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        + [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in _COMMON.items()]
+    )
+
+    def _for(self, shape: Any) -> nn.Module:
+        inner = self.arguments["torch_layer"]
+        return inner.module if isinstance(inner, Layer) else inner
+
+    def definition(self, described: Any) -> dict[str, Any]:
+        """Return what describes the layer in a file."""
+        inner = self.arguments["torch_layer"]
+        return {
+            "kind": "keras",
+            "wraps": described(inner if isinstance(inner, Layer) else Layer.of(inner)),
+            "shape": self.shape_in,
+        }
+
+
+class InputLayer(KerasLayer):
+    """The place where a model begins."""
+
+    signature = inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in _COMMON.items()]
+    )
+
+    def _for(self, shape: Any) -> nn.Module:
+        return nn.Identity()
+
+
+KERAS["InputLayer"], KERAS["KerasLayerWrapper"] = InputLayer, KerasLayerWrapper
+
+
+class Input(Variable):
+    """The variable of a model's input.
+
+    Args:
+        shape: The shape of a row, or a list of shapes for a table.
+        name: A name.
+    """
+
+    def __init__(self, shape: Any = None, name: str | None = None, bigdl_type: str = "float") -> None:
+        given = _shape(shape, "Input")
+        layer = InputLayer(input_shape=given, name=name).build(given)
+        super().__init__(layer, [], zeros(given))
+
+
+class KerasNet(KerasLayer):
+    """A model: compile, fit, evaluate, predict."""
+
+    table: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.estimator: Any = None
+        self.compiled: dict[str, Any] = {}
+        self.clipping: tuple[Any, Any] = (None, None)
+        self.board: tuple[str, str] | None = None
+        self.kept: tuple[str, bool] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "estimator": None}
+
+    def compile(self, optimizer: Any, loss: Any, metrics: Any = None) -> None:
+        """Say how to learn.
+
+        Args:
+            optimizer: An optim method, or its name: "sgd", "adam", "rmsprop", "adagrad", "adadelta", "adamax".
+            loss: An objective, its name as "mse", or a function of the variables (y_true, y_pred).
+            metrics: Metrics or their names, as ["accuracy"].
+        """
+        from orca.bigdl.keras.objectives import metrics_named, objective_of, optimizer_of
+
+        shape = self.shape_out
+        self.compiled = {
+            "optimizer": optimizer_of(optimizer), "loss": objective_of(loss, shape), "metrics": metrics_named(metrics),
+        }  # fmt: skip
+        self.estimator = None
+
+    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
+        """Write what each fit gives for TensorBoard, under log_dir/app_name."""
+        self.board = log_dir, app_name
+
+    def get_train_summary(self, tag: str | None = None) -> Any:
+        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"."""
+        return None if self.estimator is None else np.array(self.estimator.get_train_summary(tag))
+
+    def get_validation_summary(self, tag: str | None = None) -> Any:
+        """Return rows of step, value and time of a metric of the validation."""
+        return None if self.estimator is None else np.array(self.estimator.get_validation_summary(tag))
+
+    def set_checkpoint(self, path: str, over_write: bool = True) -> None:
+        """Keep a checkpoint under a path at the end of every epoch."""
+        self.kept, self.estimator = (path, over_write), None
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Clip each gradient into [min, max]."""
+        self.clipping = (float(min), float(max)), None
+
+    def set_gradient_clipping_by_l2_norm(self, clip_norm: float) -> None:
+        """Clip the gradients of a step to a norm."""
+        self.clipping = None, float(clip_norm)
+
+    def clear_gradient_clipping(self) -> None:
+        """Clip gradients no more."""
+        self.clipping = None, None
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int = 32,
+        nb_epoch: int = 10,
+        validation_split: float = 0,
+        validation_data: Any = None,
+        distributed: bool = True,
+        feature_cols: Any = None,
+        label_cols: Any = None,
+        transform: Any = None,
+        **options: Any,
+    ) -> None:
+        """Train, going on from the weights as they are.
+
+        Args:
+            x: Arrays (a list for several inputs), an RDD of Samples, XShards, a DataFrame, an ImageSet or TextSet.
+            y: Labels of arrays.
+            batch_size: Rows of one step over all workers.
+            nb_epoch: How many times to see every row.
+            validation_split: The share of the last rows of arrays to validate with.
+            validation_data: (x, y), or data of the kind of x.
+            distributed: Whether to train on the cluster that is up, else in a process of this machine.
+            feature_cols: Columns of features of a DataFrame.
+            label_cols: Columns of labels of a DataFrame.
+            transform: A preprocessing of an ImageSet.
+            options: Other arguments of the Estimator's fit.
+        """
+        from orca.core.triggers import EveryEpoch
+
+        est = self._estimator(distributed)
+        data, checking = _paired(x, y, transform), validation_data
+        if validation_split:
+            data, checking = _split(data, validation_split)
+        elif isinstance(checking, list | tuple) and len(checking) == 2:
+            checking = _paired(*checking, transform)
+        columns = {"feature_cols": feature_cols, "label_cols": label_cols} if feature_cols else {}
+        if self.kept:
+            options = {"checkpoint_trigger": EveryEpoch()} | options
+        est.fit(data, epochs=nb_epoch, batch_size=batch_size, validation_data=checking, **columns, **options)
+        est.get_model()
+
+    def _estimator(self, distributed: bool = True) -> Any:
+        from orca.bigdl.training import backend_now
+        from orca.estimators import Estimator
+
+        if not self.compiled:
+            raise ArgumentError(f"{self} does not know how to learn. Call compile(optimizer, loss, metrics) first.")
+        backend = backend_now() if distributed else "local"
+        if self.estimator is None or self.estimator.options["backend"] != backend:
+            self.estimator = Estimator.from_bigdl(
+                model=self, backend=backend, model_dir=self.kept[0] if self.kept else None, **self.compiled
+            )
+        else:  # weights may have been set since
+            state = self.estimator.get_state_dict()
+            self.estimator.load_state_dict(state | {"models": [self.to_torch().state_dict()]})
+        bounds, norm = self.clipping
+        self.estimator._clip(bounds, norm)
+        if self.board:
+            self.estimator.set_tensorboard(*self.board)
+        return self.estimator
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Switch to answering; or, with data (x, y, batch_size), return the loss and all metrics as EvaluatedResults."""
+        return self._evaluate(*args, **kwargs) if args or kwargs else self.training(False)
+
+    def _evaluate(self, x: Any, y: Any = None, batch_size: int = 32, feature_cols: Any = None, label_cols: Any = None,
+                  transform: Any = None) -> list[EvaluatedResult]:  # fmt: skip
+        est = self._estimator()
+        columns = {"feature_cols": feature_cols, "label_cols": label_cols} if feature_cols else {}
+        found = est.evaluate(_paired(x, y, transform), batch_size=batch_size, **columns)
+        rows = found["num_samples"]
+        names = ["val_loss", *(metric.name for metric in est.metrics)]
+        return [EvaluatedResult(found[name], rows, "Loss" if name == "val_loss" else name) for name in names]
+
+    def predict(  # type: ignore[override]
+        self,
+        x: Any,
+        batch_per_thread: int = 4,
+        distributed: bool = True,
+        feature_cols: Any = None,
+        prediction_col: str | None = None,
+        transform: Any = None,
+    ) -> Any:
+        """Return the outputs: an RDD of arrays where Spark is up and distributed is true, else arrays.
+
+        Args:
+            x: Arrays, an RDD of Samples, XShards, a DataFrame, an ImageSet or TextSet.
+            batch_per_thread: Rows that the model sees at a time.
+            distributed: Whether to answer on Spark.
+            feature_cols: Columns of features of a DataFrame, which gets a column more.
+            prediction_col: The name of that column, "prediction" unless given.
+            transform: A preprocessing of an ImageSet.
+        """
+        from orca.bigdl.training import backend_now, is_rdd, predicted
+        from orca.estimators import Estimator
+
+        if hasattr(x, "predicted_by"):
+            return x.predicted_by(self, transform)
+        if hasattr(x, "toPandas") or hasattr(x, "transform_shard"):
+            est = Estimator.from_bigdl(model=self, backend=backend_now())
+            columns = {"feature_cols": feature_cols} if feature_cols else {}
+            return est.predict(x, batch_size=batch_per_thread, output_cols=prediction_col, **columns)
+        data = _paired(x, None, transform)
+        if distributed and not is_rdd(data) and isinstance(data, np.ndarray) and backend_now() == "bigdl":
+            from pyspark import SparkContext
+
+            data = SparkContext.getOrCreate().parallelize(list(data))
+        return predicted(self, data, batch_per_thread if is_rdd(data) else -1)
+
+    def predict_classes(self, x: Any, batch_per_thread: int = 4, zero_based_label: bool = True) -> Any:
+        """Return the class of each row, counted from 0 unless zero_based_label is False."""
+        answers = self.predict(x, batch_per_thread)
+        first = 0 if zero_based_label else 1
+        if hasattr(answers, "mapPartitions"):
+            return answers.map(lambda answer: int(np.argmax(answer)) + first)
+        return np.argmax(answers, axis=-1) + first
+
+    def set_evaluate_status(self) -> KerasNet:
+        """Switch to answering."""
+        self.training(False)
+        return self
+
+    def get_layer(self, name: str) -> Layer:
+        """Return the layer of a name."""
+        return self.layer_named(name)
+
+    def summary(self, line_length: int = 120, positions: Sequence[float] = (0.33, 0.55, 0.67, 1.0)) -> str:
+        """Return a table of the layers with their shapes and numbers of weights, and log it."""
+        import logging
+
+        lines = [f"{'Layer':40}{'Output shape':30}{'Weights':>12}"]
+        for part in self.layers:
+            shape = shown(part.shape_out) if isinstance(part, KerasLayer) and part.shape_out is not None else "?"
+            count = sum(parameter.numel() for parameter in part.module.parameters())
+            lines.append(f"{part!r:40}{shape!s:30}{count:>12}")
+        total = sum(parameter.numel() for parameter in self.module.parameters())
+        text = "\n".join([*lines, f"Weights in all: {total}"])
+        logging.getLogger(__name__).info("%s", text)
+        return text
+
+    def to_model(self) -> Model:
+        """Return the same layers as a graph."""
+        if isinstance(self, Model):
+            return self
+        start = Input(self._known(self.shape_in))
+        return Model(start, self(start))
+
+
+class Sequential(KerasNet):
+    """Layers one behind the other; the first must know its input's shape."""
+
+    signature = inspect.Signature([inspect.Parameter("jvalue", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)])
+
+    def _made(self, arguments: dict[str, Any]) -> nn.Module:
+        return Parts()
+
+    def add(self, model: Any) -> Sequential:
+        """Add a layer; returns the model."""
+        part = model if isinstance(model, KerasLayer) else KerasLayerWrapper(model)
+        shape = self.shape_out if self.layers else part.shape_in or part.given
+        if shape is None:
+            raise ArgumentError(f"the first layer must know its input's shape: give {part} input_shape=(...).")
+        part.build(shape)
+        self._take(part)
+        if self.shape_in is None:
+            self.shape_in = shape
+        self.shape_out = part.shape_out
+        return self
+
+    def assemble(self, shape: Any) -> Sequential:
+        """Take over layers that were read from a file."""
+        parts, self.layers = self.layers, []
+        for part in parts:
+            self._take(part)
+        self.shape_in, self.shape_out = shape, self.layers[-1].shape_out if self.layers else None  # type: ignore[attr-defined]
+        return self
+
+    def _take(self, part: Any) -> None:
+        self.layers.append(part)
+        self.module.parts.append(part.module)  # type: ignore[operator, union-attr]
+        self.module.names.append(part.name)  # type: ignore[operator, union-attr]
+
+    def build(self, shape: Any) -> Sequential:
+        """Do nothing but check: layers were built as they were added."""
+        if shape != self.shape_in:
+            raise DataError(f"{self} takes inputs of shape {self.shape_in}; got {shape}.")
+        return self
+
+    def is_built(self) -> bool:
+        """Say whether there is a layer."""
+        return bool(self.layers)
+
+    def definition(self, described: Any) -> dict[str, Any]:
+        """Return what describes the model in a file."""
+        return {"kind": "keras", "layers": [described(part) for part in self.layers], "shape": self.shape_in}
+
+
+class Model(KerasNet, graphs.Model):
+    """A graph from input variables to output variables.
+
+    Args:
+        input: What Input(shape=...) returned, or a list.
+        output: A variable, or a list.
+    """
+
+    signature = inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("input", "output")]
+        + [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in ("jvalue", "name")]
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        samples = [node.sample for node in self.inputs]  # type: ignore[attr-defined]
+        answers = [node.sample for node in self.outputs]  # type: ignore[attr-defined]
+        self.shape_in = shape_of(samples[0] if len(samples) == 1 else samples)
+        self.shape_out = shape_of(answers[0] if len(answers) == 1 else answers)
+
+    def _made(self, arguments: dict[str, Any]) -> nn.Module:
+        return graphs.Model._made(self, {"inputs": arguments["input"], "outputs": arguments["output"]})
+
+    def build(self, shape: Any) -> Model:
+        """Do nothing but check: layers were built as they were called."""
+        if shape != self.shape_in:
+            raise DataError(f"{self} takes inputs of shape {self.shape_in}; got {shape}.")
+        return self
+
+    def definition(self, described: Any) -> dict[str, Any]:
+        """Return what describes the model in a file."""
+        graph: Any = self.module
+        shapes = [shape_of(node.sample) for node in self.inputs]  # type: ignore[attr-defined]
+        steps = [[which, list(places)] for which, places in graph.steps]
+        parts = [described(part) for part in self.layers]
+        more = {"steps": steps, "outputs": graph.outputs}
+        return {"kind": "keras", "class": "Model", "layers": parts, "graph": more, "shapes": shapes}
+
+
+# Shapes.
+
+
+def shape_of(sample: Any) -> Any:
+    """Return the shape of a tensor without its rows, or a list of shapes."""
+    return [shape_of(part) for part in sample] if isinstance(sample, list | tuple) else tuple(sample.shape[1:])
+
+
+def zeros(shape: Any) -> Any:
+    """Return zeros of a shape, or of several."""
+    return [zeros(part) for part in shape] if isinstance(shape, list) else torch.zeros(ROWS, *shape)
+
+
+def shown(shape: Any) -> Any:
+    """Return a shape as users see it, with None for the rows."""
+    return [shown(part) for part in shape] if isinstance(shape, list) else (None, *shape)
+
+
+def _tupled(shape: Any) -> Any:
+    """Return a shape of a file, where tuples are lists, as shapes are held here: a list is several shapes."""
+    if shape is None or (isinstance(shape, list) and all(isinstance(size, int) for size in shape)):
+        return None if shape is None else tuple(shape)
+    return [_tupled(part) for part in shape]
+
+
+def _shape(shape: Any, what: str) -> Any:
+    if isinstance(shape, list) and shape and isinstance(shape[0], list | tuple):
+        return [_shape(part, what) for part in shape]
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
+    if any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
+        raise ArgumentError(
+            f"{what} needs the whole shape of a row, in numbers; got {shape!r}. Pass for example (28, 28)."
+        )
+    return tuple(int(size) for size in sizes)
+
+
+def _given_shape(arguments: dict[str, Any]) -> Any:
+    given = arguments.get("input_shape")
+    if (
+        given is None
+        and arguments.get("input_dim") is not None
+        and "output_dim" in arguments
+        and "input_length" not in arguments
+    ):
+        given = (arguments["input_dim"],)
+    if given is None and arguments.get("input_length") is not None:
+        given = (arguments["input_length"],)
+    return None if given is None else _shape(given, "input_shape")
+
+
+# Data.
+
+
+def _paired(x: Any, y: Any, transform: Any = None) -> Any:
+    """Return data and labels as the Estimator takes them."""
+    if transform is not None:
+        if not hasattr(x, "transform"):
+            raise ArgumentError(
+                f"transform is a preprocessing of an ImageSet or TextSet; got data of {type(x).__name__}."
+            )
+        x = x.transform(transform)
+    if isinstance(x, list) and x and isinstance(x[0], np.ndarray):
+        x = tuple(x)
+    return (
+        x
+        if y is None
+        else (x, tuple(y) if isinstance(y, list) and y and isinstance(y[0], np.ndarray) else np.asarray(y))
+    )
+
+
+def _split(data: Any, share: float) -> tuple[Any, Any]:
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise ArgumentError("validation_split needs arrays x and y; pass validation_data for other kinds of data.")
+    x, y = data
+    rows = len(y[0] if isinstance(y, tuple) else y)
+    cut = rows - int(rows * share)
+
+    def part(tree: Any, where: slice) -> Any:
+        return tuple(leaf[where] for leaf in tree) if isinstance(tree, tuple) else tree[where]
+
+    return tuple((part(x, where), part(y, where)) for where in (slice(0, cut), slice(cut, rows)))  # type: ignore[return-value]
+
+
+__all__ = ["KERAS", "KERAS2", "Input", "InputLayer", "KerasLayerWrapper", "Model", "Sequential", "Variable", "bound"]

@@ -1,0 +1,766 @@
+"""Layer: what a BigDL program holds for a torch module. Owns rows of the tables, graphs, weights and local answers.
+
+A row of a table (`layers.py`, `recurrent.py`) is one of three things, and `@layer` makes a Layer class of each: a function
+of an input `x` and the arguments (no weights), a function of the arguments that returns a torch module, or a class of
+torch modules. The signature is the row's own. Tensors are float32, dimensions and places count from 1; several tensors
+(a table) are a list.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from orca.classic.sample import JTensor
+from orca.errors import ArgumentError, DataError, NotSupported
+from orca.frameworks.torch.penalties import penalised, weights_of_kind
+
+LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
+# Arguments of many layers that are about weights, whatever the layer does.
+PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight", "uRegularizer": "hidden",
+             "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias"}  # fmt: skip
+GIVEN = {"init_weight": "weight", "init_bias": "bias"}
+UNUSED = ("init_grad_weight", "init_grad_bias", "cRegularizer", "p_regularizer", "bigdl_type")
+
+
+class Applied(nn.Module):
+    """A layer without weights: its function, with the arguments it was made with."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+    def forward(self, x: Any) -> Any:
+        """Apply the function."""
+        return type(self).function(x, **self.arguments)
+
+    def extra_repr(self) -> str:
+        """Return the arguments as torch prints them."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+
+
+def layer(row: Any) -> Any:
+    """Make a Layer class of a row; see the top of this file."""
+    parameters = list(inspect.signature(row).parameters.values())
+    scope: dict[str, Any] = {"__doc__": row.__doc__, "__module__": row.__module__}
+    if not isinstance(row, type) and parameters and parameters[0].name == "x":
+        parameters, inner = parameters[1:], {"function": staticmethod(row), "__module__": row.__module__}
+        scope["made_by"] = type(row.__name__, (Applied,), inner | {"__doc__": row.__doc__})
+    else:
+        scope["made_by"] = row if isinstance(row, type) else staticmethod(row)
+    if isinstance(scope["made_by"], type):  # pickles find it there
+        scope["made_by"].__qualname__ = f"{row.__name__}.made_by"
+    scope["signature"] = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+    bases = getattr(row, "layer_bases", (Layer,))
+    LAYERS[row.__name__] = type(row.__name__, bases, scope)
+    return LAYERS[row.__name__]
+
+
+class Layer:
+    """A layer of BigDL on a torch module, which `to_torch()` hands over.
+
+    Raises:
+        ArgumentError: An argument is unknown or missing; says which there are.
+
+    Example:
+        >>> from orca.bigdl.layers import Linear
+        >>> Linear(2, 3).forward(np.zeros((4, 2))).shape
+        (4, 3)
+    """
+
+    signature: ClassVar[inspect.Signature] = inspect.Signature()
+    made_by: ClassVar[Any] = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.arguments = bound(type(self), args, kwargs)
+        self._name = f"{type(self).__name__}{uuid.uuid4().hex[:8]}"
+        self.layers: list[Layer] = []
+        self._seed: int | None = None
+        self._last: Any = None
+        self.module: nn.Module = self._made(self.arguments)
+        self._settle(self.arguments)
+
+    def _made(self, arguments: dict[str, Any]) -> nn.Module:
+        """Build the torch module."""
+        own = {name: _plain(value) for name, value in arguments.items() if name not in _ABOUT_WEIGHTS}
+        module: nn.Module = type(self).made_by(**own)
+        return module
+
+    def _settle(self, arguments: dict[str, Any]) -> None:
+        """Put weights that were given, and penalties on weights, on the module."""
+        for argument, kind in PENALTIES.items():
+            if (penalty := arguments.get(argument)) is not None:
+                self._penalise(kind, penalty)
+        for argument, kind in GIVEN.items():
+            if arguments.get(argument) is not None:
+                for parameter in weights_of_kind(self.module, kind):
+                    _fill(parameter, arguments[argument], f"{argument} of {self}")
+
+    def _penalise(self, kind: str, penalty: Any) -> None:
+        penalties = dict(getattr(self.module, "penalties", {}))
+        self.module.penalties = penalties | {kind: (penalty.l1, penalty.l2)}  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layer:
+        """Return the Layer of any torch module."""
+        made = Layer.__new__(Layer)
+        made.arguments, made.layers, made._seed, made._last = {}, [], None, None
+        made._name, made.module = f"{type(module).__name__}{uuid.uuid4().hex[:8]}", module
+        return made
+
+    def __call__(self, x: Any = None) -> Any:
+        """Return the node of this layer behind one node or several; without any, one that a graph begins with."""
+        return Node(self, [] if x is None else list(x) if isinstance(x, Sequence) else [x])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}[{self._name}]"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_last": None}
+
+    # Names, modes, seeds.
+
+    def name(self) -> str:
+        """Return the layer's name."""
+        return self._name
+
+    def set_name(self, name: str) -> Layer:
+        """Give the layer a name."""
+        self._name = str(name)
+        return self
+
+    def set_seed(self, seed: int = 123) -> Layer:
+        """Say with which seed `reset` draws the weights."""
+        self._seed = seed
+        return self
+
+    def reset(self) -> Layer:
+        """Draw the weights anew."""
+        with torch.random.fork_rng(enabled=self._seed is not None):
+            if self._seed is not None:
+                torch.manual_seed(self._seed)
+            for module in self.module.modules():
+                if callable(getattr(module, "reset_parameters", None)):
+                    module.reset_parameters()  # type: ignore[operator]
+        return self
+
+    def training(self, is_training: bool = True) -> Layer:
+        """Switch to training, or away from it."""
+        self.module.train(is_training)
+        return self
+
+    def is_training(self) -> bool:
+        """Say whether the layer is in training mode."""
+        return self.module.training
+
+    def get_dtype(self) -> str:
+        """Return the type of all tensors."""
+        return "float32"
+
+    # Forward and backward.
+
+    def to_torch(self) -> nn.Module:
+        """Return the torch module: several inputs are several arguments. Its weights are this layer's own."""
+        return Entry(self.module)
+
+    def forward(self, input: Any) -> Any:
+        """Return the output for an array, a JTensor or a list of them, as arrays.
+
+        Raises:
+            DataError: The layer cannot take an input of this shape; says which layer.
+        """
+        given = _tensors(input)
+        for leaf in _leaves(given):
+            leaf.requires_grad_()
+        output = run(self.module, given, self._name)
+        self._last = input, given, output
+        return _arrays(output)
+
+    def backward(self, input: Any, grad_output: Any) -> Any:
+        """Return the gradient of the input, and add those of the weights to what there is.
+
+        Args:
+            input: The input of `forward`; where it is another one, `forward` is called with it.
+            grad_output: The gradient of the output, shaped as that.
+        """
+        if self._last is None or not _same(self._last[0], input):
+            self.forward(input)
+        _, given, output = self._last
+        outputs, gradients = _leaves(output), _leaves(_tensors(grad_output))
+        for out, gradient in zip(outputs, gradients, strict=False):
+            if out.shape != gradient.shape:
+                raise DataError(
+                    f"{self} gave an output of shape {tuple(out.shape)}; got a grad_output of {tuple(gradient.shape)}."
+                )
+        pairs = [(out, gradient) for out, gradient in zip(outputs, gradients, strict=True) if out.requires_grad]
+        for leaf in _leaves(given):
+            leaf.grad = None
+        torch.autograd.backward([out for out, _ in pairs], [gradient for _, gradient in pairs], retain_graph=True)
+        for parameter, (l1, l2) in penalised(self.module):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in _leaves(given)]
+        return _arrays(_like(given, iter(gradients)))
+
+    def zero_grad_parameters(self) -> None:
+        """Set the gradients of all weights to zero."""
+        self.module.zero_grad(set_to_none=False)
+
+    def update_parameters(self, learning_rate: float) -> None:
+        """Take one plain step of gradient descent."""
+        with torch.no_grad():
+            for parameter in self.module.parameters():
+                if parameter.grad is not None and parameter.requires_grad:
+                    parameter.sub_(parameter.grad, alpha=learning_rate)
+
+    # Weights.
+
+    def get_weights(self) -> list[np.ndarray[Any, Any]]:
+        """Return the weights of all layers as arrays, in the order of BigDL."""
+        return [_shaped(module, name, parameter) for module, name, parameter in weights_of(self.module)]
+
+    def set_weights(self, weights: Any) -> None:
+        """Take over weights: as many arrays, with as many numbers each, as `get_weights` returns.
+
+        Raises:
+            ArgumentError: They are others; says which.
+        """
+        mine, given = list(weights_of(self.module)), weights if isinstance(weights, Sequence) else [weights]
+        if len(given) != len(mine):
+            raise ArgumentError(f"{self} has {len(mine)} arrays of weights; got {len(given)}.")
+        for array, (module, name, parameter) in zip(given, mine, strict=True):
+            _fill(parameter, array, f"{name} of {type(module).__name__} in {self}")
+
+    def is_with_weights(self) -> bool:
+        """Say whether the layer has weights."""
+        return any(True for _ in weights_of(self.module))
+
+    def parameters(self) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
+        """Return {layer name: {"weight", "bias", "gradWeight", "gradBias"}} of all layers that have weights."""
+        found: dict[str, dict[str, Any]] = {}
+        for part in self.flattened_layers() or [self]:
+            for module, name, parameter in weights_of(part.module):
+                place, gradient = found.setdefault(part.name(), {}), parameter.grad
+                values = {name: parameter, f"grad{name[0].upper()}{name[1:]}": gradient}
+                for key, value in values.items():
+                    filled = torch.zeros_like(parameter) if value is None else value
+                    place[key if key not in place else f"{key}{len(place)}"] = _shaped(module, name, filled)
+        return found
+
+    def set_running_mean(self, running_mean: Any) -> Layer:
+        """Set the running mean of batch normalization."""
+        return self._set_running("running_mean", np.asarray(running_mean))
+
+    def set_running_std(self, running_std: Any) -> Layer:
+        """Set the running variance of batch normalization, under the name it had."""
+        return self._set_running("running_var", np.asarray(running_std))
+
+    def _set_running(self, name: str, values: np.ndarray[Any, Any]) -> Layer:
+        if not hasattr(self.module, name):
+            raise ArgumentError(f"{self} keeps no running statistics; only batch normalization does.")
+        _fill(getattr(self.module, name), values, f"{name} of {self}")
+        return self
+
+    def set_init_method(self, weight_init_method: Any = None, bias_init_method: Any = None) -> Layer:
+        """Draw weights and bias by initialisation methods."""
+        for method, kind in ((weight_init_method, "weight"), (bias_init_method, "bias")):
+            if method is not None:
+                for parameter in weights_of_kind(self.module, kind):
+                    method.fill(parameter, getattr(self.module, "groups", 1))
+        return self
+
+    def setWRegularizer(self, wRegularizer: Any) -> Layer:
+        """Penalise the weights from now on."""
+        self._penalise("weight", wRegularizer)
+        return self
+
+    def setBRegularizer(self, bRegularizer: Any) -> Layer:
+        """Penalise the bias from now on."""
+        self._penalise("bias", bRegularizer)
+        return self
+
+    def freeze(self, names: Sequence[str] | str | None = None) -> Layer:
+        """Train all layers, or those of the given names, no more."""
+        return self._freeze(names, trains=False)
+
+    def unfreeze(self, names: Sequence[str] | str | None = None) -> Layer:
+        """Train all layers, or those of the given names, again."""
+        return self._freeze(names, trains=True)
+
+    def _freeze(self, names: Sequence[str] | str | None, trains: bool) -> Layer:
+        wanted = [names] if isinstance(names, str) else names
+        for part in [self] if wanted is None else [self.layer_named(name) for name in wanted]:
+            part.module.requires_grad_(trains)
+        return self
+
+    def layer_named(self, name: str) -> Layer:
+        """Return the layer of a name, at any depth.
+
+        Raises:
+            ArgumentError: There is none; says which there are.
+        """
+        parts = {part.name(): part for part in [self, *self.flattened_layers(include_container=True)]}
+        if name not in parts:
+            raise ArgumentError(f"{self} has no layer {name!r}; it has {', '.join(parts)}.")
+        return parts[name]
+
+    def flattened_layers(self, include_container: bool = False) -> list[Layer]:
+        """Return the layers at all depths, in order; containers too if asked for."""
+        found = []
+        for part in self.layers:
+            if include_container or not part.layers:
+                found.append(part)
+            found += part.flattened_layers(include_container)
+        return found
+
+    # Answers.
+
+    def predict(self, features: Any, batch_size: int = -1) -> Any:
+        """Return the outputs for arrays, as arrays; for an RDD of Samples or arrays, as an RDD of arrays.
+
+        Args:
+            features: An array (or a list of arrays for several inputs) with a first dimension of rows, or an RDD.
+            batch_size: Rows that the model sees at a time; 256 unless given.
+        """
+        from orca.bigdl.training import predicted
+
+        return predicted(self, features, batch_size)
+
+    def predict_class(self, features: Any, batch_size: int = -1) -> Any:
+        """Return the class of each row, counted from 1."""
+        answers = self.predict(features, batch_size)
+        return answers.map(_class_of) if hasattr(answers, "mapPartitions") else np.argmax(answers, axis=-1) + 1
+
+    predict_local = predict_distributed = predict
+    predict_class_local = predict_class_distributed = predict_class
+
+    def evaluate(self, *args: Any) -> Any:
+        """Switch to answering; or, with data, evaluate: (rdd, batch_size, methods) or (x, y, batch_size, methods).
+
+        Returns:
+            The layer, or an EvaluatedResult of each method.
+        """
+        if not args:
+            return self.training(False)
+        from orca.bigdl.training import evaluated
+
+        if len(args) not in (3, 4):
+            raise ArgumentError(
+                "evaluate takes nothing, (dataset, batch_size, val_methods) or (x, y, batch_size, val_methods); got "
+                f"{len(args)} arguments."
+            )
+        return evaluated(self, args[0] if len(args) == 3 else args[:2], args[-2], args[-1])
+
+    def quantize(self) -> Layer:
+        """Return a copy that answers with linear layers in whole numbers of 8 bits; it does not learn."""
+        from torch.ao.quantization import quantize_dynamic
+
+        whole = copy.deepcopy(self.evaluate())
+        whole.module = quantize_dynamic(whole.module, {nn.Linear}, dtype=torch.qint8)
+        return whole
+
+    def saveModel(self, modelPath: str, weightPath: str | None = None, over_write: bool = False) -> None:
+        """Save the model: safetensors and JSON, without pickles.
+
+        Args:
+            modelPath: Any fsspec path.
+            weightPath: Where weights go, if not into the same file.
+            over_write: Whether to replace files that exist.
+        """
+        from orca.bigdl.files import save_layer
+
+        save_layer(self, modelPath, weightPath, over_write)
+
+    def save(self, path: str, over_write: bool = False) -> None:
+        """Save the model in one file."""
+        self.saveModel(path, over_write=over_write)
+
+    def save_caffe(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: nothing writes Caffe's format today."""
+        raise NotSupported("save_caffe is not supported: use saveModel, or to_openvino of the Estimator for serving.")
+
+    def save_tensorflow(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a frozen graph of TensorFlow 1 has no place to go."""
+        raise NotSupported("save_tensorflow is not supported: use saveModel, or torch.onnx.export(layer.to_torch()).")
+
+    @staticmethod
+    def from_jvalue(jvalue: Any, bigdl_type: str = "float") -> Layer:
+        """Refuse: there is no JVM."""
+        raise NotSupported("from_jvalue is not supported: no layer lives in a JVM here. Use the layer itself.")
+
+
+_ABOUT_WEIGHTS = {*PENALTIES, *GIVEN, *UNUSED}
+
+
+class Entry(nn.Module):
+    """A layer's module as torch calls modules: several inputs are several arguments."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return the output."""
+        return self.layer(inputs[0] if len(inputs) == 1 else list(inputs))
+
+
+class Node:
+    """A layer's place in a graph, behind other nodes."""
+
+    def __init__(self, layer: Layer, previous: list[Node]) -> None:
+        for node in previous:
+            if not isinstance(node, Node):
+                raise ArgumentError(
+                    f"{layer} is called with nodes, as Input() and what layers return; got {type(node).__name__}. "
+                    "To compute an output, call its forward."
+                )
+        self.layer, self.previous = layer, previous
+
+    def element(self) -> Layer:
+        """Return the layer."""
+        return self.layer
+
+    def remove_pre_edges(self) -> Node:
+        """Forget the nodes before this one."""
+        self.previous = []
+        return self
+
+
+class Container(Layer):
+    """A layer of layers, which `add` puts in."""
+
+    def add(self, model: Any) -> Any:
+        """Add a layer; returns the container."""
+        if not isinstance(model, Layer):
+            raise ArgumentError(f"{self} takes layers; got {type(model).__name__}. Layer.of(module) wraps torch's own.")
+        self.layers.append(model)
+        self.module.parts.append(model.module)  # type: ignore[operator, union-attr]
+        self.module.names.append(model.name)  # type: ignore[operator, union-attr]
+        return self
+
+
+class Parts(nn.Module):
+    """The modules of a container, and what to call them in errors."""
+
+    layer_bases: ClassVar[tuple[type, ...]] = (Container,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList()
+        self.names: list[Any] = []  # functions, as names may change
+
+    def forward(self, x: Any) -> Any:
+        """Return the output of one part behind the other."""
+        for place, part in enumerate(self.parts):
+            x = run(part, x, self._called(place))
+        return x
+
+    def each(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the output of every part for its own input."""
+        return [run(part, x, self._called(place)) for place, (part, x) in enumerate(zip(self.parts, inputs))]  # noqa: B905
+
+    def _called(self, place: int) -> str:
+        name = self.names[place]
+        return name() if callable(name) else str(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "names": [self._called(place) for place in range(len(self.names))]}
+
+
+class Graph(nn.Module):
+    """Layers in an order in which each comes behind those that it takes.
+
+    Args:
+        layers: Each layer once.
+        names: Their names.
+        steps: (which layer, the values it takes); the values are the inputs, then what each step gives.
+        inputs: How many inputs there are.
+        outputs: The values to return.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        names: Sequence[str],
+        steps: Sequence[tuple[int, Sequence[int]]],
+        inputs: int,
+        outputs: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.parts, self.names = nn.ModuleList(layers), list(names)
+        self.steps, self.inputs, self.outputs = list(steps), inputs, list(outputs)
+        self.stops: set[str] = set()
+
+    def forward(self, x: Any) -> Any:
+        """Return the outputs: one, or a list of several."""
+        values = list(x) if self.inputs > 1 else [x]
+        if len(values) != self.inputs:
+            raise DataError(f"the model has {self.inputs} inputs; got {len(values)}. Pass a list of as many arrays.")
+        for which, places in self.steps:
+            given = [values[place] for place in places]
+            output = run(self.parts[which], given[0] if len(given) == 1 else given, self.names[which])
+            values.append(_detached(output) if self.names[which] in self.stops else output)
+        found = [values[place] for place in self.outputs]
+        return found[0] if len(found) == 1 else found
+
+
+class Model(Container):
+    """A graph from input nodes to output nodes.
+
+    Example:
+        >>> from orca.bigdl.layers import CAddTable, Input, Linear
+        >>> a, b = Input(), Input()
+        >>> model = Model([a, b], CAddTable()([Linear(2, 3)(a), Linear(4, 3)(b)]))
+        >>> model.forward([np.zeros((5, 2)), np.zeros((5, 4))]).shape
+        (5, 3)
+    """
+
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+            for name, default in (("inputs", inspect.Parameter.empty), ("outputs", inspect.Parameter.empty),
+                                  ("jvalue", None), ("byte_order", "little_endian"), ("model_type", "bigdl"))
+        ]
+    )  # fmt: skip
+
+    def _made(self, arguments: dict[str, Any]) -> nn.Module:
+        self.inputs, self.outputs = _nodes(arguments["inputs"], "inputs"), _nodes(arguments["outputs"], "outputs")
+        return self._graph()
+
+    def _graph(self) -> Graph:
+        order = _order(self.inputs, self.outputs)
+        values = {id(node): place for place, node in enumerate([*self.inputs, *order])}
+        self.layers = list({id(node.layer): node.layer for node in order}.values())
+        which = {id(part): place for place, part in enumerate(self.layers)}
+        steps = [(which[id(node.layer)], [values[id(before)] for before in node.previous]) for node in order]
+        outputs = [values[id(node)] for node in self.outputs]
+        names = [part.name() for part in self.layers]
+        return Graph([part.module for part in self.layers], names, steps, len(self.inputs), outputs)
+
+    def add(self, model: Any) -> Any:
+        """Refuse: a graph grows by nodes."""
+        raise NotSupported("a graph has no add: call layers with nodes, and make a Model of its inputs and outputs.")
+
+    def node(self, name: str) -> Node:
+        """Return the node of the layer of a name."""
+        for node in [*self.inputs, *_order(self.inputs, self.outputs)]:
+            if node.layer.name() == name:
+                return node
+        raise ArgumentError(f"there is no node {name!r}; there are {', '.join(part.name() for part in self.layers)}.")
+
+    def stop_gradient(self, stop_layers: Sequence[str]) -> Model:
+        """Let no gradient pass these layers."""
+        self.module.stops = {self.layer_named(name).name() for name in stop_layers}  # type: ignore[assignment]
+        self.module.names = [part.name() for part in self.layers]  # type: ignore[assignment]
+        return self
+
+    def new_graph(self, outputs: Sequence[str] | str) -> Any:
+        """Return the graph that ends with the layers of these names; weights are shared."""
+        ends = [self.node(name) for name in ([outputs] if isinstance(outputs, str) else outputs)]
+        return type(self)(self.inputs, ends)
+
+    def freeze_up_to(self, names: Sequence[str] | str) -> None:
+        """Train the layers of these names, and all before them, no more."""
+        ends = [self.node(name) for name in ([names] if isinstance(names, str) else names)]
+        for node in _order(self.inputs, ends):
+            node.layer.freeze()
+
+    def save_graph_topology(self, log_path: str, backward: bool = False) -> Model:
+        """Write the graph for TensorBoard's graph page; needs tensorboard."""
+        raise NotSupported("save_graph_topology is not supported: print(model.to_torch()) shows the layers.")
+
+    @staticmethod
+    def loadModel(modelPath: str, weightPath: str | None = None, bigdl_type: str = "float") -> Any:
+        """Return the model that `saveModel` wrote."""
+        from orca.bigdl.files import load_layer
+
+        return load_layer(modelPath, weightPath)
+
+    load = loadModel
+
+    @staticmethod
+    def load_torch(path: str, bigdl_type: str = "float") -> Layer:
+        """Return the layer of a TorchScript file."""
+        return Layer.of(torch.jit.load(path))
+
+    @staticmethod
+    def load_keras(json_path: str | None = None, hdf5_path: str | None = None, by_name: bool = False) -> Any:
+        """Refuse: Keras models are trained as they are."""
+        raise NotSupported("load_keras is not supported: train a Keras model with Estimator.from_keras.")
+
+    @staticmethod
+    def load_caffe(*args: Any, **kwargs: Any) -> Any:
+        """Refuse: nothing reads Caffe's format today."""
+        raise NotSupported(
+            "Caffe models are not supported: convert the model to ONNX, and serve it with from_openvino."
+        )
+
+    @staticmethod
+    def load_tensorflow(*args: Any, **kwargs: Any) -> Any:
+        """Refuse: TensorFlow graphs have a layer of their own."""
+        raise NotSupported("load_tensorflow is not supported: use TFNet.from_export_folder or from_saved_model.")
+
+    load_caffe_model = load_caffe
+
+
+LAYERS["Model"] = Model
+
+
+@layer
+def Identity(x: Any) -> Any:
+    """The input as it is."""
+    return x
+
+
+def run(module: nn.Module, x: Any, name: str) -> Any:
+    """Call a module; where it cannot take the input, say which one it was and what it got."""
+    try:
+        return module(x)
+    except DataError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        shapes = [tuple(leaf.shape) for leaf in _leaves(x)]
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{type(module).__name__} [{name}] cannot take an input of shape {shapes[0] if len(shapes) == 1 else shapes}: "
+            f"{reason}."
+        ) from error
+
+
+def bound(kind: type, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a class by name, defaults included."""
+    signature: inspect.Signature = kind.signature  # type: ignore[attr-defined]
+    kwargs.pop("bigdl_type", None)
+    names = list(signature.parameters)
+    unknown = [name for name in kwargs if name not in names]
+    if unknown:
+        raise ArgumentError(
+            f"{kind.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(names) or 'none'}."
+        )
+    try:
+        arguments = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{kind.__name__}{signature}: {error}.") from error
+    arguments.apply_defaults()
+    return dict(arguments.arguments)
+
+
+def weights_of(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    """Yield each weight once, with its module and name, in BigDL's order."""
+    seen: set[int] = set()
+    for part in module.modules():
+        order = getattr(part, "weight_order", None) or [name for name, _ in part.named_parameters(recurse=False)]
+        for name in order:
+            parameter = getattr(part, name)
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield part, name, parameter
+
+
+def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
+    array = values.to_ndarray() if isinstance(values, JTensor) else np.asarray(values, np.float32)
+    if array.size != tensor.numel():
+        raise ArgumentError(f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}.")
+    with torch.no_grad():
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(tensor.shape))
+
+
+def _shaped(module: nn.Module, name: str, parameter: torch.Tensor) -> np.ndarray[Any, Any]:
+    array = parameter.detach().cpu().numpy().copy()
+    if name == "weight" and array.ndim > 3 and hasattr(module, "groups"):  # BigDL's convolutions show their groups
+        array = array.reshape(module.groups, -1, *array.shape[1:])
+    return array
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as modules take it: a layer's module, a list for an array."""
+    if isinstance(value, Layer):
+        return value.module
+    if isinstance(value, list | tuple) and any(isinstance(item, Layer) for item in value):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().float().clone()
+    if isinstance(value, JTensor):
+        value = value.to_ndarray()
+    if isinstance(value, list | tuple) and any(
+        isinstance(item, np.ndarray | JTensor | torch.Tensor | list) for item in value
+    ):
+        return [_tensors(item) for item in value]
+    try:
+        return torch.tensor(np.asarray(value, dtype=np.float32))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"a layer takes arrays, or a list of them; got {type(value).__name__} {value!r:.60}."
+        ) from error
+
+
+def _leaves(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, list | tuple):
+        return [leaf for part in tree for leaf in _leaves(part)]
+    return [tree] if isinstance(tree, torch.Tensor) else []
+
+
+def _like(tree: Any, leaves: Iterator[torch.Tensor]) -> Any:
+    return [_like(part, leaves) for part in tree] if isinstance(tree, list | tuple) else next(leaves)
+
+
+def _arrays(tree: Any) -> Any:
+    if isinstance(tree, list | tuple):
+        return [_arrays(part) for part in tree]
+    return tree.detach().cpu().numpy().copy()
+
+
+def _same(one: Any, other: Any) -> bool:
+    ones, others = _leaves(_tensors(one)), _leaves(_tensors(other))
+    return len(ones) == len(others) and all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
+
+
+def _detached(tree: Any) -> Any:
+    return [_detached(part) for part in tree] if isinstance(tree, list | tuple) else tree.detach()
+
+
+def _class_of(answer: Any) -> int:
+    return int(np.argmax(answer)) + 1
+
+
+def _nodes(nodes: Any, what: str) -> list[Node]:
+    given = list(nodes) if isinstance(nodes, Sequence) else [nodes]
+    wrong = [type(node).__name__ for node in given if not isinstance(node, Node)]
+    if wrong or not given:
+        raise ArgumentError(
+            f"the {what} of a Model are nodes: Input() and what layers return when they are called with nodes; got "
+            f"{', '.join(wrong) or 'none'}."
+        )
+    return given
+
+
+def _order(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
+    """Return the nodes behind the inputs that lead to the outputs, each behind all that it takes."""
+    done, order = {id(node) for node in inputs}, []
+    stack = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done:
+            continue
+        if ready:
+            done.add(id(node))
+            order.append(node)
+        elif not node.previous and getattr(node.layer, "is_source", False) is False:
+            raise ArgumentError(f"{node.layer} has no nodes before it and is not among the inputs of the Model.")
+        else:
+            stack.append((node, True))
+            stack += [(before, False) for before in reversed(node.previous)]
+    return order

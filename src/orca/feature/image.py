@@ -1,0 +1,698 @@
+"""Image: images on their way to tensors. Owns ImageFeature and the Image... steps; all see (height, width, BGR) arrays.
+
+A step that draws random numbers draws those of an image from its seed and the image itself: the same on any number of
+workers, in any order of the rows. Files are decoded by Pillow; sizes are changed by torch, as OpenCV would.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from orca.errors import ArgumentError, DataError, MissingDependency
+from orca.feature.preprocessing import Preprocessing
+
+__all__ = [
+    "ImageAspectScale", "ImageBrightness", "ImageBytesToMat", "ImageCenterCrop", "ImageChannelNormalize",
+    "ImageChannelOrder", "ImageColorJitter", "ImageExpand", "ImageFeatureToSample", "ImageFeatureToTensor",
+    "ImageFiller", "ImageFixedCrop", "ImageHFlip", "ImageHue", "ImageMatToTensor", "ImageMirror",
+    "ImagePixelBytesToMat", "ImagePixelNormalize", "ImagePreprocessing", "ImageRandomAspectScale",
+    "ImageRandomCrop", "ImageRandomPreprocessing", "ImageResize", "ImageSaturation", "ImageSetToSample",
+    "PerImageNormalize", "RowToImageFeature",
+]  # fmt: skip
+
+_MODES = ("nearest", "bilinear", "bicubic", "area")  # OpenCV's numbers of ways to resize
+_CHANNELS = {0: (np.uint8, 1), 16: (np.uint8, 3), 24: (np.uint8, 4), 5: (np.float32, 1), 21: (np.float32, 3)}
+MODES = {(np.dtype(kind).name, channels): mode for mode, (kind, channels) in _CHANNELS.items()}  # of OpenCV
+
+
+class ImageFeature:
+    """An image with all that is known of it, by keys: "mat" (the array), "bytes", "uri", "label", "imageTensor", ...
+
+    Args:
+        image: An array (height, width, channels) in the order BGR.
+        label: A label.
+        path: Where it came from.
+    """
+
+    def __init__(self, image: Any = None, label: Any = None, path: str | None = None) -> None:
+        given = {"mat": None if image is None else np.asarray(image), "label": label, "uri": path}
+        self.parts: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if "mat" in self.parts:
+            self.parts["originalSize"] = self.parts["mat"].shape
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parts[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.parts[key] = value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.parts
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a part, or the default."""
+        return self.parts.get(key, default)
+
+    def keys(self) -> list[str]:
+        """Return the keys of what is known."""
+        return list(self.parts)
+
+    @property
+    def mat(self) -> np.ndarray:
+        """Return the array (height, width, channels), decoded from the bytes where there are only these."""
+        if "mat" not in self.parts:
+            if "bytes" not in self.parts:
+                raise DataError(f"an image has neither pixels nor bytes; it has {self.keys()}.")
+            self.set_mat(decoded(self.parts["bytes"], -1, self.get("uri", "an image")))
+        mat: np.ndarray = self.parts["mat"]
+        return mat
+
+    def set_mat(self, mat: np.ndarray) -> None:
+        """Replace the array."""
+        self.parts.setdefault("originalSize", mat.shape)
+        self.parts["mat"] = mat
+
+    def get_image(self, float_key: str = "floats", to_chw: bool = True) -> np.ndarray:
+        """Return the image as floats, (channels, height, width) or (height, width, channels)."""
+        held = self.parts.get(float_key)
+        image = np.asarray(self.mat if held is None else held, np.float32)
+        return image.transpose(2, 0, 1) if to_chw else image
+
+    def get_label(self) -> Any:
+        """Return the label."""
+        return self.parts.get("label")
+
+    @property
+    def tensor(self) -> np.ndarray:
+        """Return the tensor that a step has made, else the pixels as (channels, height, width)."""
+        held = self.parts.get("imageTensor")
+        return self.get_image() if held is None else held
+
+
+def decoded(data: bytes, codec: int = -1, name: str = "an image") -> np.ndarray:
+    """Return the pixels of an image file as (height, width, channels), BGR.
+
+    Args:
+        data: The file.
+        codec: As OpenCV's: -1 as it is, 0 gray, 1 in colours.
+        name: What it is called in an error.
+
+    Raises:
+        DataError: It is no image that Pillow knows.
+        MissingDependency: Pillow is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingDependency.of("pillow", "image", "reading images") from error
+
+    try:
+        image = Image.open(io.BytesIO(data))
+        image.load()
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{name} is no image, or a damaged one: {error}. Take it out of the folder.") from error
+    mode = {0: "L", 1: "RGB"}.get(codec)
+    if mode is None:  # as it is, in one of the kinds that an image column has
+        mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "RGBA" if "A" in image.mode else "RGB"
+    pixels = np.asarray(image.convert(mode))
+    if pixels.ndim == 2:
+        return pixels[:, :, None]
+    return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
+
+
+def resized(mat: np.ndarray, height: int, width: int, mode: int = 1) -> np.ndarray:
+    """Return an image in another size, as OpenCV has it: mode 0 is nearest, 1 linear, 2 cubic, 3 area."""
+    import torch
+    from torch.nn import functional
+
+    if mode not in range(len(_MODES)):
+        raise ArgumentError(f"resize_mode must be 0 (nearest), 1 (linear), 2 (cubic) or 3 (area); got {mode!r}.")
+    if mat.shape[:2] == (height, width):
+        return mat
+    pixels = torch.from_numpy(np.ascontiguousarray(mat.transpose(2, 0, 1))).float()[None]
+    options: dict[str, Any] = {"align_corners": False} if mode in (1, 2) else {}
+    new = functional.interpolate(pixels, (height, width), mode=_MODES[mode], **options)[0].permute(1, 2, 0).numpy()
+    return _like(new, mat)
+
+
+def _like(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Return numbers in the type of an image: those of bytes are rounded and cut off, as OpenCV does it."""
+    if old.dtype == np.uint8:
+        return np.clip(np.rint(new), 0, 255).astype(np.uint8)
+    return new.astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True)
+class ImagePreprocessing(Preprocessing):
+    """A step on images. Most change their arrays, by `change`."""
+
+    grows: ClassVar[bool] = True
+
+    def apply(self, rows: Any) -> Any:
+        """Return the images, changed."""
+        if not isinstance(rows, list):
+            raise DataError(
+                f"{type(self).__name__} takes images; got {type(rows).__name__}. Begin the chain with "
+                "RowToImageFeature()."
+            )
+        return [self.transform(row) for row in rows]
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Change one image."""
+        feature.set_mat(self.change(feature.mat, self.draw(feature)))
+        return feature
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the array of a changed image."""
+        raise NotImplementedError
+
+    def draw(self, feature: ImageFeature) -> np.random.Generator:
+        """Return the random numbers for an image."""
+        return np.random.default_rng(0)
+
+
+@dataclass(frozen=True)
+class RandomImagePreprocessing(ImagePreprocessing):
+    """A step on images that draws random numbers."""
+
+    seed: int = field(default=0, kw_only=True)
+    draws: ClassVar[bool] = True
+
+    def seeded(self, seed: int) -> RandomImagePreprocessing:
+        """Return it with other random numbers."""
+        return replace(self, seed=seed)
+
+    def draw(self, feature: ImageFeature) -> np.random.Generator:
+        """Return the random numbers for an image: of the seed, the kind of step and the pixels."""
+        pixels = zlib.crc32(feature.mat.tobytes())
+        return np.random.default_rng([self.seed, zlib.crc32(type(self).__name__.encode()), pixels])
+
+
+@dataclass(frozen=True)
+class RowToImageFeature(ImagePreprocessing):
+    """Cells of an image column (origin, height, width, nChannels, mode, data) as images; bytes of files, too."""
+
+    def read(self, column: Any, name: str) -> list[ImageFeature]:
+        """Return the images of a column."""
+        if column.null_count:
+            raise DataError(
+                f"column {name!r} holds {column.null_count} null(s); a model needs a value in every row. Drop their "
+                "rows (dropna)."
+            )
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            return [_file_feature(data) for data in column.to_pylist()]
+        if not pa.types.is_struct(column.type) or column.type.get_field_index("data") < 0:
+            raise DataError(
+                f"column {name!r} has the type {column.type}, which holds no images. Read images with NNImageReader, "
+                "or select a column of image files' bytes."
+            )
+        return [image_of(row, name) for row in column.to_pylist()]
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Return the image, which is one already."""
+        return feature
+
+
+def image_of(row: dict[str, Any], name: str) -> ImageFeature:
+    """Return the image of a cell of an image column."""
+    kind, channels = _CHANNELS.get(row["mode"], (None, 0))
+    if kind is None:
+        raise DataError(f"an image of column {name!r} has the OpenCV mode {row['mode']}; known are {list(_CHANNELS)}.")
+    shape = (row["height"], row["width"], channels)
+    pixels = np.frombuffer(row["data"], kind)
+    if pixels.size != np.prod(shape):
+        raise DataError(f"an image of column {name!r} is damaged: {pixels.size} numbers for the shape {shape}.")
+    return ImageFeature(pixels.reshape(shape), path=row.get("origin"))
+
+
+def _file_feature(data: bytes) -> ImageFeature:
+    feature = ImageFeature()
+    feature["bytes"] = data
+    return feature
+
+
+@dataclass(frozen=True)
+class ImageBytesToMat(ImagePreprocessing):
+    """Bytes of image files as arrays."""
+
+    byte_key: str = "bytes"
+    image_codec: int = -1
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Decode one image."""
+        feature.set_mat(decoded(feature[self.byte_key], self.image_codec, feature.get("uri", "an image")))
+        return feature
+
+
+@dataclass(frozen=True)
+class ImagePixelBytesToMat(ImagePreprocessing):
+    """Bytes of pixels as arrays of the image's original size."""
+
+    byte_key: str = "bytes"
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Read the pixels of one image."""
+        feature.set_mat(np.frombuffer(feature[self.byte_key], np.uint8).reshape(feature["originalSize"]))
+        return feature
+
+
+@dataclass(frozen=True)
+class ImageResize(ImagePreprocessing):
+    """Images in one size."""
+
+    resize_h: int
+    resize_w: int
+    resize_mode: int = 1
+    use_scale_factor: bool = True
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image in that size."""
+        return resized(mat, self.resize_h, self.resize_w, self.resize_mode)
+
+
+@dataclass(frozen=True)
+class ImageAspectScale(ImagePreprocessing):
+    """Images whose short side is min_size long, unless the long one would be longer than max_size."""
+
+    min_size: int
+    scale_multiple_of: int = 1
+    max_size: int = 1000
+    resize_mode: int = 1
+    use_scale_factor: bool = True
+    min_scale: float = -1.0
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image in its size."""
+        short, long = sorted(mat.shape[:2])
+        scale = min(self.min_size / short, self.max_size / long)
+        scale = max(scale, self.min_scale) if self.min_scale > 0 else scale
+        step = self.scale_multiple_of
+        height, width = (
+            int(size * scale // step * step) if step > 1 else round(size * scale) for size in mat.shape[:2]
+        )
+        return resized(mat, max(height, 1), max(width, 1), self.resize_mode)
+
+
+@dataclass(frozen=True)
+class ImageRandomAspectScale(RandomImagePreprocessing):
+    """Images scaled as ImageAspectScale does, to one of several sizes."""
+
+    scales: Sequence[int]
+    scale_multiple_of: int = 1
+    max_size: int = 1000
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image in a size that is drawn."""
+        size = int(draw.choice(np.asarray(self.scales)))
+        return ImageAspectScale(size, self.scale_multiple_of, self.max_size).change(mat, draw)
+
+
+@dataclass(frozen=True)
+class ImageBrightness(RandomImagePreprocessing):
+    """Images brighter by a number between two."""
+
+    delta_low: float
+    delta_high: float
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the brighter image."""
+        return _like(mat.astype(np.float32) + draw.uniform(self.delta_low, self.delta_high), mat)
+
+
+@dataclass(frozen=True)
+class ImageContrast(RandomImagePreprocessing):
+    """Images multiplied by a number between two."""
+
+    delta_low: float
+    delta_high: float
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image with another contrast."""
+        return _like(mat.astype(np.float32) * draw.uniform(self.delta_low, self.delta_high), mat)
+
+
+@dataclass(frozen=True)
+class ImageHue(RandomImagePreprocessing):
+    """Images whose hue is turned by a number between two, of 180 for the whole circle."""
+
+    delta_low: float
+    delta_high: float
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image with other hues."""
+        hue, saturation, value = _to_hsv(mat)
+        return _like(_from_hsv((hue + draw.uniform(self.delta_low, self.delta_high) / 180) % 1, saturation, value), mat)
+
+
+@dataclass(frozen=True)
+class ImageSaturation(RandomImagePreprocessing):
+    """Images whose saturation is multiplied by a number between two."""
+
+    delta_low: float
+    delta_high: float
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image with another saturation."""
+        hue, saturation, value = _to_hsv(mat)
+        factor = draw.uniform(self.delta_low, self.delta_high)
+        return _like(_from_hsv(hue, np.clip(saturation * factor, 0, 1), value), mat)
+
+
+@dataclass(frozen=True)
+class ImageChannelOrder(RandomImagePreprocessing):
+    """Images with their channels in an order that is drawn."""
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the image with its channels in another order."""
+        return mat[:, :, draw.permutation(mat.shape[2])]
+
+
+@dataclass(frozen=True)
+class ImageColorJitter(RandomImagePreprocessing):
+    """Images with other brightness, contrast, hue and saturation, each with its probability, and another channel order.
+
+    With `shuffle` the four come in an order that is drawn; else contrast comes before or after hue and saturation.
+    """
+
+    brightness_prob: float = 0.5
+    brightness_delta: float = 32.0
+    contrast_prob: float = 0.5
+    contrast_lower: float = 0.5
+    contrast_upper: float = 1.5
+    hue_prob: float = 0.5
+    hue_delta: float = 18.0
+    saturation_prob: float = 0.5
+    saturation_lower: float = 0.5
+    saturation_upper: float = 1.5
+    random_order_prob: float = 0.0
+    shuffle: bool = False
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the jittered image."""
+        brightness, contrast, saturation, hue = (
+            (self.brightness_prob, ImageBrightness(-self.brightness_delta, self.brightness_delta)),
+            (self.contrast_prob, ImageContrast(self.contrast_lower, self.contrast_upper)),
+            (self.saturation_prob, ImageSaturation(self.saturation_lower, self.saturation_upper)),
+            (self.hue_prob, ImageHue(-self.hue_delta, self.hue_delta)),
+        )
+        steps: list[tuple[float, RandomImagePreprocessing]] = [brightness, contrast, saturation, hue]
+        if self.shuffle:
+            steps = [steps[at] for at in draw.permutation(4)]
+        elif draw.random() >= 0.5:
+            steps = [brightness, saturation, hue, contrast]
+        for chance, step in [*steps, (self.random_order_prob, ImageChannelOrder())]:
+            if draw.random() < chance:
+                mat = step.change(mat, draw)
+        return mat
+
+
+@dataclass(frozen=True)
+class ImageChannelNormalize(ImagePreprocessing):
+    """Images minus a mean and divided by a deviation, channel by channel, as floats."""
+
+    mean_b: float
+    mean_g: float
+    mean_r: float
+    std_b: float = 1.0
+    std_g: float = 1.0
+    std_r: float = 1.0
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the normalized image."""
+        means = np.array([self.mean_b, self.mean_g, self.mean_r], np.float32)
+        return (mat.astype(np.float32) - means) / np.array([self.std_b, self.std_g, self.std_r], np.float32)
+
+
+@dataclass(frozen=True)
+class ImagePixelNormalize(ImagePreprocessing):
+    """Images minus a mean for each number of theirs, as floats."""
+
+    means: Any
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the normalized image."""
+        means = np.asarray(self.means, np.float32)
+        if means.size != mat.size:
+            raise DataError(f"ImagePixelNormalize has {means.size} means; an image has {mat.size} numbers {mat.shape}.")
+        return mat.astype(np.float32) - means.reshape(mat.shape)
+
+
+@dataclass(frozen=True)
+class PerImageNormalize(ImagePreprocessing):
+    """Images stretched so that their least number is `min` and their largest `max`, as floats."""
+
+    min: float
+    max: float
+    norm_type: int = 32
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the stretched image."""
+        if self.norm_type != 32:
+            raise ArgumentError(f"PerImageNormalize knows the norm_type 32 (OpenCV's MINMAX); got {self.norm_type!r}.")
+        pixels = mat.astype(np.float32)
+        low, high = pixels.min(), pixels.max()
+        return (pixels - low) * ((self.max - self.min) / max(high - low, 1e-12)) + self.min
+
+
+@dataclass(frozen=True)
+class ImageCenterCrop(ImagePreprocessing):
+    """The middle of images; with is_clip, as much of it as there is."""
+
+    crop_width: int
+    crop_height: int
+    is_clip: bool = True
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the middle."""
+        height, width = mat.shape[:2]
+        return _cropped(
+            mat, (width - self.crop_width) / 2, (height - self.crop_height) / 2, self.crop_width, self.crop_height,
+            self.is_clip,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageRandomCrop(RandomImagePreprocessing):
+    """A part of images at a place that is drawn; with is_clip, as much of it as there is."""
+
+    crop_width: int
+    crop_height: int
+    is_clip: bool = True
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the part."""
+        height, width = mat.shape[:2]
+        x, y = (draw.integers(0, max(room, 0) + 1) for room in (width - self.crop_width, height - self.crop_height))
+        return _cropped(mat, int(x), int(y), self.crop_width, self.crop_height, self.is_clip)
+
+
+@dataclass(frozen=True)
+class ImageFixedCrop(ImagePreprocessing):
+    """The part of images between two corners: in pixels, or as fractions of width and height."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    normalized: bool = True
+    is_clip: bool = True
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the part."""
+        height, width = mat.shape[:2] if self.normalized else (1, 1)
+        x, y = self.x1 * width, self.y1 * height
+        return _cropped(mat, x, y, round(self.x2 * width - x), round(self.y2 * height - y), self.is_clip)
+
+
+@dataclass(frozen=True)
+class ImageExpand(RandomImagePreprocessing):
+    """Images at a place that is drawn in a larger picture of one colour."""
+
+    means_r: float = 123
+    means_g: float = 117
+    means_b: float = 104
+    min_expand_ratio: float = 1.0
+    max_expand_ratio: float = 4.0
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the larger picture."""
+        ratio = draw.uniform(self.min_expand_ratio, self.max_expand_ratio)
+        height, width, channels = mat.shape
+        tall, wide = int(height * ratio), int(width * ratio)
+        y, x = int(draw.uniform(0, tall - height + 1)), int(draw.uniform(0, wide - width + 1))
+        canvas = np.empty((tall, wide, channels), mat.dtype)
+        canvas[:] = np.array([self.means_b, self.means_g, self.means_r], mat.dtype)[:channels]
+        canvas[y : y + height, x : x + width] = mat
+        return canvas
+
+
+@dataclass(frozen=True)
+class ImageFiller(ImagePreprocessing):
+    """Images with one colour between two corners, which are fractions of width and height."""
+
+    start_x: float
+    start_y: float
+    end_x: float
+    end_y: float
+    value: int = 255
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the filled image."""
+        height, width = mat.shape[:2]
+        filled = mat.copy()
+        rows = slice(round(self.start_y * height), round(self.end_y * height))
+        filled[rows, round(self.start_x * width) : round(self.end_x * width)] = self.value
+        return filled
+
+
+@dataclass(frozen=True)
+class ImageHFlip(ImagePreprocessing):
+    """Images with left and right exchanged."""
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the flipped image."""
+        return mat[:, ::-1]
+
+
+@dataclass(frozen=True)
+class ImageMirror(ImagePreprocessing):
+    """Images with left and right, and top and bottom, exchanged."""
+
+    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Return the flipped image."""
+        return mat[::-1, ::-1]
+
+
+@dataclass(frozen=True)
+class ImageRandomPreprocessing(RandomImagePreprocessing):
+    """A step that images go through with a probability."""
+
+    preprocessing: Preprocessing
+    prob: float
+
+    def seeded(self, seed: int) -> ImageRandomPreprocessing:
+        """Return it with other random numbers, and so the step."""
+        return replace(self, seed=seed, preprocessing=self.preprocessing.seeded(seed))
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Change one image, or not."""
+        if self.draw(feature).random() >= self.prob:
+            return feature
+        return self.preprocessing.apply([feature])[0]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class ImageMatToTensor(ImagePreprocessing):
+    """Images as float tensors beside their arrays.
+
+    Args:
+        to_RGB: Whether the channels come in the order RGB.
+        tensor_key: The key of the tensor.
+        share_buffer: Accepted; it may share memory or not.
+        format: "NCHW" or "NHWC".
+    """
+
+    to_RGB: bool = False
+    tensor_key: str = "imageTensor"
+    share_buffer: bool = True
+    format: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("NCHW", "NHWC"):
+            raise ArgumentError(f"the format of ImageMatToTensor must be 'NCHW' or 'NHWC'; got {self.format!r}.")
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Make the tensor of one image."""
+        pixels = np.asarray(feature.mat, np.float32)
+        pixels = pixels[:, :, [2, 1, 0]] if self.to_RGB and pixels.shape[2] == 3 else pixels
+        feature[self.tensor_key] = np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.format == "NCHW" else pixels)
+        return feature
+
+
+@dataclass(frozen=True)
+class ImageFeatureToTensor(ImagePreprocessing):
+    """Images as one array of their tensors: what a model sees."""
+
+    def apply(self, rows: Any) -> Any:
+        """Return the tensors (rows, ...)."""
+        tensors = [row.tensor for row in super().apply(rows)]
+        shapes = sorted({tensor.shape for tensor in tensors})
+        if len(shapes) > 1:
+            raise DataError(
+                f"images differ in size: tensors of {shapes[0]} and {shapes[-1]}. Give the chain an ImageResize or a "
+                "crop."
+            )
+        return np.stack(tensors) if tensors else np.zeros((0,), np.float32)
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Return the image, which has its tensor."""
+        return feature
+
+
+@dataclass(frozen=True)
+class ImageFeatureToSample(ImageFeatureToTensor):
+    """Images as samples: arrays of their tensors, as a model sees them."""
+
+
+@dataclass(frozen=True)
+class ImageSetToSample(ImagePreprocessing):
+    """Images with a sample of some of their parts."""
+
+    input_keys: Sequence[str] = ("imageTensor",)
+    target_keys: Sequence[str] | None = ("label",)
+    sample_key: str = "sample"
+
+    def transform(self, feature: ImageFeature) -> ImageFeature:
+        """Put the inputs, and the targets that are there, under the sample's key."""
+        targets = [feature[key] for key in self.target_keys or () if key in feature]
+        feature[self.sample_key] = ([feature[key] for key in self.input_keys], targets)
+        return feature
+
+
+def _cropped(mat: np.ndarray, x: float, y: float, width: int, height: int, clips: bool) -> np.ndarray:
+    """Return a part of an image.
+
+    Raises:
+        DataError: It is not all within the image, and nothing shall be clipped.
+    """
+    left, top = round(x), round(y)
+    if clips:
+        right, bottom = min(left + width, mat.shape[1]), min(top + height, mat.shape[0])
+        left, top = max(left, 0), max(top, 0)
+    else:
+        right, bottom = left + width, top + height
+        if left < 0 or top < 0 or right > mat.shape[1] or bottom > mat.shape[0]:
+            raise DataError(
+                f"a crop of {width} x {height} does not lie within an image of {mat.shape[1]} x {mat.shape[0]}. Resize "
+                "the image first, or pass is_clip=True."
+            )
+    return mat[top:bottom, left:right]
+
+
+def _to_hsv(mat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return hue and saturation from 0 to 1, and the value, of a BGR image."""
+    blue, green, red = (mat[:, :, channel].astype(np.float32) for channel in range(3))
+    value, low = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    span = value - low
+    safe = np.where(span == 0, 1, span)
+    hue = np.where(
+        value == red, (green - blue) / safe, np.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe)
+    )
+    return np.where(span == 0, 0, hue / 6 % 1), np.where(value == 0, 0, span / np.where(value == 0, 1, value)), value
+
+
+def _from_hsv(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return the BGR image."""
+
+    def channel(shift: int) -> np.ndarray:
+        place = (shift + hue * 6) % 6
+        return value - value * saturation * np.clip(np.minimum(place, 4 - place), 0, 1)
+
+    return np.stack([channel(1), channel(3), channel(5)], axis=-1)

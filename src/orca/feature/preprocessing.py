@@ -1,0 +1,284 @@
+"""Preprocessing: from the cells of a column to the model's tensors. Owns chains, and tensors made of numbers.
+
+A preprocessing works on many rows at a time: an array (rows, ...), a tuple of arrays where the model has several
+inputs, or a list of ImageFeatures. `read` is the door for a column of a Spark DataFrame, on the workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from orca.errors import ArgumentError, DataError
+from orca.rows.arrow import to_arrays
+
+__all__ = [
+    "ArrayToTensor", "BigDLAdapter", "ChainedPreprocessing", "FeatureLabelPreprocessing", "FeatureToTupleAdapter",
+    "MLlibVectorToTensor", "Preprocessing", "SampleToMiniBatch", "ScalarToTensor", "SeqToMultipleTensors",
+    "SeqToTensor", "TensorToSample", "ToTuple",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """A step on the way from data to tensors; this one changes nothing. Calling it applies it to data.
+
+    Attributes:
+        grows: Whether it makes much more of a row than it is, so that rows are best read few at a time.
+        draws: Whether it draws random numbers: then each pass over the data may see other rows.
+    """
+
+    grows: ClassVar[bool] = False
+    draws: ClassVar[bool] = False
+
+    def apply(self, rows: Any) -> Any:
+        """Return what becomes of rows."""
+        return rows
+
+    def read(self, column: Any, name: str) -> Any:
+        """Return the tensors of a column's rows."""
+        return self.apply(to_arrays(column, name))
+
+    def __call__(self, data: Any) -> Any:
+        """Apply it to data with a `transform` of its own (an ImageSet, a TextSet), or to rows."""
+        return data.transform(self) if hasattr(data, "transform") else self.apply(data)
+
+    def seeded(self, seed: int) -> Preprocessing:
+        """Return it with other random numbers."""
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its name and arguments, of which a JSON file can be made."""
+        given = {one.name: _packed(getattr(self, one.name)) for one in fields(self) if one.init}
+        return {"preprocessing": type(self).__name__, **given}
+
+
+def from_json(about: Mapping[str, Any]) -> Preprocessing:
+    """Return the preprocessing that as_json describes."""
+    import orca.feature.image  # the steps of images are known once it is loaded  # noqa: F401
+
+    kinds = {kind.__name__: kind for kind in _kinds(Preprocessing)}
+    if about["preprocessing"] not in kinds:
+        raise ArgumentError(f"there is no preprocessing {about['preprocessing']!r} to read.")
+    given = {name: _unpacked(value) for name, value in about.items() if name != "preprocessing"}
+    return kinds[about["preprocessing"]](**given)
+
+
+@dataclass(frozen=True)
+class ChainedPreprocessing(Preprocessing):
+    """Several steps, one after the other.
+
+    Example:
+        >>> ChainedPreprocessing([SeqToTensor([2, 2]), ToTuple()]).apply(np.arange(8.0).reshape(2, 4)).shape
+        (2, 2, 2)
+    """
+
+    transformers: Sequence[Preprocessing]
+
+    def __post_init__(self) -> None:
+        wrong = [step for step in self.transformers if not isinstance(step, Preprocessing)]
+        if wrong or not self.transformers:
+            raise ArgumentError(
+                "ChainedPreprocessing takes a list of preprocessing steps; got "
+                f"{type(wrong[0]).__name__ if wrong else 'none'}. Pass [first, second, ...]."
+            )
+
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        """Say whether one of the steps makes much more of a row than it is."""
+        return any(step.grows for step in self.transformers)
+
+    @property
+    def draws(self) -> bool:  # type: ignore[override]
+        """Say whether one of the steps draws random numbers."""
+        return any(step.draws for step in self.transformers)
+
+    def apply(self, rows: Any) -> Any:
+        """Return what all steps make of rows."""
+        for step in self.transformers:
+            rows = step.apply(rows)
+        return rows
+
+    def read(self, column: Any, name: str) -> Any:
+        """Return the tensors of a column's rows."""
+        first, *others = self.transformers
+        rows = first.read(column, name)
+        for step in others:
+            rows = step.apply(rows)
+        return rows
+
+    def seeded(self, seed: int) -> ChainedPreprocessing:
+        """Return it with other random numbers, those of its steps differing."""
+        return replace(self, transformers=[step.seeded(seed + at) for at, step in enumerate(self.transformers)])
+
+
+@dataclass(frozen=True)
+class SeqToTensor(Preprocessing):
+    """Numbers, arrays or ML vectors as one tensor of a size; as they are without one, a number as a tensor of one.
+
+    Args:
+        size: The size of the tensor of a row.
+    """
+
+    size: Sequence[int] = ()
+
+    def apply(self, rows: Any) -> Any:
+        """Return float tensors (rows, *size)."""
+        if not isinstance(rows, np.ndarray):
+            raise DataError(f"{type(self).__name__} makes tensors of numbers; got {_words(rows)}.")
+        numbers = rows.astype(np.float32, copy=False)
+        size = tuple(self.size) or numbers.shape[1:] or (1,)
+        each = math.prod(numbers.shape[1:])
+        if len(rows) and math.prod(size) != each:
+            raise DataError(
+                f"{type(self).__name__}({list(self.size)}) makes tensors of {math.prod(size)} numbers; got rows of "
+                f"{each}. Give it the size that the rows have."
+            )
+        return numbers.reshape(len(rows), *size)
+
+
+@dataclass(frozen=True)
+class ArrayToTensor(SeqToTensor):
+    """Arrays as tensors of a size."""
+
+
+@dataclass(frozen=True)
+class MLlibVectorToTensor(SeqToTensor):
+    """ML vectors as tensors of a size."""
+
+
+@dataclass(frozen=True)
+class ScalarToTensor(Preprocessing):
+    """Numbers as tensors of one number."""
+
+    def apply(self, rows: Any) -> Any:
+        """Return float tensors (rows, 1)."""
+        return SeqToTensor((1,)).apply(rows)
+
+
+@dataclass(frozen=True)
+class SeqToMultipleTensors(Preprocessing):
+    """The numbers of a row as several tensors, for a model with several inputs.
+
+    Args:
+        size: The size of each tensor.
+
+    Example:
+        >>> [part.shape for part in SeqToMultipleTensors([[2], [3]]).apply(np.zeros((4, 5)))]
+        [(4, 2), (4, 3)]
+    """
+
+    size: Sequence[Sequence[int]] = ()
+
+    def apply(self, rows: Any) -> Any:
+        """Return a tuple of float tensors."""
+        sizes = [math.prod(size) for size in self.size]
+        flat = SeqToTensor((sum(sizes),)).apply(rows)
+        parts = np.split(flat, np.cumsum(sizes)[:-1], axis=1)
+        return tuple(part.reshape(len(flat), *size) for part, size in zip(parts, self.size, strict=True))
+
+
+@dataclass(frozen=True)
+class FeatureLabelPreprocessing(Preprocessing):
+    """One preprocessing for features and one for labels; it stands for both in `setSamplePreprocessing`."""
+
+    feature_transformer: Preprocessing
+    label_transformer: Preprocessing
+
+    def apply(self, rows: Any) -> Any:
+        """Return what the first makes of features, as there are no labels here."""
+        return self.feature_transformer.apply(rows)
+
+    def read(self, column: Any, name: str) -> Any:
+        """Return the tensors of a column's rows."""
+        return self.feature_transformer.read(column, name)
+
+
+@dataclass(frozen=True)
+class TensorToSample(Preprocessing):
+    """Tensors as samples: tensors are what models see here, so nothing changes."""
+
+
+@dataclass(frozen=True)
+class ToTuple(Preprocessing):
+    """Features as pairs of features and labels: labels have a column of their own here, so nothing changes."""
+
+
+@dataclass(frozen=True)
+class SampleToMiniBatch(Preprocessing):
+    """Samples as batches: the feed of each worker makes batches, so nothing changes."""
+
+    batch_size: int = 1
+
+
+@dataclass(frozen=True)
+class FeatureToTupleAdapter(Preprocessing):
+    """A preprocessing of features among those of pairs."""
+
+    sample_transformer: Preprocessing = field(default_factory=Preprocessing)
+
+    def apply(self, rows: Any) -> Any:
+        """Return what the preprocessing makes of rows."""
+        return self.sample_transformer.apply(rows)
+
+
+@dataclass(frozen=True)
+class BigDLAdapter(Preprocessing):
+    """A transform of `bigdl.transform.vision.image` among preprocessing steps."""
+
+    bigdl_transformer: Any = field(default_factory=Preprocessing)
+
+    def apply(self, rows: Any) -> Any:
+        """Return what the transform makes of rows."""
+        transform = self.bigdl_transformer
+        return transform.apply(rows) if hasattr(transform, "apply") else [transform.transform(row) for row in rows]
+
+
+def preprocessing_of(given: Any, what: str) -> Preprocessing | None:
+    """Return the preprocessing that a user gave: one of ours, a size as [2], or several sizes as [[2], [3]].
+
+    Raises:
+        ArgumentError: It is none of them.
+    """
+    if given is None or isinstance(given, Preprocessing):
+        return given
+    sizes = given if isinstance(given, list | tuple) else [given]
+    if sizes and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        return SeqToTensor(tuple(sizes))
+    if sizes and all(isinstance(size, list | tuple) for size in sizes):
+        return SeqToMultipleTensors(tuple(tuple(size) for size in sizes))
+    raise ArgumentError(
+        f"{what} must be a Preprocessing, a size as [2], or a list of sizes as [[2], [3]]; got {given!r}."
+    )
+
+
+def _words(rows: Any) -> str:
+    if isinstance(rows, tuple):
+        return f"{len(rows)} tensors a row"
+    return "images" if isinstance(rows, list) else type(rows).__name__
+
+
+def _kinds(kind: type[Preprocessing]) -> list[type[Preprocessing]]:
+    return [kind, *(deeper for each in kind.__subclasses__() for deeper in _kinds(each))]
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, Preprocessing):
+        return value.as_json()
+    if isinstance(value, list | tuple):
+        return [_packed(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ArgumentError(f"a preprocessing with {type(value).__name__} {value!r} cannot be written as JSON.")
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict) and "preprocessing" in value:
+        return from_json(value)
+    return [_unpacked(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,53 @@
+"""Dlframes: the stages of BigDL before NNFrames. Owns their constructors, which take sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orca.nnframes.stages import NNClassifier, NNClassifierModel, NNEstimator, NNModel
+
+__all__ = ["DLClassifier", "DLClassifierModel", "DLEstimator", "DLModel"]
+
+
+class DLModel(NNModel):
+    """An NNModel of a model and the size of its input."""
+
+    def __init__(self, model: Any, featureSize: Sequence[int], bigdl_type: str = "float") -> None:
+        super().__init__(model, featureSize)
+
+
+class DLEstimator(NNEstimator):
+    """An NNEstimator of a model, a criterion, and the sizes of input and label."""
+
+    def __init__(
+        self, model: Any, criterion: Any, feature_size: Sequence[int], label_size: Sequence[int],
+        bigdl_type: str = "float",
+    ) -> None:  # fmt: skip
+        super().__init__(model, criterion, feature_size, label_size)
+
+    @property
+    def makes(self) -> Any:
+        """Return the class of the fitted model."""
+        return DLModel
+
+
+class DLClassifierModel(NNClassifierModel):
+    """An NNClassifierModel of a model and the size of its input."""
+
+    def __init__(self, model: Any, featureSize: Sequence[int], bigdl_type: str = "float") -> None:
+        super().__init__(model, featureSize)
+
+
+class DLClassifier(NNClassifier):
+    """An NNClassifier of a model, a criterion, and the size of the input."""
+
+    def __init__(
+        self, model: Any, criterion: Any, feature_size: Sequence[int], bigdl_type: str = "float"
+    ) -> None:  # fmt: skip
+        super().__init__(model, criterion, feature_size)
+
+    @property
+    def makes(self) -> Any:
+        """Return the class of the fitted model."""
+        return DLClassifierModel

@@ -1,0 +1,491 @@
+"""Stages: deep learning as Spark ML knows learning. Owns NNEstimator, NNClassifier, their models, and their params.
+
+A stage is a thin face: `fit` and `transform` are those of the Estimator on a DataFrame, with the column's cells read by
+the preprocessing, on the workers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from pyspark.ml import Estimator, Model
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType
+from torch import nn
+
+from orca.bigdl.layer import Layer
+from orca.bigdl.optimizer import SummaryPair
+from orca.bigdl.training import metrics_for
+from orca.core.source import DEFAULT_BATCH, DataSpec
+from orca.core.triggers import Moment, trigger_of
+from orca.errors import ArgumentError, DataError
+from orca.estimators.torch import TorchEstimator
+from orca.feature.preprocessing import FeatureLabelPreprocessing, Preprocessing, SeqToTensor, preprocessing_of
+from orca.nnframes.files import NNModelReader, NNModelWriter
+from orca.nnframes.wrappers import TorchModel
+from orca.optimizers import SGD, OptimMethod, TorchOptim
+from orca.registry import source_of
+from orca.storage.state import State
+
+FOREVER = 2**31  # epochs, where a trigger says when to end
+CACHE_LEVELS = ("DRAM", "PMEM", "DISK_AND_DRAM")
+
+
+def _param(name: str, doc: str, convert: Callable[[Any], Any] = TypeConverters.identity) -> Any:
+    return Param(Params._dummy(), name, doc, typeConverter=convert)  # type: ignore[no-untyped-call]
+
+
+def _accessors(name: str, get: str = "get") -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the setter, which returns the stage, and the getter of a param."""
+
+    def setter(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    def getter(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    word = name[0].upper() + name[1:]
+    setter.__name__, getter.__name__ = f"set{word}", f"{get}{word}"
+    setter.__doc__, getter.__doc__ = f"Set {name}; returns the stage.", f"Return {name}."
+    return setter, getter
+
+
+class HasBatchSize(Params):
+    """A stage with batchSize: rows of a step over all workers, or rows that the model sees at a time."""
+
+    batchSize = _param("batchSize", "rows of a step over all workers, or of a prediction", TypeConverters.toInt)
+    setBatchSize, getBatchSize = _accessors("batchSize")
+
+
+class HasSamplePreprocessing(Params):
+    """A stage with samplePreprocessing: what becomes of the cells of a column before the model sees them."""
+
+    samplePreprocessing = _param("samplePreprocessing", "preprocessing of features, or of features and labels")
+    setSamplePreprocessing, getSamplePreprocessing = _accessors("samplePreprocessing")
+
+
+class HasOptimMethod(Params):
+    """A stage with optimMethod: how weights are updated."""
+
+    optimMethod = _param("optimMethod", "an optim method, a TorchOptim, or an optimizer of torch")
+    setOptimMethod, getOptimMethod = _accessors("optimMethod")
+
+
+class HasThreshold(Params):
+    """A stage with threshold: above it, the answer of a model with one output is the class 1."""
+
+    threshold = _param("threshold", "above it, one output is the class 1", TypeConverters.toFloat)
+    setThreshold, getThreshold = _accessors("threshold")
+
+
+class FrameEstimator(TorchEstimator):
+    """The Estimator behind a stage: it reads the columns of a DataFrame by preprocessing."""
+
+    readers: Mapping[str, Callable[[Any, str], Any]] = {}
+
+    def _spec(self, *arguments: Any, **options: Any) -> DataSpec:
+        return replace(super()._spec(*arguments, **options), readers=self.readers)
+
+    def answers(self, frame: Any, column: str, batch_size: int, names: Callable[[int], list[str]]) -> Any:
+        """Return a DataFrame with a column for each output of the model, lazily.
+
+        Args:
+            frame: The DataFrame.
+            column: The column of features.
+            batch_size: Rows that the model sees at a time.
+            names: Returns the names of so many outputs.
+        """
+        spec = self._spec(batch_size, [column], None, labelled=False)
+        task = self._answers(self.learner, spec)
+        source: Any = source_of(frame, spec)
+        output = task.output or source.look(task)  # nothing was trained or saved: it looks at the first rows
+        self._learn_rows(None, output)
+        spec = self._spec(batch_size, [column], None, names(len(output.heads)), labelled=False)
+        return source_of(frame, spec).answer(replace(task, output=output), None)
+
+
+class NNEstimator(
+    Estimator, HasFeaturesCol, HasLabelCol, HasPredictionCol, HasBatchSize, HasOptimMethod, HasSamplePreprocessing
+):  # type: ignore[misc]
+    """A model that learns from a DataFrame and becomes an NNModel: a stage of Spark ML.
+
+    A fit begins with the weights that the model has, and leaves them as they are: those of the NNModel are trained.
+
+    Args:
+        model: A torch module, a TorchModel, or a layer of BigDL.
+        criterion: A loss of torch or a function of output and label, a TorchLoss, or a criterion of BigDL.
+        feature_preprocessing: A Preprocessing, the size of the model's input as [2], or those of several inputs as
+            [[2], [3]]. Numbers, arrays and vectors are taken as they are unless given.
+        label_preprocessing: The same, for labels.
+
+    Example:
+        ::
+
+            estimator = NNEstimator(nn.Linear(2, 1), nn.MSELoss()).setBatchSize(32).setMaxEpoch(5)
+            estimator.fit(df).transform(df).show()
+    """
+
+    maxEpoch = _param("maxEpoch", "epochs to train, unless endWhen says when to end", TypeConverters.toInt)
+    learningRate = _param("learningRate", "the learning rate of the optim method", TypeConverters.toFloat)
+    learningRateDecay = _param("learningRateDecay", "rate / (1 + steps * decay)", TypeConverters.toFloat)
+    cachingSample = _param("cachingSample", "whether rows are preprocessed once, not in each epoch",
+                           TypeConverters.toBoolean)  # fmt: skip
+    endWhen = _param("endWhen", "a trigger that ends training, instead of maxEpoch")
+    trainSummary = _param("trainSummary", "a TrainSummary: where to write the course of training")
+    validationSummary = _param("validationSummary", "a ValidationSummary")
+    validation = _param("validation", "trigger, DataFrame, metrics and batch size of a validation")
+    checkpoint = _param("checkpoint", "path and trigger of checkpoints, and whether only the newest stays")
+    dataCacheLevel = _param("dataCacheLevel", "where training rows are kept, and in how many slices")
+    clipping = _param("clipping", "how gradients are clipped")
+
+    setMaxEpoch, getMaxEpoch = _accessors("maxEpoch")
+    setLearningRate, getLearningRate = _accessors("learningRate")
+    setLearningRateDecay, getLearningRateDecay = _accessors("learningRateDecay")
+    setCachingSample, isCachingSample = _accessors("cachingSample", "is")
+    setTrainSummary, getTrainSummary = _accessors("trainSummary")
+    setValidationSummary, getValidationSummary = _accessors("validationSummary")
+    setFeaturesCol = _accessors("featuresCol")[0]
+    setLabelCol = _accessors("labelCol")[0]
+    setPredictionCol = _accessors("predictionCol")[0]
+    getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
+    getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
+
+    def __init__(
+        self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None
+    ) -> None:
+        super().__init__()
+        self.model, self.criterion = model_of(model), criterion
+        features = preprocessing_of(feature_preprocessing, "feature_preprocessing")
+        labels = preprocessing_of(label_preprocessing, "label_preprocessing")
+        self.label_preprocessing = labels
+        self._setDefault(
+            batchSize=1,
+            maxEpoch=50,
+            learningRate=1e-3,
+            learningRateDecay=0.0,
+            cachingSample=True,
+            samplePreprocessing=features,
+            dataCacheLevel=["DRAM", None],
+            **dict.fromkeys(
+                ("optimMethod", "endWhen", "trainSummary", "validationSummary", "validation", "checkpoint", "clipping")
+            ),
+        )
+
+    @property
+    def makes(self) -> Any:
+        """Return the class of the fitted model."""
+        return NNModel
+
+    def setEndWhen(self, trigger: Any) -> NNEstimator:
+        """End training when a trigger fires, instead of after maxEpoch epochs."""
+        return self._set(endWhen=trigger_of(trigger))
+
+    def setDataCacheLevel(self, level: str, numSlice: int | None = None) -> NNEstimator:
+        """Say where training rows are kept. Workers keep theirs in memory-mapped files, whatever is said."""
+        if str(level).upper() not in CACHE_LEVELS:
+            raise ArgumentError(f"the level of a data cache must be one of {', '.join(CACHE_LEVELS)}; got {level!r}.")
+        return self._set(dataCacheLevel=[str(level).upper(), numSlice])
+
+    def setValidation(self, trigger: Any, val_df: Any, val_method: Any, batch_size: int) -> NNEstimator:
+        """Validate while training.
+
+        Args:
+            trigger: When: EveryEpoch(), or another one, which is asked at the end of each epoch.
+            val_df: A DataFrame with the same columns.
+            val_method: Metrics, or their names.
+            batch_size: Accepted: results do not depend on it.
+        """
+        methods = val_method if isinstance(val_method, list | tuple) else [val_method]
+        return self._set(validation=[trigger_of(trigger), val_df, list(methods), batch_size])
+
+    def setCheckpoint(self, path: str, trigger: Any, isOverWrite: bool = True) -> NNEstimator:
+        """Keep checkpoints under a path, any of fsspec, when a trigger fires; only the newest with isOverWrite."""
+        return self._set(checkpoint=[path, trigger_of(trigger), isOverWrite])
+
+    def setConstantGradientClipping(self, min: float, max: float) -> NNEstimator:
+        """Clip each gradient into [min, max]."""
+        return self._set(clipping={"clip_value": (min, max)})
+
+    def setGradientClippingByL2Norm(self, clip_norm: float) -> NNEstimator:
+        """Clip the gradients of a step to a norm."""
+        return self._set(clipping={"clip_norm": clip_norm})
+
+    def clearGradientClipping(self) -> NNEstimator:
+        """Clip gradients no more."""
+        self.clear(self.clipping)
+        return self
+
+    def _fit(self, dataset: Any) -> NNModel:
+        """Train on a DataFrame."""
+        estimator: Any = FrameEstimator.of(
+            model=self.model.given if isinstance(self.model, TorchModel) else torch_of(self.model),
+            optimizer=self._method(),
+            loss=torch_of(self.criterion),
+            loss_reduction=getattr(self.criterion, "reduction", None) if hasattr(self.criterion, "to_torch") else None,
+            backend="bigdl",
+            model_dir=self._checkpoint()[0],
+            **(self.getOrDefault("clipping") or {}),
+        )
+        summaries = [each for each in (self.getTrainSummary(), self.getValidationSummary()) if each is not None]
+        estimator._summaries = SummaryPair(*summaries) if summaries else None
+        self._train(estimator, dataset)
+        model = self.makes(self.model, self._preprocessing()[0])
+        model._estimator = estimator
+        if isinstance(model, NNClassifierModel):
+            model.one_based = bool(getattr(self.criterion, "one_based", False))
+        return self._named(model)
+
+    def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
+        end, (_, kept, keeps_one) = self.getEndWhen(), self._checkpoint()
+        label, valid = self.getLabelCol(), dict[str, Any]()
+        if label == self.getFeaturesCol():  # each of the two is read in its own way
+            label = f"{label} as a label"
+            dataset = dataset.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
+        if (validation := self.getValidation()) is not None:
+            trigger, frame, methods, _ = validation
+            if label != self.getLabelCol():
+                frame = frame.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
+            valid = {"validation_data": frame, "validation_trigger": trigger}
+            valid["validation_methods"] = metrics_for(methods)
+        options = {
+            "batch_size": self.getBatchSize(),
+            "feature_cols": [self.getFeaturesCol()],
+            "label_cols": [label],
+            "checkpoint_trigger": kept,
+            "keep_checkpoints": 1 if keeps_one else None,
+            "end_trigger": end,
+            **valid,
+        }
+        features, labels = self._preprocessing()
+        epochs = self.getMaxEpoch() if end is None else FOREVER
+        if self.isCachingSample() or not features.draws:
+            estimator.readers = self._readers(features, labels, label)
+            estimator.fit(dataset, epochs, **options)
+            return
+        for epoch in range(epochs):  # what is drawn differs from epoch to epoch
+            estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
+            line = estimator.fit(dataset, 1, **options)[-1]
+            state = estimator._current()
+            if end is not None and end(
+                Moment(state.epoch, state.steps, True, line.get("val_loss", line["train_loss"]))
+            ):
+                return
+
+    def _method(self) -> Any:
+        """Return the optim method, with the learning rate that was set."""
+        method = self.getOptimMethod()
+        rate = self.getLearningRate() if method is None or self.isSet("learningRate") else None
+        decay = self.getLearningRateDecay() if method is None or self.isSet("learningRateDecay") else None
+        if isinstance(method, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
+            method = TorchOptim.from_pytorch(method)
+        method = SGD() if method is None else method
+        if isinstance(method, OptimMethod):
+            return method.with_rate(rate, decay)
+        if rate is not None or decay:
+            raise ArgumentError(
+                f"setLearningRate cannot reach the optimizer {method!r}. Pass an optim method, a TorchOptim or an "
+                "optimizer of torch, or leave setLearningRate out."
+            )
+        return method
+
+    def _preprocessing(self) -> tuple[Preprocessing, Preprocessing | None]:
+        given = self.getSamplePreprocessing()
+        if isinstance(given, FeatureLabelPreprocessing):
+            return given.feature_transformer, given.label_transformer
+        return preprocessing_of(given, "samplePreprocessing") or SeqToTensor(), self.label_preprocessing
+
+    def _readers(self, features: Preprocessing, labels: Preprocessing | None, label: str) -> dict[str, Any]:
+        reads = {self.getFeaturesCol(): features.read, label: labels and labels.read}
+        return {name: read for name, read in reads.items() if read is not None}
+
+    def _checkpoint(self) -> tuple[str | None, Any, bool]:
+        return self.getCheckpoint() or (None, None, True)
+
+    def _named(self, model: Any) -> Any:
+        """Give the model the names of the columns; rows of a step are not rows of a prediction."""
+        for name in ("featuresCol", "predictionCol"):
+            model._set(**{name: self.getOrDefault(name)})
+        return model._resetUid(self.uid.replace(type(self).__name__, type(model).__name__))
+
+
+class NNModel(Model, MLWritable, MLReadable, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
+    """A model that answers for the rows of a DataFrame: a stage of Spark ML.
+
+    `transform` adds the column of predictions, arrays of floats, lazily. Several outputs are an array of arrays.
+
+    Args:
+        model: A torch module, a TorchModel, or a layer of BigDL.
+        feature_preprocessing: As in NNEstimator.
+    """
+
+    setFeaturesCol = _accessors("featuresCol")[0]
+    setPredictionCol = _accessors("predictionCol")[0]
+    extra_metadata: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, model: Any, feature_preprocessing: Any = None) -> None:
+        super().__init__()
+        self._given = model_of(model)
+        self._estimator: FrameEstimator | None = None
+        self._setDefault(
+            batchSize=DEFAULT_BATCH,
+            samplePreprocessing=preprocessing_of(feature_preprocessing, "feature_preprocessing"),
+        )
+
+    @property
+    def model(self) -> Any:
+        """Return the model with its weights, in the kind that it was given in."""
+        if self._estimator is None:
+            return self._given
+        net = self._estimator.get_model()
+        return trained(self._given, net)
+
+    def getModel(self) -> Any:
+        """Return the model with its weights, in the kind that it was given in."""
+        return self.model
+
+    @property
+    def estimator(self) -> FrameEstimator:
+        """Return the Estimator that answers."""
+        if self._estimator is None:
+            made: Any = FrameEstimator.of(model=torch_of(self._given), backend="bigdl")
+            self._estimator = made
+        return self._estimator  # type: ignore[return-value]
+
+    @property
+    def state(self) -> State:
+        """Return weights, and what rows and answers look like."""
+        return self.estimator._current()
+
+    def _transform(self, dataset: Any) -> Any:
+        column, name, estimator = self.getFeaturesCol(), self.getPredictionCol(), self.estimator
+        if name in dataset.columns:
+            raise DataError(f"the DataFrame has the column {name!r} already. Choose another: setPredictionCol('…').")
+        preprocessing = preprocessing_of(self.getSamplePreprocessing(), "samplePreprocessing") or SeqToTensor()
+        estimator.readers = {column: preprocessing.read}
+        heads: list[str] = []
+
+        def names(count: int) -> list[str]:
+            heads[:] = [name] if count == 1 else [f"{name} of {self.uid} {number}" for number in range(count)]
+            return heads
+
+        answers = estimator.answers(dataset, column, self.getBatchSize(), names)
+        columns = [_flat(answers.schema[head].dataType, F.col(f"`{head}`")) for head in heads]
+        made = self._prediction(columns)
+        return answers.withColumn(name, made).drop(*(head for head in heads if head != name))
+
+    def _prediction(self, heads: Sequence[Any]) -> Any:
+        """Return the column of predictions, of those of the model's outputs."""
+        return heads[0] if len(heads) == 1 else F.array(*heads)
+
+    def write(self) -> NNModelWriter:
+        """Return the writer: JSON and safetensors, no pickles."""
+        return NNModelWriter(self)
+
+    def save(self, path: str) -> None:
+        """Save the stage; `write().overwrite().save(path)` replaces one."""
+        self.write().save(path)
+
+    @classmethod
+    def read(cls) -> NNModelReader:
+        """Return the reader of such stages."""
+        return NNModelReader(cls)
+
+    @classmethod
+    def load(cls, path: str, model: nn.Module | None = None) -> Any:
+        """Load a stage.
+
+        Args:
+            path: The path.
+            model: A module of that kind, where the saved one cannot be built by the name of its class.
+        """
+        return cls.read().load(path, model)
+
+
+class NNClassifier(NNEstimator):
+    """An NNEstimator for classes: its labels are numbers, and its model answers with the number of a class.
+
+    Classes count from 1 for criterions of BigDL, and from 0 for losses of torch.
+    """
+
+    def __init__(self, model: Any, criterion: Any, feature_preprocessing: Any = None) -> None:
+        super().__init__(model, criterion, feature_preprocessing)
+
+    @property
+    def makes(self) -> Any:
+        """Return the class of the fitted model."""
+        return NNClassifierModel
+
+
+class NNClassifierModel(NNModel, HasThreshold):
+    """An NNModel that answers with the number of a class, as a double.
+
+    A model with one output answers 1 where it is above the threshold, else 0; one with several, with the place of the
+    largest: from 1 on for layers and criterions of BigDL, from 0 on for torch's.
+    """
+
+    extra_metadata = ("one_based",)
+
+    def __init__(self, model: Any, feature_preprocessing: Any = None) -> None:
+        super().__init__(model, feature_preprocessing)
+        self.one_based = isinstance(self._given, Layer) and not isinstance(self._given, TorchModel)
+        self._setDefault(threshold=0.5)
+
+    def _prediction(self, heads: Sequence[Any]) -> Any:
+        if len(heads) > 1:
+            raise DataError(f"a classifier has one output; got {len(heads)}. Use NNEstimator and NNModel.")
+        (scores,) = heads
+        one = F.when(F.isnan(scores[0]), F.lit(float("nan"))).when(scores[0] > self.getThreshold(), 1.0).otherwise(0.0)
+        if self.isSet("threshold"):
+            several = F.raise_error(F.lit("a threshold is for a model with one output, and this one has several."))
+            return F.when(F.size(scores) == 1, one).otherwise(several.cast("double"))
+        place = F.array_position(scores, F.array_max(scores)).cast("double") - (0.0 if self.one_based else 1.0)
+        return F.when(F.size(scores) == 1, one).otherwise(place)
+
+
+def model_of(model: Any) -> Any:
+    """Return a model as given; a class or function that makes modules as a TorchModel.
+
+    Raises:
+        ArgumentError: It is no model.
+    """
+    if isinstance(model, nn.Module) or hasattr(model, "to_torch"):
+        return model
+    return TorchModel.from_pytorch(model)
+
+
+def torch_of(thing: Any) -> Any:
+    """Return a model or a criterion as torch knows it."""
+    return thing.to_torch() if hasattr(thing, "to_torch") else thing
+
+
+def trained(given: Any, net: nn.Module) -> Any:
+    """Return a trained module in the kind that the model was given in."""
+    if isinstance(given, TorchModel):
+        return TorchModel(net)
+    if isinstance(given, nn.Module):
+        return net
+    answer = copy.deepcopy(given)
+    answer.to_torch().load_state_dict(net.state_dict())
+    return answer
+
+
+def _score(line: Mapping[str, Any]) -> float | None:
+    """Return the first metric of an epoch's validation."""
+    scores = [value for name, value in line.items() if name.startswith("val_") and isinstance(value, float | int)]
+    return next((score for score in scores if score not in (line.get("val_loss"), line.get("val_num_samples"))), None)
+
+
+def _flat(kind: Any, column: Any) -> Any:
+    """Return an output as an array of floats, whatever its shape."""
+    if not isinstance(kind, ArrayType):
+        return F.array(column.cast("float"))
+    while isinstance(kind.elementType, ArrayType):
+        column, kind = F.flatten(column), kind.elementType
+    return column.cast("array<float>")

@@ -1,0 +1,3 @@
+"""Names of zoo.feature."""
+
+__all__: list[str] = []

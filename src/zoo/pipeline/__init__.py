@@ -1,0 +1,3 @@
+"""Names of zoo.pipeline."""
+
+__all__: list[str] = []

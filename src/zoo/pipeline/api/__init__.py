@@ -1,0 +1,3 @@
+"""Names of zoo.pipeline.api."""
+
+__all__: list[str] = []
