@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "cluster": {"core", "errors", "monitor", "storage"},
     "doctor": {"core", "errors", "rows", "monitor", "storage", "cluster", "registry"},
     "report": {"core", "errors", "storage"},
+    "optimizers": {"errors", "storage"},
     # The public names of what lies deeper.
     "metrics": {"core"},
     "triggers": {"core"},

@@ -13,8 +13,7 @@ import pytest
 PENDING = {
     "NNFrames, nncontext, torch wrappers, optimizers": """
         bigdl.dlframes.dl_classifier bigdl.dllib.nncontext bigdl.dllib.nnframes bigdl.dllib.nnframes.nn_classifier
-        bigdl.orca.learn.optimizers bigdl.orca.learn.optimizers.schedule bigdl.orca.torch zoo.common.nncontext
-        zoo.orca.learn.optimizers zoo.orca.learn.optimizers.schedule zoo.pipeline.api.torch zoo.pipeline.nnframes
+        bigdl.orca.torch zoo.common.nncontext zoo.pipeline.api.torch zoo.pipeline.nnframes
         zoo.pipeline.nnframes.nn_classifier zoo:init_nncontext zoo:init_spark_conf zoo:init_spark_on_local
         zoo:init_spark_on_yarn
     """,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orca.core.engine import Settings
+from orca.errors import ArgumentError
 from orca.estimators.estimator import listed, natural, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
@@ -64,7 +65,8 @@ class TorchEstimator(TrainingEstimator):
 
         Args:
             model: A `torch.nn.Module`, or a creator `(config)` that returns one on each worker; or a list of them.
-            optimizer: A `torch.optim.Optimizer` of that module, or a creator `(model, config)`.
+            optimizer: A `torch.optim.Optimizer` of that module, a creator `(model, config)`, or an optim method of
+                `orca.optimizers`.
             loss: A torch loss (instance or class), a function `(output, target)`, or a creator `(config)`.
             metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
                 functions `(output, target)` of all rows.
@@ -105,6 +107,11 @@ class TorchEstimator(TrainingEstimator):
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.
         """
+        if scheduler_creator is not None and getattr(optimizer, "varies", False):
+            raise ArgumentError(
+                f"the optim method {type(optimizer).__name__} changes the learning rate by itself, and so would "
+                "scheduler_creator. Leave one of them out."
+            )
         chosen = backend_of(backend or "spark")
         chosen = replace(chosen, sync="fully sharded") if shard_model else chosen
         options = TorchLearner.options_of(

@@ -339,8 +339,11 @@ class TorchLearner(Learner):
             )
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Step the schedulers that step once an epoch."""
+        """Step the schedulers that step once an epoch; tell optimizers of its end that want to know."""
         self.runner.epoch_stats = line
+        for stepper in self.steppers:
+            if hasattr(stepper, "end_epoch"):
+                stepper.end_epoch(line["train_loss"], _score(line))
         if self.hooks.main is not None:
             self.hooks.on_main("on_lr_adjust")
         elif not self._conducts or self._ends_epoch():
@@ -893,7 +896,8 @@ class TorchLearner(Learner):
         return self.runner.stop
 
     def _rate(self) -> float:
-        rate = self.steppers[0].param_groups[0]["lr"]
+        group = self.steppers[0].param_groups[0]
+        rate = group.get("rate", group["lr"])  # some rules need another number than the one users know
         return rate if isinstance(rate, float) else float("nan") if isinstance(rate, torch.Tensor) else float(rate)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -938,6 +942,13 @@ def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _score(line: dict[str, Any]) -> float | None:
+    """Return the first metric of an epoch's validation that is a number."""
+    known = ("val_num_samples", "val_loss")
+    scores = (value for name, value in line.items() if name.startswith("val_") and name not in known)
+    return next((float(value) for value in scores if isinstance(value, float | int)), None)
 
 
 def _nothing_of(outputs: Sequence[Any]) -> torch.Tensor:

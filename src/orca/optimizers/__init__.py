@@ -1,0 +1,33 @@
+"""Optim methods and learning rate schedules with BigDL's arguments and update rules, over torch's optimizers."""
+
+from orca.optimizers.methods import (
+    LBFGS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamWeightDecay,
+    Ftrl,
+    KerasAdam,
+    OptimMethod,
+    ParallelAdam,
+    RMSprop,
+)
+from orca.optimizers.wrapped import TorchOptim
+
+__all__ = [
+    "LBFGS",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamWeightDecay",
+    "Adamax",
+    "Ftrl",
+    "KerasAdam",
+    "OptimMethod",
+    "ParallelAdam",
+    "RMSprop",
+    "TorchOptim",
+]  # fmt: skip

@@ -1,0 +1,194 @@
+"""Wrapped: a torch optimizer or scheduler as an optim method. Owns TorchOptim, and how one follows another model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import Self
+
+from orca.errors import ArgumentError
+from orca.optimizers.methods import OptimMethod
+from orca.optimizers.schedules import Default
+
+if TYPE_CHECKING:
+    import torch
+
+DECAYS = ("EpochDecay", "IterationDecay", "EpochDecayByScore")
+
+
+@dataclass
+class TorchOptim(OptimMethod):
+    """A torch optimizer, with its parameter groups and its state, and perhaps the scheduler of its learning rate.
+
+    Args:
+        optimizer: The optimizer.
+        torch_scheduler: The scheduler, or None.
+        decayType: When the scheduler steps: "EpochDecay", "IterationDecay", or "EpochDecayByScore", which hands it the
+            score of the validation (its first metric; the loss where there is none).
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> TorchOptim.from_pytorch(torch.optim.Adam(model.parameters(), lr=0.01)).learningrate
+        0.01
+    """
+
+    optimizer: Any
+    torch_scheduler: Any = None
+    decayType: str = "EpochDecay"
+    decay: float = 0.0
+    names: ClassVar[Mapping[str, str]] = {"rate": "no rate", "decay": "decay", "schedule": ""}
+
+    @staticmethod
+    def from_pytorch(optim: Any, decayType: str = "EpochDecay") -> TorchOptim:
+        """Wrap a `torch.optim.Optimizer`, or a scheduler of `torch.optim.lr_scheduler` with its optimizer.
+
+        Raises:
+            ArgumentError: It is neither, or decayType is unknown or does not go with the scheduler.
+        """
+        import torch
+
+        if decayType not in DECAYS:
+            raise ArgumentError(f"decayType must be one of {', '.join(DECAYS)}; got {decayType!r}.")
+        if isinstance(optim, torch.optim.Optimizer):
+            return TorchOptim(optim, None, decayType)
+        scores = isinstance(optim, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if not scores and not isinstance(optim, torch.optim.lr_scheduler.LRScheduler):
+            raise ArgumentError(
+                "TorchOptim wraps a torch.optim.Optimizer or a scheduler of torch.optim.lr_scheduler; got "
+                f"{type(optim).__name__}."
+            )
+        if scores != (decayType == "EpochDecayByScore"):
+            raise ArgumentError(
+                f"ReduceLROnPlateau, and no other scheduler, steps by score; got {type(optim).__name__} and "
+                f"decayType={decayType!r}. Pass decayType={'EpochDecayByScore' if scores else 'EpochDecay'!r}."
+            )
+        return TorchOptim(optim.optimizer, optim, decayType)
+
+    @property
+    def learningrate(self) -> float:
+        """Return the learning rate of the first group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def scheduler(self) -> Default:
+        """Return the decay that `setLearningRateDecay` asks for; a scheduler of torch's is another thing."""
+        return Default(self.decay)
+
+    @property
+    def varies(self) -> bool:
+        """Say whether the learning rate changes by itself."""
+        return self.torch_scheduler is not None or bool(self.decay)
+
+    def with_rate(self, rate: float | None = None, decay: float | None = None) -> Self:
+        """Return a copy with another learning rate, also in groups that have the optimizer's default; see OptimMethod.
+
+        Groups with a rate of their own keep it. A scheduler begins with the new rate.
+        """
+        if decay and self.torch_scheduler is not None:
+            raise ArgumentError(
+                "a TorchOptim with a scheduler cannot decay the learning rate besides. Leave one of them out."
+            )
+        changed = replace(self, **({} if decay is None else {"decay": decay}))
+        if rate is None:
+            return changed
+        optimizer = copy.copy(self.optimizer)  # the same parameters and state, in groups of its own
+        old = optimizer.defaults.get("lr")
+        optimizer.defaults = optimizer.defaults | {"lr": rate}
+        optimizer.param_groups = [dict(group) for group in optimizer.param_groups]
+        scheduler = _moved(self.torch_scheduler, optimizer)
+        for number, group in enumerate(optimizer.param_groups):
+            name = "initial_lr" if "initial_lr" in group else "lr"
+            if group[name] != old:
+                continue
+            if scheduler is not None and hasattr(scheduler, "base_lrs"):
+                scheduler.base_lrs = [rate if at == number else one for at, one in enumerate(scheduler.base_lrs)]
+            group["lr"] = rate * group["lr"] / group[name] if group[name] else rate
+            group[name] = rate
+        changed.optimizer, changed.torch_scheduler = optimizer, scheduler
+        return changed
+
+    def as_json(self) -> dict[str, Any]:
+        """Refuse: a torch optimizer is an object of its own, linked with a model."""
+        raise ArgumentError("a TorchOptim cannot be written as JSON. Make it anew where the model is loaded.")
+
+    def build(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
+        """Return an optimizer like this one for these parameters, whose own scheduler steps when it shall."""
+        optimizer = super().build(parameters)
+        scheduler = _moved(self.torch_scheduler, optimizer)
+        if scheduler is None:
+            return optimizer
+
+        def step(*score: float) -> None:
+            with warnings.catch_warnings():  # that the optimizer's step is not the one it saw when it was made
+                warnings.simplefilter("ignore")
+                scheduler.step(*score)
+            _keep(scheduler, optimizer)
+
+        def end_epoch(loss: float, score: float | None = None) -> None:
+            """Hear of the end of an epoch."""
+            if self.decayType == "EpochDecayByScore":
+                step(loss if score is None else score)
+            elif self.decayType == "EpochDecay":
+                step()
+
+        if self.decayType == "IterationDecay":
+            optimizer.register_step_post_hook(lambda *_: step())
+        optimizer.end_epoch = end_epoch  # type: ignore[attr-defined]
+        _keep(scheduler, optimizer)
+        optimizer.register_load_state_dict_post_hook(
+            lambda loaded: scheduler.load_state_dict(loaded.param_groups[0]["scheduler"])
+        )
+        return optimizer
+
+    def settings(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the decayed rate; a scheduler sets its own."""
+        return super().settings(group) if self.decay else {}
+
+    def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
+        """Return a copy of the optimizer: with its own parameters where they are among these, else with these."""
+        optimizer = copy.copy(self.optimizer)
+        groups = self.optimizer.param_groups
+        own = [param for group in groups for param in group["params"]]
+        if {id(param) for param in own} <= {id(param) for param in parameters}:
+            optimizer.param_groups = [dict(group) for group in groups]
+            return optimizer
+        alike = [tuple(param.shape) for param in own] == [tuple(param.shape) for param in parameters]
+        if not alike and len(groups) > 1:
+            raise ArgumentError(
+                f"the TorchOptim has {len(own)} parameters in {len(groups)} groups, and the model has other ones. Make "
+                "the optimizer with the parameters of the model that is trained."
+            )
+        heirs = dict(zip(map(id, own), parameters, strict=False)) if alike else {}
+        optimizer.param_groups = [
+            dict(group) | {"params": [heirs[id(param)] for param in group["params"]] if alike else parameters}
+            for group in groups
+        ]
+        kept = self.optimizer.state
+        optimizer.state = defaultdict(dict, {heirs[id(p)]: copy.deepcopy(kept[p]) for p in own if p in kept and alike})
+        return optimizer
+
+
+def _moved(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
+    """Return a scheduler for another optimizer with the same groups."""
+    if scheduler is None or scheduler.optimizer is optimizer:
+        return scheduler
+    moved = copy.copy(scheduler)
+    moved.optimizer = optimizer
+    if hasattr(moved, "_schedulers"):  # of SequentialLR and ChainedScheduler
+        moved._schedulers = [_moved(one, optimizer) for one in moved._schedulers]
+    return moved
+
+
+def _keep(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Keep a scheduler's state in a group, with which it is saved; functions are those of the scheduler anyway."""
+    state = scheduler.state_dict()
+    optimizer.param_groups[0]["scheduler"] = {
+        name: value for name, value in state.items() if not inspect.isroutine(value)
+    }
