@@ -182,10 +182,14 @@ class Program:
         """
         if self.outputs is None:
             raise ArgumentError("there are no outputs to answer with. Pass outputs= to from_graph.")
-        definition = tf.GraphDef.FromString(self.graph)
-        whole = replace(self, labels=None, loss=(), scaled="", shares="", gradients=(), apply="", updates=())
-        whole = replace(whole, updated=(), metrics={}, slots=frozenset(), setup=())
-        return _shipped(whole, definition, [spec for spec in self.variables if spec.name not in self.slots], self.setup)
+        return replace(self, labels=None, loss=(), metrics={}).evaluating()
+
+    def evaluating(self) -> Program:
+        """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
+        less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
+        variables = [spec for spec in self.variables if spec.name not in self.slots]
+        less = replace(less, rate=None, syncs=0)
+        return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
 
     def tensors(self) -> list[str]:
         """Return the names of all that is fetched."""
@@ -249,10 +253,8 @@ def training_program(
     if step is not None or trained:
         program, definition = _with_gradients(program, graph, loss, step, trained, sync)
     program = replace(program, updated=_written(graph, updates))
-    setup = [tf.local_variables_initializer().name] if tf.get_collection(tf.GraphKeys.LOCAL_VARIABLES) else []
-    with graph.as_default():
-        setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
-        setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
+    setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
+    setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
     return _shipped(program, definition, [VariableSpec.of(v) for v in variables.values()], setup)
 
 
@@ -339,7 +341,10 @@ def _shipped(program: Program, definition: Any, specs: Sequence[VariableSpec], s
             copy.CopyFrom(node)
             copy.device = ""
             copy.attr.pop("_class", None)  # beside which other operation to run, which may be gone
-    draw = program.draw or _drawn_by_step(shipped, used)
+    if program.draw:
+        draw = program.draw if _DRAW in kept else ""
+    else:
+        draw = _drawn_by_step(shipped, used)
     program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw)
     return replace(program, graph=shipped.SerializeToString())
 
