@@ -19,7 +19,7 @@ from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
 from orca.frameworks.tfgraph.learner import GraphLearner, TensorMetric, Values
 from orca.frameworks.tfgraph.optimizers import TrainStep, ZooOptimizer, is_optim_method, no_variables, step_of
-from orca.frameworks.tfgraph.program import Program, quiet, tf, training_program
+from orca.frameworks.tfgraph.program import Program, VariableSpec, quiet, tf, training_program
 from orca.frameworks.tfgraph.terms import SUM, ancestors
 from orca.registry import backend_of, source_of
 from orca.rows.tree import flatten
@@ -101,6 +101,9 @@ class GraphEstimator(TrainingEstimator):
         stall_timeout: float = 300.0,
         start_timeout: float = 0.0,
         threads_per_worker: int | None = None,
+        feeds: Mapping[Any, Any] | None = None,
+        targets: Any = None,
+        turns: Sequence[tuple[TrainStep, int]] = (),
     ) -> GraphEstimator:
         """Make an Estimator of a graph's ends.
 
@@ -124,6 +127,9 @@ class GraphEstimator(TrainingEstimator):
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
             threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
+            feeds: Tensor -> value, or a pair of its value in training and its value otherwise: for every call.
+            targets: Tensors that metrics of `orca.metrics` compare outputs with, where these are not the labels.
+            turns: Steps of several optimizers that take turns, and how many each takes in a row, for one optimizer.
 
         Raises:
             ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
@@ -140,9 +146,9 @@ class GraphEstimator(TrainingEstimator):
             session = sess or tf.Session(graph=graph)
             if session.graph is not graph:
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
-            ran = list(updates or ()) + (step.updates if isinstance(step, TrainStep) else [])
+            ran = [*(updates or ()), *(step.updates if isinstance(step, TrainStep) else ())]
             estimator = cls(
-                ends | {"updates": ran, "sync": sync_batch_norm},
+                ends | {"updates": ran, "sync": sync_batch_norm, "feeds": feeds, "targets": targets, "turns": turns},
                 session,
                 step,
                 metrics=metrics_of(others),
@@ -220,6 +226,7 @@ class GraphEstimator(TrainingEstimator):
             WorkerFailed: A worker failed, was lost or stalled; says which and why.
         """
         refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
         learner = self._learner(feed_dict, session_config)
         learner.check_trainable()
         given = tuple(listed(callbacks))
@@ -277,6 +284,7 @@ class GraphEstimator(TrainingEstimator):
             "loss", where there is one, and each metric under its name.
         """
         refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
         learner = self._learner(feed_dict, None)
         learner = replace(learner, program=learner.program.evaluating(), method=None)
         if not learner.program.loss and not self.metrics:
@@ -315,6 +323,7 @@ class GraphEstimator(TrainingEstimator):
             column an output, computed lazily.
         """
         refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, _ = columns_of(data, feature_cols, None)
         learner = self._learner(feed_dict, None)
         self._state = self._held()
         answering = replace(learner, program=learner.program.answering(), method=None)
@@ -358,6 +367,15 @@ class GraphEstimator(TrainingEstimator):
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
         """Keep the norm of all gradients together from exceeding a number from now on."""
         self.learner = replace(self.learner, clip_norm=float(clip_norm))
+
+    @property
+    def trained(self) -> tuple[int, int]:
+        """Return how many epochs and steps were trained."""
+        return (0, 0) if self._state is None else (self._state.epoch, self._state.steps)
+
+    def begin_after(self, epochs: int, steps: int) -> None:
+        """Count epochs and steps on from these, which were trained elsewhere."""
+        self._state = State(epoch=epochs, steps=steps)
 
     def _program(self, feeds: Mapping[Any, Any]) -> Program:
         """Return the program with these tensors fed; made once."""
@@ -424,6 +442,15 @@ def initialize(session: Any) -> None:
         _known.setdefault(session, set()).update(v.op.name for v in fresh)
 
 
+def restore_values(session: Any, values: Mapping[str, Any]) -> None:
+    """Give the variables of a session that some values name these values."""
+    initialize(session)
+    with session.graph.as_default():
+        named = {variable.op.name: variable for variable in tf.global_variables()}
+    found = [VariableSpec.of(named[name]) for name in values if name in named]
+    Values(session, found).write({spec.name: values[spec.name] for spec in found})
+
+
 def _is_known(session: Any, variable: Any) -> bool:
     return variable.op.name in _known.get(session, ())
 
@@ -444,6 +471,8 @@ def trained_by(loss: Any) -> list[Any]:
 
 def _stepping(loss: Any, optimizer: Any) -> Any:
     """Return the step of an optimizer in the graph; one of `orca.optimizers` as it is."""
+    if isinstance(optimizer, TrainStep):
+        return optimizer
     if is_optim_method(optimizer):
         trained_by(loss)
         return optimizer
@@ -456,6 +485,12 @@ def packed(data: Any, verb: str) -> Any:
     if hasattr(data, "data_for"):
         data = data.data_for(verb)
     return PackedDataset.of(data) if hasattr(data, "_variant_tensor") else data
+
+
+def columns_of(data: Any, features: Any, labels: Any) -> tuple[Any, Any]:
+    """Return the columns to read: those given, else those that a TFDataset of a DataFrame names."""
+    own = (getattr(data, "feature_cols", None), getattr(data, "label_cols", None)) if hasattr(data, "data_for") else ()
+    return (features or own[0], labels or own[1]) if own else (features, labels)
 
 
 def refuse_fixed_batch(hard_code_batch_size: bool) -> None:

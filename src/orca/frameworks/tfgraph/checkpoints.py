@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from orca.errors import ArgumentError
@@ -46,19 +48,26 @@ def load_checkpoint(session: Any, path: str, saver: Any = None) -> None:
             f"there is no checkpoint of TensorFlow at {path}: no {path}.index, and no folder with one. Pass the path "
             "that was given to save."
         )
-    saver = saver or _saver(session.graph)
     try:
-        if is_local(fs):
-            with quiet():
-                saver.restore(session, prefix)
-            return
-        with tempfile.TemporaryDirectory(prefix="orca-checkpoint-") as folder, quiet():
-            for file in fs.ls(os.path.dirname(prefix), detail=False):
-                if os.path.basename(file).startswith(os.path.basename(prefix) + "."):
-                    fs.get_file(file, os.path.join(folder, os.path.basename(file)))
-            saver.restore(session, os.path.join(folder, os.path.basename(prefix)))
+        with _here(fs, prefix) as local, quiet():
+            (saver or _saver(session.graph)).restore(session, local)
     except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
         raise ArgumentError(f"the checkpoint at {path} does not fit the graph: {str(error)[:600]}") from error
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """Return the values of a checkpoint's variables, by name.
+
+    Raises:
+        ArgumentError: There is no such checkpoint.
+    """
+    fs, place = filesystem(path)
+    prefix = place if fs.exists(f"{place}.index") else latest(path)
+    if prefix is None:
+        raise ArgumentError(f"there is no checkpoint of TensorFlow at {path}. Pass the path that was given to save.")
+    with _here(fs, prefix) as local:
+        reader = tf.train.NewCheckpointReader(local)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def latest(folder: str) -> str | None:
@@ -69,6 +78,20 @@ def latest(folder: str) -> str | None:
     found = [entry for entry in fs.ls(place, detail=True, refresh=True) if entry["name"].endswith(".index")]
     newest = max(found, key=lambda entry: (_number(entry["name"]), entry["name"]), default=None)
     return None if newest is None else str(newest["name"]).removesuffix(".index")
+
+
+@contextmanager
+def _here(fs: Any, prefix: str) -> Iterator[str]:
+    """Give the files of a checkpoint a path of this machine."""
+    if is_local(fs):
+        yield prefix
+        return
+    name = os.path.basename(prefix)
+    with tempfile.TemporaryDirectory(prefix="orca-checkpoint-") as folder:
+        for file in fs.ls(os.path.dirname(prefix), detail=False):
+            if os.path.basename(file).startswith(f"{name}."):
+                fs.get_file(file, os.path.join(folder, os.path.basename(file)))
+        yield os.path.join(folder, name)
 
 
 def _number(name: str) -> int:

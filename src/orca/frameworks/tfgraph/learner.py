@@ -21,7 +21,7 @@ from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.tfgraph.program import Part, Program, VariableSpec, quiet, tf, whole_terms
+from orca.frameworks.tfgraph.program import Part, Program, Turn, VariableSpec, quiet, tf, whole_terms
 from orca.frameworks.tfgraph.sync import meeting
 from orca.frameworks.tfgraph.terms import COUNTED, SUM
 from orca.monitor.heartbeat import DATA, EVALUATE, Pulse
@@ -110,6 +110,7 @@ class GraphLearner(ArrayLearner):
         self.kept = sorted(self.values.specs.keys() - program.slots)
         self.dense = _templates(program)
         self.torch: Any = None
+        self.steps = 0
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the values of all variables but those of the optimizer."""
@@ -127,11 +128,12 @@ class GraphLearner(ArrayLearner):
     def optimizer_state(self) -> dict[str, Any]:
         """Return the variables of the optimizer, or the state of one that steps outside of the graph."""
         if self.method is None:
-            return {"slots": self.values.read(self.slots)}
+            return {"slots": self.values.read(self.slots), "steps": self.steps}
         return {"torch": self._stepper()[1].state_dict()}
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
         """Take over what `optimizer_state` returned."""
+        self.steps = int(state.get("steps", 0))
         if slots := state.get("slots"):
             self.values.write({name: slots[name] for name in self.slots if name in slots})
         if self.method is not None and state.get("torch"):
@@ -190,13 +192,18 @@ class GraphLearner(ArrayLearner):
             self._step_outside(gradients)
             return
         fed: dict[str, np.ndarray] = {}
+        turn = self._turn()
+        apply = self.program.apply if turn is None else turn.apply
         for spec in self.program.gradients:
+            if turn is not None and spec.variable not in turn.variables:
+                continue
             gradient = gradients[spec.variable]
             if spec.fed_indices is not None:
                 rows = np.flatnonzero(gradients[spec.variable + _ROWS])
                 fed[spec.fed_indices], gradient = rows, gradient[rows]
             fed[spec.fed] = gradient
-        self._call("apply", self.program.apply, list(fed))(*fed.values(), *self._drawn())
+        self._call(f"apply {apply}", apply, list(fed))(*fed.values(), *self._drawn())
+        self.steps += 1
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         """Fetch loss and metrics of this rank's rows; return the loss."""
@@ -205,7 +212,8 @@ class GraphLearner(ArrayLearner):
         heads, structure = flatten(program.outputs) if program.outputs is not None else ([], None)
         parts = {metric: program.metrics[metric.tensor] for metric in metrics if isinstance(metric, TensorMetric)}
         names = list(dict.fromkeys(name for part in (*program.loss, *parts.values()) for name in _names(part)))
-        names += [name for name in heads if own and name not in names]
+        targets, form = flatten(program.targets) if program.targets is not None else ([], None)
+        names += [name for name in dict.fromkeys((*heads, *targets)) if own and name not in names]
         pulse.at(DATA)
         for batch in batches:
             pulse.at(EVALUATE)
@@ -217,11 +225,20 @@ class GraphLearner(ArrayLearner):
                     weight = float(fetched[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
                     metric.update(np.array([float(fetched[part.name]) * weight]), np.array([weight]))
                 outputs = unflatten(structure, [fetched[name] for name in heads]) if own else None
+                y = unflatten(form, [fetched[name] for name in targets]) if own and targets else rows.y
                 for metric in own:
-                    metric.update(outputs, rows.y)
+                    metric.update(outputs, y)
             losses = losses.then(_losses(total, mass, batch.rows))
             pulse.at(DATA)
         return losses
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Tell an optimizer of `orca.optimizers` that an epoch has ended, for its schedule."""
+        if self.method is not None:
+            named = [f"val_{metric.lower()}" for metric in self.program.metrics]
+            score = next((line[name] for name in named if name in line), None)
+            self._stepper()[1].end_epoch(line.get("val_loss", line["train_loss"]), score)
+        return False
 
     def leave(self) -> None:
         """Close the session."""
@@ -254,7 +271,18 @@ class GraphLearner(ArrayLearner):
         whole = float(batch.step_rows) * bool(rows)
         kinds = {SUM: whole}
         shares = [masses[part.mass] if part.mass else kinds.get(part.kind, float(rows)) for part in self.program.loss]
+        if training and (turn := self._turn()) is not None:
+            shares = [share * (part.name in turn.terms) for share, part in zip(shares, self.program.loss, strict=True)]
         return np.array(shares, np.float32)
+
+    def _turn(self) -> Turn | None:
+        """Return whose turn the next step is, where several optimizers take turns."""
+        at = self.steps % (sum(turn.steps for turn in self.program.turns) or 1)
+        for turn in self.program.turns:
+            if at < turn.steps:
+                return turn
+            at -= turn.steps
+        return None
 
     def _counted(self) -> list[str]:
         return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))

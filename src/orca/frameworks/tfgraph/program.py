@@ -129,6 +129,16 @@ class GradientSpec:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The steps that one of several optimizers takes in a row: of which terms, on which variables."""
+
+    apply: str
+    steps: int
+    terms: frozenset[str]
+    variables: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Program:
     """A graph, and the names of what is fed and fetched.
 
@@ -151,6 +161,8 @@ class Program:
         rate: The learning rate, or the tensor that tells it.
         metrics: Name of a metric -> its tensor and what that is over.
         feeds: Tensor -> (value in training, value in evaluations and answers).
+        targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
+        turns: The optimizers that take turns, where there are several.
         syncs: How many times the ranks meet within a step, for batch normalization.
     """
 
@@ -172,6 +184,8 @@ class Program:
     rate: Any = None
     metrics: Mapping[str, Part] = field(default_factory=dict)
     feeds: tuple[tuple[str, Any, Any], ...] = ()
+    targets: Any = None
+    turns: tuple[Turn, ...] = ()
     syncs: int = 0
 
     def answering(self) -> Program:
@@ -182,19 +196,20 @@ class Program:
         """
         if self.outputs is None:
             raise ArgumentError("there are no outputs to answer with. Pass outputs= to from_graph.")
-        return replace(self, labels=None, loss=(), metrics={}).evaluating()
+        return replace(self, labels=None, loss=(), metrics={}, targets=None).evaluating()
 
     def evaluating(self) -> Program:
         """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
         less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
-        less = replace(less, rate=None, syncs=0)
+        less = replace(less, rate=None, syncs=0, turns=())
         return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
 
     def tensors(self) -> list[str]:
         """Return the names of all that is fetched."""
         parts = [*self.loss, *self.metrics.values()]
-        names = [self.scaled, *flatten(self.outputs)[0], *(part.name for part in parts)]
+        heads = [tree for tree in (self.outputs, self.targets) if tree is not None]
+        names = [self.scaled, *flatten(heads)[0], *(part.name for part in parts)]
         names += [part.mass for part in parts] + [spec.values for spec in self.gradients]
         names += [spec.indices for spec in self.gradients] + [self.rate if isinstance(self.rate, str) else ""]
         return [name for name in names if name]
@@ -207,7 +222,9 @@ def training_program(
     outputs: Any = None,
     loss: Any = None,
     step: TrainStep | None = None,
+    turns: Sequence[tuple[TrainStep, int]] = (),
     trained: Sequence[Any] = (),
+    targets: Any = None,
     metrics: Mapping[str, Any] | None = None,
     updates: Sequence[Any] = (),
     feeds: Mapping[Any, Any] | None = None,
@@ -221,6 +238,8 @@ def training_program(
         outputs: A tree of tensors to answer with.
         loss: The scalar to lower.
         step: The step of the optimizer, where that is one of TensorFlow's.
+        turns: Steps of several optimizers that take turns, and how many each takes in a row, in place of `step`.
+        targets: A tree of tensors that metrics compare outputs with, where that is not y.
         trained: The variables to train, where the step is taken outside of the graph.
         metrics: Name -> tensor.
         updates: Operations that run with the forward pass of training.
@@ -235,10 +254,12 @@ def training_program(
     graph = _one_graph([*things, *(metrics or {}).values()])
     analysis = Analysis(ports)
     variables = _variables(graph)
+    steps = [each for each, _ in turns] or ([] if step is None else [step])
     program = Program(
         b"",
         (),
-        slots=frozenset(v.op.name for v in (step.slots if step else ())),
+        slots=frozenset(v.op.name for each in steps for v in each.slots),
+        targets=None if targets is None else map_tree(lambda tensor: tensor.name, targets),
         inputs=map_tree(Port.of, inputs),
         labels=None if labels is None else map_tree(Port.of, labels),
         outputs=None if outputs is None else map_tree(lambda tensor: tensor.name, outputs),
@@ -248,23 +269,29 @@ def training_program(
     with graph.as_default(), tf.name_scope("orca_step"):
         parts = [_part(term) for term in (analysis.terms(loss) if loss is not None else ())]
         over = {name: _metric_part(analysis, name, tensor) for name, tensor in (metrics or {}).items()}
-    program = replace(program, loss=tuple(parts), metrics=over)
+        taking = [_turn(analysis, each, count) for each, count in turns]
+    program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
     definition = graph.as_graph_def()
-    if step is not None or trained:
-        program, definition = _with_gradients(program, graph, loss, step, trained, sync)
+    if steps or trained:
+        program, definition = _with_gradients(program, graph, loss, steps, trained, sync)
     program = replace(program, updated=_written(graph, updates))
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
     setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
     return _shipped(program, definition, [VariableSpec.of(v) for v in variables.values()], setup)
 
 
+def _turn(analysis: Analysis, step: TrainStep, count: int) -> Turn:
+    terms = frozenset(term.tensor.name for term in analysis.terms(step.loss))
+    return Turn(step.apply.name, count, terms, frozenset(point.variable.op.name for point in step.points))
+
+
 def _with_gradients(
-    program: Program, graph: Any, loss: Any, step: TrainStep | None, trained: Sequence[Any], sync: bool
+    program: Program, graph: Any, loss: Any, steps: Sequence[TrainStep], trained: Sequence[Any], sync: bool
 ) -> tuple[Program, Any]:
     """Return the program with its gradients, and the graph with their operations."""
     from orca.frameworks.tfgraph.sync import synced
 
-    targets = [point.variable for point in step.points] if step else list(trained)
+    targets = [point.variable for step in steps for point in step.points] or list(trained)
     before = ancestors([loss.op])
     used = [variable for variable in targets if variable.op in before]
     if not used:
@@ -276,7 +303,7 @@ def _with_gradients(
         parts = [tf.cast(shares[at], term.dtype) * term for at, term in enumerate(terms)]
         scaled = tf.reduce_sum(tf.add_n([tf.reshape(tf.cast(part, parts[0].dtype), []) for part in parts]))
         gradients = tf.gradients(scaled, [made.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
-        points = {point.variable.op.name: point for point in step.points} if step else {}
+        points = {point.variable.op.name: point for step in steps for point in step.points}
         specs = [
             _gradient(variable, gradient, points.get(variable.op.name))
             for variable, gradient in zip(used, gradients, strict=True)
@@ -284,13 +311,13 @@ def _with_gradients(
         ]
     if not specs:
         raise no_variables(loss)
-    rate = learning_rate(step.optimizer) if step else None
+    rate = learning_rate(steps[0].optimizer) if steps else None
     program = replace(
         program,
         scaled=scaled.name,
         shares=shares.name,
         gradients=tuple(specs),
-        apply=step.apply.name if step else "",
+        apply=steps[0].apply.name if len(steps) == 1 else "",
         rate=rate.name if hasattr(rate, "graph") and hasattr(rate, "name") else rate,
         syncs=syncs,
     )
@@ -323,7 +350,7 @@ def _shipped(program: Program, definition: Any, specs: Sequence[VariableSpec], s
     """Return the program with the part of a graph that it needs, checked and made ready to travel."""
     nodes = {node.name: node for node in definition.node}
     roots = [_op(name) for name in program.tensors()]
-    roots += [name for name in (program.apply, *program.updates) if name]
+    roots += [name for name in (program.apply, *program.updates, *(turn.apply for turn in program.turns)) if name]
     ports = [*flatten(program.inputs)[0], *([] if program.labels is None else flatten(program.labels)[0])]
     given = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
     given |= {_op(program.shares)} if program.shares else set()

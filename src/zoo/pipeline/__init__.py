@@ -1,0 +1,3 @@
+"""The pipeline of Analytics Zoo."""
+
+__all__: list[str] = []
