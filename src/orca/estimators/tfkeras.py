@@ -6,6 +6,7 @@ eagerly, is trained by KerasEstimator; the trained weights are then given to the
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):
         Raises:
             ArgumentError: It is not compiled.
         """
-        backend = library(family_of(model)).backend
+        backend = importlib.import_module(f"{family_of(model)}.src.backend")  # its public part has no learning phase
         loss = getattr(model, "total_loss", None)
         if loss is None and metrics is not None:
             raise ArgumentError("the model is not compiled, so there is no loss. Call model.compile(...) first.")

@@ -59,13 +59,14 @@ class PackedDataset:
     def rows(self, number: int, of: int, size: int = _BLOCK) -> Iterator[Any]:
         """Yield every n-th element from a number on, in blocks, as a tree of arrays."""
         with tf.Graph().as_default():
-            variant = tf.raw_ops.DatasetFromGraph(graph_def=tf.constant(self.graph))
+            given = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with what is made of it
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=given)
             dataset = tf.data.experimental.from_variant(variant, self.element).shard(of, number).batch(size)
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
             following = iterator.get_next()
             leaves, structure = flatten(following)
             with tf.compat.v1.Session() as session:
-                session.run(iterator.initializer)
+                session.run(iterator.initializer, {given: self.graph})
                 while True:
                     try:
                         block = session.run(leaves)

@@ -29,7 +29,7 @@ def save_checkpoint(session: Any, path: str, saver: Any = None) -> None:
         place = f"{place.rstrip('/')}/model"
     folder, name = os.path.split(place)
     fs.makedirs(folder, exist_ok=True) if folder else None
-    with tempfile.TemporaryDirectory(prefix="orca-checkpoint-") as draft, quiet():
+    with tempfile.TemporaryDirectory(prefix="orca-checkpoint-") as draft, quiet(), session.graph.as_default():
         (saver or _saver(session.graph)).save(session, os.path.join(draft, name), write_meta_graph=False)
         for file in sorted(os.listdir(draft)):
             fs.put_file(os.path.join(draft, file), f"{folder}/{file}" if folder else file)
@@ -49,7 +49,7 @@ def load_checkpoint(session: Any, path: str, saver: Any = None) -> None:
             "that was given to save."
         )
     try:
-        with _here(fs, prefix) as local, quiet():
+        with _here(fs, prefix) as local, quiet(), session.graph.as_default():
             (saver or _saver(session.graph)).restore(session, local)
     except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
         raise ArgumentError(f"the checkpoint at {path} does not fit the graph: {str(error)[:600]}") from error

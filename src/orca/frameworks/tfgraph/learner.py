@@ -240,6 +240,12 @@ class GraphLearner(ArrayLearner):
             self._stepper()[1].end_epoch(line.get("val_loss", line["train_loss"]), score)
         return False
 
+    def state(self) -> State:
+        """Return the values of all variables; what answers look like, where the inputs are enough for them."""
+        if not self.program.answers:
+            self.sample = None
+        return super().state()
+
     def leave(self) -> None:
         """Close the session."""
         super().leave()

@@ -79,7 +79,7 @@ class ZooOptimizer:
         tf = _tf()
         with loss.graph.as_default():
             variables = list(var_list or tf.trainable_variables())
-            if hasattr(self.optimizer, "compute_gradients"):
+            if isinstance(self.optimizer, tf.train.Optimizer):
                 pairs = self.optimizer.compute_gradients(loss, variables, **options)
             else:
                 pairs = list(zip(tf.gradients(loss, variables), variables, strict=True))
@@ -102,7 +102,7 @@ class ZooOptimizer:
             if not self._points:
                 pairs = [(self._fed(gradient, variable), variable) for gradient, variable in pairs]
             step = [] if global_step is None else [global_step]
-            if step and hasattr(self.optimizer, "compute_gradients"):
+            if step and isinstance(self.optimizer, tf.train.Optimizer):
                 applied = self.optimizer.apply_gradients(pairs, *step)
             else:
                 applied = self.optimizer.apply_gradients(pairs)
@@ -174,7 +174,7 @@ def graph_optimizer(optimizer: Any) -> Any:
         if kind is None:
             raise ArgumentError(f"there is no optimizer {optimizer!r}. Pass one of {', '.join(_TWINS)}, or an object.")
         return getattr(legacy, kind)()
-    if hasattr(optimizer, "compute_gradients") or hasattr(optimizer, "_create_slots"):
+    if isinstance(optimizer, _tf().train.Optimizer) or hasattr(optimizer, "_get_hyper"):
         return optimizer
     if not hasattr(optimizer, "apply_gradients") or not hasattr(optimizer, "get_config"):
         raise ArgumentError(

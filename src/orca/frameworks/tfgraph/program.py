@@ -68,6 +68,8 @@ class Port:
         sizes = self.shape[1:]
         if rows.ndim == len(self.shape) and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:], strict=True)):
             return rows
+        if rows.ndim == len(self.shape) - 1 and sizes[-1] is None and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:])):
+            return rows[..., None]  # a number a row, where the graph takes lists of any length
         flat = int(np.prod(rows.shape[1:], dtype=np.int64))
         if rows.ndim != len(self.shape) and None not in sizes and flat == np.prod(sizes, dtype=np.int64):
             return rows.reshape(len(rows), *sizes)
@@ -163,6 +165,7 @@ class Program:
         feeds: Tensor -> (value in training, value in evaluations and answers).
         targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
         turns: The optimizers that take turns, where there are several.
+        answers: Whether there are outputs that need the inputs alone.
         syncs: How many times the ranks meet within a step, for batch normalization.
     """
 
@@ -186,6 +189,7 @@ class Program:
     feeds: tuple[tuple[str, Any, Any], ...] = ()
     targets: Any = None
     turns: tuple[Turn, ...] = ()
+    answers: bool = False
     syncs: int = 0
 
     def answering(self) -> Program:
@@ -263,6 +267,7 @@ def training_program(
         inputs=map_tree(Port.of, inputs),
         labels=None if labels is None else map_tree(Port.of, labels),
         outputs=None if outputs is None else map_tree(lambda tensor: tensor.name, outputs),
+        answers=outputs is not None and not _needs(flatten(outputs)[0], [] if labels is None else flatten(labels)[0]),
         feeds=_fed_values(feeds or {}),
         updates=tuple(getattr(op, "op", op).name for op in updates),
     )
@@ -477,6 +482,11 @@ def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
     if tensor.shape.rank is None or tensor.shape.num_elements() != 1:
         raise ArgumentError(f"the metric {name!r} must be one number, or one a row; {tensor.name!r} is {tensor.shape}.")
     return _part(analysis.term(tensor))
+
+
+def _needs(tensors: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Say whether some tensors are computed from others."""
+    return bool(ancestors(tensor.op for tensor in tensors) & {other.op for other in others})
 
 
 def _one_graph(tensors: Sequence[Any]) -> Any:
