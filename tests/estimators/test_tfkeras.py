@@ -32,7 +32,7 @@ def model() -> Any:
             keras.layers.Dense(CLASSES, activation="softmax", kernel_initializer=start[1]),
         ]
     )
-    made.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", ["accuracy"])
+    made.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return made
 
 

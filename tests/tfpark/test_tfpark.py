@@ -50,7 +50,7 @@ def plain(steps: int, clip: float | None = None) -> np.ndarray:
         session.run(tf.global_variables_initializer())
         for _ in range(steps):
             session.run(op, {x: X, y: Y})
-        return session.run("net/kernel:0" if False else tf.global_variables()[0])
+        return session.run(tf.global_variables()[0])
 
 
 def test_optimize_leaves_the_trained_variables_in_the_session(tmp_path: Path) -> None:
@@ -247,6 +247,7 @@ def test_wrong_datasets_are_refused() -> None:
             TFOptimizer.from_loss(loss, adam(), **LOCAL).optimize()
         with pytest.raises(ArgumentError, match="are computed from 0 TFDatasets"):
             TFOptimizer.from_loss(tf.reduce_mean(network(tf.placeholder(tf.float32, [None, 5]))), adam())
+    with tf.Graph().as_default():
         with pytest.raises(ArgumentError, match="batch_size should be specified for training"):
             images, labels = TFDataset.from_ndarrays((X, Y)).tensors
             TFOptimizer.from_loss(cross_entropy(network(images), labels), adam(), **LOCAL).optimize()

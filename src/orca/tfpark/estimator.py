@@ -274,9 +274,23 @@ def _dataset(tf: Any, data: Any, mode: str) -> TFDataset:
             f"input_fn must return a TFDataset or a tf.data.Dataset; got {type(data).__name__}. Wrap arrays with "
             "TFDataset.from_ndarrays((x, y), batch_size=32)."
         )
-    first = tf.nest.flatten(data.element_spec)[0].shape.as_list()
-    size = {"batch_size" if mode == TRAIN else "batch_per_thread": first[0] if first and first[0] else 32}
+    size = {"batch_size" if mode == TRAIN else "batch_per_thread": _batch_of(tf, data)}
     return TFDataset.from_tf_data_dataset(data.unbatch(), **size)
+
+
+def _batch_of(tf: Any, dataset: Any) -> int:
+    """Return the rows of a dataset's batches: 32 where nothing in it says so."""
+    first = tf.nest.flatten(dataset.element_spec)[0].shape.as_list()
+    if first and first[0]:
+        return int(first[0])
+    stack = [dataset]
+    while stack:
+        part = stack.pop(0)
+        size = getattr(part, "_batch_size", None)
+        if size is not None:
+            return int(tensorflow().get_static_value(size) or 32)
+        stack += part._inputs()
+    return 32
 
 
 def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:

@@ -212,7 +212,10 @@ def no_variables(loss: Any) -> ArgumentError:
 
 def _twin(optimizer: Any) -> Any:
     """Return the optimizer of the same name and settings that works in graphs."""
-    name, config = type(optimizer).__name__, dict(optimizer.get_config())
+    from tensorflow.python.eager import context
+
+    with context.eager_mode():  # its settings are variables that were made eagerly
+        name, config = type(optimizer).__name__, dict(optimizer.get_config())
     if name not in _TWINS:
         raise ArgumentError(
             f"the optimizer {name} of {type(optimizer).__module__.split('.')[0]} does not work in a graph. Take one of "

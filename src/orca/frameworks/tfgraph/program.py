@@ -272,7 +272,8 @@ def training_program(
         updates=tuple(getattr(op, "op", op).name for op in updates),
     )
     with graph.as_default(), tf.name_scope("orca_step"):
-        parts = [_part(term) for term in (analysis.terms(loss) if loss is not None else ())]
+        losses = [each.loss for each, _ in turns] or ([] if loss is None else [loss])
+        parts = [_part(term) for each in losses for term in analysis.terms(each)]
         over = {name: _metric_part(analysis, name, tensor) for name, tensor in (metrics or {}).items()}
         taking = [_turn(analysis, each, count) for each, count in turns]
     program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
