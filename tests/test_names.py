@@ -17,11 +17,6 @@ PENDING = {
         zoo.pipeline.nnframes.nn_classifier zoo:init_nncontext zoo:init_spark_conf zoo:init_spark_on_local
         zoo:init_spark_on_yarn
     """,
-    "TensorFlow 1, TFPark": """
-        bigdl.dllib.utils.tf bigdl.orca.learn.tf.estimator bigdl.orca.learn.tf.tf_estimator bigdl.orca.tfpark
-        bigdl.orca.tfpark.gan.gan_estimator zoo.orca.learn.tf.estimator zoo.tfpark zoo.tfpark.estimator
-        zoo.tfpark.gan.gan_estimator zoo.tfpark.text.estimator zoo.tfpark.text.keras zoo.util.tf
-    """,
     "MXNet": """
         bigdl.orca.learn.mxnet zoo.orca.learn.mxnet
     """,
@@ -44,7 +39,7 @@ PENDING = {
         zoo.orca.learn.bigdl.estimator zoo.pipeline.api.autograd zoo.pipeline.api.keras zoo.pipeline.api.keras.layers
         zoo.pipeline.api.keras.metrics zoo.pipeline.api.keras.models zoo.pipeline.api.keras.objectives
         zoo.pipeline.api.keras.optimizers zoo.pipeline.api.keras.utils zoo.pipeline.api.keras2.layers
-        zoo.pipeline.api.net zoo.pipeline.api.utils zoo.pipeline.estimator zoo.pipeline.inference
+        zoo.pipeline.api.net:Net zoo.pipeline.api.utils zoo.pipeline.estimator zoo.pipeline.inference
     """,
 }
 

@@ -1,4 +1,4 @@
-"""TFPark in this process, where TensorFlow stays eager: datasets, optimizers, predictors, model functions, nets, GANs."""
+"""TFPark in this process, where TensorFlow stays eager: datasets, optimizers, model functions, nets and GANs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
 from orca.frameworks.tfgraph.learner import GraphLearner, TensorMetric, Values
 from orca.frameworks.tfgraph.optimizers import TrainStep, ZooOptimizer, is_optim_method, no_variables, step_of
-from orca.frameworks.tfgraph.program import Program, VariableSpec, quiet, tf, training_program
+from orca.frameworks.tfgraph.program import GraphProgram, VariableSpec, quiet, tf, training_program
 from orca.frameworks.tfgraph.terms import SUM, ancestors
 from orca.registry import backend_of, source_of
 from orca.rows.tree import flatten
@@ -67,7 +67,7 @@ class GraphEstimator(TrainingEstimator):
         **options: Any,
     ) -> None:
         self.ends, self.sess, self.step = dict(ends), session, step
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, GraphProgram] = {}
         learner = GraphLearner(
             self._program({}),
             method=None if step is None or isinstance(step, TrainStep) else step,
@@ -95,7 +95,6 @@ class GraphEstimator(TrainingEstimator):
         model_dir: str | None = None,
         backend: str | None = None,
         workers_per_node: int = 1,
-        sync_batch_norm: bool = True,
         seed: int = 0,
         log_to_driver: bool = True,
         stall_timeout: float = 300.0,
@@ -121,7 +120,6 @@ class GraphEstimator(TrainingEstimator):
             model_dir: Where checkpoints and summaries go.
             backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
-            sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process.
             seed: Seed of order and dropout.
             log_to_driver: Whether what workers print and log appears on the driver, with their rank.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
@@ -148,7 +146,7 @@ class GraphEstimator(TrainingEstimator):
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
             ran = [*(updates or ()), *(step.updates if isinstance(step, TrainStep) else ())]
             estimator = cls(
-                ends | {"updates": ran, "sync": sync_batch_norm, "feeds": feeds, "targets": targets, "turns": turns},
+                ends | {"updates": ran, "feeds": feeds, "targets": targets, "turns": turns},
                 session,
                 step,
                 metrics=metrics_of(others),
@@ -291,9 +289,7 @@ class GraphEstimator(TrainingEstimator):
             raise ArgumentError("there is nothing to evaluate. Pass loss= or metrics= to from_graph.")
         self._state = self._held()
         spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
-        ((statistics, _), *_) = self._evaluate(
-            packed(data, "evaluate"), spec, num_steps, self.metrics, learner=learner
-        )
+        ((statistics, _), *_) = self._evaluate(packed(data, "evaluate"), spec, num_steps, self.metrics, learner=learner)
         loss = {"loss": statistics["val_loss"]} if learner.program.loss else {}
         return loss | {name: value for name, value in statistics.items() if name not in ("val_loss", "num_samples")}
 
@@ -377,7 +373,7 @@ class GraphEstimator(TrainingEstimator):
         """Count epochs and steps on from these, which were trained elsewhere."""
         self._state = State(epoch=epochs, steps=steps)
 
-    def _program(self, feeds: Mapping[Any, Any]) -> Program:
+    def _program(self, feeds: Mapping[Any, Any]) -> GraphProgram:
         """Return the program with these tensors fed; made once."""
         key = tuple((id(tensor), repr(value)) for tensor, value in feeds.items())
         if key not in self._programs:

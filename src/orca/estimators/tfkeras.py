@@ -93,7 +93,7 @@ class KerasFiles:
         """Hear that the model has other weights now."""
 
 
-class GraphKerasEstimator(KerasFiles, GraphEstimator):
+class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
     """A Keras model that was built in a graph; its variables are in Keras' own session."""
 
     @classmethod
@@ -242,7 +242,7 @@ class EagerKerasEstimator(KerasFiles, KerasEstimator):
 
     def load(self, path: str | None = None, **other_names: str) -> EagerKerasEstimator:  # type: ignore[override]
         """Load a model that Keras or `save` wrote, in place of this one's."""
-        KerasEstimator.load(self, path, **other_names)
+        KerasEstimator.load(self, self._path("load", path, other_names))
         self.model = KerasEstimator.get_model(self)
         return self
 

@@ -74,9 +74,7 @@ class TFEstimator:
             model_fn = getattr(given, "_model_fn", given.model_fn)
             model_dir, params = model_dir or given.model_dir, params or getattr(given, "params", None)
         if not callable(model_fn):
-            raise ArgumentError(
-                f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}."
-            )
+            raise ArgumentError(f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}.")
         self.model_fn, self.optimizer, self.model_dir = model_fn, optimizer, model_dir
         self.config, self.params, self.warm_start_from, self.options = config, params, warm_start_from, options
         self._clip: dict[str, Any] = {}
@@ -138,7 +136,9 @@ class TFEstimator:
 
         with self._graph(input_fn, TRAIN) as (tf, dataset, spec):
             if spec.loss is None:
-                raise ArgumentError("model_fn must return a loss in the mode TRAIN. Return TFEstimatorSpec(..., loss=).")
+                raise ArgumentError(
+                    "model_fn must return a loss in the mode TRAIN. Return TFEstimatorSpec(..., loss=)."
+                )
             optimizer = self.optimizer if spec.train_op is None else step_of(spec.train_op)
             if optimizer is None:
                 raise ArgumentError(
@@ -274,8 +274,9 @@ def _dataset(tf: Any, data: Any, mode: str) -> TFDataset:
             f"input_fn must return a TFDataset or a tf.data.Dataset; got {type(data).__name__}. Wrap arrays with "
             "TFDataset.from_ndarrays((x, y), batch_size=32)."
         )
-    size = {"batch_size" if mode == TRAIN else "batch_per_thread": _batch_of(tf, data)}
-    return TFDataset.from_tf_data_dataset(data.unbatch(), **size)
+    size = _batch_of(tf, data)
+    sizes = (size, None) if mode == TRAIN else (None, size)
+    return TFDataset.from_tf_data_dataset(data.unbatch(), *sizes)
 
 
 def _batch_of(tf: Any, dataset: Any) -> int:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.tfgraph.learner import GraphLearner
-from orca.frameworks.tfgraph.program import Port, training_program
+from orca.frameworks.tfgraph.program import FedTensor, training_program
 from tfgraphs import X, graph
 
 
@@ -77,15 +77,15 @@ def test_ends_of_two_graphs_are_named() -> None:
     ],
 )
 def test_rows_get_the_shape_of_their_placeholder(shape: Any, rows: Any, arranged: Any) -> None:
-    array = Port("x:0", "float32", shape).arrange(np.zeros(rows))
+    array = FedTensor("x:0", "float32", shape).arrange(np.zeros(rows))
     assert array.shape == arranged and array.dtype == np.float32
 
 
 def test_rows_that_do_not_fit_name_the_placeholder() -> None:
     with pytest.raises(DataError, match=r"a row for 'x:0' must have the shape \(28, 28, 1\); the data has \(27, 28\)"):
-        Port("x:0", "float32", (None, 28, 28, 1)).arrange(np.zeros((2, 27, 28)))
+        FedTensor("x:0", "float32", (None, 28, 28, 1)).arrange(np.zeros((2, 27, 28)))
     with pytest.raises(DataError, match="'x:0' takes float32; the data has texts or objects"):
-        Port("x:0", "float32", (None,)).arrange(np.array(["a", "b"]))
+        FedTensor("x:0", "float32", (None,)).arrange(np.array(["a", "b"]))
 
 
 def test_a_graph_draws_by_the_seed_of_the_step() -> None:
@@ -93,9 +93,7 @@ def test_a_graph_draws_by_the_seed_of_the_step() -> None:
     program = shipped(inputs=made.x, outputs=made.outputs)
     learner = GraphLearner(program)
     learner._make(0)
-    learner.set_weights(
-        {spec.name: np.ones(spec.shape, "float32") for spec in program.variables}
-    )
+    learner.set_weights({spec.name: np.ones(spec.shape, "float32") for spec in program.variables})
 
     def drawn(seed: int) -> Any:
         learner.generator = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ state. An optimizer of `orca.optimizers` steps outside of the graph, on torch's 
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,12 @@ from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.tfgraph.program import Part, Program, Turn, VariableSpec, quiet, tf, whole_terms
-from orca.frameworks.tfgraph.sync import meeting
+from orca.frameworks.tfgraph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf, whole_terms
 from orca.frameworks.tfgraph.terms import COUNTED, SUM
 from orca.monitor.heartbeat import DATA, EVALUATE, Pulse
 from orca.rows.tree import flatten, unflatten
 
+logger = logging.getLogger(__name__)
 _ROWS = "//rows"  # what the name of a variable ends in for the numbers of the rows that a sparse gradient has
 
 
@@ -42,7 +43,7 @@ class GraphLearner(ArrayLearner):
         session_config: A serialized ConfigProto.
     """
 
-    program: Program
+    program: GraphProgram
     method: Any = None
     clip_norm: float | None = None
     clip_value: tuple[float, float] | None = None
@@ -88,8 +89,12 @@ class GraphLearner(ArrayLearner):
                 "which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
                 "(tf.reduce_mean), or train with one worker."
             )
-        if training and world.size > 1 and self.program.syncs:
-            meeting.world = world
+        if training and world.size > 1 and world.rank == 0 and self.program.normalizes:
+            logger.warning(
+                "%r normalizes by the rows of a batch: each of the %d workers by its own rows. Their moving averages "
+                "are averaged by rows. Use one worker, or larger batches, where that matters.",
+                *(self.program.normalizes, world.size),
+            )
         super().join(world, state, seed, training)
 
     def make(self) -> None:
@@ -167,7 +172,7 @@ class GraphLearner(ArrayLearner):
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
         """Return this rank's part of the loss, its rows, and the gradients of that part."""
-        total, fetched = self._step(batch, batch.rows)
+        total, fetched = self._step(batch)
         gradients: dict[str, np.ndarray] = {}
         for spec in self.program.gradients:
             gradient = fetched[spec.values]
@@ -181,9 +186,11 @@ class GraphLearner(ArrayLearner):
         return total, float(batch.rows), gradients
 
     def idle(self, batch: Batch) -> None:
-        """Meet the other ranks where they meet within a step, with a row that does not count."""
-        if self.program.syncs or self.program.updated or self._counted():
-            self._step(batch, 0)
+        """Meet the other ranks where they meet within a step."""
+        if self._counted():
+            self._shares(batch, 0, training=True)
+        if self.program.updated:
+            self._agree_on_updates(0, batch.step_rows)
 
     def apply(self, gradients: Arrays) -> None:
         """Take a step of the optimizer."""
@@ -226,8 +233,8 @@ class GraphLearner(ArrayLearner):
                     metric.update(np.array([float(fetched[part.name]) * weight]), np.array([weight]))
                 outputs = unflatten(structure, [fetched[name] for name in heads]) if own else None
                 y = unflatten(form, [fetched[name] for name in targets]) if own and targets else rows.y
-                for metric in own:
-                    metric.update(outputs, y)
+                for other in own:
+                    other.update(outputs, y)
             losses = losses.then(_losses(total, mass, batch.rows))
             pulse.at(DATA)
         return losses
@@ -249,21 +256,19 @@ class GraphLearner(ArrayLearner):
     def leave(self) -> None:
         """Close the session."""
         super().leave()
-        meeting.world = None
         for name in ("calls", "torch", "values"):
             self.__dict__.pop(name, None)
         if "session" in self.__dict__:
             self.__dict__.pop("session").close()
 
-    def _step(self, batch: Batch, rows: int) -> tuple[float, dict[str, Any]]:
+    def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
         """Run the forward pass and the gradients; return this rank's part of the loss, and what was fetched."""
         names = [self.program.scaled]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
-        shares = self._shares(batch, rows, training=True)
-        meeting.share, meeting.rows = rows / batch.step_rows, batch.step_rows
+        shares = self._shares(batch, batch.rows, training=True)
         fetched = self._fetch("train", names, batch, True, self.program.updates, {self.program.shares: shares})
         if self.program.updated:
-            self._agree_on_updates(rows, batch.step_rows)
+            self._agree_on_updates(batch.rows, batch.step_rows)
         return float(fetched[0]), dict(zip(names, fetched, strict=True))
 
     def _shares(self, batch: Batch, rows: int, training: bool) -> np.ndarray:
@@ -452,7 +457,7 @@ def _names(part: Part) -> list[str]:
     return [part.name, part.mass] if part.mass else [part.name]
 
 
-def _templates(program: Program) -> dict[str, np.ndarray]:
+def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
     """Return arrays that take no memory, in the shapes of the gradients."""
     specs = {spec.name: spec for spec in program.variables}
     arrays = {}
@@ -491,5 +496,3 @@ def _config(given: bytes) -> Any:
         config.intra_op_parallelism_threads = int(asked)
         config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or max(1, int(asked))
     return config
-
-

@@ -6,7 +6,7 @@ as always; a rank fetches the gradients of its rows, and feeds the mean over all
 
 from __future__ import annotations
 
-import sys
+import importlib
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -247,7 +247,4 @@ def _legacy() -> Any:
 
 
 def _tf() -> Any:
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None:
-        import tensorflow
-    return tensorflow.compat.v1
+    return importlib.import_module("tensorflow.compat.v1")

@@ -1,4 +1,4 @@
-"""Program: a graph on its way to the ranks. Owns what of the user's graph is shipped, and what is changed on the way.
+"""GraphProgram: a graph on its way to the ranks. Owns what of the user's graph is shipped, and what is changed on the way.
 
 A GraphDef holds the operations that training, evaluating or answering needs, under the user's own names; the values of
 variables travel beside it, in the State. Added are the gradients of the loss (terms.py says how much of it each rank
@@ -7,6 +7,7 @@ has), and operations that draw random numbers draw them by the seed of the step.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ _DRAW = "orca_draw"
 
 
 @dataclass(frozen=True)
-class Port:
+class FedTensor:
     """A tensor that rows are fed to."""
 
     name: str
@@ -46,7 +47,7 @@ class Port:
     shape: tuple[int | None, ...] | None
 
     @classmethod
-    def of(cls, tensor: Any) -> Port:
+    def of(cls, tensor: Any) -> FedTensor:
         """Describe a tensor."""
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         return cls(tensor.name, tensor.dtype.base_dtype.name, shape)
@@ -61,17 +62,23 @@ class Port:
         if self.dtype == "string":
             return rows.astype(object) if rows.dtype.kind in "US" else rows
         if rows.dtype.kind in "OUSmM":
-            raise DataError(f"{self.name!r} takes {self.dtype}; the data has {_kind(rows)}. Turn it into numbers first.")
+            raise DataError(
+                f"{self.name!r} takes {self.dtype}; the data has {_kind(rows)}. Turn it into numbers first."
+            )
         rows = rows.astype(self.dtype, copy=False)
         if self.shape is None:
             return rows
         sizes = self.shape[1:]
         if rows.ndim == len(self.shape) and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:], strict=True)):
             return rows
-        if rows.ndim == len(self.shape) - 1 and sizes[-1] is None and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:])):
+        if (
+            rows.ndim == len(self.shape) - 1
+            and sizes[-1] is None
+            and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:], strict=False))
+        ):
             return rows[..., None]  # a number a row, where the graph takes lists of any length
         flat = int(np.prod(rows.shape[1:], dtype=np.int64))
-        if rows.ndim != len(self.shape) and None not in sizes and flat == np.prod(sizes, dtype=np.int64):
+        if rows.ndim != len(self.shape) and None not in sizes and flat == math.prod(size or 0 for size in sizes):
             return rows.reshape(len(rows), *sizes)
         raise DataError(
             f"a row for {self.name!r} must have the shape {_shown(sizes)}; the data has {_shown(rows.shape[1:])}. "
@@ -141,7 +148,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Program:
+class GraphProgram:
     """A graph, and the names of what is fed and fetched.
 
     Attributes:
@@ -166,7 +173,7 @@ class Program:
         targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
-        syncs: How many times the ranks meet within a step, for batch normalization.
+        normalizes: An operation that takes the mean of a batch's rows for batch normalization; "" where there is none.
     """
 
     graph: bytes = field(repr=False)
@@ -190,9 +197,9 @@ class Program:
     targets: Any = None
     turns: tuple[Turn, ...] = ()
     answers: bool = False
-    syncs: int = 0
+    normalizes: str = ""
 
-    def answering(self) -> Program:
+    def answering(self) -> GraphProgram:
         """Return the part of it that answers.
 
         Raises:
@@ -202,11 +209,11 @@ class Program:
             raise ArgumentError("there are no outputs to answer with. Pass outputs= to from_graph.")
         return replace(self, labels=None, loss=(), metrics={}, targets=None).evaluating()
 
-    def evaluating(self) -> Program:
+    def evaluating(self) -> GraphProgram:
         """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
         less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
-        less = replace(less, rate=None, syncs=0, turns=())
+        less = replace(less, rate=None, normalizes="", turns=())
         return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
 
     def tensors(self) -> list[str]:
@@ -232,8 +239,7 @@ def training_program(
     metrics: Mapping[str, Any] | None = None,
     updates: Sequence[Any] = (),
     feeds: Mapping[Any, Any] | None = None,
-    sync: bool = True,
-) -> Program:
+) -> GraphProgram:
     """Return the program of a graph.
 
     Args:
@@ -248,7 +254,6 @@ def training_program(
         metrics: Name -> tensor.
         updates: Operations that run with the forward pass of training.
         feeds: Tensor -> value, or (value in training, value otherwise).
-        sync: Whether batch normalization sees the rows of all ranks.
 
     Raises:
         ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
@@ -259,13 +264,13 @@ def training_program(
     analysis = Analysis(ports)
     variables = _variables(graph)
     steps = [each for each, _ in turns] or ([] if step is None else [step])
-    program = Program(
+    program = GraphProgram(
         b"",
         (),
         slots=frozenset(v.op.name for each in steps for v in each.slots),
         targets=None if targets is None else map_tree(lambda tensor: tensor.name, targets),
-        inputs=map_tree(Port.of, inputs),
-        labels=None if labels is None else map_tree(Port.of, labels),
+        inputs=map_tree(FedTensor.of, inputs),
+        labels=None if labels is None else map_tree(FedTensor.of, labels),
         outputs=None if outputs is None else map_tree(lambda tensor: tensor.name, outputs),
         answers=outputs is not None and not _needs(flatten(outputs)[0], [] if labels is None else flatten(labels)[0]),
         feeds=_fed_values(feeds or {}),
@@ -279,7 +284,7 @@ def training_program(
     program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
     definition = graph.as_graph_def()
     if steps or trained:
-        program, definition = _with_gradients(program, graph, loss, steps, trained, sync)
+        program, definition = _with_gradients(program, graph, loss, steps, trained)
     program = replace(program, updated=_written(graph, updates))
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
     setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
@@ -292,23 +297,20 @@ def _turn(analysis: Analysis, step: TrainStep, count: int) -> Turn:
 
 
 def _with_gradients(
-    program: Program, graph: Any, loss: Any, steps: Sequence[TrainStep], trained: Sequence[Any], sync: bool
-) -> tuple[Program, Any]:
+    program: GraphProgram, graph: Any, loss: Any, steps: Sequence[TrainStep], trained: Sequence[Any]
+) -> tuple[GraphProgram, Any]:
     """Return the program with its gradients, and the graph with their operations."""
-    from orca.frameworks.tfgraph.sync import synced
-
     targets = [point.variable for step in steps for point in step.points] or list(trained)
     before = ancestors([loss.op])
     used = [variable for variable in targets if variable.op in before]
     if not used:
         raise no_variables(loss)
-    made, syncs = synced(graph) if sync else (graph, 0)
-    with made.as_default(), tf.name_scope("orca_gradients"):
-        terms = [made.get_tensor_by_name(part.name) for part in program.loss]
+    with graph.as_default(), tf.name_scope("orca_gradients"):
+        terms = [graph.get_tensor_by_name(part.name) for part in program.loss]
         shares = tf.placeholder(tf.float32, [len(terms)], name="shares")
         parts = [tf.cast(shares[at], term.dtype) * term for at, term in enumerate(terms)]
         scaled = tf.reduce_sum(tf.add_n([tf.reshape(tf.cast(part, parts[0].dtype), []) for part in parts]))
-        gradients = tf.gradients(scaled, [made.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
+        gradients = tf.gradients(scaled, [graph.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
         points = {point.variable.op.name: point for step in steps for point in step.points}
         specs = [
             _gradient(variable, gradient, points.get(variable.op.name))
@@ -324,12 +326,10 @@ def _with_gradients(
         shares=shares.name,
         gradients=tuple(specs),
         apply=steps[0].apply.name if len(steps) == 1 else "",
-        rate=rate.name if hasattr(rate, "graph") and hasattr(rate, "name") else rate,
-        syncs=syncs,
+        normalizes=_normalizer(before),
+        rate=graph.as_graph_element(rate).name if hasattr(rate, "graph") else rate,
     )
-    if hasattr(rate, "initializer"):
-        program = replace(program, rate=graph.as_graph_element(rate).name)
-    definition = _merged(made.as_graph_def(), graph.as_graph_def())
+    definition = graph.as_graph_def()
     fed = {_op(name) for spec in specs for name in (spec.fed, spec.fed_indices) if name}
     for node in definition.node:
         if node.name in fed:  # a point that passes a gradient on, and is always fed here
@@ -338,12 +338,23 @@ def _with_gradients(
     return program, definition
 
 
+def _normalizer(ops: Iterable[Any]) -> str:
+    """Return the name of an operation of batch normalization that takes the mean of the batch; "" for none."""
+    for op in ops:
+        fused = op.type.startswith("FusedBatchNorm") and "Grad" not in op.type and op.get_attr("is_training")
+        moments = op.type == "Mean" and re.search(r"moments(_\d+)?/mean$", op.name) and has_rows(op.inputs[0])
+        axes = tf.get_static_value(op.inputs[1]) if moments else None
+        if fused or (axes is not None and 0 in np.ravel(axes)):
+            return str(op.name)
+    return ""
+
+
 def _gradient(variable: Any, gradient: Any, point: Any) -> GradientSpec:
     name = variable.op.name
     sparse = isinstance(gradient, tf.IndexedSlices)
     if sparse and (point is None or point.indices is None):  # a step that is taken on whole arrays
         gradient, sparse = tf.convert_to_tensor(gradient), False
-    if sparse:
+    if sparse and point is not None:
         return GradientSpec(name, gradient.values.name, point.values.name, gradient.indices.name, point.indices.name)
     if point is not None and point.indices is not None:
         raise ArgumentError(
@@ -352,7 +363,9 @@ def _gradient(variable: Any, gradient: Any, point: Any) -> GradientSpec:
     return GradientSpec(name, gradient.name, point.values.name if point else "")
 
 
-def _shipped(program: Program, definition: Any, specs: Sequence[VariableSpec], setup: Sequence[str]) -> Program:
+def _shipped(
+    program: GraphProgram, definition: Any, specs: Sequence[VariableSpec], setup: Sequence[str]
+) -> GraphProgram:
     """Return the program with the part of a graph that it needs, checked and made ready to travel."""
     nodes = {node.name: node for node in definition.node}
     roots = [_op(name) for name in program.tensors()]
@@ -382,7 +395,9 @@ def _shipped(program: Program, definition: Any, specs: Sequence[VariableSpec], s
     return replace(program, graph=shipped.SerializeToString())
 
 
-def _check_nodes(nodes: Mapping[str, Any], used: Iterable[str], variables: Sequence[Any], program: Program) -> None:
+def _check_nodes(
+    nodes: Mapping[str, Any], used: Iterable[str], variables: Sequence[Any], program: GraphProgram
+) -> None:
     known = {spec.name for spec in variables}
     for name in sorted(used):
         node = nodes[name]
@@ -453,19 +468,6 @@ def _drawn_by_step(definition: Any, used: set[str]) -> str:
         node.attr["Tseed"].type = tf.int64.as_datatype_enum
         node.input.insert(1, own.name)
     return f"{_DRAW}:0"
-
-
-def _merged(one: Any, other: Any) -> Any:
-    """Return a graph with the nodes and functions of both; of those in both, the first one's."""
-    have = {node.name for node in one.node}
-    for node in other.node:
-        if node.name not in have:
-            one.node.add().CopyFrom(node)
-    functions = {function.signature.name for function in one.library.function}
-    for function in other.library.function:
-        if function.signature.name not in functions:
-            one.library.function.add().CopyFrom(function)
-    return one
 
 
 def _part(term: Term) -> Part:
@@ -542,7 +544,7 @@ def _shown(sizes: Iterable[int | None]) -> str:
     return f"({', '.join('any' if size is None else str(size) for size in listed)}{',' * (len(listed) == 1)})"
 
 
-def whole_terms(program: Program) -> Iterator[str]:
+def whole_terms(program: GraphProgram) -> Iterator[str]:
     """Yield the names of what only a rank that has all rows of a step can tell."""
     for part in (*program.loss, *program.metrics.values()):
         if part.kind == WHOLE:

@@ -49,8 +49,9 @@ def bert_input_fn(
     label = labels if labels is not None else (tf.int32, [] if label_size is None else [label_size])
 
     def input_fn(mode: str) -> TFDataset:
-        size = {"batch_size" if mode == TRAIN else "batch_per_thread": batch_size}
-        return TFDataset.from_rdd(rdd, features=described, labels=None if mode == PREDICT else label, **size)
+        size, at_a_time = (batch_size, None) if mode == TRAIN else (None, batch_size)
+        given = None if mode == PREDICT else label
+        return TFDataset.from_rdd(rdd, batch_size=size, batch_per_thread=at_a_time, features=described, labels=given)
 
     return input_fn
 
