@@ -13,7 +13,17 @@ from pathlib import Path
 
 from benchmarks.measure import Result
 
-NAMES = ("training", "conversion", "startup", "predict", "frame", "memory", "keras_training", "openvino")
+NAMES = (
+    "training",
+    "conversion",
+    "startup",
+    "predict",
+    "frame",
+    "memory",
+    "keras_training",
+    "tfgraph_training",
+    "openvino",
+)
 OUTPUT = Path(__file__).parent / "output"
 
 

@@ -16,11 +16,16 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    "callbacks checkpoints data doctor inference logging migrating operator training xshards".split(),
+    "callbacks checkpoints data doctor inference logging migrating operator tf1 training xshards".split(),
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
-    needs = {"inference": ["pyspark"], "xshards": ["pyspark"], "data": ["pyspark", "PIL", "tensorflow"]}
+    needs = {
+        "inference": ["pyspark"],
+        "xshards": ["pyspark"],
+        "data": ["pyspark", "PIL", "tensorflow"],
+        "tf1": ["tf_slim"],
+    }
     for library in needs.get(page, []):
         pytest.importorskip(library)
     run_program(program_of(DOCS / f"{page}.md"), timeout=270)

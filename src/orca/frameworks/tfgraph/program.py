@@ -1,4 +1,4 @@
-"""GraphProgram: a graph on its way to the ranks. Owns what of the user's graph is shipped, and what is changed on the way.
+"""GraphProgram: a graph on its way to the ranks. Owns what of it is shipped, and what is changed on the way.
 
 A GraphDef holds the operations that training, evaluating or answering needs, under the user's own names; the values of
 variables travel beside it, in the State. Added are the gradients of the loss (terms.py says how much of it each rank
@@ -376,7 +376,7 @@ def _shipped(
     fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
     used = _closure(nodes, roots, given | fed)
     variables = [spec for spec in specs if spec.name in used]
-    _check_nodes(nodes, used - given - fed - {_DRAW}, variables, program)
+    _check_nodes(nodes, used - given - fed - {_DRAW}, program)
     tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, used)]
     more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
     kept = _closure(nodes, [*roots, *more, *tables, *(given & nodes.keys()), *fed], set())
@@ -395,10 +395,7 @@ def _shipped(
     return replace(program, graph=shipped.SerializeToString())
 
 
-def _check_nodes(
-    nodes: Mapping[str, Any], used: Iterable[str], variables: Sequence[Any], program: GraphProgram
-) -> None:
-    known = {spec.name for spec in variables}
+def _check_nodes(nodes: Mapping[str, Any], used: Iterable[str], program: GraphProgram) -> None:
     for name in sorted(used):
         node = nodes[name]
         if node.op == "Placeholder":
@@ -417,8 +414,6 @@ def _check_nodes(
                 f"{name + ':0'!r} reads from an iterator of tf.data, which stays in this process. Use placeholders as "
                 "inputs, and pass the dataset itself to fit."
             )
-        if node.op in _VARIABLES and name not in known and not program.setup:
-            continue  # a local variable, which its initializer sets
 
 
 def _resources(nodes: Mapping[str, Any], used: set[str]) -> set[str]:
