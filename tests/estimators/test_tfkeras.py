@@ -94,5 +94,6 @@ def test_a_model_that_is_built_in_a_graph_trains_there(tmp_path: Path) -> None:
         "predictions True",
         "weights True",
         "checkpoint True",
+        "model True",
         "optim method True",
     ]

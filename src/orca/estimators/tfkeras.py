@@ -18,7 +18,7 @@ from orca.errors import ArgumentError
 from orca.estimators.estimator import listed
 from orca.estimators.keras import KerasEstimator
 from orca.estimators.tfgraph import GraphEstimator, columns_of, packed, refuse_fixed_batch
-from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
+from orca.frameworks.keras.files import load_weights, save_model, save_weights
 from orca.frameworks.keras.travel import family_of, library, set_weights, weights_of
 from orca.frameworks.tfgraph.program import tf
 
@@ -135,10 +135,8 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
     def load(self, path: str | None = None, **other_names: str) -> GraphKerasEstimator:
         """Load the weights of a model that `save` wrote."""
         place = self._path("load", path, other_names)
-        with self.sess.graph.as_default(), tf.Graph().as_default(), tf.Session().as_default():
-            arrays = weights_of(load_model(place, compile=False))
-        with self.sess.graph.as_default(), self.sess.as_default():
-            self.model.set_weights(arrays)
+        with self.sess.graph.as_default():
+            load_weights(self.model, place)
         return self
 
 
