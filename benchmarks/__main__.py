@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks import measure, sizes
 
-NAMES = ("startup", "frame", "predict", "training", "conversion", "memory", "keras_training", "openvino", "tables")
+NAMES = ("startup", "frame", "predict", "training", "conversion", "memory", "keras_training", "tfgraph_training")
+NAMES += ("openvino", "tables")
 BY_NAME = ("gpu",)  # run only where they are asked for
 OUTPUT = Path(__file__).parent / "output"
 HEAD = "| | ours | peer | | times as fast | goal |\n| --- | --- | --- | --- | --- | --- |"

@@ -28,6 +28,7 @@ triton_first()  # test modules load TensorFlow before others train with torch
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
+TENSORFLOW = {"keras", "tfdata", "tfgraph", "tfgraphs", "tfkeras", "tfpark", "tfrows"}  # in the names of their files
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -56,7 +57,7 @@ def _group_of(item: pytest.Item) -> str:
     words = set(re.split(r"[/_.]", " ".join([item.location[0], *asked])))
     if words & {"mxnet", "mxdata"}:
         return "mxnet"
-    return "tensorflow" if {"keras", "tfdata"} & words else item.location[0]
+    return "tensorflow" if TENSORFLOW & words else item.location[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "callbacks": {"core", "report", "frameworks.torch"},
     "operator": {"frameworks.torch"},
 }
-TOP = {"classic", "nnframes", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
+TOP = {"classic", "nnframes", "tfpark", "cli", "zoo", "bigdl"}  # nobody imports what sits on top
 
 HEAVY = {"pyspark", "ray", "torch", "tensorflow", "keras", "mxnet", "openvino"}
 UNWANTED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
@@ -219,8 +219,13 @@ def test_one_word_names_one_class() -> None:
 
 
 EXAMPLES = [".".join(name_of(file)) for file in FILES if re.search(r"^\s+>>> ", file.read_text(), re.MULTILINE)]
-NEEDS = {"orca.estimators.estimator": "torch", "orca.estimators.keras": "tensorflow", "orca.sources.ray": "ray"}
-NEEDS |= {"orca.estimators.mxnet": "mxnet"}
+NEEDS = {
+    "orca.estimators.estimator": "torch",
+    "orca.estimators.keras": "tensorflow",
+    "orca.estimators.mxnet": "mxnet",
+    "orca.estimators.tfgraph": "tensorflow",
+    "orca.sources.ray": "ray",
+}
 
 
 @pytest.mark.parametrize(

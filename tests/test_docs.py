@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    "callbacks checkpoints data doctor inference logging migrating mxnet nnframes operator training xshards".split(),
+    "callbacks checkpoints data doctor inference logging migrating mxnet nnframes operator tf1 training xshards".split(),
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")
@@ -24,6 +24,7 @@ def test_programs_of_a_page_run(page: str) -> None:
         "inference": ["pyspark"],
         "mxnet": ["mxnet"],
         "nnframes": ["pyspark", "PIL"],
+        "tf1": ["tf_slim"],
         "xshards": ["pyspark"],
         "data": ["pyspark", "PIL", "tensorflow"],
     }

@@ -11,11 +11,6 @@ import pytest
 
 # What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
 PENDING = {
-    "TensorFlow 1, TFPark": """
-        bigdl.dllib.utils.tf bigdl.orca.learn.tf.estimator bigdl.orca.learn.tf.tf_estimator bigdl.orca.tfpark
-        bigdl.orca.tfpark.gan.gan_estimator zoo.orca.learn.tf.estimator zoo.tfpark zoo.tfpark.estimator
-        zoo.tfpark.gan.gan_estimator zoo.tfpark.text.estimator zoo.tfpark.text.keras zoo.util.tf
-    """,
     "BigDL layers": """
         bigdl.dataset bigdl.dataset.base bigdl.dataset.transformer bigdl.dllib.estimator
         bigdl.dllib.feature.common:FeatureSet bigdl.dllib.feature.dataset bigdl.dllib.feature.dataset.base
@@ -35,7 +30,7 @@ PENDING = {
         zoo.orca.learn.bigdl zoo.orca.learn.bigdl.estimator zoo.pipeline.api.autograd zoo.pipeline.api.keras
         zoo.pipeline.api.keras.layers zoo.pipeline.api.keras.metrics zoo.pipeline.api.keras.models
         zoo.pipeline.api.keras.objectives zoo.pipeline.api.keras.optimizers zoo.pipeline.api.keras.utils
-        zoo.pipeline.api.keras2.layers zoo.pipeline.api.net zoo.pipeline.api.utils zoo.pipeline.estimator
+        zoo.pipeline.api.keras2.layers zoo.pipeline.api.net:Net zoo.pipeline.api.utils zoo.pipeline.estimator
         zoo.pipeline.inference
     """,
 }

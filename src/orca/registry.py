@@ -44,6 +44,7 @@ ENGINES = {
 ESTIMATORS = {
     "torch": ("orca.estimators.torch", "TorchEstimator"),
     "keras": ("orca.estimators.keras", "KerasEstimator"),
+    "tfgraph": ("orca.estimators.tfgraph", "GraphEstimator"),
     "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
     "mxnet": ("orca.estimators.mxnet", "MxnetEstimator"),
     "bigdl": ("orca.estimators.bigdl", "BigdlEstimator"),
@@ -58,6 +59,7 @@ SOURCES = (
     ("orca.sources.torchdata", "LoaderSource", "torch"),
     ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
     ("orca.sources.mxdata", "MxnetSource", "mxnet"),
+    ("orca.sources.tfrows", "TfRowsSource", "tensorflow"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
     ("orca.sources.creator", "CreatorSource", ""),
@@ -72,6 +74,7 @@ EXTRAS = {
     "tensorflow": "tensorflow",
     "keras": "tensorflow",
     "tf_keras": "tensorflow",
+    "tf_slim": "tensorflow",
     "openvino": "openvino",
     "mxnet": "mxnet",
 }

@@ -15,7 +15,7 @@ from typing import Any
 # What a rank loads with a library; torch's first optimizer loads its compiler.
 _WITH = {
     "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo"),
-    "tensorflow": ("orca.job", "orca.frameworks.keras.learner"),
+    "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca.frameworks.tfgraph.learner"),
     "mxnet": ("orca.job", "orca.frameworks.mxnet.learner", "orca.sources.mxdata"),
 }
 MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes

@@ -1,0 +1,129 @@
+"""Training of a TensorFlow 1 graph: two local processes of one thread, seconds an epoch, against plain sessions.
+
+* one session loop with a feed_dict, on one thread: what two of them could do at best is twice that;
+* the same loop fed by tf.data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import Result, interleaved, medians
+
+ROWS, BATCH, EPOCHS, WORKERS = 8_192, 256, 4, 2
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    return draw.normal(size=(ROWS, 28, 28, 1)).astype("float32"), draw.integers(0, 10, ROWS).astype("int32")
+
+
+def network(tf: Any, x: Any, y: Any) -> Any:
+    """Build a small convolutional network; return its loss."""
+    draw = np.random.default_rng(1)
+
+    def weight(name: str, *shape: int) -> Any:
+        start = (draw.normal(size=shape) / np.sqrt(np.prod(shape[:-1]))).astype("float32")
+        return tf.get_variable(name, initializer=start)
+
+    for number, (given, made) in enumerate(((1, 16), (16, 32))):
+        x = tf.nn.relu(tf.nn.conv2d(x, weight(f"conv{number}", 5, 5, given, made), 1, "SAME"))
+        x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    x = tf.nn.relu(tf.reshape(x, [-1, 7 * 7 * 32]) @ weight("dense", 7 * 7 * 32, 128))
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=x @ weight("top", 128, 10), labels=y))
+
+
+def run(repeats: int) -> list[Result]:
+    contenders = {"ours": ours, "feed_dict": partial(alone, "feed_dict"), "tf.data": partial(alone, "tf.data")}
+    times = interleaved(contenders, repeats)
+    middle = medians(times)
+    return [
+        Result(
+            "graph epoch, convnet, 2 processes",
+            middle["ours"],
+            middle[peer] / WORKERS,
+            f"a session a core, {peer}",
+            "s",
+            0.95,
+            {"times": times["ours"], "peer_times": times[peer]},
+        )
+        for peer in ("feed_dict", "tf.data")
+    ]
+
+
+def ours() -> float:
+    """Return the seconds of an epoch, without starting up: those of the later epochs."""
+    import tensorflow.compat.v1 as tf
+
+    from orca import Estimator
+
+    with tf.Graph().as_default():
+        x, y = tf.placeholder(tf.float32, [None, 28, 28, 1]), tf.placeholder(tf.int32, [None])
+        est = Estimator.from_graph(
+            inputs=x,
+            labels=y,
+            loss=network(tf, x, y),
+            optimizer=tf.train.AdamOptimizer(),
+            backend="local",
+            workers_per_node=WORKERS,
+            threads_per_worker=1,
+        )
+        est.fit(data(), epochs=EPOCHS, batch_size=BATCH)
+    return statistics.median(trace.seconds for trace in est.history.traces[1:])
+
+
+def alone(feeding: str) -> float:
+    """Return the seconds of an epoch of a plain session on one thread, in a process of its own."""
+    told = subprocess.run(
+        [sys.executable, "-m", "benchmarks.tfgraph_training", feeding],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return float(json.loads(told.stdout.splitlines()[-1]))
+
+
+def plain(feeding: str) -> float:
+    import time
+
+    import tensorflow.compat.v1 as tf
+
+    images, labels = data()
+    config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        if feeding == "feed_dict":
+            x, y = tf.placeholder(tf.float32, [None, 28, 28, 1]), tf.placeholder(tf.int32, [None])
+        else:
+            given = tf.placeholder(tf.float32, images.shape), tf.placeholder(tf.int32, labels.shape)
+            rows = tf.data.Dataset.from_tensor_slices(given).shuffle(ROWS).batch(BATCH).prefetch(2)
+            iterator = tf.data.make_initializable_iterator(rows)
+            x, y = iterator.get_next()
+        op = tf.train.AdamOptimizer().minimize(network(tf, x, y))
+        session.run(tf.global_variables_initializer())
+        seconds = []
+        for _ in range(EPOCHS):
+            began = time.perf_counter()
+            if feeding == "feed_dict":
+                order = np.random.permutation(ROWS)
+                for start in range(0, ROWS, BATCH):
+                    rows = order[start : start + BATCH]
+                    session.run(op, {x: images[rows], y: labels[rows]})
+            else:
+                session.run(iterator.initializer, dict(zip(given, (images, labels), strict=True)))
+                for _ in range(ROWS // BATCH):
+                    session.run(op)
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[1:])
+
+
+if __name__ == "__main__":
+    print(json.dumps(plain(sys.argv[1])))
