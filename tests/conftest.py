@@ -28,6 +28,7 @@ triton_first()  # test modules load TensorFlow before others train with torch
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
+TENSORFLOW = {"keras", "tfdata", "tfgraph", "tfgraphs", "tfkeras", "tfpark", "tfrows"}  # in the names of their files
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -53,7 +54,7 @@ def _group_of(item: pytest.Item) -> str:
         return "spark"
     if asked & {"ray", "ray_context"}:
         return "ray"
-    return "tensorflow" if {"keras", "tfdata"} & set(re.split(r"[/_.]", item.location[0])) else item.location[0]
+    return "tensorflow" if TENSORFLOW & set(re.split(r"[/_.]", item.location[0])) else item.location[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -44,6 +44,7 @@ ENGINES = {
 ESTIMATORS = {
     "torch": ("orca.estimators.torch", "TorchEstimator"),
     "keras": ("orca.estimators.keras", "KerasEstimator"),
+    "tfgraph": ("orca.estimators.tfgraph", "GraphEstimator"),
     "openvino": ("orca.estimators.openvino", "OpenvinoEstimator"),
     "bigdl": ("orca.estimators.bigdl", "BigdlEstimator"),
 }
@@ -56,6 +57,7 @@ SOURCES = (
     ("orca.sources.ray", "RayDatasetSource", "ray"),
     ("orca.sources.torchdata", "LoaderSource", "torch"),
     ("orca.sources.tfdata", "TfDatasetSource", "tensorflow"),
+    ("orca.sources.tfrows", "TfRowsSource", "tensorflow"),
     ("orca.sources.arrays", "PandasSource", ""),
     ("orca.sources.arrays", "ArraySource", ""),
     ("orca.sources.creator", "CreatorSource", ""),
@@ -70,6 +72,7 @@ EXTRAS = {
     "tensorflow": "tensorflow",
     "keras": "tensorflow",
     "tf_keras": "tensorflow",
+    "tf_slim": "tensorflow",
     "openvino": "openvino",
 }
 

@@ -51,6 +51,10 @@ class ArrayLearner(Learner):
     def set_weights(self, weights: Arrays) -> None:
         """Take over weights that `weights` returned."""
 
+    def templates(self) -> Arrays:
+        """Return an array in the shape and type of each gradient: the weights, unless others are cheaper to have."""
+        return self.weights()
+
     def optimizer_state(self) -> dict[str, Any]:
         """Return what the optimizer remembers: arrays and plain values."""
         return {}
@@ -72,6 +76,9 @@ class ArrayLearner(Learner):
 
         A weight without a gradient (a frozen one) is left out, the same on every rank or not.
         """
+
+    def idle(self, batch: Batch) -> None:
+        """Take part in a step in which this rank has no rows: the batch has a row that does not count."""
 
     @abstractmethod
     def apply(self, gradients: Arrays) -> None:
@@ -112,7 +119,7 @@ class ArrayLearner(Learner):
             pulse.at(FORWARD)
             losses.rates += self.learning_rates()[:1]
             self.generator = np.random.default_rng((self.seed, epoch, self.world.rank, step))
-            total, mass, gradients = self.loss_and_gradients(self._seen(batch)) if batch.rows else (0.0, 0.0, {})
+            total, mass, gradients = self._part(batch)
             pulse.at(BACKWARD)
             step_loss, mean = self._agree(total, mass, gradients)
             pulse.at(OPTIMIZER)
@@ -181,6 +188,13 @@ class ArrayLearner(Learner):
             self.sample = cut_rows(x, slice(0, 1))
         return replace(batch, x=x, y=y, weights=None if batch.weights is None else batch.weights[cut])
 
+    def _part(self, batch: Batch) -> tuple[float, float, Arrays]:
+        """Return this rank's part of a step: nothing, where it has no rows."""
+        if batch.rows:
+            return self.loss_and_gradients(self._seen(batch))
+        self.idle(batch)
+        return 0.0, 0.0, {}
+
     def _agree(self, total: float, mass: float, gradients: Arrays) -> tuple[float, Arrays]:
         """Return the mean loss of a step, and the gradients of that mean, over the rows of all ranks.
 
@@ -189,7 +203,7 @@ class ArrayLearner(Learner):
         Raises:
             ArgumentError: There is a gradient under a name that no weight has.
         """
-        weights = self.weights()
+        weights = self.templates()
         if unknown := sorted(gradients.keys() - weights.keys()):
             raise ArgumentError(
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "

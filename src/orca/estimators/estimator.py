@@ -70,6 +70,7 @@ class Estimator:
 
     from_torch = Door("torch")
     from_keras = Door("keras")
+    from_graph = Door("tfgraph")
     from_openvino = Door("openvino")
     from_bigdl = Door("bigdl")
 

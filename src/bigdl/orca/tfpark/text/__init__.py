@@ -1,0 +1,3 @@
+"""Models of texts, as bigdl.orca.tfpark.text names them."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""TFDataset, as bigdl.orca.tfpark.tf_dataset names it."""
+
+from orca.tfpark.dataset import TFDataset, TensorMeta
+
+__all__ = ["TFDataset", "TensorMeta"]

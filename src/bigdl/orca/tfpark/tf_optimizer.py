@@ -1,0 +1,5 @@
+"""TFOptimizer, as bigdl.orca.tfpark.tf_optimizer names it."""
+
+from orca.tfpark.optimizer import TFOptimizer
+
+__all__ = ["TFOptimizer"]

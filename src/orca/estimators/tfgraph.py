@@ -1,0 +1,543 @@
+"""GraphEstimator: the verbs of the TensorFlow 1 Estimator. Owns their arguments, and the user's session.
+
+The variables live in the user's session: a fit begins with their values there, and leaves the trained values there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orca.core.engine import Settings
+from orca.core.metrics import Metric, metrics_of
+from orca.core.state import State
+from orca.errors import ArgumentError, NotSupported
+from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.training import TrainingEstimator
+from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
+from orca.frameworks.tfgraph.learner import GraphLearner, TensorMetric, Values
+from orca.frameworks.tfgraph.optimizers import TrainStep, ZooOptimizer, is_optim_method, no_variables, step_of
+from orca.frameworks.tfgraph.program import Program, VariableSpec, quiet, tf, training_program
+from orca.frameworks.tfgraph.terms import SUM, ancestors
+from orca.registry import backend_of, source_of
+from orca.rows.tree import flatten
+from orca.sources.tfrows import PackedDataset
+
+
+class GraphEstimator(TrainingEstimator):
+    """A graph of TensorFlow 1 that learns and answers on any engine. Made by `Estimator.from_graph`.
+
+    Args:
+        ends: The tensors of the graph, under the names of `training_program`'s arguments.
+        session: The session that holds the variables.
+        step: The optimizer's step in the graph, or an optim method of `orca.optimizers`.
+        metrics: Metrics of `orca.metrics`; those that are tensors are among the ends.
+        clip_norm: The largest norm that all gradients together may have.
+        clip_value: The largest size of a gradient's values, or the least and the largest value.
+        options: Arguments of TrainingEstimator.
+
+    Example:
+        >>> import numpy as np, tensorflow.compat.v1 as tf
+        >>> from orca import Estimator
+        >>> with tf.Graph().as_default():
+        ...     x, y = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.float32, [None])
+        ...     weight = tf.get_variable("weight", [2, 1])
+        ...     output = tf.squeeze(x @ weight, 1)
+        ...     loss = tf.reduce_mean(tf.square(output - y))
+        ...     est = Estimator.from_graph(inputs=x, outputs=output, labels=y, loss=loss,
+        ...                                optimizer=tf.train.AdamOptimizer(0.1), backend="local")
+        >>> rows = np.random.rand(64, 2).astype("float32")
+        >>> est.fit((rows, rows.sum(axis=1)), epochs=20, batch_size=16).evaluate((rows, rows.sum(axis=1)))["loss"] < 0.1
+        True
+    """
+
+    learner: GraphLearner
+
+    def __init__(
+        self,
+        ends: Mapping[str, Any],
+        session: Any,
+        step: TrainStep | Any = None,
+        *,
+        metrics: Sequence[Metric] = (),
+        clip_norm: float | None = None,
+        clip_value: Any = None,
+        **options: Any,
+    ) -> None:
+        self.ends, self.sess, self.step = dict(ends), session, step
+        self._programs: dict[Any, Program] = {}
+        learner = GraphLearner(
+            self._program({}),
+            method=None if step is None or isinstance(step, TrainStep) else step,
+            clip_norm=None if clip_norm is None else float(clip_norm),
+            clip_value=_clip_values(clip_value),
+        )
+        super().__init__(learner, **options)
+        parts = learner.program.metrics
+        self.metrics = (*(TensorMetric(name, parts[name].kind == SUM) for name in parts), *metrics)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        inputs: Any,
+        outputs: Any = None,
+        labels: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        clip_norm: float | None = None,
+        clip_value: Any = None,
+        updates: Sequence[Any] | None = None,
+        sess: Any = None,
+        model_dir: str | None = None,
+        backend: str | None = None,
+        workers_per_node: int = 1,
+        sync_batch_norm: bool = True,
+        seed: int = 0,
+        log_to_driver: bool = True,
+        stall_timeout: float = 300.0,
+        start_timeout: float = 0.0,
+        threads_per_worker: int | None = None,
+        feeds: Mapping[Any, Any] | None = None,
+        targets: Any = None,
+        turns: Sequence[tuple[TrainStep, int]] = (),
+    ) -> GraphEstimator:
+        """Make an Estimator of a graph's ends.
+
+        Args:
+            inputs: The tensor that features are fed to; a list, tuple or dict for several.
+            outputs: The tensor, or tensors, to answer with.
+            labels: The tensor, or tensors, that labels are fed to.
+            loss: A scalar tensor: a mean or a sum over rows, or a combination of them and of penalties.
+            optimizer: An optimizer of `tf.train` or Keras, or one of `orca.optimizers`.
+            metrics: Name -> tensor; or metrics of `orca.metrics`, which compare outputs with labels.
+            clip_norm: The largest norm that all gradients together may have.
+            clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
+            updates: Operations that run with each step, such as those of batch normalization (UPDATE_OPS).
+            sess: The session with the variables; a new one unless given. Variables without a value get their first.
+            model_dir: Where checkpoints and summaries go.
+            backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
+            workers_per_node: Workers (ranks) on each node of the cluster.
+            sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process.
+            seed: Seed of order and dropout.
+            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
+            start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
+            threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
+            feeds: Tensor -> value, or a pair of its value in training and its value otherwise: for every call.
+            targets: Tensors that metrics of `orca.metrics` compare outputs with, where these are not the labels.
+            turns: Steps of several optimizers that take turns, and how many each takes in a row, for one optimizer.
+
+        Raises:
+            ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
+        """
+        for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
+            _check_tensors(name, tree, required=name == "inputs")
+        if (loss is None) != (optimizer is None) and loss is None:
+            raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
+        graph = flatten(inputs)[0][0].graph
+        tensors, others = _split_metrics(metrics)
+        ends = {"inputs": inputs, "labels": labels, "outputs": outputs, "loss": loss, "metrics": tensors}
+        with graph.as_default(), quiet():
+            step = optimizer if optimizer is None else _stepping(loss, optimizer)
+            session = sess or tf.Session(graph=graph)
+            if session.graph is not graph:
+                raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
+            ran = [*(updates or ()), *(step.updates if isinstance(step, TrainStep) else ())]
+            estimator = cls(
+                ends | {"updates": ran, "sync": sync_batch_norm, "feeds": feeds, "targets": targets, "turns": turns},
+                session,
+                step,
+                metrics=metrics_of(others),
+                clip_norm=clip_norm,
+                clip_value=clip_value,
+                backend=backend_of(backend) if backend else None,
+                workers_per_node=workers_per_node,
+                model_dir=model_dir,
+                seed=natural("seed", seed),
+                settings=Settings(
+                    stall_timeout,
+                    True,
+                    threads_per_worker or threads_asked_for(),
+                    log_to_driver=log_to_driver,
+                    start_timeout=start_timeout,
+                ),
+            )
+            initialize(session)
+        return estimator
+
+    def fit(  # type: ignore[override]
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int = 32,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        validation_data: Any = None,
+        session_config: Any = None,
+        checkpoint_trigger: Any = None,
+        auto_shard_files: bool = False,
+        feed_dict: Mapping[Any, Any] | None = None,
+        labels_cols: Sequence[str] | str | None = None,
+        hard_code_batch_size: bool = False,
+        *,
+        shuffle: bool = True,
+        on_nan: str = "raise",
+        callbacks: Any = None,
+        max_steps: int | None = None,
+        end_trigger: Any = None,
+        max_failures: int = 0,
+        resume: bool = False,
+        keep_checkpoints: int | None = None,
+    ) -> GraphEstimator:
+        """Train, beginning with the values that variables have in the session, and leave the trained ones there.
+
+        Args:
+            data: XShards of {"x", "y"}, a Spark DataFrame, an unbatched tf.data.Dataset of (features, labels), a
+                TFDataset, or arrays `(x, y)`.
+            epochs: How many times to see every row.
+            batch_size: Rows of one step over all workers: any number.
+            feature_cols: Columns for the inputs, in their order.
+            label_cols: Columns for the labels.
+            validation_data: Data of the same kind, evaluated after every epoch.
+            session_config: A tf.ConfigProto for the workers' sessions.
+            checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
+            auto_shard_files: Accepted: each worker reads a tf.data.Dataset, and keeps its part of the rows.
+            feed_dict: Tensor -> value, or a pair of its value in training and its value in the validation.
+            labels_cols: The name that label_cols had in an older release.
+            hard_code_batch_size: Accepted as False alone: workers have different numbers of rows.
+            shuffle: Whether each epoch reads in a new order.
+            on_nan: "raise", "warn" or "ignore" when the loss is not finite.
+            callbacks: Callbacks (`orca.callbacks`), called on every worker.
+            max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
+            end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
+            max_failures: How many times to go on by itself when a worker is lost or stuck.
+            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one.
+            keep_checkpoints: How many of the newest checkpoints stay; all unless given.
+
+        Returns:
+            This Estimator; `history` has the losses.
+
+        Raises:
+            ArgumentError: An argument or the data is wrong.
+            WorkerFailed: A worker failed, was lost or stalled; says which and why.
+        """
+        refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
+        learner = self._learner(feed_dict, session_config)
+        learner.check_trainable()
+        given = tuple(listed(callbacks))
+        learner.check_callbacks(given)
+        spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
+        if self.model_dir is not None and self._summaries is None:
+            self.set_tensorboard(self.model_dir, "summary")
+        self._state = self._held()
+        self._train(
+            packed(data, "fit"),
+            None if validation_data is None else packed(validation_data, "fit"),
+            spec,
+            learner=learner,
+            metrics=self.metrics,
+            checkpoint_trigger=checkpoint_trigger,
+            keep_checkpoints=keep_checkpoints,
+            resume=resume,
+            max_failures=max_failures,
+            epochs=positive("epochs", epochs),
+            shuffle=bool(shuffle),
+            on_nan=on_nan,
+            max_steps=max_steps,
+            callbacks=given,
+            end_trigger=end_trigger,
+        )
+        self._put_back()
+        return self
+
+    def evaluate(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int = 32,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        auto_shard_files: bool = False,
+        labels_cols: Sequence[str] | str | None = None,
+        hard_code_batch_size: bool = False,
+        feed_dict: Mapping[Any, Any] | None = None,
+        num_steps: int | None = None,
+    ) -> dict[str, float]:
+        """Evaluate the loss and all metrics, exactly, over all rows.
+
+        Args:
+            data: Labelled data of any kind `fit` takes.
+            batch_size: Rows of one step over all workers.
+            feature_cols: Columns for the inputs.
+            label_cols: Columns for the labels.
+            auto_shard_files: Accepted.
+            labels_cols: The name that label_cols had in an older release.
+            hard_code_batch_size: Accepted as False alone.
+            feed_dict: Tensor -> value, or a pair of its value in training and its value here.
+            num_steps: Stop after this many steps; None sees every row.
+
+        Returns:
+            "loss", where there is one, and each metric under its name.
+        """
+        refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
+        learner = self._learner(feed_dict, None)
+        learner = replace(learner, program=learner.program.evaluating(), method=None)
+        if not learner.program.loss and not self.metrics:
+            raise ArgumentError("there is nothing to evaluate. Pass loss= or metrics= to from_graph.")
+        self._state = self._held()
+        spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
+        ((statistics, _), *_) = self._evaluate(
+            packed(data, "evaluate"), spec, num_steps, self.metrics, learner=learner
+        )
+        loss = {"loss": statistics["val_loss"]} if learner.program.loss else {}
+        return loss | {name: value for name, value in statistics.items() if name not in ("val_loss", "num_samples")}
+
+    def predict(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        auto_shard_files: bool = False,
+        hard_code_batch_size: bool = False,
+        output_cols: Sequence[str] | str | None = None,
+        feed_dict: Mapping[Any, Any] | None = None,
+    ) -> Any:
+        """Answer for every row, in the kind the data came in and in its order.
+
+        Args:
+            data: Data of any kind `fit` takes; labels are not needed.
+            batch_size: Rows the graph sees at a time.
+            feature_cols: Columns for the inputs.
+            auto_shard_files: Accepted.
+            hard_code_batch_size: Accepted as False alone.
+            output_cols: Names of the prediction columns; `prediction` unless given.
+            feed_dict: Tensor -> value, or a pair of its value in training and its value here.
+
+        Returns:
+            Arrays for arrays and a tf.data.Dataset; the same XShards with "prediction"; a DataFrame with one more
+            column an output, computed lazily.
+        """
+        refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, _ = columns_of(data, feature_cols, None)
+        learner = self._learner(feed_dict, None)
+        self._state = self._held()
+        answering = replace(learner, program=learner.program.answering(), method=None)
+        spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
+        return source_of(packed(data, "predict"), spec).answer(self._answers(answering, spec), self.engine)
+
+    def get_model(self) -> Any:
+        """Refuse: the model is the user's graph.
+
+        Raises:
+            NotSupported: Always; says where the variables are.
+        """
+        raise NotSupported("the model is your own graph; its trained variables are in the session est.sess.")
+
+    def save(self, path: str | None = None, **other_names: str) -> str:
+        """Save the variables as a checkpoint of TensorFlow; returns the path, any of fsspec."""
+        return self.save_tf_checkpoint(self._path("save", path, other_names))
+
+    def load(self, path: str | None = None, **other_names: str) -> GraphEstimator:
+        """Load what save wrote, or any checkpoint of TensorFlow with these variables."""
+        return self.load_tf_checkpoint(self._path("load", path, other_names))
+
+    def save_tf_checkpoint(self, path: str) -> str:
+        """Save all variables of the graph, the optimizer's too, as `tf.train.Saver` does; returns the path."""
+        save_checkpoint(self.sess, path)
+        return path
+
+    def load_tf_checkpoint(self, path: str) -> GraphEstimator:
+        """Restore the variables of the graph from a checkpoint of `tf.train.Saver`."""
+        load_checkpoint(self.sess, path)
+        return self
+
+    def clear_gradient_clipping(self) -> None:
+        """Train without clipping from now on."""
+        self.learner = replace(self.learner, clip_norm=None, clip_value=None)
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Keep every value of a gradient between two numbers from now on."""
+        self.learner = replace(self.learner, clip_value=_clip_values((min, max)))
+
+    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
+        """Keep the norm of all gradients together from exceeding a number from now on."""
+        self.learner = replace(self.learner, clip_norm=float(clip_norm))
+
+    @property
+    def trained(self) -> tuple[int, int]:
+        """Return how many epochs and steps were trained."""
+        return (0, 0) if self._state is None else (self._state.epoch, self._state.steps)
+
+    def begin_after(self, epochs: int, steps: int) -> None:
+        """Count epochs and steps on from these, which were trained elsewhere."""
+        self._state = State(epoch=epochs, steps=steps)
+
+    def _program(self, feeds: Mapping[Any, Any]) -> Program:
+        """Return the program with these tensors fed; made once."""
+        key = tuple((id(tensor), repr(value)) for tensor, value in feeds.items())
+        if key not in self._programs:
+            own = self.step if isinstance(self.step, TrainStep) else None
+            trained: Sequence[Any] = ()
+            if self.step is not None and own is None:
+                trained = trained_by(self.ends["loss"])
+            merged = dict(self.ends.get("feeds") or {}) | dict(feeds)
+            with quiet():
+                self._programs[key] = training_program(**self.ends | {"feeds": merged}, step=own, trained=trained)
+        return self._programs[key]
+
+    def _learner(self, feed_dict: Mapping[Any, Any] | None, session_config: Any) -> GraphLearner:
+        if feed_dict is not None and not isinstance(feed_dict, Mapping):
+            raise ArgumentError(f"feed_dict must be a dict of tensors and values; got {type(feed_dict).__name__}.")
+        learner = replace(self.learner, program=self._program(feed_dict or {}))
+        if session_config is not None:
+            learner = replace(learner, session_config=session_config.SerializeToString())
+        return learner
+
+    def _held(self) -> State:
+        """Return the state with the values that variables have in the session now."""
+        program = self.learner.program
+        values = Values(self.sess, program.variables)
+        with self.sess.graph.as_default():
+            initialize(self.sess)
+        state = State() if self._state is None else self._state
+        weights = values.read([spec.name for spec in program.variables if spec.name not in program.slots])
+        optimizers = [{"slots": values.read(sorted(program.slots & values.specs.keys()))}]
+        if self.learner.method is not None:
+            optimizers = state.payload.get("optimizers") or []
+        return replace(state, payload={"models": [weights], "optimizers": optimizers, "schedulers": []})
+
+    def _current(self) -> State:
+        """Return the state to answer with: the values in the session."""
+        return self._held()
+
+    def _take(self, state: State, name: str) -> None:
+        super()._take(state, name)
+        self._put_back()
+
+    def _put_back(self) -> None:
+        """Give the session the values of the state."""
+        assert self._state is not None
+        program, payload = self.learner.program, self._state.payload
+        values = Values(self.sess, program.variables)
+        held = dict(payload["models"][0])
+        for kept in payload.get("optimizers") or ():
+            held |= kept.get("slots") or {}
+        values.write({name: value for name, value in held.items() if name in values.specs})
+
+
+def initialize(session: Any) -> None:
+    """Give the variables of a session that have no value yet their first one."""
+    graph = session.graph
+    with graph.as_default(), quiet():
+        fresh = [v for v in tf.global_variables() if not _is_known(session, v)]
+        if not fresh:
+            return
+        checks = session.run([tf.is_variable_initialized(variable) for variable in fresh])
+        session.run(tf.variables_initializer([v for v, known in zip(fresh, checks, strict=True) if not known]))
+        _known.setdefault(session, set()).update(v.op.name for v in fresh)
+
+
+def restore_values(session: Any, values: Mapping[str, Any]) -> None:
+    """Give the variables of a session that some values name these values."""
+    initialize(session)
+    with session.graph.as_default():
+        named = {variable.op.name: variable for variable in tf.global_variables()}
+    found = [VariableSpec.of(named[name]) for name in values if name in named]
+    Values(session, found).write({spec.name: values[spec.name] for spec in found})
+
+
+def _is_known(session: Any, variable: Any) -> bool:
+    return variable.op.name in _known.get(session, ())
+
+
+def trained_by(loss: Any) -> list[Any]:
+    """Return the variables that lower a loss.
+
+    Raises:
+        ArgumentError: There are none.
+    """
+    before = ancestors([loss.op])
+    with loss.graph.as_default():
+        found = [variable for variable in tf.trainable_variables() if variable.op in before]
+    if not found:
+        raise no_variables(loss)
+    return found
+
+
+def _stepping(loss: Any, optimizer: Any) -> Any:
+    """Return the step of an optimizer in the graph; one of `orca.optimizers` as it is."""
+    if isinstance(optimizer, TrainStep):
+        return optimizer
+    if is_optim_method(optimizer):
+        trained_by(loss)
+        return optimizer
+    train_op = ZooOptimizer(optimizer).minimize(loss, tf.train.get_global_step(), trained_by(loss))
+    return step_of(train_op)
+
+
+def packed(data: Any, verb: str) -> Any:
+    """Return data that can travel: a TFDataset's own, and a tf.data.Dataset written down."""
+    if hasattr(data, "data_for"):
+        data = data.data_for(verb)
+    return PackedDataset.of(data) if hasattr(data, "_variant_tensor") else data
+
+
+def columns_of(data: Any, features: Any, labels: Any) -> tuple[Any, Any]:
+    """Return the columns to read: those given, else those that a TFDataset of a DataFrame names."""
+    own = (getattr(data, "feature_cols", None), getattr(data, "label_cols", None)) if hasattr(data, "data_for") else ()
+    return (features or own[0], labels or own[1]) if own else (features, labels)
+
+
+def refuse_fixed_batch(hard_code_batch_size: bool) -> None:
+    """Refuse placeholders with a fixed number of rows.
+
+    Raises:
+        ArgumentError: They are asked for.
+    """
+    if hard_code_batch_size:
+        raise ArgumentError(
+            "hard_code_batch_size=True is not supported: workers have different numbers of rows, so that no row is "
+            "dropped. Leave it out, and write tf.shape(x)[0] where the graph needs the number of rows."
+        )
+
+
+def _split_metrics(metrics: Any) -> tuple[dict[str, Any], Any]:
+    """Return the metrics that are tensors, by name, and the others."""
+    if isinstance(metrics, Mapping):
+        tensors = {name: metric for name, metric in metrics.items() if _is_tensor(metric)}
+        return tensors, {name: metric for name, metric in metrics.items() if name not in tensors} or None
+    tensors = {metric.op.name: metric for metric in listed(metrics) if _is_tensor(metric)}
+    return tensors, [metric for metric in listed(metrics) if not _is_tensor(metric)] or None
+
+
+def _is_tensor(thing: Any) -> bool:
+    return hasattr(thing, "graph") and hasattr(thing, "dtype")
+
+
+def _check_tensors(name: str, tree: Any, required: bool) -> None:
+    leaves = [] if tree is None else flatten(tree)[0]
+    if required and not leaves:
+        raise ArgumentError(f"from_graph needs {name}. Pass the tensor that is fed, or a list of them.")
+    for leaf in leaves:
+        if not _is_tensor(leaf):
+            mode = ". TensorFlow is in eager mode: build the graph within tf.Graph().as_default(), or import tf1"
+            raise ArgumentError(
+                f"{name} must be tensors of a graph; got {type(leaf).__name__}{mode * hasattr(leaf, 'numpy')}."
+            )
+
+
+def _clip_values(given: Any) -> tuple[float, float] | None:
+    if given is None:
+        return None
+    pair = tuple(given) if isinstance(given, list | tuple) else (-given, given)
+    if len(pair) != 2 or not pair[0] < pair[1]:
+        raise ArgumentError(f"clip_value must be a positive number, or a pair (min, max); got {given!r}.")
+    return float(pair[0]), float(pair[1])
+
+
+_known: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # session -> variables with a value

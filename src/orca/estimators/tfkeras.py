@@ -1,0 +1,299 @@
+"""Keras in programs of TensorFlow 1: the verbs of the TensorFlow 1 Estimator for Keras models. Owns which way they go.
+
+A model that was built in a graph (with tf1) is trained as a graph, in Keras' own session. A model of today, built
+eagerly, is trained by KerasEstimator; the trained weights are then given to the user's own model.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from orca.core.metrics import Accuracy, metrics_of
+from orca.core.state import State
+from orca.errors import ArgumentError
+from orca.estimators.estimator import listed
+from orca.estimators.keras import KerasEstimator
+from orca.estimators.tfgraph import GraphEstimator, columns_of, packed, refuse_fixed_batch
+from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
+from orca.frameworks.keras.travel import family_of, library, set_weights, weights_of
+from orca.frameworks.tfgraph.program import tf
+
+
+def keras_estimator(
+    keras_model: Any, metrics: Any = None, model_dir: str | None = None, optimizer: Any = None, **options: Any
+) -> GraphKerasEstimator | EagerKerasEstimator:
+    """Make the Estimator of a compiled Keras model, as it was built.
+
+    Args:
+        keras_model: The model, compiled.
+        metrics: Metrics of `orca.metrics`, besides those it was compiled with.
+        model_dir: Where checkpoints and summaries go.
+        optimizer: An optimizer in place of the compiled one: of `tf.train` or `orca.optimizers`, for a graph.
+        options: More arguments of `Estimator.from_graph` or `Estimator.from_keras`: backend, workers_per_node, seed.
+
+    Raises:
+        ArgumentError: It is not compiled, or cannot be trained in this mode.
+    """
+    family_of(keras_model)
+    if is_graph_model(keras_model):
+        return GraphKerasEstimator.of_model(keras_model, metrics, model_dir, optimizer, **options)
+    if not tf.executing_eagerly():
+        raise ArgumentError(
+            "the model was built by Keras 3, which has no graph mode, and tf1 has turned graph mode on. Import tf1 "
+            "before tensorflow, so that tensorflow.keras is tf_keras; or leave tf1 out."
+        )
+    if metrics is not None or optimizer is not None:
+        raise ArgumentError(
+            "metrics and optimizer of from_keras are for models that are built in a graph. Give them to model.compile."
+        )
+    return EagerKerasEstimator.of_model(keras_model, model_dir, **options)
+
+
+def is_graph_model(model: Any) -> bool:
+    """Say whether a Keras model was built in a graph, by its symbolic inputs."""
+    tensors = listed(getattr(model, "inputs", None))
+    return bool(tensors) and hasattr(tensors[0], "graph")
+
+
+class KerasFiles:
+    """The verbs of both Estimators that read and write files of a Keras model."""
+
+    model: Any
+
+    def get_model(self) -> Any:
+        """Return the model with its trained weights."""
+        return self.model
+
+    def save(self, path: str | None = None, overwrite: bool = True, **other_names: str) -> str:
+        """Save the model as Keras does; returns the path, any of fsspec."""
+        place: str = self._path("save", path, other_names)  # type: ignore[attr-defined]
+        save_model(self.model, place, overwrite=overwrite)
+        return place
+
+    def save_keras_model(self, path: str, overwrite: bool = True) -> str:
+        """Save the model as Keras does; returns the path, any of fsspec."""
+        return self.save(path, overwrite)
+
+    def save_keras_weights(self, filepath: str, overwrite: bool = True, save_format: str | None = None) -> str:
+        """Save the weights as Keras does; returns the path."""
+        save_weights(self.model, filepath, overwrite=overwrite, save_format=save_format)
+        return filepath
+
+    def load_keras_weights(self, filepath: str, by_name: bool = False) -> Any:
+        """Load weights that Keras wrote into the model."""
+        load_weights(self.model, filepath, by_name=by_name)
+        self._weights_loaded()
+        return self
+
+    def _weights_loaded(self) -> None:
+        """Hear that the model has other weights now."""
+
+
+class GraphKerasEstimator(KerasFiles, GraphEstimator):
+    """A Keras model that was built in a graph; its variables are in Keras' own session."""
+
+    @classmethod
+    def of_model(
+        cls, model: Any, metrics: Any = None, model_dir: str | None = None, optimizer: Any = None, **options: Any
+    ) -> GraphKerasEstimator:
+        """Make an Estimator of a compiled model; see `keras_estimator`.
+
+        Raises:
+            ArgumentError: It is not compiled.
+        """
+        backend = importlib.import_module(f"{family_of(model)}.src.backend")  # its public part has no learning phase
+        loss = getattr(model, "total_loss", None)
+        if loss is None and metrics is not None:
+            raise ArgumentError("the model is not compiled, so there is no loss. Call model.compile(...) first.")
+        graph = listed(model.inputs)[0].graph
+        with graph.as_default():
+            phase = backend.symbolic_learning_phase()
+            session = backend.get_session()
+            compiled = {} if loss is None else _compiled_metrics(model)
+            given = {metric.name: metric for metric in metrics_of(metrics)}
+            estimator = cls.of(
+                inputs=_single(model.inputs),
+                outputs=_single(model.outputs),
+                labels=None if loss is None else _single(model._feed_targets),
+                loss=loss,
+                optimizer=None if loss is None else optimizer or model.optimizer,
+                metrics=compiled | given or None,
+                updates=[*model.get_updates_for(None), *model.get_updates_for(model.inputs)],
+                sess=session,
+                model_dir=model_dir,
+                feeds={phase: (True, False)} if hasattr(phase, "graph") else None,
+                **options,
+            )
+        assert isinstance(estimator, cls)
+        estimator.model = model
+        return estimator
+
+    def load(self, path: str | None = None, **other_names: str) -> GraphKerasEstimator:
+        """Load the weights of a model that `save` wrote."""
+        place = self._path("load", path, other_names)
+        with self.sess.graph.as_default(), tf.Graph().as_default(), tf.Session().as_default():
+            arrays = weights_of(load_model(place, compile=False))
+        with self.sess.graph.as_default(), self.sess.as_default():
+            self.model.set_weights(arrays)
+        return self
+
+
+class EagerKerasEstimator(KerasFiles, KerasEstimator):
+    """A Keras model that was built eagerly, with the verbs of TensorFlow 1's Estimator."""
+
+    @classmethod
+    def of_model(cls, model: Any, model_dir: str | None = None, **options: Any) -> EagerKerasEstimator:
+        """Make an Estimator of a compiled model; see `keras_estimator`."""
+        estimator = cls.of(keras_model=model, model_dir=model_dir, **options)
+        assert isinstance(estimator, cls)
+        estimator.model = model
+        return estimator
+
+    def fit(  # type: ignore[override]
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int = 32,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        validation_data: Any = None,
+        session_config: Any = None,
+        checkpoint_trigger: Any = None,
+        auto_shard_files: bool = False,
+        labels_cols: Sequence[str] | str | None = None,
+        hard_code_batch_size: bool = False,
+        **more: Any,
+    ) -> EagerKerasEstimator:
+        """Train, and give the user's model the trained weights; see `GraphEstimator.fit` for the arguments.
+
+        Args:
+            data: Data of any kind that `GraphEstimator.fit` takes.
+            epochs: How many times to see every row.
+            batch_size: Rows of one step over all workers.
+            feature_cols: Columns for the inputs.
+            label_cols: Columns for the labels.
+            validation_data: Data of the same kind, evaluated after every epoch.
+            session_config: Accepted.
+            checkpoint_trigger: When to keep a checkpoint under model_dir.
+            auto_shard_files: Accepted.
+            labels_cols: The name that label_cols had in an older release.
+            hard_code_batch_size: Accepted as False alone.
+            more: More arguments of `KerasEstimator.fit`: callbacks, shuffle, end_trigger, max_steps, resume, ...
+        """
+        refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, label_cols = columns_of(data, feature_cols, label_cols or labels_cols)
+        valid = None if validation_data is None else packed(validation_data, "fit")
+        if self.model_dir is not None and self._summaries is None:
+            self.set_tensorboard(self.model_dir, "summary")
+        self._take_weights()
+        KerasEstimator.fit(
+            self,
+            packed(data, "fit"),
+            epochs,
+            batch_size,
+            validation_data=valid,
+            feature_cols=feature_cols,
+            label_cols=label_cols,
+            checkpoint_trigger=checkpoint_trigger,
+            **more,
+        )
+        assert self._state is not None
+        set_weights(self.model, self._state.payload["models"][0])
+        return self
+
+    def evaluate(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int = 32,
+        feature_cols: Sequence[str] | str | None = None,
+        label_cols: Sequence[str] | str | None = None,
+        auto_shard_files: bool = False,
+        labels_cols: Sequence[str] | str | None = None,
+        hard_code_batch_size: bool = False,
+    ) -> dict[str, Any]:
+        """Evaluate the loss and the compiled metrics, exactly, over all rows; returns them under Keras' names."""
+        refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, label_cols = columns_of(data, feature_cols, label_cols or labels_cols)
+        self._take_weights()
+        scores = KerasEstimator.evaluate(
+            self, packed(data, "evaluate"), batch_size, feature_cols=feature_cols, label_cols=label_cols
+        )
+        return {name.removeprefix("validation_"): value for name, value in scores.items() if name != "num_samples"}
+
+    def predict(  # type: ignore[override]
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Sequence[str] | str | None = None,
+        auto_shard_files: bool = False,
+        hard_code_batch_size: bool = False,
+        output_cols: Sequence[str] | str | None = None,
+    ) -> Any:
+        """Answer for every row, in the kind the data came in and in its order."""
+        refuse_fixed_batch(hard_code_batch_size)
+        feature_cols, _ = columns_of(data, feature_cols, None)
+        self._take_weights()
+        given = packed(data, "predict")
+        return KerasEstimator.predict(self, given, batch_size, feature_cols=feature_cols, output_cols=output_cols)
+
+    def load(self, path: str | None = None, **other_names: str) -> EagerKerasEstimator:  # type: ignore[override]
+        """Load a model that Keras or `save` wrote, in place of this one's."""
+        KerasEstimator.load(self, path, **other_names)
+        self.model = KerasEstimator.get_model(self)
+        return self
+
+    save = KerasFiles.save  # type: ignore[assignment]
+
+    def get_model(self, *args: Any, **options: Any) -> Any:
+        """Return the user's own model, with its trained weights."""
+        return self.model
+
+    def _take_weights(self) -> None:
+        """Begin with the weights that the user's model has now: it may have loaded others."""
+        now = weights_of(self.model)
+        if self._state is None:
+            return
+        held = self._state.payload.get("models") or [None]
+        if held[0] is None or not all(map(np.array_equal, held[0], now)):
+            self._state.payload["models"] = [now]
+
+    def _weights_loaded(self) -> None:
+        if self._state is None:
+            self._state = self.learner.state_of(self.model, None)
+
+    def _take(self, state: State, name: str) -> None:
+        super()._take(state, name)
+        set_weights(self.model, state.payload["models"][0])
+
+
+def _compiled_metrics(model: Any) -> dict[str, Any]:
+    """Return the metrics that a model was compiled with, by name: a metric of ours, or a tensor of Keras' function."""
+    asked = getattr(model, "_compile_metrics", None)
+    found: dict[str, Any] = {}
+    for metric in listed(asked):
+        name = metric if isinstance(metric, str) else getattr(metric, "name", getattr(metric, "__name__", ""))
+        if name in ("acc", "accuracy"):
+            found[name] = Accuracy()
+            continue
+        function = metric
+        if isinstance(metric, str):
+            function = library(family_of(model)).metrics.get(metric)
+        if hasattr(function, "update_state"):
+            function = getattr(function, "_fn", None)
+        if not callable(function):
+            raise ArgumentError(
+                f"the metric {name!r} counts in variables of its own, which graph mode does not add up over workers. "
+                "Compile with the function of it, or pass metrics= of orca.metrics to from_keras."
+            )
+        values = function(model._feed_targets[0], model.outputs[0])
+        found[name] = tf.reduce_mean(tf.cast(values, tf.float32))
+    return found
+
+
+def _single(tensors: Any) -> Any:
+    things = listed(tensors)
+    return things[0] if len(things) == 1 else things

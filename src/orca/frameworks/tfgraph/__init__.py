@@ -1,0 +1,1 @@
+"""TensorFlow graphs: programs of TensorFlow 1, with placeholders, sessions and optimizers that apply gradients."""

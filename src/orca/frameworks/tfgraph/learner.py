@@ -1,0 +1,495 @@
+"""GraphLearner: a graph of TensorFlow 1 on one rank. Owns its session: what is fed to it, and what is fetched.
+
+A step is two runs of the session: the forward pass with the gradients of this rank's rows, and the step of the user's
+own optimizer, to which the mean of the gradients over all ranks is fed. The variables of the optimizer are part of the
+state. An optimizer of `orca.optimizers` steps outside of the graph, on torch's parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orca.core.array_learner import ArrayLearner, Arrays
+from orca.core.metrics import Metric
+from orca.core.source import Batch
+from orca.core.state import Losses, State
+from orca.core.world import World
+from orca.errors import ArgumentError, DataError
+from orca.frameworks.tfgraph.program import Part, Program, Turn, VariableSpec, quiet, tf, whole_terms
+from orca.frameworks.tfgraph.sync import meeting
+from orca.frameworks.tfgraph.terms import COUNTED, SUM
+from orca.monitor.heartbeat import DATA, EVALUATE, Pulse
+from orca.rows.tree import flatten, unflatten
+
+_ROWS = "//rows"  # what the name of a variable ends in for the numbers of the rows that a sparse gradient has
+
+
+@dataclass
+class GraphLearner(ArrayLearner):
+    """A graph that learns. The fields travel to a rank; the session is opened there.
+
+    Attributes:
+        program: The graph, and the names of what is fed and fetched.
+        method: An optimizer of `orca.optimizers`; None where the graph has its own.
+        clip_norm: The largest norm that all gradients together may have.
+        clip_value: The least and the largest value of a gradient.
+        session_config: A serialized ConfigProto.
+    """
+
+    program: Program
+    method: Any = None
+    clip_norm: float | None = None
+    clip_value: tuple[float, float] | None = None
+    session_config: bytes = b""
+    framework = "tensorflow graph"
+
+    def build(self, state: State) -> Any:
+        """Return the values of the variables by name: the graph itself is the user's."""
+        return state.payload["models"][0]
+
+    def check_trainable(self) -> None:
+        """Check that there is a loss and something to lower it with."""
+        if not self.program.gradients:
+            raise ArgumentError("fit needs a loss and an optimizer. Pass loss= and optimizer= to from_graph.")
+
+    def check_state(self, state: State, name: str) -> None:
+        """Check that a state has the variables of the graph."""
+        held = state.payload["models"][0]
+        specs = [spec for spec in self.program.variables if spec.name not in self.program.slots]
+        missing = [spec.name for spec in specs if spec.name not in held]
+        if missing:
+            raise ArgumentError(f"{name} has no values of the variables {missing}; it has {sorted(held)}.")
+        for spec in specs:
+            if np.shape(held[spec.name]) != spec.shape:
+                raise ArgumentError(
+                    f"the variable {spec.name!r} has the shape {spec.shape}, but {np.shape(held[spec.name])} in {name}."
+                )
+
+    def initial_state(self, seed: int) -> State:
+        """Return the values that the initializers of the graph draw."""
+        learner = copy.copy(self)
+        learner._make(seed)
+        learner.session.run([spec.initializer for spec in self.program.variables])
+        return learner._state()
+
+    # On a rank.
+
+    def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
+        """Open the session, and give the variables their values."""
+        if world.size > 1 and (wholes := list(whole_terms(self.program))):
+            raise ArgumentError(
+                f"{wholes[0]!r} is neither a mean nor a sum over the rows of a batch, so {world.size} workers, of "
+                "which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
+                "(tf.reduce_mean), or train with one worker."
+            )
+        if training and world.size > 1 and self.program.syncs:
+            meeting.world = world
+        super().join(world, state, seed, training)
+
+    def make(self) -> None:
+        """Open the session."""
+        program = self.program
+        graph = tf.Graph()
+        with graph.as_default(), quiet():
+            try:
+                tf.import_graph_def(tf.GraphDef.FromString(program.graph), name="")
+            except (ValueError, tf.errors.NotFoundError) as error:
+                raise ArgumentError(f"the graph cannot be read on this worker: {error}") from error
+        self.session = tf.Session(graph=graph, config=_config(self.session_config))
+        for name in program.setup:
+            self.session.run(name)
+        self.values = Values(self.session, program.variables)
+        self.calls: dict[str, Callable[..., Any]] = {}
+        self.slots = sorted(program.slots & self.values.specs.keys())
+        self.kept = sorted(self.values.specs.keys() - program.slots)
+        self.dense = _templates(program)
+        self.torch: Any = None
+        self.steps = 0
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the values of all variables but those of the optimizer."""
+        return self.values.read(self.kept)
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Give variables their values."""
+        self.values.write({name: weights[name] for name in self.kept if name in weights})
+        self.torch = None
+
+    def templates(self) -> Arrays:
+        """Return an array in the shape of each gradient, without asking the session."""
+        return self.dense
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the variables of the optimizer, or the state of one that steps outside of the graph."""
+        if self.method is None:
+            return {"slots": self.values.read(self.slots), "steps": self.steps}
+        return {"torch": self._stepper()[1].state_dict()}
+
+    def set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Take over what `optimizer_state` returned."""
+        self.steps = int(state.get("steps", 0))
+        if slots := state.get("slots"):
+            self.values.write({name: slots[name] for name in self.slots if name in slots})
+        if self.method is not None and state.get("torch"):
+            self._stepper()[1].load_state_dict(state["torch"])
+
+    def learning_rates(self) -> list[float]:
+        """Return the learning rate of the next step."""
+        if self.method is not None:
+            return [float(group["lr"]) for group in self._stepper()[1].param_groups if "lr" in group]
+        rate = self.program.rate
+        if isinstance(rate, str):
+            rate = self._call("rate", rate, [])()
+        return [] if rate is None else [float(rate)]
+
+    def outputs(self, x: Any) -> Any:
+        """Return the outputs for rows."""
+        names, structure = flatten(self.program.outputs)
+        arrays = _arranged(self.program.inputs, x, "x")
+        feeds = [name for name, *_ in self.program.feeds]
+        call = self._call("outputs", names, [port.name for port in flatten(self.program.inputs)[0]] + feeds)
+        fetched = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
+        return unflatten(structure, list(map(np.asarray, fetched)))
+
+    def takes(self, x: Any) -> bool:
+        """Say whether there are as many inputs as the graph has."""
+        return len(flatten(x)[0]) == len(flatten(self.program.inputs)[0])
+
+    def loss(self, outputs: Any, batch: Batch) -> tuple[float, float]:
+        """Return this rank's part of the loss, and its rows."""
+        raise NotImplementedError("evaluate fetches outputs, loss and metrics at once")
+
+    def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
+        """Return this rank's part of the loss, its rows, and the gradients of that part."""
+        total, fetched = self._step(batch, batch.rows)
+        gradients: dict[str, np.ndarray] = {}
+        for spec in self.program.gradients:
+            gradient = fetched[spec.values]
+            if spec.indices is None:
+                gradients[spec.variable] = gradient
+                continue
+            rows, counts = np.zeros_like(self.dense[spec.variable]), np.zeros_like(self.dense[spec.variable + _ROWS])
+            np.add.at(rows, fetched[spec.indices], gradient)
+            counts[fetched[spec.indices]] = 1.0
+            gradients[spec.variable], gradients[spec.variable + _ROWS] = rows, counts
+        return total, float(batch.rows), gradients
+
+    def idle(self, batch: Batch) -> None:
+        """Meet the other ranks where they meet within a step, with a row that does not count."""
+        if self.program.syncs or self.program.updated or self._counted():
+            self._step(batch, 0)
+
+    def apply(self, gradients: Arrays) -> None:
+        """Take a step of the optimizer."""
+        gradients = self._clipped(gradients)
+        if self.method is not None:
+            self._step_outside(gradients)
+            return
+        fed: dict[str, np.ndarray] = {}
+        turn = self._turn()
+        apply = self.program.apply if turn is None else turn.apply
+        for spec in self.program.gradients:
+            if turn is not None and spec.variable not in turn.variables:
+                continue
+            gradient = gradients[spec.variable]
+            if spec.fed_indices is not None:
+                rows = np.flatnonzero(gradients[spec.variable + _ROWS])
+                fed[spec.fed_indices], gradient = rows, gradient[rows]
+            fed[spec.fed] = gradient
+        self._call(f"apply {apply}", apply, list(fed))(*fed.values(), *self._drawn())
+        self.steps += 1
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+        """Fetch loss and metrics of this rank's rows; return the loss."""
+        losses, program = Losses(), self.program
+        own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
+        heads, structure = flatten(program.outputs) if program.outputs is not None else ([], None)
+        parts = {metric: program.metrics[metric.tensor] for metric in metrics if isinstance(metric, TensorMetric)}
+        names = list(dict.fromkeys(name for part in (*program.loss, *parts.values()) for name in _names(part)))
+        targets, form = flatten(program.targets) if program.targets is not None else ([], None)
+        names += [name for name in dict.fromkeys((*heads, *targets)) if own and name not in names]
+        pulse.at(DATA)
+        for batch in batches:
+            pulse.at(EVALUATE)
+            rows = self._seen(batch) if batch.rows else batch
+            fetched = dict(zip(names, self._fetch("evaluate", names, rows, training=False), strict=True))
+            total, mass = self._evaluated(fetched, batch)
+            if batch.rows:
+                for metric, part in parts.items():
+                    weight = float(fetched[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
+                    metric.update(np.array([float(fetched[part.name]) * weight]), np.array([weight]))
+                outputs = unflatten(structure, [fetched[name] for name in heads]) if own else None
+                y = unflatten(form, [fetched[name] for name in targets]) if own and targets else rows.y
+                for metric in own:
+                    metric.update(outputs, y)
+            losses = losses.then(_losses(total, mass, batch.rows))
+            pulse.at(DATA)
+        return losses
+
+    def end_epoch(self, line: dict[str, Any]) -> bool:
+        """Tell an optimizer of `orca.optimizers` that an epoch has ended, for its schedule."""
+        if self.method is not None:
+            named = [f"val_{metric.lower()}" for metric in self.program.metrics]
+            score = next((line[name] for name in named if name in line), None)
+            self._stepper()[1].end_epoch(line.get("val_loss", line["train_loss"]), score)
+        return False
+
+    def state(self) -> State:
+        """Return the values of all variables; what answers look like, where the inputs are enough for them."""
+        if not self.program.answers:
+            self.sample = None
+        return super().state()
+
+    def leave(self) -> None:
+        """Close the session."""
+        super().leave()
+        meeting.world = None
+        for name in ("calls", "torch", "values"):
+            self.__dict__.pop(name, None)
+        if "session" in self.__dict__:
+            self.__dict__.pop("session").close()
+
+    def _step(self, batch: Batch, rows: int) -> tuple[float, dict[str, Any]]:
+        """Run the forward pass and the gradients; return this rank's part of the loss, and what was fetched."""
+        names = [self.program.scaled]
+        names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
+        shares = self._shares(batch, rows, training=True)
+        meeting.share, meeting.rows = rows / batch.step_rows, batch.step_rows
+        fetched = self._fetch("train", names, batch, True, self.program.updates, {self.program.shares: shares})
+        if self.program.updated:
+            self._agree_on_updates(rows, batch.step_rows)
+        return float(fetched[0]), dict(zip(names, fetched, strict=True))
+
+    def _shares(self, batch: Batch, rows: int, training: bool) -> np.ndarray:
+        """Return by what this rank's part of each term is multiplied, so that the ranks add up to rows x the loss."""
+        masses: dict[str, float] = {}
+        if counted := self._counted():
+            mine = np.array(self._fetch("masses", counted, batch, training), np.float64) * bool(rows)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratios = np.nan_to_num(mine / self.world.all_reduce([mine], "sum")[0])
+            masses = dict(zip(counted, ratios * batch.step_rows, strict=True))
+        whole = float(batch.step_rows) * bool(rows)
+        kinds = {SUM: whole}
+        shares = [masses[part.mass] if part.mass else kinds.get(part.kind, float(rows)) for part in self.program.loss]
+        if training and (turn := self._turn()) is not None:
+            shares = [share * (part.name in turn.terms) for share, part in zip(shares, self.program.loss, strict=True)]
+        return np.array(shares, np.float32)
+
+    def _turn(self) -> Turn | None:
+        """Return whose turn the next step is, where several optimizers take turns."""
+        at = self.steps % (sum(turn.steps for turn in self.program.turns) or 1)
+        for turn in self.program.turns:
+            if at < turn.steps:
+                return turn
+            at -= turn.steps
+        return None
+
+    def _counted(self) -> list[str]:
+        return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))
+
+    def _evaluated(self, fetched: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
+        """Return this rank's part of the loss of an evaluation's step, and what to divide the ranks' sum by."""
+        parts = self.program.loss
+        if not parts or not batch.rows:
+            if any(part.kind == COUNTED for part in parts) and not self._one_count():
+                self._shares(batch, 0, training=False)
+            return 0.0, 0.0
+        if count := self._one_count():
+            mass = float(fetched[count])
+            return sum(float(fetched[part.name]) for part in parts) * mass, mass
+        shares = self._shares(batch, batch.rows, training=False)
+        return float(sum(s * float(fetched[p.name]) for s, p in zip(shares, parts, strict=True))), float(batch.rows)
+
+    def _one_count(self) -> str | None:
+        """Return the mass of the loss, where all of its terms but constants have the same one."""
+        counted = self._counted()
+        alone = all(part.kind in (COUNTED, "constant") for part in self.program.loss)
+        return counted[0] if len(counted) == 1 and alone else None
+
+    def _fetch(
+        self,
+        purpose: str,
+        names: Sequence[str],
+        batch: Batch,
+        training: bool,
+        operations: Sequence[str] = (),
+        more: Mapping[str, np.ndarray] | None = None,
+    ) -> list[Any]:
+        """Run the session on a batch's rows."""
+        program, more = self.program, more or {}
+        arrays = _arranged(program.inputs, batch.x, "x")
+        ports = flatten(program.inputs)[0]
+        if program.labels is not None and batch.y is not None:
+            arrays += _arranged(program.labels, batch.y, "y")
+            ports = ports + flatten(program.labels)[0]
+        feeds = [port.name for port in ports] + [name for name, *_ in program.feeds] + list(more)
+        values = [value[0 if training else 1] for _, *value in program.feeds]
+        call = self._call(purpose, [*names, *operations], feeds)
+        try:
+            return list(call(*arrays, *values, *more.values(), *self._drawn()))[: len(names)]
+        except tf.errors.InvalidArgumentError as error:
+            raise DataError(f"the graph cannot compute a batch of {batch.rows} rows: {error.message}") from error
+
+    def _call(self, purpose: str, fetches: Any, feeds: Sequence[str]) -> Callable[..., Any]:
+        """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is."""
+        key = f"{purpose}/{len(feeds)}"
+        if key not in self.calls:
+            graph = self.session.graph
+            things = [fetches] if isinstance(fetches, str) else fetches
+            elements = [graph.as_graph_element(name) for name in things]
+            drawn = [self.program.draw] if self.program.draw else []
+            ports = [graph.as_graph_element(name) for name in [*feeds, *drawn]]
+            call = self.session.make_callable(elements[0] if isinstance(fetches, str) else elements, feed_list=ports)
+            self.calls[key] = call
+        return self.calls[key]
+
+    def _drawn(self) -> list[np.ndarray]:
+        """Return the seed of this step's draws, where the graph draws."""
+        return [self.generator.integers(2**62, size=2)] if self.program.draw else []
+
+    def _agree_on_updates(self, rows: int, step_rows: int) -> None:
+        """Give what updates have written the mean over the ranks, by their rows."""
+        values = self.values.read(self.program.updated)
+        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()]) * rows
+        agreed, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0
+        for name, value in values.items():
+            part = agreed[start : start + value.size].reshape(value.shape)
+            start += value.size
+            values[name] = (np.rint(part) if value.dtype.kind in "iub" else part).astype(value.dtype)
+        self.values.write(values)
+
+    def _clipped(self, gradients: Arrays) -> dict[str, np.ndarray]:
+        clipped = dict(gradients)
+        names = [spec.variable for spec in self.program.gradients]
+        if self.clip_value is not None:
+            clipped |= {name: np.clip(clipped[name], *self.clip_value) for name in names}
+        if self.clip_norm is not None:
+            norm = np.sqrt(sum(float(np.square(clipped[name], dtype=np.float64).sum()) for name in names))
+            if norm > self.clip_norm:
+                clipped |= {name: clipped[name] * clipped[name].dtype.type(self.clip_norm / norm) for name in names}
+        return clipped
+
+    def _stepper(self) -> tuple[dict[str, Any], Any]:
+        """Return torch parameters with the values of the trained variables, and the optimizer that steps them."""
+        if self.torch is None:
+            import torch
+
+            values = self.values.read([spec.variable for spec in self.program.gradients])
+            parameters = {name: torch.nn.Parameter(torch.from_numpy(np.array(v))) for name, v in values.items()}
+            self.torch = parameters, self.method.build(list(parameters.values()))
+        return self.torch
+
+    def _step_outside(self, gradients: Arrays) -> None:
+        import torch
+
+        parameters, optimizer = self._stepper()
+        for name, parameter in parameters.items():
+            parameter.grad = torch.from_numpy(np.ascontiguousarray(gradients[name])).to(parameter.dtype)
+        optimizer.step()
+        self.values.write({name: parameter.detach().numpy() for name, parameter in parameters.items()})
+
+
+class Values:
+    """The values of a session's variables, by name.
+
+    Args:
+        session: The session.
+        specs: The variables.
+    """
+
+    def __init__(self, session: Any, specs: Sequence[VariableSpec]) -> None:
+        self.session = session
+        self.specs = {spec.name: spec for spec in specs}
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return values."""
+        fetched = self.session.run({name: self.specs[name].value for name in names})
+        return {name: np.asarray(value) for name, value in fetched.items()}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Set values: by the initializers, so that the graph need not grow."""
+        left = dict(values)
+        while left:
+            feeds: dict[str, Any] = {}
+            names = []
+            for name, value in left.items():
+                spec = self.specs[name]
+                if spec.initial not in feeds:  # variables may share the tensor that they begin with
+                    feeds[spec.initial] = np.asarray(value, spec.dtype).reshape(spec.shape)
+                    names.append(name)
+            self.session.run([self.specs[name].initializer for name in names], feeds)
+            left = {name: value for name, value in left.items() if name not in names}
+
+
+class TensorMetric(Metric):
+    """A metric that the graph itself computes: a mean over rows, or over what it counts; a sum stays one.
+
+    Args:
+        tensor: Its name in the program.
+        sums: Whether it is a sum over rows.
+    """
+
+    def __init__(self, tensor: str, sums: bool = False) -> None:
+        self.name = self.tensor = tensor
+        self.sums = sums
+
+    def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
+        """Return the sum, and what it counts by."""
+        return output.sum(), target.sum()
+
+    def score(self, total: Any, count: Any) -> Any:
+        """Return the mean, or the sum."""
+        return total if self.sums else total / count
+
+
+def _names(part: Part) -> list[str]:
+    return [part.name, part.mass] if part.mass else [part.name]
+
+
+def _templates(program: Program) -> dict[str, np.ndarray]:
+    """Return arrays that take no memory, in the shapes of the gradients."""
+    specs = {spec.name: spec for spec in program.variables}
+    arrays = {}
+    for gradient in program.gradients:
+        spec = specs[gradient.variable]
+        arrays[spec.name] = np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
+        if gradient.indices is not None:
+            arrays[spec.name + _ROWS] = np.broadcast_to(np.zeros((), np.float32), spec.shape[:1])
+    return arrays
+
+
+def _arranged(ports: Any, tree: Any, what: str) -> list[np.ndarray]:
+    """Return the arrays of x or y in the order of the ports, each as its port takes it."""
+    if isinstance(ports, dict) and isinstance(tree, dict):
+        if missing := [name for name in ports if name not in tree]:
+            raise DataError(f"{what} has no {missing[0]!r}; it has {sorted(tree)}. Name its parts as the inputs are.")
+        tree = {name: tree[name] for name in ports}
+    places, arrays = flatten(ports)[0], flatten(tree)[0]
+    if len(places) != len(arrays):
+        raise DataError(
+            f"{what} must have {len(places)} part(s), for {[port.name for port in places]}; the data has "
+            f"{len(arrays)}. Pass one array (or column) for each."
+        )
+    return [port.arrange(array) for port, array in zip(places, arrays, strict=True)]
+
+
+def _losses(total: float, mass: float, rows: int) -> Losses:
+    return Losses(total, mass, rows, total, mass, 1, trace=[(total, mass)])
+
+
+def _config(given: bytes) -> Any:
+    """Return the user's configuration, with this worker's share of threads where they say nothing of threads."""
+    config = tf.ConfigProto.FromString(given) if given else tf.ConfigProto()
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and not config.intra_op_parallelism_threads:
+        config.intra_op_parallelism_threads = int(asked)
+        config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or max(1, int(asked))
+    return config
+
+

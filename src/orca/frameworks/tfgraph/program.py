@@ -1,0 +1,559 @@
+"""Program: a graph on its way to the ranks. Owns what of the user's graph is shipped, and what is changed on the way.
+
+A GraphDef holds the operations that training, evaluating or answering needs, under the user's own names; the values of
+variables travel beside it, in the State. Added are the gradients of the loss (terms.py says how much of it each rank
+has), and operations that draw random numbers draw them by the seed of the step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from orca.core.loading import triton_first
+from orca.errors import ArgumentError, DataError
+from orca.frameworks.tfgraph.optimizers import TrainStep, learning_rate, no_variables
+from orca.frameworks.tfgraph.terms import ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
+from orca.rows.tree import flatten, map_tree
+
+triton_first()
+import tensorflow.compat.v1 as tf  # noqa: E402
+
+_VARIABLES = {"VariableV2", "Variable", "VarHandleOp"}
+_WRITES = ("Assign", "Scatter", "Apply", "ResourceApply", "ResourceScatter")
+_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+_ITERATORS = {"Iterator", "IteratorV2", "OneShotIterator", "AnonymousIterator", "AnonymousIteratorV3"}
+# An operation that draws by its own count -> the one that draws by a seed it is given.
+_DRAWS = {
+    "RandomUniform": ("StatelessRandomUniform", ("dtype", "T")),
+    "RandomStandardNormal": ("StatelessRandomNormal", ("dtype", "T")),
+    "TruncatedNormal": ("StatelessTruncatedNormal", ("dtype", "T")),
+}
+_DRAW = "orca_draw"
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that rows are fed to."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @classmethod
+    def of(cls, tensor: Any) -> Port:
+        """Describe a tensor."""
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        return cls(tensor.name, tensor.dtype.base_dtype.name, shape)
+
+    def arrange(self, array: Any) -> np.ndarray:
+        """Return rows in the type and shape that the tensor takes: flat ones get its shape.
+
+        Raises:
+            DataError: They do not fit.
+        """
+        rows = np.asarray(array)
+        if self.dtype == "string":
+            return rows.astype(object) if rows.dtype.kind in "US" else rows
+        if rows.dtype.kind in "OUSmM":
+            raise DataError(f"{self.name!r} takes {self.dtype}; the data has {_kind(rows)}. Turn it into numbers first.")
+        rows = rows.astype(self.dtype, copy=False)
+        if self.shape is None:
+            return rows
+        sizes = self.shape[1:]
+        if rows.ndim == len(self.shape) and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:], strict=True)):
+            return rows
+        if rows.ndim == len(self.shape) - 1 and sizes[-1] is None and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:])):
+            return rows[..., None]  # a number a row, where the graph takes lists of any length
+        flat = int(np.prod(rows.shape[1:], dtype=np.int64))
+        if rows.ndim != len(self.shape) and None not in sizes and flat == np.prod(sizes, dtype=np.int64):
+            return rows.reshape(len(rows), *sizes)
+        raise DataError(
+            f"a row for {self.name!r} must have the shape {_shown(sizes)}; the data has {_shown(rows.shape[1:])}. "
+            "Give the data, or the placeholder, the other's shape."
+        )
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """A variable of a graph: the operation that sets it, the tensor fed to that, and the tensor that reads it."""
+
+    name: str
+    initializer: str
+    initial: str
+    value: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, variable: Any) -> VariableSpec:
+        """Describe a variable.
+
+        Raises:
+            ArgumentError: Its shape is not known.
+        """
+        if not variable.shape.is_fully_defined():
+            raise ArgumentError(f"the variable {variable.name!r} must have a known shape; it has {variable.shape}.")
+        value = variable.graph.as_graph_element(variable)
+        return cls(
+            variable.op.name,
+            variable.initializer.name,
+            variable.initializer.inputs[1].name,
+            value.name,
+            variable.dtype.base_dtype.name,
+            tuple(variable.shape.as_list()),
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """A term of a scalar by its names; see terms.py."""
+
+    name: str
+    kind: str
+    mass: str | None = None
+
+
+@dataclass(frozen=True)
+class GradientSpec:
+    """The gradient of a variable: where it is read, and where the mean over all ranks is fed."""
+
+    variable: str
+    values: str
+    fed: str
+    indices: str | None = None
+    fed_indices: str | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The steps that one of several optimizers takes in a row: of which terms, on which variables."""
+
+    apply: str
+    steps: int
+    terms: frozenset[str]
+    variables: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph, and the names of what is fed and fetched.
+
+    Attributes:
+        graph: A GraphDef.
+        variables: Its variables.
+        slots: Names of those that the optimizer made for itself.
+        setup: Operations to run once in a new session.
+        inputs: A tree of the ports for x.
+        labels: A tree of the ports for y; None where there are none.
+        outputs: A tree of names of tensors; None where there are none.
+        loss: The terms of the loss.
+        scaled: The tensor with this rank's part of the loss; "" where there is none to train.
+        shares: The tensor that the share of each term is fed to.
+        draw: The tensor that the step's seed is fed to; "" where nothing is drawn.
+        gradients: The gradients.
+        apply: The operation that applies them; "" where they are applied outside of the graph.
+        updates: Operations that run with the forward pass of training.
+        updated: The variables that these write.
+        rate: The learning rate, or the tensor that tells it.
+        metrics: Name of a metric -> its tensor and what that is over.
+        feeds: Tensor -> (value in training, value in evaluations and answers).
+        targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
+        turns: The optimizers that take turns, where there are several.
+        answers: Whether there are outputs that need the inputs alone.
+        syncs: How many times the ranks meet within a step, for batch normalization.
+    """
+
+    graph: bytes = field(repr=False)
+    variables: tuple[VariableSpec, ...]
+    slots: frozenset[str] = frozenset()
+    setup: tuple[str, ...] = ()
+    inputs: Any = ()
+    labels: Any = None
+    outputs: Any = None
+    loss: tuple[Part, ...] = ()
+    scaled: str = ""
+    shares: str = ""
+    draw: str = ""
+    gradients: tuple[GradientSpec, ...] = ()
+    apply: str = ""
+    updates: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    rate: Any = None
+    metrics: Mapping[str, Part] = field(default_factory=dict)
+    feeds: tuple[tuple[str, Any, Any], ...] = ()
+    targets: Any = None
+    turns: tuple[Turn, ...] = ()
+    answers: bool = False
+    syncs: int = 0
+
+    def answering(self) -> Program:
+        """Return the part of it that answers.
+
+        Raises:
+            ArgumentError: There are no outputs, or they need more than the inputs.
+        """
+        if self.outputs is None:
+            raise ArgumentError("there are no outputs to answer with. Pass outputs= to from_graph.")
+        return replace(self, labels=None, loss=(), metrics={}, targets=None).evaluating()
+
+    def evaluating(self) -> Program:
+        """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
+        less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
+        variables = [spec for spec in self.variables if spec.name not in self.slots]
+        less = replace(less, rate=None, syncs=0, turns=())
+        return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
+
+    def tensors(self) -> list[str]:
+        """Return the names of all that is fetched."""
+        parts = [*self.loss, *self.metrics.values()]
+        heads = [tree for tree in (self.outputs, self.targets) if tree is not None]
+        names = [self.scaled, *flatten(heads)[0], *(part.name for part in parts)]
+        names += [part.mass for part in parts] + [spec.values for spec in self.gradients]
+        names += [spec.indices for spec in self.gradients] + [self.rate if isinstance(self.rate, str) else ""]
+        return [name for name in names if name]
+
+
+def training_program(
+    *,
+    inputs: Any,
+    labels: Any = None,
+    outputs: Any = None,
+    loss: Any = None,
+    step: TrainStep | None = None,
+    turns: Sequence[tuple[TrainStep, int]] = (),
+    trained: Sequence[Any] = (),
+    targets: Any = None,
+    metrics: Mapping[str, Any] | None = None,
+    updates: Sequence[Any] = (),
+    feeds: Mapping[Any, Any] | None = None,
+    sync: bool = True,
+) -> Program:
+    """Return the program of a graph.
+
+    Args:
+        inputs: A tree of tensors that x is fed to.
+        labels: A tree of tensors that y is fed to.
+        outputs: A tree of tensors to answer with.
+        loss: The scalar to lower.
+        step: The step of the optimizer, where that is one of TensorFlow's.
+        turns: Steps of several optimizers that take turns, and how many each takes in a row, in place of `step`.
+        targets: A tree of tensors that metrics compare outputs with, where that is not y.
+        trained: The variables to train, where the step is taken outside of the graph.
+        metrics: Name -> tensor.
+        updates: Operations that run with the forward pass of training.
+        feeds: Tensor -> value, or (value in training, value otherwise).
+        sync: Whether batch normalization sees the rows of all ranks.
+
+    Raises:
+        ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
+    """
+    ports = [*flatten(inputs)[0], *([] if labels is None else flatten(labels)[0])]
+    things = [*ports, *([] if outputs is None else flatten(outputs)[0]), *([] if loss is None else [loss])]
+    graph = _one_graph([*things, *(metrics or {}).values()])
+    analysis = Analysis(ports)
+    variables = _variables(graph)
+    steps = [each for each, _ in turns] or ([] if step is None else [step])
+    program = Program(
+        b"",
+        (),
+        slots=frozenset(v.op.name for each in steps for v in each.slots),
+        targets=None if targets is None else map_tree(lambda tensor: tensor.name, targets),
+        inputs=map_tree(Port.of, inputs),
+        labels=None if labels is None else map_tree(Port.of, labels),
+        outputs=None if outputs is None else map_tree(lambda tensor: tensor.name, outputs),
+        answers=outputs is not None and not _needs(flatten(outputs)[0], [] if labels is None else flatten(labels)[0]),
+        feeds=_fed_values(feeds or {}),
+        updates=tuple(getattr(op, "op", op).name for op in updates),
+    )
+    with graph.as_default(), tf.name_scope("orca_step"):
+        parts = [_part(term) for term in (analysis.terms(loss) if loss is not None else ())]
+        over = {name: _metric_part(analysis, name, tensor) for name, tensor in (metrics or {}).items()}
+        taking = [_turn(analysis, each, count) for each, count in turns]
+    program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
+    definition = graph.as_graph_def()
+    if steps or trained:
+        program, definition = _with_gradients(program, graph, loss, steps, trained, sync)
+    program = replace(program, updated=_written(graph, updates))
+    setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
+    setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
+    return _shipped(program, definition, [VariableSpec.of(v) for v in variables.values()], setup)
+
+
+def _turn(analysis: Analysis, step: TrainStep, count: int) -> Turn:
+    terms = frozenset(term.tensor.name for term in analysis.terms(step.loss))
+    return Turn(step.apply.name, count, terms, frozenset(point.variable.op.name for point in step.points))
+
+
+def _with_gradients(
+    program: Program, graph: Any, loss: Any, steps: Sequence[TrainStep], trained: Sequence[Any], sync: bool
+) -> tuple[Program, Any]:
+    """Return the program with its gradients, and the graph with their operations."""
+    from orca.frameworks.tfgraph.sync import synced
+
+    targets = [point.variable for step in steps for point in step.points] or list(trained)
+    before = ancestors([loss.op])
+    used = [variable for variable in targets if variable.op in before]
+    if not used:
+        raise no_variables(loss)
+    made, syncs = synced(graph) if sync else (graph, 0)
+    with made.as_default(), tf.name_scope("orca_gradients"):
+        terms = [made.get_tensor_by_name(part.name) for part in program.loss]
+        shares = tf.placeholder(tf.float32, [len(terms)], name="shares")
+        parts = [tf.cast(shares[at], term.dtype) * term for at, term in enumerate(terms)]
+        scaled = tf.reduce_sum(tf.add_n([tf.reshape(tf.cast(part, parts[0].dtype), []) for part in parts]))
+        gradients = tf.gradients(scaled, [made.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
+        points = {point.variable.op.name: point for step in steps for point in step.points}
+        specs = [
+            _gradient(variable, gradient, points.get(variable.op.name))
+            for variable, gradient in zip(used, gradients, strict=True)
+            if gradient is not None
+        ]
+    if not specs:
+        raise no_variables(loss)
+    rate = learning_rate(steps[0].optimizer) if steps else None
+    program = replace(
+        program,
+        scaled=scaled.name,
+        shares=shares.name,
+        gradients=tuple(specs),
+        apply=steps[0].apply.name if len(steps) == 1 else "",
+        rate=rate.name if hasattr(rate, "graph") and hasattr(rate, "name") else rate,
+        syncs=syncs,
+    )
+    if hasattr(rate, "initializer"):
+        program = replace(program, rate=graph.as_graph_element(rate).name)
+    definition = _merged(made.as_graph_def(), graph.as_graph_def())
+    fed = {_op(name) for spec in specs for name in (spec.fed, spec.fed_indices) if name}
+    for node in definition.node:
+        if node.name in fed:  # a point that passes a gradient on, and is always fed here
+            node.op = "Placeholder"
+            del node.input[:]
+    return program, definition
+
+
+def _gradient(variable: Any, gradient: Any, point: Any) -> GradientSpec:
+    name = variable.op.name
+    sparse = isinstance(gradient, tf.IndexedSlices)
+    if sparse and (point is None or point.indices is None):  # a step that is taken on whole arrays
+        gradient, sparse = tf.convert_to_tensor(gradient), False
+    if sparse:
+        return GradientSpec(name, gradient.values.name, point.values.name, gradient.indices.name, point.indices.name)
+    if point is not None and point.indices is not None:
+        raise ArgumentError(
+            f"the gradient of {name!r} is sparse where the optimizer was made, and is not now. Keep the loss."
+        )
+    return GradientSpec(name, gradient.name, point.values.name if point else "")
+
+
+def _shipped(program: Program, definition: Any, specs: Sequence[VariableSpec], setup: Sequence[str]) -> Program:
+    """Return the program with the part of a graph that it needs, checked and made ready to travel."""
+    nodes = {node.name: node for node in definition.node}
+    roots = [_op(name) for name in program.tensors()]
+    roots += [name for name in (program.apply, *program.updates, *(turn.apply for turn in program.turns)) if name]
+    ports = [*flatten(program.inputs)[0], *([] if program.labels is None else flatten(program.labels)[0])]
+    given = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
+    given |= {_op(program.shares)} if program.shares else set()
+    fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
+    used = _closure(nodes, roots, given | fed)
+    variables = [spec for spec in specs if spec.name in used]
+    _check_nodes(nodes, used - given - fed - {_DRAW}, variables, program)
+    tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, used)]
+    more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
+    kept = _closure(nodes, [*roots, *more, *tables, *(given & nodes.keys()), *fed], set())
+    shipped = tf.GraphDef(versions=definition.versions, library=definition.library)
+    for node in definition.node:
+        if node.name in kept:
+            copy = shipped.node.add()
+            copy.CopyFrom(node)
+            copy.device = ""
+            copy.attr.pop("_class", None)  # beside which other operation to run, which may be gone
+    if program.draw:
+        draw = program.draw if _DRAW in kept else ""
+    else:
+        draw = _drawn_by_step(shipped, used)
+    program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw)
+    return replace(program, graph=shipped.SerializeToString())
+
+
+def _check_nodes(nodes: Mapping[str, Any], used: Iterable[str], variables: Sequence[Any], program: Program) -> None:
+    known = {spec.name for spec in variables}
+    for name in sorted(used):
+        node = nodes[name]
+        if node.op == "Placeholder":
+            where = "labels" if program.labels is None else "inputs or labels"
+            raise ArgumentError(
+                f"the placeholder {name + ':0'!r} gets no value from the data. Add it to {where}, or give it a value "
+                "with feed_dict={tensor: (value in training, value otherwise)}."
+            )
+        if node.op in _PYTHON:
+            raise ArgumentError(
+                f"{name + ':0'!r} is a py_func: it calls a function of this process, which cannot be sent to the "
+                "workers. Write it with operations of TensorFlow, or apply it to the data before training."
+            )
+        if node.op in _ITERATORS:
+            raise ArgumentError(
+                f"{name + ':0'!r} reads from an iterator of tf.data, which stays in this process. Use placeholders as "
+                "inputs, and pass the dataset itself to fit."
+            )
+        if node.op in _VARIABLES and name not in known and not program.setup:
+            continue  # a local variable, which its initializer sets
+
+
+def _resources(nodes: Mapping[str, Any], used: set[str]) -> set[str]:
+    """Return the tables and local variables that are used."""
+    return {name for name in used if "Table" in nodes[name].op or nodes[name].op in _VARIABLES}
+
+
+def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) -> set[str]:
+    """Return nodes and all that must run before them; those to stop at are taken, and what is before them is not."""
+    found: set[str] = set()
+    stack = list(roots)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += [] if name in stops else [_op(each) for each in nodes[name].input]
+    return found
+
+
+def _drawn_by_step(definition: Any, used: set[str]) -> str:
+    """Let operations draw by a seed that is fed; return the tensor it is fed to, "" where nothing is drawn.
+
+    Operations in a loop stay as they are, as they draw more than once in a step, and so do those within functions.
+    """
+    loops = {node.name for node in definition.node if node.op in ("Enter", "RefEnter", "NextIteration")}
+    nodes = {node.name: node for node in definition.node}
+    drawing = [
+        node
+        for node in definition.node
+        if node.op in _DRAWS and node.name in used and not _closure(nodes, [node.name], set()) & loops
+    ]
+    if not drawing:
+        return ""
+    seed = definition.node.add(name=_DRAW, op="Placeholder")
+    seed.attr["dtype"].type = tf.int64.as_datatype_enum
+    seed.attr["shape"].shape.CopyFrom(tf.TensorShape([2]).as_proto())
+    for number, node in enumerate(drawing):
+        offset = definition.node.add(name=f"{_DRAW}/offset_{number}", op="Const")
+        offset.attr["dtype"].type = tf.int64.as_datatype_enum
+        offset.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.array([number, 0], np.int64)))
+        own = definition.node.add(name=f"{_DRAW}/seed_{number}", op="AddV2", input=[_DRAW, offset.name])
+        own.attr["T"].type = tf.int64.as_datatype_enum
+        op, attributes = _DRAWS[node.op]
+        node.op = op
+        for name in [name for name in node.attr if name not in attributes]:
+            del node.attr[name]
+        node.attr["Tseed"].type = tf.int64.as_datatype_enum
+        node.input.insert(1, own.name)
+    return f"{_DRAW}:0"
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Return a graph with the nodes and functions of both; of those in both, the first one's."""
+    have = {node.name for node in one.node}
+    for node in other.node:
+        if node.name not in have:
+            one.node.add().CopyFrom(node)
+    functions = {function.signature.name for function in one.library.function}
+    for function in other.library.function:
+        if function.signature.name not in functions:
+            one.library.function.add().CopyFrom(function)
+    return one
+
+
+def _part(term: Term) -> Part:
+    return Part(term.tensor.name, term.kind, mass_tensor(tf, term).name if term.mass is not None else None)
+
+
+def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
+    if not hasattr(tensor, "graph") or not hasattr(tensor, "shape"):
+        raise ArgumentError(
+            f"the metric {name!r} must be a tensor; got {type(tensor).__name__}. Pass a scalar tensor, such as the "
+            "mean of tf.equal(...), or a list of metrics of orca.metrics."
+        )
+    if has_rows(tensor):
+        return Part(tf.reduce_mean(tf.cast(tensor, tf.float32)).name, ROWS)
+    if tensor.shape.rank is None or tensor.shape.num_elements() != 1:
+        raise ArgumentError(f"the metric {name!r} must be one number, or one a row; {tensor.name!r} is {tensor.shape}.")
+    return _part(analysis.term(tensor))
+
+
+def _needs(tensors: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Say whether some tensors are computed from others."""
+    return bool(ancestors(tensor.op for tensor in tensors) & {other.op for other in others})
+
+
+def _one_graph(tensors: Sequence[Any]) -> Any:
+    graphs = {id(tensor.graph): tensor for tensor in tensors}
+    if len(graphs) > 1:
+        one, other = list(graphs.values())[:2]
+        raise ArgumentError(
+            f"{one.name!r} and {other.name!r} belong to different graphs. Build inputs, outputs, labels and loss in "
+            "one tf.Graph."
+        )
+    return tensors[0].graph
+
+
+def _variables(graph: Any) -> dict[str, Any]:
+    local = {variable.op.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)}
+    found = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+    found += graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
+    return {variable.op.name: variable for variable in found if variable.op.name not in local}
+
+
+def _written(graph: Any, updates: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names of the variables that some operations write."""
+    names = []
+    for op in ancestors(getattr(each, "op", each) for each in updates):
+        if op.type.startswith(_WRITES) and op.inputs:
+            target = op.inputs[0].op
+            while target.type in ("Identity", "Enter", "RefEnter", "Switch", "RefSwitch") and target.inputs:
+                target = target.inputs[0].op
+            names += [target.name] if target.type in _VARIABLES else []
+    return tuple(dict.fromkeys(names))
+
+
+def _fed_values(feeds: Mapping[Any, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    values = []
+    for tensor, value in feeds.items():
+        both = tuple(value) if isinstance(value, list | tuple) and len(value) == 2 else (value, value)
+        kind = tensor.dtype.base_dtype.as_numpy_dtype
+        values.append((tensor.name, *(np.asarray(each, kind) for each in both)))
+    return tuple(values)
+
+
+def _op(name: str) -> str:
+    return re.sub(r":\d+$", "", name).lstrip("^")
+
+
+def _kind(array: np.ndarray) -> str:
+    return "dates" if array.dtype.kind in "mM" else "texts or objects"
+
+
+def _shown(sizes: Iterable[int | None]) -> str:
+    listed = list(sizes)
+    return f"({', '.join('any' if size is None else str(size) for size in listed)}{',' * (len(listed) == 1)})"
+
+
+def whole_terms(program: Program) -> Iterator[str]:
+    """Yield the names of what only a rank that has all rows of a step can tell."""
+    for part in (*program.loss, *program.metrics.values()):
+        if part.kind == WHOLE:
+            yield part.name
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep TensorFlow from logging what is no news to the user."""
+    level = tf.logging.get_verbosity()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    try:
+        yield
+    finally:
+        tf.logging.set_verbosity(level)

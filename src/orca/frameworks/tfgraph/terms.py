@@ -1,0 +1,157 @@
+"""Terms: what a scalar of a graph is a mean or a sum over. Owns how ranks that hold parts of a step add up to it.
+
+A loss of TensorFlow 1 is any scalar tensor. Ranks that each compute it on their own rows can be added up exactly where
+it is a mean or a sum over the rows, or a combination of such terms; the graph tells which. A walk from the scalar back
+to where the rows come in together finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+ROWS = "rows"  # a mean over rows, or over what each row has equally many of
+SUM = "sum"  # a sum over rows
+COUNTED = "counted"  # a sum over rows, divided by something that the rows' values decide, such as the weights' sum
+CONSTANT = "constant"  # the same on every rank: a penalty on the weights
+WHOLE = "whole"  # anything else: only a rank that has all rows of a step can tell it
+
+_SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"}  # they look at the shape of their input alone
+_PICKS = {"Where", "Unique", "UniqueV2", "DynamicPartition", "SparseReorder", "NonMaxSuppressionV3", "ListDiff"}
+_SAME = {"Identity", "Squeeze", "Reshape", "Cast", "Neg", "ExpandDims", "StopGradient", "Snapshot", "CheckNumerics"}
+_ADDS = {"Add", "AddV2", "AddN", "Sub", "BiasAdd"}
+_DIVIDES = {"RealDiv", "Div", "DivNoNan", "Xdivy"}
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of a scalar, and what it is over.
+
+    Attributes:
+        tensor: The tensor.
+        kind: One of ROWS, SUM, COUNTED, CONSTANT and WHOLE.
+        mass: For COUNTED, the tensor that a rank's part counts by.
+    """
+
+    tensor: Any
+    kind: str
+    mass: Any = None
+
+
+class Analysis:
+    """A look at a graph, from where the rows come in.
+
+    Args:
+        data: The tensors that rows are fed to.
+    """
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        sources = {tensor.op for tensor in data}
+        self.dependent = _after(sources, frozenset())
+        self.valued = _after(sources, _SHAPES)  # by the rows' values, not by their shapes alone
+        self.picked = _after({op for op in self.dependent if op.type in _PICKS}, frozenset())
+
+    def terms(self, scalar: Any) -> list[Term]:
+        """Return the terms whose sum is the scalar."""
+        term = self.term(scalar)
+        if term.kind != WHOLE:
+            return [term]
+        op = scalar.op
+        if op.type in _SAME - {"Neg", "Cast"} or (op.type in ("Mean", "Sum") and op.inputs[0].shape.rank == 0):
+            return self.terms(op.inputs[0])
+        if op.type in ("Add", "AddV2", "AddN"):
+            return [part for each in op.inputs for part in self.terms(each)]
+        return [term]
+
+    def term(self, tensor: Any) -> Term:
+        """Return what a tensor without rows is over, as one term."""
+        kind, mass = self._kind(tensor)
+        return Term(tensor, kind, mass)
+
+    def _kind(self, tensor: Any) -> tuple[str, Any]:
+        op = tensor.op
+        if op not in self.dependent:
+            return CONSTANT, None
+        if tensor.shape.rank is None or has_rows(tensor):
+            return WHOLE, None
+        if op.type in ("Mean", "Sum"):
+            inner = op.inputs[0]
+            if not has_rows(inner):
+                return self._kind(inner)
+            if op.type == "Sum":
+                return SUM, None
+            return (COUNTED, _SizeOf(inner)) if inner.op in self.picked else (ROWS, None)
+        if op.type in _SAME:
+            return self._kind(op.inputs[0])
+        if op.type in ("Mul", "MulNoNan"):
+            parts = [each for each in op.inputs if each.op in self.dependent]
+            return self._kind(parts[0]) if len(parts) == 1 else (WHOLE, None)
+        if op.type in _DIVIDES:
+            return self._ratio(*op.inputs[:2])
+        if op.type in _ADDS:
+            return self._joint([self._kind(each) for each in op.inputs])
+        return WHOLE, None
+
+    def _ratio(self, upper: Any, lower: Any) -> tuple[str, Any]:
+        if lower.op not in self.dependent:
+            return self._kind(upper)
+        if self._kind(upper)[0] != SUM:
+            return WHOLE, None
+        if lower.op not in self.valued and lower.op not in self.picked:
+            return ROWS, None
+        counts = self._kind(lower)[0] == SUM or lower.op not in self.valued
+        return (COUNTED, lower) if counts and lower.shape.num_elements() == 1 else (WHOLE, None)
+
+    @staticmethod
+    def _joint(kinds: list[tuple[str, Any]]) -> tuple[str, Any]:
+        """Return what a sum of tensors is over: all of one kind, where a mean may have a constant beside it."""
+        distinct = list(dict.fromkeys(kinds))
+        if len(distinct) == 1:
+            return distinct[0]
+        rest = [kind for kind in distinct if kind[0] != CONSTANT]
+        return rest[0] if len(rest) == 1 and rest[0][0] in (ROWS, COUNTED) else (WHOLE, None)
+
+
+@dataclass(frozen=True)
+class _SizeOf:
+    """The number of elements of a tensor, as something that becomes a tensor when it is needed."""
+
+    tensor: Any
+
+
+def mass_tensor(tf: Any, term: Term) -> Any:
+    """Return the scalar tensor, in float32, that a rank's part of a COUNTED term counts by."""
+    mass = tf.size(term.mass.tensor) if isinstance(term.mass, _SizeOf) else term.mass
+    return tf.reshape(tf.cast(mass, tf.float32), [])
+
+
+def has_rows(tensor: Any) -> bool:
+    """Say whether a tensor's first dimension is one of any size, as that of rows is."""
+    return bool(tensor.shape.rank) and tensor.shape.as_list()[0] is None
+
+
+def ancestors(ops: Iterable[Any], control: bool = True) -> set[Any]:
+    """Return these operations and all that must run before them."""
+    found: set[Any] = set()
+    stack = list(ops)
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            stack += [each.op for each in op.inputs]
+            stack += op.control_inputs if control else ()
+    return found
+
+
+def _after(sources: Iterable[Any], stops: Iterable[str]) -> set[Any]:
+    """Return operations and all that use what they give, except through operations of the types to stop at."""
+    found: set[Any] = set()
+    stack, ends = list(sources), set(stops)
+    while stack:
+        op = stack.pop()
+        if op in found or op.type in ends:
+            continue
+        found.add(op)
+        stack += [consumer for output in op.outputs for consumer in output.consumers()]
+    return found

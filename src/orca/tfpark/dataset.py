@@ -1,0 +1,685 @@
+"""TFDataset: data for a TensorFlow graph, and the placeholders it is fed to. Owns every `TFDataset.from_...`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from orca.data.tf.loading import tensorflow
+from orca.errors import ArgumentError, DataError
+from orca.rows.tree import flatten, map_tree, rows_of, unflatten
+
+_BLOCK = 256  # records that become one shard
+_made: weakref.WeakKeyDictionary[Any, list[TFDataset]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """The type, name and shape of a row's tensor."""
+
+    dtype: Any
+    name: str | None = None
+    shape: Any = ()
+
+    def placeholder(self, tf: Any) -> Any:
+        """Return a new placeholder for rows of this kind, in the default graph."""
+        return tf.placeholder(self.dtype, [None, *(self.shape or ())], name=self.name)
+
+
+class TFDataset:
+    """Distributed data that is fed to a TensorFlow graph. Make one with a `from_...` method.
+
+    Args:
+        tensor_structure: A pair of features and labels, or features alone in a tuple: trees of TensorMeta.
+        batch_size: Rows of one step of training, over all workers.
+        batch_per_thread: Rows that are evaluated or predicted at a time.
+        hard_code_batch_size: False: workers have different numbers of rows.
+        data: What is read, of a kind that Estimators take.
+        validation: Data of the same kind for validations.
+        feature_cols: Columns for the features, where data is a DataFrame.
+        label_cols: Columns for the labels.
+        shuffle: Whether epochs of training read in a new order.
+
+    Raises:
+        ArgumentError: Both sizes are given, or the batch shall be fixed.
+    """
+
+    def __init__(
+        self,
+        tensor_structure: tuple[Any, ...],
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        *,
+        data: Any = None,
+        validation: Any = None,
+        feature_cols: Sequence[str] | None = None,
+        label_cols: Sequence[str] | None = None,
+        shuffle: bool = True,
+    ) -> None:
+        if hard_code_batch_size:
+            raise ArgumentError(
+                "hard_code_batch_size=True is not supported: workers have different numbers of rows, so that no row "
+                "is dropped. Leave it out, and write tf.shape(x)[0] where the graph needs the number of rows."
+            )
+        sizes = [None if size in (None, -1) else size for size in (batch_size, batch_per_thread)]
+        if None not in sizes:
+            raise ArgumentError(
+                f"batch_size is for training and batch_per_thread for evaluation and prediction; got {batch_size} and "
+                f"{batch_per_thread}. Pass one of them."
+            )
+        self.tensor_structure = tensor_structure
+        self.batch_size, self.batch_per_thread = sizes
+        self.hard_code_batch_size = False
+        self.data, self.validation = data, validation
+        self.feature_cols, self.label_cols = feature_cols, label_cols
+        self.shuffle = shuffle
+        self._tensors: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+
+    @property
+    def has_batch(self) -> bool:
+        """Return whether a batch size was given."""
+        return self.batch_size is not None or self.batch_per_thread is not None
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """Return the placeholders of the default graph: (features, labels), or (features,) without labels."""
+        tf = tensorflow().compat.v1
+        graph = tf.get_default_graph()
+        if graph not in self._tensors:
+            self._tensors[graph] = tuple(_placeholders(tf, part) for part in self.tensor_structure)
+            _made.setdefault(graph, []).append(self)
+        return self._tensors[graph]
+
+    @property
+    def feature_tensors(self) -> Any:
+        """Return the placeholders of the features."""
+        return self.tensors[0]
+
+    @property
+    def label_tensors(self) -> Any:
+        """Return the placeholders of the labels; None where there are none."""
+        return self.tensors[1] if len(self.tensors) > 1 else None
+
+    @property
+    def output_shapes(self) -> Any:
+        """Return the shapes of features and labels."""
+        return tuple(map_tree(lambda meta: [None, *(meta.shape or ())], part) for part in self.tensor_structure)
+
+    @property
+    def labelled(self) -> bool:
+        """Return whether there are labels."""
+        return len(self.tensor_structure) > 1
+
+    def data_for(self, verb: str) -> Any:
+        """Return the data for "fit", "evaluate" or "predict", of a kind that Estimators take.
+
+        Raises:
+            DataError: Labels are needed, and there are none.
+        """
+        if verb != "predict" and not self.labelled:
+            raise DataError(f"{verb} needs labels, and this TFDataset has features alone. Give it labels.")
+        return self.data(verb) if callable(self.data) else self.data
+
+    def validation_for(self) -> Any:
+        """Return the data of validations, None where there is none."""
+        return self.validation("fit") if callable(self.validation) else self.validation
+
+    def get_training_data(self) -> Any:
+        """Return the data, for training.
+
+        Raises:
+            ArgumentError: There is no batch_size.
+        """
+        if self.batch_size is None:
+            raise ArgumentError("batch_size should be specified for training. Pass it to the from_ method.")
+        return self.data_for("fit")
+
+    def get_evaluation_data(self) -> Any:
+        """Return the data, for an evaluation."""
+        return self.data_for("evaluate")
+
+    def get_prediction_data(self) -> Any:
+        """Return the data, for predictions."""
+        return self.data_for("predict")
+
+    def get_validation_data(self) -> Any:
+        """Return the data of validations, None where there is none."""
+        return self.validation_for()
+
+    def get_num_partitions(self) -> int:
+        """Return the partitions of the data in Spark; 1 for data that is not there."""
+        data = self.data_for("predict")
+        rdd = getattr(data, "rdd", None)
+        return 1 if rdd is None else int(rdd.getNumPartitions())
+
+    @staticmethod
+    def from_rdd(
+        rdd: Any,
+        names: Any = None,
+        shapes: Any = None,
+        types: Any = None,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        val_rdd: Any = None,
+        features: Any = None,
+        labels: Any = None,
+        memory_type: str = "DRAM",
+        sequential_order: bool = False,
+        shuffle: bool = True,
+    ) -> TFDataset:
+        """Make a dataset of an RDD whose records are arrays: of features, or a pair of features and labels.
+
+        Args:
+            rdd: An RDD. A record is a list or tuple with the arrays of features, and then those of labels; or a pair
+                of both, each a tree as described.
+            names: Names of tensors, with shapes and types: the older way to describe records; the last is the label.
+            shapes: Their shapes.
+            types: Their types.
+            batch_size: Rows of one step of training, over all workers.
+            batch_per_thread: Rows that are evaluated or predicted at a time.
+            hard_code_batch_size: Accepted as False alone.
+            val_rdd: The same for validations.
+            features: (type, shape) of the features; a list or dict of such for several.
+            labels: The same for the labels.
+            memory_type: Accepted.
+            sequential_order: Whether epochs read in the order of the data.
+            shuffle: Whether epochs read in a new order.
+        """
+        if features is None and names is None and shapes is None and types is None:
+            raise ArgumentError("from_rdd must know what records are. Pass features=(tf.float32, [28, 28, 1]), say.")
+        if features is None:
+            features, labels = _older(names, shapes, types)
+        structure = _structure(features, labels)
+        shards = partial(_shards, rdd, structure)
+        valid = None if val_rdd is None else partial(_shards, val_rdd, structure)
+        mixed = shuffle and not sequential_order
+        return TFDataset(
+            structure, batch_size, batch_per_thread, hard_code_batch_size, data=shards, validation=valid, shuffle=mixed
+        )
+
+    @staticmethod
+    def from_ndarrays(
+        tensors: Any,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        val_tensors: Any = None,
+        memory_type: str = "DRAM",
+        sequential_order: bool = False,
+        shuffle: bool = True,
+    ) -> TFDataset:
+        """Make a dataset of arrays.
+
+        Args:
+            tensors: A pair of features and labels, each an array or a tree of arrays; or features alone: an array, a
+                list or dict of arrays, or a tuple of one thing.
+            batch_size: Rows of one step of training, over all workers.
+            batch_per_thread: Rows that are evaluated or predicted at a time.
+            hard_code_batch_size: Accepted as False alone.
+            val_tensors: The same for validations.
+            memory_type: Accepted.
+            sequential_order: Whether epochs read in the order of the data.
+            shuffle: Whether epochs read in a new order.
+        """
+        parts = _parts(tensors)
+        rows_of(parts, "tensors")
+        structure = tuple(_described(part) for part in parts)
+        valid = None if val_tensors is None else partial(_arrays, _parts(val_tensors))
+        mixed = shuffle and not sequential_order
+        return TFDataset(
+            structure,
+            batch_size,
+            batch_per_thread,
+            hard_code_batch_size,
+            data=partial(_arrays, parts),
+            validation=valid,
+            shuffle=mixed,
+        )
+
+    @staticmethod
+    def from_dataframe(
+        df: Any,
+        feature_cols: Sequence[str] | str,
+        labels_cols: Sequence[str] | str | None = None,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_df: Any = None,
+        memory_type: str = "DRAM",
+        sequential_order: bool = False,
+        shuffle: bool = True,
+    ) -> TFDataset:
+        """Make a dataset of columns of a Spark DataFrame: numbers, or arrays and vectors, which have any length.
+
+        Args:
+            df: The DataFrame.
+            feature_cols: Columns for the features.
+            labels_cols: Columns for the labels.
+            batch_size: Rows of one step of training, over all workers.
+            batch_per_thread: Rows that are evaluated or predicted at a time.
+            hard_code_batch_size: Accepted as False alone.
+            validation_df: The same for validations.
+            memory_type: Accepted.
+            sequential_order: Whether epochs read in the order of the data.
+            shuffle: Whether epochs read in a new order.
+        """
+        groups = [[cols] if isinstance(cols, str) else list(cols or ()) for cols in (feature_cols, labels_cols)]
+        structure = tuple(_only([_column(df, name) for name in group]) for group in groups if group)
+        return TFDataset(
+            structure,
+            batch_size,
+            batch_per_thread,
+            hard_code_batch_size,
+            data=df,
+            validation=validation_df,
+            feature_cols=groups[0],
+            label_cols=groups[1] or None,
+            shuffle=shuffle and not sequential_order,
+        )
+
+    @staticmethod
+    def from_tf_data_dataset(
+        dataset: Any,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_dataset: Any = None,
+        sequential_order: bool = False,
+        shuffle: bool = True,
+        remove_checking: bool = False,
+        batch_outside: bool = False,
+        inter_threads: int | None = None,
+        intra_threads: int | None = None,
+        auto_shard_files: bool = False,
+    ) -> TFDataset:
+        """Make a dataset of a tf.data.Dataset of single rows; each worker reads it, and keeps its part.
+
+        Args:
+            dataset: A dataset of features, or of (features, labels), that is not batched.
+            batch_size: Rows of one step of training, over all workers.
+            batch_per_thread: Rows that are evaluated or predicted at a time.
+            hard_code_batch_size: Accepted as False alone.
+            validation_dataset: The same for validations.
+            sequential_order: Whether epochs read in the order of the data.
+            shuffle: Whether epochs read in a new order.
+            remove_checking: Accepted.
+            batch_outside: Accepted as False alone: a batched dataset is refused.
+            inter_threads: Accepted.
+            intra_threads: Accepted.
+            auto_shard_files: Accepted.
+        """
+        if batch_outside:
+            raise ArgumentError("batch_outside=True is not supported. Leave out .batch(...), and pass batch_size=.")
+        element = dataset.element_spec
+        parts = element if type(element) is tuple and len(element) == 2 else (element,)
+        structure = tuple(map_tree(lambda spec: TensorMeta(spec.dtype, None, spec.shape.as_list()), p) for p in parts)
+        return TFDataset(
+            structure,
+            batch_size,
+            batch_per_thread,
+            hard_code_batch_size,
+            data=dataset,
+            validation=validation_dataset,
+            shuffle=shuffle and not sequential_order,
+        )
+
+    @staticmethod
+    def from_string_rdd(
+        string_rdd: Any,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_string_rdd: Any = None,
+    ) -> TFDataset:
+        """Make a dataset of an RDD of texts: one placeholder of tf.string, whose rows the graph parses."""
+        tf = tensorflow()
+        return TFDataset.from_rdd(
+            string_rdd.map(_record),
+            batch_size=batch_size,
+            batch_per_thread=batch_per_thread,
+            hard_code_batch_size=hard_code_batch_size,
+            val_rdd=None if validation_string_rdd is None else validation_string_rdd.map(_record),
+            features=(tf.string, []),
+        )
+
+    from_bytes_rdd = from_string_rdd
+
+    @staticmethod
+    def from_tfrecord_file(
+        sc: Any,
+        file_path: str,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_file_path: str | None = None,
+        sequential_order: bool = False,
+        shuffle: bool = True,
+    ) -> TFDataset:
+        """Make a dataset of TFRecord files: one placeholder of tf.string, whose rows the graph parses.
+
+        Args:
+            sc: Accepted: the files are read by the workers.
+            file_path: A file, a pattern, or a folder, that all workers see.
+            batch_size: Rows of one step of training, over all workers.
+            batch_per_thread: Rows that are evaluated or predicted at a time.
+            hard_code_batch_size: Accepted as False alone.
+            validation_file_path: The same for validations.
+            sequential_order: Whether epochs read in the order of the data.
+            shuffle: Whether epochs read in a new order.
+        """
+        dataset = _tfrecords(file_path)
+        return TFDataset.from_tf_data_dataset(
+            dataset,
+            batch_size,
+            batch_per_thread,
+            hard_code_batch_size,
+            None if validation_file_path is None else _tfrecords(validation_file_path),
+            sequential_order,
+            shuffle,
+        )
+
+    @staticmethod
+    def from_tfrecord(
+        file_path: str,
+        parse_fn: Callable[..., Any],
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_file_path: str | None = None,
+    ) -> TFDataset:
+        """Make a dataset of TFRecord files, each record parsed by a function of TensorFlow operations."""
+        valid = None if validation_file_path is None else _tfrecords(validation_file_path).map(parse_fn)
+        return TFDataset.from_tf_data_dataset(
+            _tfrecords(file_path).map(parse_fn), batch_size, batch_per_thread, hard_code_batch_size, valid
+        )
+
+    @staticmethod
+    def from_image_set(
+        image_set: Any,
+        image: Any,
+        label: Any = None,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_image_set: Any = None,
+        memory_type: str = "DRAM",
+        sequential_order: bool = False,
+        shuffle: bool = True,
+    ) -> TFDataset:
+        """Make a dataset of an ImageSet: (type, shape) of its images, and of its labels."""
+        read = partial(_paired, method=("get_image", "get_label"))
+        return _of_records(
+            read, image_set, validation_image_set, image, label, batch_size, batch_per_thread, hard_code_batch_size,
+            shuffle and not sequential_order,
+        )  # fmt: skip
+
+    @staticmethod
+    def from_text_set(
+        text_set: Any,
+        text: Any,
+        label: Any = None,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_image_set: Any = None,
+        sequential_order: bool = False,
+        shuffle: bool = True,
+    ) -> TFDataset:
+        """Make a dataset of a TextSet with samples: (type, shape) of its texts, and of its labels."""
+        return _of_records(
+            _sampled, text_set, validation_image_set, text, label, batch_size, batch_per_thread, hard_code_batch_size,
+            shuffle and not sequential_order,
+        )  # fmt: skip
+
+    @staticmethod
+    def from_feature_set(
+        dataset: Any,
+        features: Any,
+        labels: Any = None,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_dataset: Any = None,
+    ) -> TFDataset:
+        """Make a dataset of a FeatureSet of Samples: (type, shape) of features and of labels."""
+        return _of_records(
+            _sampled, dataset, validation_dataset, features, labels, batch_size, batch_per_thread, hard_code_batch_size
+        )
+
+
+def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
+    """Return the dataset whose placeholders some tensors are computed from.
+
+    Raises:
+        ArgumentError: There is none, or more than one.
+    """
+    from orca.frameworks.tfgraph.terms import ancestors
+
+    given = list(tensors)
+    graph = given[0].graph
+    before = ancestors(tensor.op for tensor in given)
+    found = [
+        dataset
+        for dataset in _made.get(graph, [])
+        if any(leaf.op in before for leaf in flatten(dataset._tensors[graph])[0])
+    ]
+    if len(found) != 1:
+        names = [tensor.name for tensor in given]
+        raise ArgumentError(
+            f"{names} are computed from {len(found)} TFDatasets, where one is needed. Build the graph on "
+            "dataset.tensors, or pass dataset= and inputs=."
+        )
+    return found[0]
+
+
+def _placeholders(tf: Any, part: Any) -> Any:
+    return map_tree(lambda meta: meta.placeholder(tf), part)
+
+
+def _structure(features: Any, labels: Any) -> tuple[Any, ...]:
+    parts = [features] if labels is None else [features, labels]
+    return tuple(_metas(part) for part in parts)
+
+
+def _metas(part: Any) -> Any:
+    """Return what describes a part as a tree of TensorMeta: (type, shape), or a list or dict of these."""
+    if isinstance(part, TensorMeta):
+        return part
+    if isinstance(part, dict):
+        return {name: _metas_named(name, value) for name, value in part.items()}
+    if isinstance(part, tuple) and len(part) == 2 and not isinstance(part[0], tuple | list | dict):
+        return TensorMeta(part[0], None, list(part[1] if part[1] is not None else ()))
+    if isinstance(part, list | tuple):
+        return [_metas_named(f"list_input_{number}", value) for number, value in enumerate(part)]
+    return TensorMeta(part, None, [])
+
+
+def _metas_named(name: str, value: Any) -> TensorMeta:
+    meta = _metas(value)
+    if not isinstance(meta, TensorMeta):
+        raise ArgumentError(f"{name!r} must be described as (type, shape); got {value!r}.")
+    return TensorMeta(meta.dtype, meta.name or name, meta.shape)
+
+
+def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
+    """Return features and labels of what names, shapes and types describe: the last one is the label."""
+    tf = tensorflow()
+    count = len(names or shapes or types)
+    kinds = list(types or [tf.float32] * count)
+    metas = [TensorMeta(kinds[n], names[n] if names else None, shapes[n] if shapes else []) for n in range(count)]
+    return _only(metas[:-1] or metas), metas[-1] if count > 1 else None
+
+
+def _parts(tensors: Any) -> tuple[Any, ...]:
+    parts = tensors if isinstance(tensors, tuple) else (tensors,)
+    if len(parts) > 2:
+        raise ArgumentError(
+            f"tensors must be (features, labels), or features alone; got a tuple of {len(parts)}. Put several inputs "
+            "into a list: ([x1, x2], y)."
+        )
+    return tuple(map_tree(np.asarray, part) for part in parts)
+
+
+def _described(part: Any) -> Any:
+    tf = tensorflow()
+
+    def meta(array: np.ndarray) -> TensorMeta:
+        kind = tf.float32 if array.dtype == np.float64 else tf.string if array.dtype.kind in "OUS" else array.dtype
+        return TensorMeta(tf.as_dtype(kind), None, list(array.shape[1:]))
+
+    return map_tree(meta, part)
+
+
+def _arrays(parts: tuple[Any, ...], verb: str) -> Any:
+    return parts[0] if verb == "predict" else tuple(parts)
+
+
+def _column(df: Any, name: str) -> TensorMeta:
+    """Describe a column by Spark's type of it."""
+    tf = tensorflow()
+    kinds = {
+        "float": tf.float32, "double": tf.float32, "int": tf.int32, "bigint": tf.int64, "smallint": tf.int16,
+        "tinyint": tf.int8, "boolean": tf.bool, "string": tf.string, "vector": tf.float32,
+    }  # fmt: skip
+    types = dict(df.dtypes)
+    if name not in types:
+        raise DataError(f"there is no column {name!r}; the data has {list(types)}.")
+    text, depth = types[name], 0
+    while text.startswith("array<"):
+        text, depth = text[len("array<") : -1], depth + 1
+    kind = kinds.get(text, tf.float64 if text.startswith("decimal") else None)
+    if kind is None:
+        raise DataError(f"the column {name!r} is of type {types[name]}, which no tensor has. Cast it to numbers first.")
+    return TensorMeta(kind, None, [None] * (depth + (text == "vector")))
+
+
+def _only(things: list[Any]) -> Any:
+    return things[0] if len(things) == 1 else things
+
+
+def _record(value: Any) -> Any:
+    return (value.encode() if isinstance(value, str) else bytes(value),)
+
+
+def _shards(rdd: Any, structure: tuple[Any, ...], verb: str) -> Any:
+    from orca.data.shard import SparkXShards
+
+    described = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
+    return SparkXShards(rdd.mapPartitions(partial(_stacked, described)), transient=True)
+
+
+def _numpy_type(dtype: Any) -> str:
+    name = tensorflow().as_dtype(dtype).name
+    return "object" if name == "string" else str(name)
+
+
+def _stacked(described: tuple[Any, ...], records: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a partition as shards of some rows each."""
+    forms = [flatten(part) for part in described]
+    while block := list(islice(records, _BLOCK)):
+        columns = list(zip(*(_leaves(record, forms) for record in block), strict=True))
+        shard, start = {}, 0
+        for key, (kinds, form) in zip(("x", "y"), forms, strict=False):
+            arrays = [_column_of(columns[start + n], kind) for n, kind in enumerate(kinds)]
+            shard[key], start = unflatten(form, arrays), start + len(kinds)
+        yield shard
+
+
+def _column_of(cells: tuple[Any, ...], kind: str) -> np.ndarray:
+    if kind == "object":
+        column = np.empty(len(cells), object)
+        column[:] = cells
+        return column
+    try:
+        return np.stack([np.asarray(cell, kind) for cell in cells])
+    except ValueError as error:
+        raise DataError(f"records differ in shape: {error}. Pad or cut them first.") from error
+
+
+def _leaves(record: Any, forms: list[tuple[list[str], Any]]) -> list[Any]:
+    """Return the arrays of a record: those of the features, then those of the labels."""
+    count = sum(len(kinds) for kinds, _ in forms)
+    parts = list(record) if isinstance(record, list | tuple) else [record]
+    leaves: list[Any] = []
+    if len(parts) == len(forms):
+        for part, (kinds, form) in zip(parts, forms, strict=True):
+            if form is not None and form[0] == "dict" and isinstance(part, dict):
+                leaves += [part[name] for name in form[1]]
+            else:
+                leaves += list(part) if form is not None and isinstance(part, list | tuple) else [part]
+            if form is not None and len(kinds) != (len(part) if hasattr(part, "__len__") else 1):
+                break
+    if len(leaves) != count:
+        leaves = parts
+    if len(leaves) != count:
+        raise DataError(f"a record must have {count} array(s), as features and labels describe; got {len(leaves)}.")
+    return leaves
+
+
+def _tfrecords(path: str) -> Any:
+    tf = tensorflow()
+    files = tf.io.gfile.glob(f"{path.rstrip('/')}/*" if tf.io.gfile.isdir(path) else path)
+    if not files:
+        raise DataError(f"there is no file at {path}.")
+    return tf.data.TFRecordDataset(sorted(files))
+
+
+def _of_records(
+    read: Callable[[Any], Any], data: Any, valid: Any, features: Any, labels: Any, batch_size: Any,
+    batch_per_thread: Any, fixed: bool, shuffle: bool = True,
+) -> TFDataset:  # fmt: skip
+    """Return the dataset of what a reader makes of a set: an RDD of records, or a list of them."""
+    structure = _structure(features, labels)
+    sets = [_records(read(each), structure) if each is not None else None for each in (data, valid)]
+    return TFDataset(
+        structure, batch_size, batch_per_thread, fixed, data=sets[0], validation=sets[1], shuffle=shuffle
+    )
+
+
+def _records(records: Any, structure: tuple[Any, ...]) -> Any:
+    if hasattr(records, "mapPartitions"):
+        return partial(_shards, records, structure)
+    described = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
+    shards = list(_stacked(described, iter(records)))
+    from orca.core.columns import concatenate
+
+    parts = [concatenate([shard[key] for shard in shards]) for key in ("x", "y")[: len(structure)]]
+    return partial(_arrays, tuple(parts))
+
+
+def _paired(source: Any, method: tuple[str, str]) -> Any:
+    """Return the records (image, label) of an ImageSet, distributed or not."""
+    images, labels = (getattr(source, name)() for name in method)
+    if hasattr(images, "zip"):
+        return images.map(lambda image: (image,)) if labels is None else images.zip(labels)
+    return [(image,) for image in images] if labels is None else list(zip(images, labels, strict=True))
+
+
+def _sampled(source: Any) -> Any:
+    """Return the records of a set of Samples: their features and labels as arrays."""
+    samples = source
+    for name in ("get_samples", "rdd", "samples", "to_rdd"):
+        if hasattr(source, name):
+            held = getattr(source, name)
+            samples = held() if callable(held) and not hasattr(held, "mapPartitions") else held
+            break
+    if hasattr(samples, "mapPartitions"):
+        return samples.map(_sample_record)
+    return list(map(_sample_record, samples))
+
+
+def _sample_record(sample: Any) -> Any:
+    parts = []
+    for name in ("features", "labels"):
+        held = getattr(sample, name, None)
+        held = [] if held is None else held if isinstance(held, list | tuple) else [held]
+        parts += [each.to_ndarray() if hasattr(each, "to_ndarray") else np.asarray(each) for each in held]
+    return parts

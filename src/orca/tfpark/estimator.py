@@ -1,0 +1,286 @@
+"""TFEstimator: a model function, trained on what an input function gives. Owns its graphs and its checkpoints.
+
+Each call builds the graph anew, as the mode asks, and gives its variables the values of the last training: from
+model_dir, else from memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from orca.core.metrics import metrics_of
+from orca.core.triggers import MaxIteration
+from orca.data.tf.loading import tensorflow
+from orca.errors import ArgumentError
+from orca.tfpark.dataset import TFDataset
+from orca.tfpark.predictor import as_records
+
+TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+# What a metric is asked for as -> what BigDL calls it, and our metric of it.
+_METHODS = {
+    "acc": ("Top1Accuracy", "accuracy"),
+    "accuracy": ("Top1Accuracy", "accuracy"),
+    "top1accuracy": ("Top1Accuracy", "accuracy"),
+    "top5acc": ("Top5Accuracy", "top5accuracy"),
+    "top5accuracy": ("Top5Accuracy", "top5accuracy"),
+    "mae": ("MAE", "mae"),
+    "auc": ("AUC", "auc"),
+}
+
+
+class TFEstimatorSpec(SimpleNamespace):
+    """What a model function returns.
+
+    Args:
+        mode: tf.estimator.ModeKeys.TRAIN, EVAL or PREDICT.
+        predictions: A tensor, or a dict of tensors.
+        loss: A scalar tensor.
+    """
+
+    def __init__(self, mode: str, predictions: Any = None, loss: Any = None) -> None:
+        super().__init__(mode=mode, predictions=predictions, loss=loss, train_op=None, eval_metric_ops=None)
+
+
+class TFEstimator:
+    """A model function that is trained, evaluated and asked, distributed.
+
+    Args:
+        model_fn: A function (features, labels, mode, params, config), of which the last two may be left out, that
+            returns a TFEstimatorSpec or an EstimatorSpec; or an object with such a `model_fn`.
+        optimizer: The optimizer of the spec's loss, unless the spec has a train_op of a ZooOptimizer.
+        model_dir: Where checkpoints go, and are taken from.
+        config: What model_fn gets as config.
+        params: What model_fn gets as params.
+        warm_start_from: A checkpoint to begin with, where model_dir has none.
+        options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed.
+    """
+
+    def __init__(
+        self,
+        model_fn: Any,
+        optimizer: Any = None,
+        model_dir: str | None = None,
+        config: Any = None,
+        params: Any = None,
+        warm_start_from: str | None = None,
+        **options: Any,
+    ) -> None:
+        if not inspect.isfunction(model_fn) and not inspect.ismethod(model_fn) and hasattr(model_fn, "model_fn"):
+            given = model_fn
+            model_fn = getattr(given, "_model_fn", given.model_fn)
+            model_dir, params = model_dir or given.model_dir, params or getattr(given, "params", None)
+        if not callable(model_fn):
+            raise ArgumentError(
+                f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}."
+            )
+        self.model_fn, self.optimizer, self.model_dir = model_fn, optimizer, model_dir
+        self.config, self.params, self.warm_start_from, self.options = config, params, warm_start_from, options
+        self._clip: dict[str, Any] = {}
+        self._summary: Any = None
+        self._values: dict[str, Any] = {}
+        self._trained = (0, 0)  # epochs and steps
+
+    @classmethod
+    def from_model_fn(
+        cls,
+        model_fn: Callable[..., Any],
+        model_dir: str | None = None,
+        config: Any = None,
+        params: Any = None,
+        warm_start_from: str | None = None,
+        **options: Any,
+    ) -> TFEstimator:
+        """Make an estimator of a model function whose spec has a train_op of a ZooOptimizer."""
+        return cls(model_fn, None, model_dir, config, params, warm_start_from, **options)
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Train with this optimizer from now on."""
+        self.optimizer = optimizer
+
+    def clear_gradient_clipping(self) -> None:
+        """Train without clipping from now on."""
+        self._clip = {}
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Keep every value of a gradient between two numbers from now on."""
+        self._clip["clip_value"] = (min, max)
+
+    def set_gradient_clipping_by_l2_norm(self, clip_norm: float) -> None:
+        """Keep the norm of all gradients together from exceeding a number from now on."""
+        self._clip["clip_norm"] = clip_norm
+
+    def set_train_summary(self, summary: Any) -> None:
+        """Write the curves of training for TensorBoard, where a TrainSummary says."""
+        self._summary = summary
+
+    set_val_summary = set_train_summary
+
+    def train(self, input_fn: Callable[..., Any], steps: int | None = None, session_config: Any = None) -> TFEstimator:
+        """Train on what an input function gives.
+
+        Args:
+            input_fn: A function (mode), or (), that returns a TFDataset or a batched tf.data.Dataset.
+            steps: How many steps; an epoch unless given.
+            session_config: A tf.ConfigProto for the workers' sessions.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ArgumentError: There is no loss, or nothing to lower it with.
+        """
+        from orca.frameworks.tfgraph.checkpoints import save_checkpoint
+        from orca.frameworks.tfgraph.optimizers import step_of
+
+        with self._graph(input_fn, TRAIN) as (tf, dataset, spec):
+            if spec.loss is None:
+                raise ArgumentError("model_fn must return a loss in the mode TRAIN. Return TFEstimatorSpec(..., loss=).")
+            optimizer = self.optimizer if spec.train_op is None else step_of(spec.train_op)
+            if optimizer is None:
+                raise ArgumentError(
+                    "there is nothing to lower the loss with. Pass optimizer= to TFEstimator, or return a spec with a "
+                    "train_op=ZooOptimizer(...).minimize(loss)."
+                )
+            updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+            estimator = self._estimator(dataset, loss=spec.loss, optimizer=optimizer, updates=updates, **self._clip)
+            if self._summary is not None:
+                estimator.set_tensorboard(self._summary.log_dir, self._summary.app_name)
+            self._restore(estimator.sess)
+            epochs, trained = self._trained
+            estimator.begin_after(epochs, trained)
+            ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(trained + steps)}
+            estimator.fit(
+                dataset,
+                batch_size=dataset.batch_size or dataset.batch_per_thread or 32,
+                shuffle=dataset.shuffle,
+                session_config=session_config,
+                **ends,
+            )
+            self._trained = estimator.trained
+            variables = tf.global_variables()
+            values = estimator.sess.run(variables)
+            self._values = {variable.op.name: value for variable, value in zip(variables, values, strict=True)}
+            if self.model_dir is not None:
+                number = int(estimator.sess.run(tf.train.get_global_step()))
+                save_checkpoint(estimator.sess, f"{self.model_dir.rstrip('/')}/model-{number}")
+        return self
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        eval_methods: Any = None,
+        steps: int | None = None,
+        checkpoint_path: str | None = None,
+    ) -> dict[str, float]:
+        """Evaluate metrics, exactly, over all rows.
+
+        Args:
+            input_fn: As in train.
+            eval_methods: Names ("acc", "top5acc", "mae", "auc", "loss") or metrics; what the spec has unless given.
+            steps: Stop after this many steps; all rows unless given.
+            checkpoint_path: The checkpoint to evaluate; the last training unless given.
+
+        Returns:
+            The value of each metric, under BigDL's name of it ("Top1Accuracy"); "loss", where the model has one.
+        """
+        with self._graph(input_fn, EVAL) as (_, dataset, spec):
+            asked = [] if eval_methods is None else eval_methods if isinstance(eval_methods, list) else [eval_methods]
+            metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
+            for each in asked:
+                if isinstance(each, str) and each.lower() != "loss":
+                    name, known = _METHODS.get(each.lower(), (each, each))
+                    metrics[name] = metrics_of([known])[0]
+                elif not isinstance(each, str):
+                    (metric,) = metrics_of([each])
+                    metrics[metric.name] = metric
+            head = spec.predictions
+            head = next(iter(head.values())) if isinstance(head, Mapping) else head
+            estimator = self._estimator(dataset, loss=spec.loss, outputs=head, metrics=metrics or None)
+            self._restore(estimator.sess, checkpoint_path)
+            size = dataset.batch_per_thread or dataset.batch_size or 32
+            return dict(estimator.evaluate(dataset, batch_size=size, num_steps=steps))
+
+    def predict(
+        self, input_fn: Callable[..., Any], predict_keys: Any = None, checkpoint_path: str | None = None
+    ) -> Any:
+        """Answer for every row: as an RDD where a Spark is up, else as arrays; a dict of predictions keeps its keys.
+
+        Args:
+            input_fn: As in train; labels are not needed.
+            predict_keys: The keys to answer with, of predictions that are a dict; all unless given.
+            checkpoint_path: The checkpoint to answer with; the last training unless given.
+        """
+        with self._graph(input_fn, PREDICT) as (_, dataset, spec):
+            heads = spec.predictions
+            if heads is None:
+                raise ArgumentError("model_fn must return predictions in the mode PREDICT.")
+            if predict_keys is not None:
+                keys = [predict_keys] if isinstance(predict_keys, str) else list(predict_keys)
+                heads = {key: heads[key] for key in keys}
+            estimator = self._estimator(dataset, labelled=False, outputs=heads)
+            self._restore(estimator.sess, checkpoint_path)
+            return as_records(estimator.predict(dataset, batch_size=dataset.batch_per_thread or dataset.batch_size))
+
+    @contextmanager
+    def _graph(self, input_fn: Callable[..., Any], mode: str) -> Iterator[tuple[Any, TFDataset, Any]]:
+        """Build the graph of a mode; yield TensorFlow, the data and the spec."""
+        tf = tensorflow().compat.v1
+        with tf.Graph().as_default():
+            tf.train.get_or_create_global_step()
+            dataset = _dataset(tf, _call(input_fn, mode=mode), mode)
+            labels = dataset.label_tensors if mode != PREDICT else None
+            spec = _call(
+                self.model_fn,
+                dataset.feature_tensors,
+                labels,
+                mode=mode,
+                params=self.params,
+                config=self.config,
+            )
+            if not hasattr(spec, "predictions") or not hasattr(spec, "loss"):
+                raise ArgumentError(f"model_fn must return a TFEstimatorSpec; got {type(spec).__name__}.")
+            for name in ("train_op", "eval_metric_ops"):
+                if not hasattr(spec, name):
+                    setattr(spec, name, None)
+            yield tf, dataset, spec
+
+    def _estimator(self, dataset: TFDataset, labelled: bool = True, **ends: Any) -> Any:
+        from orca.estimators.tfgraph import GraphEstimator
+
+        labels = dataset.label_tensors if labelled else None
+        return GraphEstimator.of(inputs=dataset.feature_tensors, labels=labels, **ends, **self.options)
+
+    def _restore(self, session: Any, checkpoint_path: str | None = None) -> None:
+        """Give a new session the values of a checkpoint, or of the last training."""
+        from orca.estimators.tfgraph import restore_values
+        from orca.frameworks.tfgraph.checkpoints import latest, read_checkpoint
+
+        path = checkpoint_path or (latest(self.model_dir) if self.model_dir else None)
+        if path is None and not self._values:
+            path = self.warm_start_from
+        restore_values(session, self._values if path is None else read_checkpoint(path))
+
+
+def _dataset(tf: Any, data: Any, mode: str) -> TFDataset:
+    """Return what an input function gave as a TFDataset."""
+    if isinstance(data, TFDataset):
+        return data
+    if not hasattr(data, "element_spec"):
+        raise ArgumentError(
+            f"input_fn must return a TFDataset or a tf.data.Dataset; got {type(data).__name__}. Wrap arrays with "
+            "TFDataset.from_ndarrays((x, y), batch_size=32)."
+        )
+    first = tf.nest.flatten(data.element_spec)[0].shape.as_list()
+    size = {"batch_size" if mode == TRAIN else "batch_per_thread": first[0] if first and first[0] else 32}
+    return TFDataset.from_tf_data_dataset(data.unbatch(), **size)
+
+
+def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
+    """Call a function with those of the named arguments that it takes."""
+    parameters = inspect.signature(function).parameters
+    free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return function(*args, **{name: value for name, value in offered.items() if free or name in parameters})

@@ -1,0 +1,235 @@
+"""TFNet: a part of a TensorFlow graph as a model that answers. Owns where it is read from.
+
+It is frozen: variables are constants of its graph, so that it travels as one piece.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from orca.data.tf.loading import tensorflow
+from orca.errors import ArgumentError
+from orca.rows.tree import flatten
+from orca.tfpark.dataset import TFDataset
+from orca.tfpark.predictor import as_records
+
+_FROZEN, _META = "frozen_inference_graph.pb", "graph_meta.json"
+
+
+class TFNet:
+    """A frozen graph with named inputs and outputs.
+
+    Args:
+        path: A folder with `frozen_inference_graph.pb` and `graph_meta.json`, or a .pb file.
+        input_names: Names of the tensors that are fed, where the folder does not tell.
+        output_names: Names of the tensors to answer with.
+        tf_session_config: Accepted.
+        options: More arguments of `Estimator.from_graph`: backend, workers_per_node.
+
+    Raises:
+        ArgumentError: There is no such graph, or it lacks a tensor.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        input_names: list[str] | None = None,
+        output_names: list[str] | None = None,
+        tf_session_config: Any = None,
+        **options: Any,
+    ) -> None:
+        file = os.path.join(path, _FROZEN) if os.path.isdir(path) else path
+        meta = os.path.join(path, _META)
+        if not os.path.exists(file):
+            raise ArgumentError(f"there is no frozen graph at {file}. Pass a .pb file, or a folder of export_tf.")
+        if os.path.exists(meta) and (input_names is None or output_names is None):
+            with open(meta) as stream:
+                told = json.load(stream)
+            input_names, output_names = input_names or told["input_names"], output_names or told["output_names"]
+        if not input_names or not output_names:
+            raise ArgumentError(f"{path} does not tell its inputs and outputs. Pass input_names= and output_names=.")
+        with open(file, "rb") as stream:
+            self._open(stream.read(), _listed(input_names), _listed(output_names), options)
+
+    def _open(self, definition: bytes, inputs: list[str], outputs: list[str], options: dict[str, Any]) -> None:
+        from orca.estimators.tfgraph import GraphEstimator
+
+        tf = tensorflow().compat.v1
+        self.definition, self.input_names, self.output_names = definition, inputs, outputs
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.import_graph_def(tf.GraphDef.FromString(definition), name="")
+            try:
+                self.inputs, self.outputs = ([self.graph.get_tensor_by_name(n) for n in g] for g in (inputs, outputs))
+            except (KeyError, ValueError) as error:
+                raise ArgumentError(f"the graph has no such tensor: {error}. Names end in ':0'.") from error
+            self.estimator: Any = GraphEstimator.of(
+                inputs=_only(self.inputs), outputs=_only(self.outputs), sess=tf.Session(graph=self.graph), **options
+            )
+
+    @staticmethod
+    def from_export_folder(folder: str, tf_session_config: Any = None, **options: Any) -> TFNet:
+        """Make a net of a folder that `export_tf` wrote."""
+        if not os.path.isdir(folder):
+            raise ArgumentError(f"there is no folder {folder}. Pass one that export_tf wrote.")
+        return TFNet(folder, **options)
+
+    @staticmethod
+    def from_saved_model(
+        model_path: str,
+        tag: str | None = None,
+        signature: str | None = None,
+        inputs: list[str] | None = None,
+        outputs: list[str] | None = None,
+        tf_session_config: Any = None,
+        init_op: str | None = None,
+        **options: Any,
+    ) -> TFNet:
+        """Make a net of a SavedModel: of a signature's inputs and outputs, or of tensors by their names.
+
+        Args:
+            model_path: The folder of the SavedModel.
+            tag: Its tag; "serve" unless given.
+            signature: The signature; "serving_default" unless given.
+            inputs: Names of the tensors that are fed, in place of the signature's.
+            outputs: Names of the tensors to answer with.
+            tf_session_config: Accepted.
+            init_op: An operation to run after loading.
+            options: More arguments of `Estimator.from_graph`.
+        """
+        tf = tensorflow().compat.v1
+        with tf.Graph().as_default(), tf.Session() as session:
+            meta = tf.saved_model.load(session, [tag or "serve"], model_path)
+            if init_op is not None:
+                session.run(init_op)
+            if inputs is None or outputs is None:
+                name = signature or "serving_default"
+                if name not in meta.signature_def:
+                    raise ArgumentError(f"the SavedModel has no signature {name!r}; it has {list(meta.signature_def)}.")
+                told = meta.signature_def[name]
+                inputs = inputs or [told.inputs[key].name for key in sorted(told.inputs)]
+                outputs = outputs or [told.outputs[key].name for key in sorted(told.outputs)]
+            graph = session.graph
+            fed, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
+            return TFNet.from_session(session, fed, heads, **options)
+
+    @staticmethod
+    def from_session(
+        sess: Any,
+        inputs: Any,
+        outputs: Any,
+        generate_backward: bool = False,
+        allow_non_differentiable_input: bool = True,
+        tf_session_config: Any = None,
+        **options: Any,
+    ) -> TFNet:
+        """Make a net of tensors of a session, with the values that its variables have now.
+
+        Args:
+            sess: The session.
+            inputs: The tensors that are fed.
+            outputs: The tensors to answer with.
+            generate_backward: False: a TFNet answers. Train with TFOptimizer.
+            allow_non_differentiable_input: Accepted.
+            tf_session_config: Accepted.
+            options: More arguments of `Estimator.from_graph`.
+        """
+        if generate_backward:
+            raise ArgumentError("a TFNet only answers. Train the graph with TFOptimizer or Estimator.from_graph.")
+        net = TFNet.__new__(TFNet)
+        fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+        net._open(frozen(sess, heads), [t.name for t in fed], [t.name for t in heads], options)
+        return net
+
+    def predict(
+        self, x: Any, batch_per_thread: int | None = None, distributed: bool = True, mini_batch: bool = False
+    ) -> Any:
+        """Answer for arrays (as arrays), XShards, a DataFrame or a TFDataset (as an RDD where a Spark is up)."""
+        if isinstance(x, TFDataset):
+            return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread))
+        if not distributed:
+            return self.forward(x)
+        return self.estimator.predict(x, batch_size=batch_per_thread)
+
+    def forward(self, x: Any) -> Any:
+        """Answer for one batch of arrays, here."""
+        arrays = [np.asarray(each) for each in flatten(x)[0]]
+        answers = self.estimator.sess.run(self.outputs, dict(zip(self.inputs, arrays, strict=True)))
+        return _only(answers)
+
+    __call__ = forward
+
+    def evaluate(self, dataset: Any, batch_size: int, val_methods: Any) -> dict[str, float]:
+        """Evaluate metrics of the answers, compared with the labels of (x, y) or a TFDataset."""
+        from orca.core.metrics import metrics_of
+
+        data = dataset.data_for("evaluate") if isinstance(dataset, TFDataset) else dataset
+        metrics = metrics_of(val_methods)
+        answers, y = self.estimator.predict(data[0], batch_size=batch_size), data[1]
+        for metric in metrics:
+            metric.update(answers, y)
+        return {metric.name: metric.result() for metric in metrics}
+
+
+def frozen(session: Any, outputs: list[Any]) -> bytes:
+    """Return the graph of some outputs with the variables as constants."""
+    tf = tensorflow().compat.v1
+    level = tf.logging.get_verbosity()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    try:
+        names = [tensor.op.name for tensor in outputs]
+        with session.graph.as_default():
+            definition = session.graph.as_graph_def()
+            constants = tf.graph_util.convert_variables_to_constants(session, definition, names)
+    finally:
+        tf.logging.set_verbosity(level)
+    return bytes(constants.SerializeToString())
+
+
+def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **accepted: Any) -> None:
+    """Write a session's graph, its variables as constants, for `TFNet.from_export_folder`.
+
+    Args:
+        sess: The session.
+        folder: Where to write it.
+        inputs: The tensors that are fed.
+        outputs: The tensors to answer with.
+        accepted: generate_backward and others of older releases.
+    """
+    fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, _FROZEN), "wb") as stream:
+        stream.write(frozen(sess, heads))
+    with open(os.path.join(folder, _META), "w") as text:
+        json.dump({"input_names": [t.name for t in fed], "output_names": [t.name for t in heads]}, text)
+
+
+def save_tf_checkpoint(sess: Any, checkpoint_path: str, saver: Any = None) -> None:
+    """Save the variables of a session as `tf.train.Saver` does, at any path of fsspec."""
+    from orca.frameworks.tfgraph.checkpoints import save_checkpoint
+
+    save_checkpoint(sess, checkpoint_path, saver)
+
+
+def load_tf_checkpoint(sess: Any, checkpoint_path: str, saver: Any = None) -> None:
+    """Restore the variables of a session from a checkpoint of `tf.train.Saver`, at any path of fsspec."""
+    from orca.frameworks.tfgraph.checkpoints import load_checkpoint
+
+    load_checkpoint(sess, checkpoint_path, saver)
+
+
+def get_checkpoint_state(checkpoint_dir: str) -> Any:
+    """Return what TensorFlow's `checkpoint` file of a folder tells: model_checkpoint_path is the newest."""
+    return tensorflow().compat.v1.train.get_checkpoint_state(checkpoint_dir)
+
+
+def _listed(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _only(things: list[Any]) -> Any:
+    return things[0] if len(things) == 1 else things

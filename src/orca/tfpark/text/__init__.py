@@ -1,0 +1,1 @@
+"""Models of texts: taggers with Keras, and estimators of BERT."""

@@ -1,0 +1,5 @@
+"""Estimators of BERT, as zoo.tfpark.text.estimator names them."""
+
+from orca.tfpark.text.bert import BERTNER, BERTBaseEstimator, BERTClassifier, BERTSQuAD, bert_input_fn
+
+__all__ = ["BERTBaseEstimator", "BERTClassifier", "BERTNER", "BERTSQuAD", "bert_input_fn"]

@@ -1,0 +1,390 @@
+"""The Estimator of graphs: any number of ranks is the plain session loop; data kinds, options, files and errors."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow.compat.v1 as tf
+
+from orca import Estimator
+from orca.core.engine import Settings
+from orca.core.learner import FitPlan
+from orca.engines.local import LocalEngine
+from orca.errors import ArgumentError, DataError, NotSupported, WorkerFailed
+from orca.job import FitJob
+from orca.metrics import Accuracy
+from orca.optimizers import SGD, Adam
+from orca.storage.checkpoints import newest_run, path_of
+from orca.testing import shards_of
+from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration
+from tfgraphs import ROWS, X, Y, adam, assert_same, graph, momentum, plain_loop, values
+
+WHOLE = np.arange(ROWS)
+OPTIMIZERS = {
+    "adam": adam,
+    "momentum": momentum,
+    "rmsprop": lambda: tf.train.RMSPropOptimizer(0.01),
+    "ftrl": lambda: tf.train.FtrlOptimizer(0.1),
+}
+
+
+def estimator(made: Any, optimizer: Any = None, **options: Any) -> Any:
+    ends = {"inputs": made.x, "outputs": made.outputs, "labels": made.y, "loss": made.loss, "sess": made.session}
+    options = {"backend": "local", "metrics": {"acc": made.accuracy}} | options
+    with made.graph.as_default():
+        return Estimator.from_graph(**ends, optimizer=optimizer() if callable(optimizer) else optimizer, **options)
+
+
+def trained_on(cuts: list[int], optimizer: Any, make_loss: Any = None, steps: int = 4, **options: Any) -> Any:
+    """Train on rows dealt out so, all of them in each step; return the values that rank 0 ends with."""
+    made = graph(make_loss)
+    est = estimator(made, optimizer, **options)
+    parts = [np.arange(ROWS)[start:stop] for start, stop in zip([0, *cuts], [*cuts, ROWS], strict=True)]
+    job = FitJob(est._learner(None, None), FitPlan(epochs=steps, batch_size=ROWS, shuffle=False), (), est._held())
+    results = LocalEngine(len(parts)).run(job, shards_of([(X[rows], Y[rows]) for rows in parts]), Settings(20))
+    est._state = results[0][1]
+    est._put_back()
+    return values(made)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_uneven_and_empty_shards_train_as_a_session_does(optimizer: str) -> None:
+    plain = plain_loop(OPTIMIZERS[optimizer], [WHOLE] * 4)
+    assert_same(trained_on([40, 40], OPTIMIZERS[optimizer]), plain)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_any_number_of_ranks_trains_as_a_session_does(ranks: int) -> None:
+    made = graph()
+    est = estimator(made, adam, workers_per_node=ranks)
+    assert est.fit((X, Y), epochs=4, batch_size=ROWS) is est
+    plain = plain_loop(adam, [WHOLE] * 4)
+    assert_same(values(made), plain)
+    assert est.fit((X, Y), epochs=2, batch_size=ROWS).trained == (6, 6)  # goes on with the optimizer's slots
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 6))
+
+
+def masked(ends: Any) -> Any:
+    weights = tf.cast(ends.y, tf.float32) * 2.0
+    return tf.losses.compute_weighted_loss(ends.each, weights)
+
+
+LOSSES = {
+    "a mean with a penalty": lambda ends: tf.reduce_mean(ends.each) + penalty(ends),
+    "a sum and a penalty": lambda ends: tf.reduce_sum(ends.each) + penalty(ends),
+    "weights of rows": masked,
+    "a mean of chosen rows": lambda ends: tf.reduce_mean(tf.boolean_mask(ends.each, ends.y > 0)) + penalty(ends),
+}
+
+
+def penalty(ends: Any) -> Any:
+    return 0.05 * tf.nn.l2_loss(ends.top)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_every_kind_are_exact(name: str) -> None:
+    def slow() -> Any:
+        return tf.train.MomentumOptimizer(0.01, 0.9)
+
+    assert_same(trained_on([11, 12], slow, LOSSES[name]), plain_loop(slow, [WHOLE] * 4, LOSSES[name]))
+
+
+def test_a_loss_that_parts_of_a_step_cannot_tell_needs_one_worker() -> None:
+    def root(ends: Any) -> Any:
+        return tf.sqrt(tf.reduce_mean(tf.square(ends.each)), name="root")
+
+    made = graph(root)
+    estimator(made, adam).fit((X, Y), epochs=4, batch_size=ROWS)
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 4, root))
+    with pytest.raises(WorkerFailed, match="'root:0' is neither a mean nor a sum over the rows.*2 workers"):
+        estimator(graph(root), adam, workers_per_node=2).fit((X, Y))
+
+
+def test_sparse_gradients_move_the_rows_they_are_of() -> None:
+    ids = np.array([0, 2, 2, 5, 0, 7, 1], "int32")
+
+    def build() -> Any:
+        made = graph()
+        with made.graph.as_default():
+            made.x = tf.placeholder(tf.int32, [None])
+            start = tf.glorot_uniform_initializer(seed=4)
+            table = tf.get_variable("table", [9, 3], initializer=start)
+            made.outputs = tf.nn.embedding_lookup(table, made.x)
+            made.loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(logits=made.outputs, labels=made.y)
+            )
+            made.session.run(tf.global_variables_initializer())
+        return made
+
+    plain, ours = build(), build()
+    labels = Y[: len(ids)]
+    with plain.graph.as_default():
+        optimizer = momentum()
+        op = optimizer.minimize(plain.loss, var_list=[v for v in tf.trainable_variables() if v.op.name == "table"])
+        plain.session.run(tf.variables_initializer(optimizer.variables()))
+        plain.session.run(op, {plain.x: ids, plain.y: labels})
+        plain.session.run(op, {plain.x: ids[:3], plain.y: labels[:3]})
+    est = estimator(ours, momentum, workers_per_node=2, metrics=None)
+    est.fit((ids, labels), batch_size=7, shuffle=False)
+    est.fit((ids[:3], labels[:3]), batch_size=3, shuffle=False)
+    one, other = values(plain), values(ours)
+    assert_same({k: one[k] for k in ("table", "table/Momentum")}, {k: other[k] for k in ("table", "table/Momentum")})
+
+
+def clipped_by_norm(pairs: list[Any]) -> list[Any]:
+    return list(zip(tf.clip_by_global_norm([g for g, _ in pairs], 0.05)[0], [v for _, v in pairs], strict=True))
+
+
+def clipped_by_value(pairs: list[Any]) -> list[Any]:
+    return [(tf.clip_by_value(gradient, -0.01, 0.02), variable) for gradient, variable in pairs]
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [({"clip_norm": 0.05}, clipped_by_norm), ({"clip_value": (-0.01, 0.02)}, clipped_by_value)],
+    ids=["norm", "value"],
+)
+def test_gradients_are_clipped_after_ranks_agree(options: Any, change: Any) -> None:
+    assert_same(trained_on([30], momentum, **options), plain_loop(momentum, [WHOLE] * 4, change=change))
+    made = graph()
+    est = estimator(made, momentum, **options)
+    est.clear_gradient_clipping()
+    est.fit((X, Y), epochs=2, batch_size=ROWS)
+    assert_same(values(made), plain_loop(momentum, [WHOLE] * 2))
+    if "clip_norm" in options:
+        est.set_l2_norm_gradient_clipping(0.05)
+    else:
+        est.set_constant_gradient_clipping(-0.01, 0.02)
+    assert (est.learner.clip_norm, est.learner.clip_value) != (None, None)
+
+
+def test_optimizers_of_keras_step_in_the_graph() -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+    import keras
+
+    wanted = trained_on([30], lambda: tf_keras.optimizers.legacy.SGD(0.1, momentum=0.9))
+    plain = plain_loop(momentum, [WHOLE] * 4)
+    for twin in (tf_keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.SGD(0.1, momentum=0.9)):
+        got = trained_on([30], lambda twin=twin: twin)
+        for name in ("top", "hidden/kernel", "hidden/bias"):
+            np.testing.assert_allclose(got[name], wanted[name], atol=2e-6)
+            np.testing.assert_allclose(got[name], plain[name], atol=2e-6)
+    with pytest.raises(ArgumentError, match="SGD with use_ema does not work in a graph"):
+        estimator(graph(), lambda: keras.optimizers.SGD(0.1, use_ema=True))
+
+
+def test_optim_methods_of_bigdl_step_beside_the_graph(tmp_path: Path) -> None:
+    import torch
+
+    made = graph()
+    weights = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in values(made).items()}
+    method = SGD(learningrate=0.1, learningrate_decay=0.5)
+    stepper = method.build(list(weights.values()))
+    for _ in range(3):
+        hidden = torch.tanh(torch.tensor(X) @ weights["hidden/kernel"] + weights["hidden/bias"])
+        stepper.zero_grad()
+        torch.nn.functional.cross_entropy(hidden @ weights["top"], torch.tensor(Y).long()).backward()
+        stepper.step()
+    est = estimator(made, lambda: method, workers_per_node=2, model_dir=str(tmp_path))
+    est.fit((X, Y), epochs=2, batch_size=ROWS, checkpoint_trigger=EveryEpoch())
+    est.fit((X, Y), epochs=1, batch_size=ROWS)
+    assert_same(values(made), {name: value.detach().numpy() for name, value in weights.items()})
+    rates = [value for _, value, _ in est.get_train_summary("LearningRate")]
+    assert rates == pytest.approx([0.1, 0.1 / 1.5, 0.05], rel=1e-4)
+    again = estimator(graph(), lambda: Adam(1e-3))
+    assert again.fit((X, Y), epochs=1).evaluate((X, Y))["loss"] < 2
+
+
+def test_evaluation_is_exact_for_any_batch() -> None:
+    made = graph()
+    loss, accuracy = made.session.run([made.loss, made.accuracy], {made.x: X, made.y: Y})
+    for ranks, size in ((1, 7), (3, 10)):
+        scores = estimator(made, adam, workers_per_node=ranks).evaluate((X, Y), batch_size=size)
+        assert scores == pytest.approx({"loss": loss, "acc": accuracy}, abs=1e-6)
+    by_outputs = estimator(made, adam, metrics=[Accuracy()]).evaluate((X, Y), batch_size=8)
+    assert by_outputs == pytest.approx({"loss": loss, "Accuracy": accuracy}, abs=1e-6)
+
+
+def test_weighted_losses_are_evaluated_over_all_weights() -> None:
+    made = graph(masked)
+    loss = made.session.run(made.loss, {made.x: X, made.y: Y})
+    scores = estimator(made, adam, workers_per_node=2).evaluate((X, Y), batch_size=6)
+    assert scores["loss"] == pytest.approx(loss, abs=1e-6)
+
+
+def test_predictions_come_in_the_order_of_the_rows() -> None:
+    made = graph()
+    truth = made.session.run(made.outputs, {made.x: X})
+    est = estimator(made, adam, workers_per_node=2)
+    np.testing.assert_allclose(est.predict(X, batch_size=9), truth, atol=1e-6)
+    rows = tf.data.Dataset.from_tensor_slices(X).map(lambda row: row * 1.0)
+    np.testing.assert_allclose(est.predict(rows), truth, atol=1e-6)
+    with made.graph.as_default():
+        both = Estimator.from_graph(inputs=made.x, outputs=[made.outputs, made.x], sess=made.session, backend="local")
+    first, second = both.predict(X)
+    np.testing.assert_allclose(first, truth, atol=1e-6)
+    assert np.array_equal(second, X)
+    with pytest.raises(ArgumentError, match="there is nothing to evaluate"):
+        both.evaluate((X, Y))
+    with pytest.raises(ArgumentError, match="fit needs a loss and an optimizer"):
+        both.fit((X, Y))
+
+
+def test_a_tf_data_dataset_trains_in_parts() -> None:
+    made = graph()
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).map(lambda x, y: (x * 1.0, y))
+    est = estimator(made, adam, workers_per_node=2)
+    est.fit(rows, epochs=4, batch_size=ROWS, validation_data=rows)
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 4))
+    assert est.history.epochs[-1]["val_num_samples"] == ROWS
+    with pytest.raises(DataError, match="has no end"):
+        est.fit(rows.repeat())
+    with pytest.raises(DataError, match=r"must give \(features, labels\) to train"):
+        est.fit(tf.data.Dataset.from_tensor_slices(X))
+    python = rows.map(lambda x, y: (tf.numpy_function(np.sign, [x], tf.float32), y))
+    with pytest.raises(ArgumentError, match="calls a function of Python.*cannot be sent"):
+        est.fit(python)
+
+
+def test_values_are_fed_by_the_mode() -> None:
+    made = graph()
+    with made.graph.as_default():
+        training = tf.placeholder(tf.bool, [], name="training")
+        factor = tf.cond(training, lambda: tf.constant(0.5), lambda: tf.constant(1.0))
+        made.loss = tf.reduce_mean(made.each) * factor
+    with pytest.raises(ArgumentError, match="the placeholder 'training:0' gets no value"):
+        estimator(made, momentum)
+    with made.graph.as_default():
+        est = Estimator.from_graph(
+            inputs=made.x, labels=made.y, outputs=made.outputs, loss=made.loss, optimizer=momentum(),
+            sess=made.session, backend="local", workers_per_node=2, feeds={training: (True, False)},
+        )  # fmt: skip
+    before = made.session.run(made.loss, {made.x: X, made.y: Y, training: False})
+    assert est.evaluate((X, Y))["loss"] == pytest.approx(before, abs=1e-6)
+    est.fit((X, Y), epochs=1, batch_size=ROWS)
+    assert est.history.epochs[-1]["train_loss"] == pytest.approx(before / 2, abs=1e-6)
+
+
+def test_several_inputs_come_as_a_list_or_by_name() -> None:
+    made = graph()
+    with made.graph.as_default():
+        other = tf.placeholder(tf.float32, [None, 3], name="other")
+        output = made.outputs + other
+    truth = made.session.run(output, {made.x: X, other: X[:, :3]})
+    for ends, data in (
+        ([made.x, other], (X, X[:, :3])),
+        ({"a": made.x, "b": other}, {"x": {"b": X[:, :3], "a": X}}),
+    ):
+        est = Estimator.from_graph(inputs=ends, outputs=output, sess=made.session, backend="local")
+        np.testing.assert_allclose(est.predict(data), truth, atol=1e-6)
+    with pytest.raises(DataError, match=r"x must have 2 part\(s\)"):
+        est.predict(X)
+
+
+def test_a_fit_resumed_mid_epoch_ends_where_the_whole_one_does(tmp_path: Path) -> None:
+    whole = graph(dropout=0.3)
+    estimator(whole, adam, workers_per_node=2).fit((X, Y), epochs=3, batch_size=8)
+    first = graph(dropout=0.3)
+    folder = str(tmp_path / "kept")
+    cut = estimator(first, adam, workers_per_node=2, model_dir=folder)
+    cut.fit((X, Y), epochs=3, batch_size=8, checkpoint_trigger=SeveralIteration(5), end_trigger=MaxIteration(10))
+    shutil.rmtree(path_of(newest_run(folder), 10))  # so that the fifth step is the last that is known
+    rest = graph(dropout=0.3)
+    est = estimator(rest, adam, workers_per_node=2, model_dir=folder)
+    est.fit((X, Y), epochs=3, batch_size=8, resume=True)
+    assert est.trained == (3, 21)
+    assert_same(values(rest), values(whole), 1e-7)
+    loaded = graph(dropout=0.3)
+    again = estimator(loaded, adam, model_dir=folder)
+    again.load_orca_checkpoint(folder, version=5)
+    assert again.trained[1] == 5 and not np.array_equal(values(loaded)["top"], values(graph())["top"])
+    assert "top/Adam" in values(loaded) and values(loaded)["top/Adam"].any()
+
+
+def test_summaries_tell_loss_rate_and_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    est = estimator(graph(), adam)
+    assert est.get_train_summary("Loss") is None
+    est.set_tensorboard(str(tmp_path), "app")
+    est.fit((X, Y), epochs=2, batch_size=20, validation_data=(X, Y))
+    assert [step for step, *_ in est.get_train_summary("Loss")] == [1, 2, 3, 4, 5, 6]
+    assert {round(rate, 4) for _, rate, _ in est.get_train_summary("LearningRate")} == {0.02}
+    assert [step for step, *_ in est.get_validation_summary("acc")] == [3, 6]
+
+
+def test_a_checkpoint_is_one_of_tensorflow(tmp_path: Path) -> None:
+    made = graph()
+    est = estimator(made, adam)
+    est.fit((X, Y), epochs=1, batch_size=20)
+    path = est.save(str(tmp_path / "saved" / "model"))
+    other = graph()
+    again = estimator(other, adam).load(path)
+    assert_same(values(other), values(made), 0)
+    assert again.evaluate((X, Y)) == est.evaluate((X, Y))
+    with other.graph.as_default():
+        tf.train.Saver().restore(other.session, path)
+    est.save_tf_checkpoint("memory://graphs/model")
+    third = graph()
+    estimator(third, adam).load_tf_checkpoint("memory://graphs/model")
+    assert_same(values(third), values(made), 0)
+    with pytest.raises(ArgumentError, match="there is no checkpoint of TensorFlow at"):
+        est.load(str(tmp_path / "none"))
+    with pytest.raises(ArgumentError, match="does not fit the graph"):
+        smaller = graph()
+        with smaller.graph.as_default():
+            tf.get_variable("more", [1])
+            smaller.session.run(tf.global_variables_initializer())
+        estimator(smaller, adam).load(path)
+
+
+def test_variables_without_a_value_get_their_first() -> None:
+    made = graph()
+    with made.graph.as_default():
+        est = Estimator.from_graph(
+            inputs=made.x, outputs=made.outputs, labels=made.y, loss=made.loss, optimizer=adam(), backend="local"
+        )
+    assert est.sess is not made.session
+    np.testing.assert_array_equal(est.sess.run(made.top), made.session.run(made.top))
+
+
+def test_wrong_ends_are_refused_at_once() -> None:
+    made = graph()
+    with made.graph.as_default():
+        nothing = tf.reduce_mean(made.x, name="nothing")
+        with pytest.raises(ArgumentError, match="the loss 'nothing:0' depends on no variable"):
+            Estimator.from_graph(inputs=made.x, labels=made.y, loss=nothing, optimizer=adam())
+        with pytest.raises(ArgumentError, match="an optimizer lowers a loss, and there is none"):
+            Estimator.from_graph(inputs=made.x, optimizer=adam())
+        with pytest.raises(ArgumentError, match="inputs must be tensors of a graph; got str"):
+            Estimator.from_graph(inputs="features", outputs=made.outputs)
+        with pytest.raises(ArgumentError, match="optimizer must be one of tf.train, of Keras or of orca.optimizers"):
+            Estimator.from_graph(inputs=made.x, labels=made.y, loss=made.loss, optimizer=3)
+        with pytest.raises(ArgumentError, match="sess belongs to another graph"):
+            Estimator.from_graph(inputs=made.x, outputs=made.outputs, sess=tf.Session(graph=tf.Graph()))
+        with pytest.raises(ArgumentError, match="the metric 'acc' must be one number"):
+            estimator(made, adam, metrics={"acc": tf.zeros([3])})
+    est = estimator(made, adam)
+    with pytest.raises(NotSupported, match="the model is your own graph"):
+        est.get_model()
+    with pytest.raises(ArgumentError, match="hard_code_batch_size=True is not supported"):
+        est.fit((X, Y), hard_code_batch_size=True)
+    with pytest.raises(WorkerFailed, match=r"a row for 'features:0' must have the shape \(5,\); the data has \(4,\)"):
+        est.fit((X[:, :4], Y))
+
+
+def test_updates_run_and_agree() -> None:
+    made = graph()
+    with made.graph.as_default():
+        average = tf.get_variable("average", [5], initializer=tf.zeros_initializer(), trainable=False)
+        update = tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(made.x, 0))
+        made.session.run(average.initializer)
+    est = estimator(made, momentum, workers_per_node=2, updates=[update])
+    est.fit((X, Y), epochs=2, batch_size=ROWS)
+    np.testing.assert_allclose(values(made)["average"], X.mean(0) * 0.19, atol=1e-6)

@@ -1,0 +1,54 @@
+"""A program with a Keras model in a graph, as those of Keras 2.3 were."""
+
+import sys
+
+from zoo.tfpark import tf1 as tf  # isort: skip: before anything that imports tensorflow
+
+import numpy as np
+
+from orca.optimizers import SGD
+from zoo.orca.learn.tf.estimator import Estimator
+
+FOLDER = sys.argv[1]
+X = np.random.default_rng(0).normal(size=(53, 5)).astype("float32")
+Y = (X[:, 0] > 0).astype("int32") + (X[:, 1] > 0.5).astype("int32")
+
+
+def model():
+    start = [tf.keras.initializers.glorot_uniform(seed=seed) for seed in (1, 2)]
+    made = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(8, activation="tanh", input_shape=(5,), kernel_initializer=start[0]),
+            tf.keras.layers.Dense(3, activation="softmax", kernel_initializer=start[1]),
+        ]
+    )
+    made.compile(tf.keras.optimizers.RMSprop(0.01), "sparse_categorical_crossentropy", metrics=["accuracy", "mae"])
+    return made
+
+
+def same(one, other):
+    return all(np.allclose(a, b, atol=1e-5) for a, b in zip(one.get_weights(), other.get_weights(), strict=True))
+
+
+print("graph mode", not tf.executing_eagerly())
+plain, ours = model(), model()
+plain.fit(X, Y, batch_size=53, epochs=3, verbose=0)
+est = Estimator.from_keras(ours, backend="local", workers_per_node=2)
+est.fit((X, Y), epochs=3, batch_size=53)
+print("as Keras itself", same(plain, ours))
+scores = est.evaluate((X, Y), batch_size=10)
+truth = dict(zip(plain.metrics_names, plain.evaluate(X, Y, verbose=0), strict=True))
+print("scores", all(abs(scores[name] - truth[name]) < 1e-4 for name in ("loss", "accuracy")), sorted(scores))
+print("predictions", np.allclose(est.predict(X), plain.predict(X), atol=1e-5))
+est.save_keras_weights(f"{FOLDER}/weights.h5")
+other = model()
+other.load_weights(f"{FOLDER}/weights.h5")
+print("weights", same(other, ours))
+est.save_tf_checkpoint(f"{FOLDER}/checkpoint/model")
+before = ours.get_weights()
+ours.set_weights([value * 0 for value in before])
+est.load_tf_checkpoint(f"{FOLDER}/checkpoint/model")
+print("checkpoint", all(map(np.array_equal, before, ours.get_weights())))
+third = Estimator.from_keras(model(), optimizer=SGD(learningrate=0.1), backend="local")
+losses = [line["train_loss"] for line in third.fit((X, Y), epochs=3, batch_size=53).history.epochs]
+print("optim method", losses[2] < losses[1] < losses[0])
