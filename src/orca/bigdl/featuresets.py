@@ -197,6 +197,11 @@ def _sample_of(row: ImageFeature) -> Sample:
     made = row.get("sample")
     if isinstance(made, Sample):
         return made
+    if made is not None:  # of ImageSetToSample: inputs and targets
+        inputs, targets = made
+        return Sample(
+            Sample.from_ndarray(inputs, 0).features, Sample.from_ndarray(0, targets).labels if targets else []
+        )
     label = row.get_label()
     whole = Sample.from_ndarray(row.tensor, 0 if label is None else label)
     return whole if label is not None else Sample(whole.features, [])

@@ -96,8 +96,9 @@ class InferenceModel:
 
     load_openvino_ng = load_openvino
 
-    def load_tensorflow(self, model_path: str, model_type: str = "frozenModel", intra_op_parallelism_threads: int = 1,
-                        inter_op_parallelism_threads: int = 1, use_per_session_threads: bool = True) -> None:  # fmt: skip
+    def load_tensorflow(self, model_path: str, model_type: str = "frozenModel",
+                        intra_op_parallelism_threads: int = 1, inter_op_parallelism_threads: int = 1,
+                        use_per_session_threads: bool = True) -> None:  # fmt: skip
         """Load a SavedModel of TensorFlow ("savedModel"); of a frozen graph, TFNet is the layer."""
         if model_type != "savedModel":
             raise NotSupported("a frozen graph is read by TFNet(path); load_tensorflow takes model_type='savedModel'.")
@@ -236,8 +237,9 @@ class Estimator:
         """Return rows of step, value and time of a validation method."""
         return None if self.board is None else self.board.summaries.read("validation", tag)
 
-    def train(self, train_set: Any, criterion: Any, end_trigger: Any = None, checkpoint_trigger: Any = None,
-              validation_set: Any = None, validation_method: Any = None, batch_size: int | None = 32) -> Estimator:  # fmt: skip
+    def train(self, train_set: Any, criterion: Any, end_trigger: Any = None, checkpoint_trigger: Any =
+              None, validation_set: Any = None, validation_method: Any = None, batch_size: int | None =
+              32) -> Estimator:  # fmt: skip
         """Train until a trigger fires (one epoch unless given).
 
         Args:

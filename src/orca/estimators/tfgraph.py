@@ -291,9 +291,7 @@ class GraphEstimator(TrainingEstimator):
             raise ArgumentError("there is nothing to evaluate. Pass loss= or metrics= to from_graph.")
         self._state = self._held()
         spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
-        ((statistics, _), *_) = self._evaluate(
-            packed(data, "evaluate"), spec, num_steps, self.metrics, learner=learner
-        )
+        ((statistics, _), *_) = self._evaluate(packed(data, "evaluate"), spec, num_steps, self.metrics, learner=learner)
         loss = {"loss": statistics["val_loss"]} if learner.program.loss else {}
         return loss | {name: value for name, value in statistics.items() if name not in ("val_loss", "num_samples")}
 

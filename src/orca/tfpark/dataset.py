@@ -639,9 +639,7 @@ def _of_records(
     """Return the dataset of what a reader makes of a set: an RDD of records, or a list of them."""
     structure = _structure(features, labels)
     sets = [_records(read(each), structure) if each is not None else None for each in (data, valid)]
-    return TFDataset(
-        structure, batch_size, batch_per_thread, fixed, data=sets[0], validation=sets[1], shuffle=shuffle
-    )
+    return TFDataset(structure, batch_size, batch_per_thread, fixed, data=sets[0], validation=sets[1], shuffle=shuffle)
 
 
 def _records(records: Any, structure: tuple[Any, ...]) -> Any:

@@ -74,9 +74,7 @@ class TFEstimator:
             model_fn = getattr(given, "_model_fn", given.model_fn)
             model_dir, params = model_dir or given.model_dir, params or getattr(given, "params", None)
         if not callable(model_fn):
-            raise ArgumentError(
-                f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}."
-            )
+            raise ArgumentError(f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}.")
         self.model_fn, self.optimizer, self.model_dir = model_fn, optimizer, model_dir
         self.config, self.params, self.warm_start_from, self.options = config, params, warm_start_from, options
         self._clip: dict[str, Any] = {}
@@ -138,7 +136,9 @@ class TFEstimator:
 
         with self._graph(input_fn, TRAIN) as (tf, dataset, spec):
             if spec.loss is None:
-                raise ArgumentError("model_fn must return a loss in the mode TRAIN. Return TFEstimatorSpec(..., loss=).")
+                raise ArgumentError(
+                    "model_fn must return a loss in the mode TRAIN. Return TFEstimatorSpec(..., loss=)."
+                )
             optimizer = self.optimizer if spec.train_op is None else step_of(spec.train_op)
             if optimizer is None:
                 raise ArgumentError(

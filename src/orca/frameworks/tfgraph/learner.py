@@ -491,5 +491,3 @@ def _config(given: bytes) -> Any:
         config.intra_op_parallelism_threads = int(asked)
         config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or max(1, int(asked))
     return config
-
-

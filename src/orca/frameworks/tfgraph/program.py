@@ -61,14 +61,20 @@ class Port:
         if self.dtype == "string":
             return rows.astype(object) if rows.dtype.kind in "US" else rows
         if rows.dtype.kind in "OUSmM":
-            raise DataError(f"{self.name!r} takes {self.dtype}; the data has {_kind(rows)}. Turn it into numbers first.")
+            raise DataError(
+                f"{self.name!r} takes {self.dtype}; the data has {_kind(rows)}. Turn it into numbers first."
+            )
         rows = rows.astype(self.dtype, copy=False)
         if self.shape is None:
             return rows
         sizes = self.shape[1:]
         if rows.ndim == len(self.shape) and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:], strict=True)):
             return rows
-        if rows.ndim == len(self.shape) - 1 and sizes[-1] is None and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:])):
+        if (
+            rows.ndim == len(self.shape) - 1
+            and sizes[-1] is None
+            and all(n in (None, m) for n, m in zip(sizes, rows.shape[1:]))
+        ):
             return rows[..., None]  # a number a row, where the graph takes lists of any length
         flat = int(np.prod(rows.shape[1:], dtype=np.int64))
         if rows.ndim != len(self.shape) and None not in sizes and flat == np.prod(sizes, dtype=np.int64):

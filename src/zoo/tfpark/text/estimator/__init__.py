@@ -2,4 +2,4 @@
 
 from orca.tfpark.text.bert import BERTNER, BERTBaseEstimator, BERTClassifier, BERTSQuAD, bert_input_fn
 
-__all__ = ["BERTBaseEstimator", "BERTClassifier", "BERTNER", "BERTSQuAD", "bert_input_fn"]
+__all__ = ["BERTNER", "BERTBaseEstimator", "BERTClassifier", "BERTSQuAD", "bert_input_fn"]
