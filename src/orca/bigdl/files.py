@@ -179,3 +179,8 @@ def _graph(about: dict[str, Any]) -> Model:
         values.append(Node(layers[which], [values[place] for place in places]))
     model = Model(values[: graph["inputs"]], [values[place] for place in graph["outputs"]])
     return model.stop_gradient(graph["stops"]) if graph["stops"] else model
+
+
+def load_model(model_path: str) -> Any:
+    """Return the model that `save` or `saveModel` wrote in one file."""
+    return load_layer(model_path)

@@ -802,8 +802,8 @@ class Weights(nn.Module):
 
 
 @layer
-def Linear(input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None,
-           init_grad_weight=None, init_grad_bias=None):  # fmt: skip
+def Linear(input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None,
+           init_weight=None, init_bias=None, init_grad_weight=None, init_grad_bias=None):  # fmt: skip
     """x W' + b."""
     return nn.Linear(input_size, output_size, with_bias)
 
@@ -877,8 +877,8 @@ class Scale(Weights):
 class Bilinear(Weights):
     """x1' W x2 + b of a table of two."""
 
-    def __init__(self, input_size1: int, input_size2: int, output_size: int, bias_res: bool = True, wRegularizer: Any = None,
-                 bRegularizer: Any = None) -> None:  # fmt: skip
+    def __init__(self, input_size1: int, input_size2: int, output_size: int, bias_res: bool = True,
+                 wRegularizer: Any = None, bRegularizer: Any = None) -> None:  # fmt: skip
         super().__init__(
             input_size1, weight=[output_size, input_size1, input_size2], bias=[output_size] if bias_res else None
         )
@@ -945,8 +945,9 @@ class SReLU(nn.Module):
 class Maxout(nn.Module):
     """The largest of several linear layers."""
 
-    def __init__(self, input_size: int, output_size: int, maxout_number: int, with_bias: bool = True, w_regularizer: Any = None,
-                 b_regularizer: Any = None, init_weight: Any = None, init_bias: Any = None) -> None:  # fmt: skip
+    def __init__(self, input_size: int, output_size: int, maxout_number: int, with_bias: bool = True,
+                 w_regularizer: Any = None, b_regularizer: Any = None, init_weight: Any = None, init_bias:
+                 Any = None) -> None:  # fmt: skip
         super().__init__()
         self.number, self.linear = maxout_number, nn.Linear(input_size, output_size * maxout_number, with_bias)
 
@@ -978,8 +979,9 @@ class Highway(nn.Module):
 class LookupTable(nn.Module):
     """The row of the weight for each index, which counts from 1."""
 
-    def __init__(self, n_index: int, n_output: int, padding_value: float = 0.0, max_norm: float = DOUBLEMAX,
-                 norm_type: float = 2.0, should_scale_grad_by_freq: bool = False, wRegularizer: Any = None) -> None:  # fmt: skip
+    def __init__(self, n_index: int, n_output: int, padding_value: float = 0.0, max_norm: float =
+                 DOUBLEMAX, norm_type: float = 2.0, should_scale_grad_by_freq: bool = False, wRegularizer:
+                 Any = None) -> None:  # fmt: skip
         super().__init__()
         self.weight = nn.Parameter(torch.randn(n_index, n_output))
         self.padding = int(padding_value) - 1 if padding_value else None
@@ -1108,8 +1110,9 @@ class TemporalConvolution(Weights):
     """A convolution over time of (batch, time, features)."""
 
     def __init__(self, input_frame_size: int, output_frame_size: int, kernel_w: int, stride_w: int = 1,
-                 propagate_back: bool = True, weight_regularizer: Any = None, bias_regularizer: Any = None,
-                 init_weight: Any = None, init_bias: Any = None, init_grad_weight: Any = None, init_grad_bias: Any = None) -> None:  # fmt: skip
+                 propagate_back: bool = True, weight_regularizer: Any = None, bias_regularizer: Any =
+                 None, init_weight: Any = None, init_bias: Any = None, init_grad_weight: Any = None,
+                 init_grad_bias: Any = None) -> None:  # fmt: skip
         fan_in = input_frame_size * kernel_w
         super().__init__(fan_in, weight=[output_frame_size, fan_in], bias=[output_frame_size])
         self.kernel, self.stride, self.propagates = kernel_w, stride_w, propagate_back
@@ -1132,9 +1135,9 @@ def TemporalMaxPooling(x, k_w, d_w=-1):
 class _Convolution(nn.Conv2d):
     """A convolution of images; padding -1 gives outputs of size / stride."""
 
-    def __init__(self, planes: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
-                 dilation: tuple[int, int] = (1, 1), groups: int = 1, bias: bool = True, form: str = "NCHW",
-                 propagates: bool = True) -> None:  # fmt: skip
+    def __init__(self, planes: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding:
+                 tuple[int, int], dilation: tuple[int, int] = (1, 1), groups: int = 1, bias: bool = True,
+                 form: str = "NCHW", propagates: bool = True) -> None:  # fmt: skip
         self.same, self.form, self.propagates = -1 in padding, form, propagates
         super().__init__(*planes, kernel, stride, (0, 0) if self.same else padding, dilation, groups, bias)
 
@@ -1148,9 +1151,10 @@ class _Convolution(nn.Conv2d):
 
 
 @layer
-def SpatialConvolution(n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1, pad_w=0, pad_h=0, n_group=1,
-                       propagate_back=True, wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None,
-                       init_grad_weight=None, init_grad_bias=None, with_bias=True, data_format="NCHW"):  # fmt: skip
+def SpatialConvolution(n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1, pad_w=0,
+                       pad_h=0, n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None,
+                       init_weight=None, init_bias=None, init_grad_weight=None, init_grad_bias=None,
+                       with_bias=True, data_format="NCHW"):  # fmt: skip
     """A convolution of images; padding -1 gives outputs of size / stride."""
     return _Convolution((n_input_plane, n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w),
                         groups=n_group, bias=with_bias, form=data_format, propagates=propagate_back)  # fmt: skip
@@ -1166,15 +1170,15 @@ def SpatialShareConvolution(n_input_plane, n_output_plane, kernel_w, kernel_h, s
 
 
 @layer
-def SpatialDilatedConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, dilation_w=1, dilation_h=1,
-                              wRegularizer=None, bRegularizer=None):  # fmt: skip
+def SpatialDilatedConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0,
+                              dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None):  # fmt: skip
     """A convolution of images with holes in its kernel."""
     return _Convolution((n_input_plane, n_output_plane), (kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w))
 
 
 @layer
-def SpatialFullConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0, adj_h=0, n_group=1,
-                           no_bias=False, wRegularizer=None, bRegularizer=None):  # fmt: skip
+def SpatialFullConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
+                           adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None):  # fmt: skip
     """The transpose of a convolution: larger images."""
     return nn.ConvTranspose2d(n_input_plane, n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group,
                               not no_bias)  # fmt: skip
@@ -1184,9 +1188,10 @@ def SpatialFullConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pa
 class SpatialSeparableConvolution(nn.Module):
     """A convolution of each channel by itself, then one of 1 x 1."""
 
-    def __init__(self, n_input_channel: int, n_output_channel: int, depth_multiplier: int, kernel_w: int, kernel_h: int,
-                 stride_w: int = 1, stride_h: int = 1, pad_w: int = 0, pad_h: int = 0, with_bias: bool = True,
-                 data_format: str = "NCHW", w_regularizer: Any = None, b_regularizer: Any = None, p_regularizer: Any = None) -> None:  # fmt: skip
+    def __init__(self, n_input_channel: int, n_output_channel: int, depth_multiplier: int, kernel_w: int,
+                 kernel_h: int, stride_w: int = 1, stride_h: int = 1, pad_w: int = 0, pad_h: int = 0,
+                 with_bias: bool = True, data_format: str = "NCHW", w_regularizer: Any = None,
+                 b_regularizer: Any = None, p_regularizer: Any = None) -> None:  # fmt: skip
         super().__init__()
         inner = n_input_channel * depth_multiplier
         self.deep = _Convolution((n_input_channel, inner), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w),
@@ -1212,8 +1217,9 @@ def VolumetricConvolution(n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d
 
 
 @layer
-def VolumetricFullConvolution(n_input_plane, n_output_plane, kt, kw, kh, dt=1, dw=1, dh=1, pad_t=0, pad_w=0, pad_h=0, adj_t=0,
-                              adj_w=0, adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None):  # fmt: skip
+def VolumetricFullConvolution(n_input_plane, n_output_plane, kt, kw, kh, dt=1, dw=1, dh=1, pad_t=0,
+                              pad_w=0, pad_h=0, adj_t=0, adj_w=0, adj_h=0, n_group=1, no_bias=False,
+                              wRegularizer=None, bRegularizer=None):  # fmt: skip
     """The transpose of a convolution of volumes."""
     return nn.ConvTranspose3d(n_input_plane, n_output_plane, (kt, kh, kw), (dt, dh, dw), (pad_t, pad_h, pad_w),
                               (adj_t, adj_h, adj_w), n_group, not no_bias)  # fmt: skip
@@ -1249,9 +1255,10 @@ class _Local(Weights):
 class LocallyConnected1D(_Local):
     """A convolution over time with weights of its own at each step; (batch, time, features)."""
 
-    def __init__(self, n_input_frame: int, input_frame_size: int, output_frame_size: int, kernel_w: int, stride_w: int = 1,
-                 propagate_back: bool = True, weight_regularizer: Any = None, bias_regularizer: Any = None,
-                 init_weight: Any = None, init_bias: Any = None, init_grad_weight: Any = None, init_grad_bias: Any = None) -> None:  # fmt: skip
+    def __init__(self, n_input_frame: int, input_frame_size: int, output_frame_size: int, kernel_w: int,
+                 stride_w: int = 1, propagate_back: bool = True, weight_regularizer: Any = None,
+                 bias_regularizer: Any = None, init_weight: Any = None, init_bias: Any = None,
+                 init_grad_weight: Any = None, init_grad_bias: Any = None) -> None:  # fmt: skip
         super().__init__((input_frame_size, output_frame_size), [n_input_frame], [kernel_w], [stride_w], [0])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -1263,11 +1270,11 @@ class LocallyConnected1D(_Local):
 class LocallyConnected2D(_Local):
     """A convolution of images with weights of its own at each place."""
 
-    def __init__(self, n_input_plane: int, input_width: int, input_height: int, n_output_plane: int, kernel_w: int,
-                 kernel_h: int, stride_w: int = 1, stride_h: int = 1, pad_w: int = 0, pad_h: int = 0,
-                 propagate_back: bool = True, wRegularizer: Any = None, bRegularizer: Any = None, init_weight: Any = None,
-                 init_bias: Any = None, init_grad_weight: Any = None, init_grad_bias: Any = None, with_bias: bool = True,
-                 data_format: str = "NCHW") -> None:  # fmt: skip
+    def __init__(self, n_input_plane: int, input_width: int, input_height: int, n_output_plane: int,
+                 kernel_w: int, kernel_h: int, stride_w: int = 1, stride_h: int = 1, pad_w: int = 0,
+                 pad_h: int = 0, propagate_back: bool = True, wRegularizer: Any = None, bRegularizer: Any
+                 = None, init_weight: Any = None, init_bias: Any = None, init_grad_weight: Any = None,
+                 init_grad_bias: Any = None, with_bias: bool = True, data_format: str = "NCHW") -> None:  # fmt: skip
         size, kernel, stride = [input_height, input_width], [kernel_h, kernel_w], [stride_h, stride_w]
         super().__init__((n_input_plane, n_output_plane), size, kernel, stride, [pad_h, pad_w], with_bias)
         self.form = data_format

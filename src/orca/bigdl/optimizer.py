@@ -206,8 +206,8 @@ class Optimizer(BaseOptimizer):
         super().__init__(model, training_rdd, criterion, end_trigger, batch_size, optim_method, **more)
 
     @staticmethod
-    def create(model: Any, training_set: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
-               optim_method: Any = None, cores: int | None = None, bigdl_type: str = "float") -> BaseOptimizer:  # fmt: skip
+    def create(model: Any, training_set: Any, criterion: Any, end_trigger: Any = None, batch_size: int =
+               32, optim_method: Any = None, cores: int | None = None, bigdl_type: str = "float") -> BaseOptimizer:  # fmt: skip
         """Return a LocalOptimizer for arrays (x, y), else an Optimizer."""
         if isinstance(training_set, tuple) and len(training_set) == 2:
             return LocalOptimizer(*training_set, model, criterion, end_trigger, batch_size, optim_method, cores)

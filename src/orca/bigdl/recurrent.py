@@ -52,8 +52,9 @@ class Cell(Weights):
 class LSTM(Cell):
     """A cell with the gates input, new value, forget and output."""
 
-    def __init__(self, input_size: int, hidden_size: int, p: float = 0.0, activation: Any = None, inner_activation: Any = None,
-                 wRegularizer: Any = None, uRegularizer: Any = None, bRegularizer: Any = None) -> None:  # fmt: skip
+    def __init__(self, input_size: int, hidden_size: int, p: float = 0.0, activation: Any = None,
+                 inner_activation: Any = None, wRegularizer: Any = None, uRegularizer: Any = None,
+                 bRegularizer: Any = None) -> None:  # fmt: skip
         Cell.__init__(self, input_size, hidden_size, 4, p, hidden=[4 * hidden_size, hidden_size])
         self.states, self.value, self.gate = 2, activation or nn.Tanh(), inner_activation or nn.Sigmoid()
 
@@ -87,8 +88,9 @@ class LSTMPeephole(Cell):
 class GRU(Cell):
     """A cell with the gates reset and update, and a new value."""
 
-    def __init__(self, input_size: int, hidden_size: int, p: float = 0.0, activation: Any = None, inner_activation: Any = None,
-                 wRegularizer: Any = None, uRegularizer: Any = None, bRegularizer: Any = None) -> None:  # fmt: skip
+    def __init__(self, input_size: int, hidden_size: int, p: float = 0.0, activation: Any = None,
+                 inner_activation: Any = None, wRegularizer: Any = None, uRegularizer: Any = None,
+                 bRegularizer: Any = None) -> None:  # fmt: skip
         more = {"hidden": [2 * hidden_size, hidden_size], "hidden_value": [hidden_size, hidden_size]}
         Cell.__init__(self, input_size, hidden_size, 3, p, **more)
         self.value, self.gate = activation or nn.Tanh(), inner_activation or nn.Sigmoid()
@@ -107,7 +109,8 @@ class RnnCell(Cell):
     """A cell without gates."""
 
     def __init__(self, input_size: int, hidden_size: int, activation: Any, isInputWithBias: bool = True,
-                 isHiddenWithBias: bool = True, wRegularizer: Any = None, uRegularizer: Any = None, bRegularizer: Any = None) -> None:  # fmt: skip
+                 isHiddenWithBias: bool = True, wRegularizer: Any = None, uRegularizer: Any = None,
+                 bRegularizer: Any = None) -> None:  # fmt: skip
         more = {"hidden": [hidden_size, hidden_size], "bias_hidden": [hidden_size] if isHiddenWithBias else None}
         Cell.__init__(self, input_size, hidden_size, 1, 0.0, **more)
         self.activation = activation
@@ -151,16 +154,18 @@ class _ConvolutionCell(nn.Module):
 
 
 @layer
-def ConvLSTMPeephole(input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, activation=None, inner_activation=None,
-                     wRegularizer=None, uRegularizer=None, bRegularizer=None, cRegularizer=None, with_peephole=True):  # fmt: skip
+def ConvLSTMPeephole(input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, activation=None,
+                     inner_activation=None, wRegularizer=None, uRegularizer=None, bRegularizer=None,
+                     cRegularizer=None, with_peephole=True):  # fmt: skip
     """An LSTM of images, whose sums are convolutions."""
     planes, kernels = (input_size, output_size), (kernel_i, kernel_c)
     return _ConvolutionCell(2, planes, kernels, stride, with_peephole, activation, inner_activation)
 
 
 @layer
-def ConvLSTMPeephole3D(input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, wRegularizer=None, uRegularizer=None,
-                       bRegularizer=None, cRegularizer=None, with_peephole=True):  # fmt: skip
+def ConvLSTMPeephole3D(input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1,
+                       wRegularizer=None, uRegularizer=None, bRegularizer=None, cRegularizer=None,
+                       with_peephole=True):  # fmt: skip
     """An LSTM of volumes, whose sums are convolutions."""
     return _ConvolutionCell(3, (input_size, output_size), (kernel_i, kernel_c), stride, with_peephole)
 

@@ -253,4 +253,4 @@ class BigdlEstimator(TorchEstimator):
         return preprocessing_of(given, "feature_preprocessing")
 
     def _spec(self, *args: Any, **kwargs: Any) -> DataSpec:
-        return replace(super()._spec(*args, **kwargs), readers=self.readers)
+        return replace(super()._spec(*args, **kwargs), readers=self.readers, vectors=False)

@@ -1,10 +1,10 @@
 """Preprocessing, as bigdl.dllib.feature.common names it."""
 
+from orca.bigdl.featuresets import FeatureSet, Relation, Relations
 from orca.feature.preprocessing import *
-from orca.feature.preprocessing import Preprocessing
 
 __all__ = [
-    "ArrayToTensor", "BigDLAdapter", "ChainedPreprocessing", "FeatureLabelPreprocessing", "FeatureToTupleAdapter",
-    "MLlibVectorToTensor", "Preprocessing", "SampleToMiniBatch", "ScalarToTensor", "SeqToMultipleTensors",
-    "SeqToTensor", "TensorToSample", "ToTuple",
+    "ArrayToTensor", "BigDLAdapter", "ChainedPreprocessing", "FeatureLabelPreprocessing", "FeatureSet",
+    "FeatureToTupleAdapter", "MLlibVectorToTensor", "Preprocessing", "Relation", "Relations", "SampleToMiniBatch",
+    "ScalarToTensor", "SeqToMultipleTensors", "SeqToTensor", "TensorToSample", "ToTuple",
 ]  # fmt: skip

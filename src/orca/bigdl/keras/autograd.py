@@ -277,7 +277,7 @@ class CustomLoss(Criterion):
         return gradient.numpy()
 
 
-__all__ = ["CustomLoss", "Lambda", "Parameter", "Constant", "Variable", "epsilon", "shape_of", *FUNCTIONS]  # noqa: RUF022
+__all__ = ["CustomLoss", "Lambda", "Parameter", "Constant", "Variable", "epsilon", "shape_of", *FUNCTIONS]
 
 
 def __getattr__(name: str) -> Any:

@@ -127,8 +127,8 @@ def turned(inner: nn.Module, dim_ordering: str, dims: int) -> nn.Module:
 
 
 @layer
-def Dense(shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None, b_regularizer=None,
-          bias=True, input_dim=None):  # fmt: skip
+def Dense(shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
+          b_regularizer=None, bias=True, input_dim=None):  # fmt: skip
     """A linear layer on the last dimension."""
     return started(nn.Linear(shape[-1], output_dim, bias), init, activation)
 
@@ -254,7 +254,7 @@ class _Indexed(nn.Module):
         count = self.table.num_embeddings
         if places.numel() and self.first and not int(places.min()) + 1:
             places = places.clamp(min=0)  # zeros stand for no index while shapes are found
-        if places.numel() and not (0 <= int(places.min()) and int(places.max()) < count):
+        if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
             raise DataError(
                 f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
             )
@@ -444,8 +444,9 @@ def GetShape(shape):
 
 
 @layer
-def Convolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None, border_mode="valid",
-                  subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None, input_length=None):  # fmt: skip
+def Convolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None,
+                  border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None,
+                  bias=True, input_dim=None, input_length=None):  # fmt: skip
     """A convolution over time of (time, features)."""
     return _convolution1d(shape, nb_filter, filter_length, subsample_length, border_mode, bias, init, activation)
 
@@ -470,17 +471,17 @@ class _OverTime(nn.Module):
 
 
 @layer
-def AtrousConvolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activation=None, border_mode="valid",
-                        subsample_length=1, atrous_rate=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None,
-                        input_length=None):  # fmt: skip
+def AtrousConvolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activation=None,
+                        border_mode="valid", subsample_length=1, atrous_rate=1, W_regularizer=None,
+                        b_regularizer=None, bias=True, input_dim=None, input_length=None):  # fmt: skip
     """A convolution over time with holes in its kernel."""
     return _convolution1d(
         shape, nb_filter, filter_length, subsample_length, border_mode, bias, init, activation, atrous_rate
     )
 
 
-def _convolution2d(shape: Any, filters: int, kernel: Any, stride: Any, border: str, order: str, bias: bool, init: Any, act: Any,
-                   dilation: Any = 1, groups: int = 1) -> nn.Module:  # fmt: skip
+def _convolution2d(shape: Any, filters: int, kernel: Any, stride: Any, border: str, order: str, bias:
+                   bool, init: Any, act: Any, dilation: Any = 1, groups: int = 1) -> nn.Module:  # fmt: skip
     made = rows._Convolution((channels(shape, order), filters), pair(kernel), pair(stride), padding(border), pair(dilation),  # type: ignore[arg-type]
                              groups, bias, form(order))  # fmt: skip
     return started(made, init, nn.Identity() if act is None else _by_channel(act, order))
@@ -504,8 +505,9 @@ def Convolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activ
 
 
 @layer
-def ShareConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, subsample=(1, 1), pad_h=0,
-                       pad_w=0, propagate_back=True, dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
+def ShareConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
+                       subsample=(1, 1), pad_h=0, pad_w=0, propagate_back=True, dim_ordering="th",
+                       W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
     """A convolution of images with padding in numbers."""
     made = rows._Convolution((channels(shape, dim_ordering), nb_filter), (nb_row, nb_col), pair(subsample), (pad_h, pad_w),  # type: ignore[arg-type]
                              bias=bias, form=form(dim_ordering), propagates=propagate_back)  # fmt: skip
@@ -522,17 +524,19 @@ def AtrousConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform",
 
 
 @layer
-def Deconvolution2D(shape, nb_filter, nb_row, nb_col, output_shape=None, init="glorot_uniform", activation=None,
-                    border_mode="valid", subsample=(1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
+def Deconvolution2D(shape, nb_filter, nb_row, nb_col, output_shape=None, init="glorot_uniform",
+                    activation=None, border_mode="valid", subsample=(1, 1), dim_ordering="th",
+                    W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
     """The transpose of a convolution: larger images."""
     made = nn.ConvTranspose2d(channels(shape, dim_ordering), nb_filter, (nb_row, nb_col), pair(subsample), bias=bias)  # type: ignore[arg-type]
     return turned(started(made, init, activation), dim_ordering, 2)
 
 
 @layer
-def SeparableConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, border_mode="valid",
-                           subsample=(1, 1), depth_multiplier=1, dim_ordering="th", depthwise_regularizer=None,
-                           pointwise_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
+def SeparableConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
+                           border_mode="valid", subsample=(1, 1), depth_multiplier=1, dim_ordering="th",
+                           depthwise_regularizer=None, pointwise_regularizer=None, b_regularizer=None,
+                           bias=True):  # fmt: skip
     """A convolution of each channel by itself, then one of 1 x 1."""
     pad = padding(border_mode)
     made = LAYERS["SpatialSeparableConvolution"].made_by(
@@ -543,8 +547,9 @@ def SeparableConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_unifor
 
 
 @layer
-def Convolution3D(shape, nb_filter, kernel_dim1, kernel_dim2, kernel_dim3, init="glorot_uniform", activation=None,
-                  border_mode="valid", subsample=(1, 1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
+def Convolution3D(shape, nb_filter, kernel_dim1, kernel_dim2, kernel_dim3, init="glorot_uniform",
+                  activation=None, border_mode="valid", subsample=(1, 1, 1), dim_ordering="th",
+                  W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
     """A convolution of volumes."""
     same = padding(border_mode) != (0, 0)
     if same and pair(subsample, 3) != (1, 1, 1):
@@ -555,8 +560,9 @@ def Convolution3D(shape, nb_filter, kernel_dim1, kernel_dim2, kernel_dim3, init=
 
 
 @layer
-def LocallyConnected1D(shape, nb_filter, filter_length, activation=None, border_mode="valid", subsample_length=1,
-                       W_regularizer=None, b_regularizer=None, bias=True, input_dim=None, input_length=None):  # fmt: skip
+def LocallyConnected1D(shape, nb_filter, filter_length, activation=None, border_mode="valid",
+                       subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True,
+                       input_dim=None, input_length=None):  # fmt: skip
     """A convolution over time with weights of its own at each step."""
     made = LAYERS["LocallyConnected1D"].made_by(shape[0], shape[1], nb_filter, filter_length, subsample_length)
     return nn.Sequential(made, _activation(activation))
@@ -786,33 +792,36 @@ def _recurrent(cell: nn.Module, init: str, inner_init: str, sequences: bool, bac
 
 
 @layer
-def SimpleRNN(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh", return_sequences=False,
-              go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
+def SimpleRNN(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
+              return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None,
+              b_regularizer=None, input_dim=None):  # fmt: skip
     """A recurrent layer without gates."""
     cell = LAYERS["RnnCell"].made_by(shape[1], output_dim, _activation(activation), True, False)
     return _recurrent(cell, init, inner_init, return_sequences, go_backwards)
 
 
 @layer
-def LSTM(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh", inner_activation="hard_sigmoid",
-         return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
+def LSTM(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
+         inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
+         U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
     """A recurrent layer with a memory."""
     cell = LAYERS["LSTM"].made_by(shape[1], output_dim, 0.0, _activation(activation), _activation(inner_activation))
     return _recurrent(cell, init, inner_init, return_sequences, go_backwards)
 
 
 @layer
-def GRU(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh", inner_activation="hard_sigmoid",
-        return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
+def GRU(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
+        inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
+        U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
     """A recurrent layer with two gates."""
     cell = LAYERS["GRU"].made_by(shape[1], output_dim, 0.0, _activation(activation), _activation(inner_activation))
     return _recurrent(cell, init, inner_init, return_sequences, go_backwards)
 
 
 @layer
-def ConvLSTM2D(shape, nb_filter, nb_kernel, activation="tanh", inner_activation="hard_sigmoid", dim_ordering="th", subsample=1,
-               W_regularizer=None, U_regularizer=None, b_regularizer=None, return_sequences=False, go_backwards=False,
-               border_mode="same"):  # fmt: skip
+def ConvLSTM2D(shape, nb_filter, nb_kernel, activation="tanh", inner_activation="hard_sigmoid",
+               dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None, b_regularizer=None,
+               return_sequences=False, go_backwards=False, border_mode="same"):  # fmt: skip
     """An LSTM of images, whose sums are convolutions."""
     acts = _activation(activation), _activation(inner_activation)
     cell = recurrent._ConvolutionCell(2, (shape[1], nb_filter), (nb_kernel, nb_kernel), subsample, False, *acts)
@@ -943,15 +952,16 @@ Average, average = _mode("Average", "ave")
 
 
 @keras_layer(KERAS2, "Dense")
-def Dense2(shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None, kernel_regularizer=None,
-           bias_regularizer=None, use_bias=True, input_dim=None):  # fmt: skip
+def Dense2(shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
+           kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None):  # fmt: skip
     """A linear layer on the last dimension."""
     return started(nn.Linear(shape[-1], units, use_bias), kernel_initializer, activation)
 
 
 @layer2
 def Conv1D(shape, filters, kernel_size, strides=1, padding="valid", activation=None, use_bias=True,
-           kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None, bias_regularizer=None):  # fmt: skip
+           kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None,
+           bias_regularizer=None):  # fmt: skip
     """A convolution over time of (time, features)."""
     return _convolution1d(shape, filters, kernel_size, strides, padding, use_bias, kernel_initializer, activation)
 
@@ -997,8 +1007,8 @@ def Cropping1D2(shape, cropping=(1, 1)):
 
 
 @keras_layer(KERAS2, "LocallyConnected1D")
-def LocallyConnected1D2(shape, filters, kernel_size, strides=1, padding="valid", activation=None, kernel_regularizer=None,
-                        bias_regularizer=None, use_bias=True):  # fmt: skip
+def LocallyConnected1D2(shape, filters, kernel_size, strides=1, padding="valid", activation=None,
+                        kernel_regularizer=None, bias_regularizer=None, use_bias=True):  # fmt: skip
     """A convolution over time with weights of its own at each step."""
     made = LAYERS["LocallyConnected1D"].made_by(shape[0], shape[1], filters, kernel_size, strides)
     return nn.Sequential(made, _activation(activation))

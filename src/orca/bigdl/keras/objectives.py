@@ -28,8 +28,8 @@ from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMeth
 
 
 @criterion(counts=True)
-def SparseCategoricalCrossEntropy(x, target, log_prob_as_input=False, zero_based_label=True, weights=None, size_average=True,
-                                  padding_value=-1):  # fmt: skip
+def SparseCategoricalCrossEntropy(x, target, log_prob_as_input=False, zero_based_label=True, weights=None,
+                                  size_average=True, padding_value=-1):  # fmt: skip
     """The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False."""
     padded = target == padding_value
     scores, labels = _classes(x, target + (1 - padded.to(target.dtype)) * (1 if zero_based_label else 0))

@@ -1,0 +1,3 @@
+"""Datasets that BigDL's programs read."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""Sentences."""
+
+from orca.bigdl.datasets import read_localfile, sentence_tokenizer, sentences_split
+
+__all__ = ["read_localfile", "sentence_tokenizer", "sentences_split"]

@@ -1,0 +1,5 @@
+"""Sets of data."""
+
+from orca.bigdl.datasets import DataSet
+
+__all__ = ["DataSet"]

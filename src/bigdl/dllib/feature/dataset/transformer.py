@@ -1,0 +1,5 @@
+"""Steps on Samples."""
+
+from orca.bigdl.datasets import normalizer
+
+__all__ = ["normalizer"]

@@ -1,0 +1,3 @@
+"""Layers and criterions of BigDL."""
+
+__all__: list[str] = []

@@ -1,0 +1,5 @@
+"""Shapes of the Keras-style API."""
+
+from orca.bigdl.datasets import remove_batch, toMultiShape
+
+__all__ = ["remove_batch", "toMultiShape"]

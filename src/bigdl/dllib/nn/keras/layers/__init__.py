@@ -1,0 +1,3 @@
+"""The Keras-style API of BigDL."""
+
+__all__: list[str] = []

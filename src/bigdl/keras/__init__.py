@@ -1,0 +1,3 @@
+"""Keras 1 on BigDL."""
+
+__all__: list[str] = []

@@ -1,0 +1,18 @@
+"""Initialisation methods of BigDL."""
+
+from orca.bigdl.initial import (
+    BilinearFiller,
+    ConstInitMethod,
+    InitializationMethod,
+    MsraFiller,
+    Ones,
+    RandomNormal,
+    RandomUniform,
+    Xavier,
+    Zeros,
+)  # fmt: skip
+
+__all__ = [
+    "BilinearFiller", "ConstInitMethod", "InitializationMethod", "MsraFiller", "Ones", "RandomNormal",
+    "RandomUniform", "Xavier", "Zeros",
+]  # fmt: skip

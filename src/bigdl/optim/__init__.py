@@ -1,0 +1,3 @@
+"""Training of BigDL."""
+
+__all__: list[str] = []

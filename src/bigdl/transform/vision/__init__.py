@@ -1,0 +1,3 @@
+"""Steps on images."""
+
+__all__: list[str] = []

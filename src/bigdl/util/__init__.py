@@ -1,0 +1,3 @@
+"""What BigDL's programs share."""
+
+__all__: list[str] = []

@@ -1,0 +1,72 @@
+"""Vision: steps on images and frames of them under the names of bigdl.transform.vision.image. Owns arguments that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orca.bigdl.doors import LEFT_OUT_VISION, refused
+from orca.bigdl.featuresets import DistributedImageSet as DistributedImageFrame
+from orca.bigdl.featuresets import ImageSet as ImageFrame
+from orca.bigdl.featuresets import LocalImageSet as LocalImageFrame
+from orca.bigdl.featuresets import Pipeline
+from orca.feature.image import ImageAspectScale as AspectScale
+from orca.feature.image import ImageBrightness as Brightness
+from orca.feature.image import ImageBytesToMat as BytesToMat
+from orca.feature.image import ImageCenterCrop as CenterCrop
+from orca.feature.image import ImageChannelNormalize, ImageFeature, ImageMatToTensor, ImageSetToSample
+from orca.feature.image import ImageChannelOrder as ChannelOrder
+from orca.feature.image import ImageColorJitter as ColorJitter
+from orca.feature.image import ImageContrast as Contrast
+from orca.feature.image import ImageExpand as Expand
+from orca.feature.image import ImageFiller as Filler
+from orca.feature.image import ImageFixedCrop as FixedCrop
+from orca.feature.image import ImageHFlip as HFlip
+from orca.feature.image import ImageHue as Hue
+from orca.feature.image import ImagePixelBytesToMat as PixelBytesToMat
+from orca.feature.image import ImagePixelNormalize as PixelNormalize
+from orca.feature.image import ImagePreprocessing as FeatureTransformer
+from orca.feature.image import ImageRandomAspectScale as RandomAspectScale
+from orca.feature.image import ImageRandomCrop as RandomCrop
+from orca.feature.image import ImageRandomPreprocessing as RandomTransformer
+from orca.feature.image import ImageResize as Resize
+from orca.feature.image import ImageSaturation as Saturation
+
+__all__ = [
+    "AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelNormalize", "ChannelOrder", "ChannelScaledNormalizer",
+    "ColorJitter", "Contrast", "DistributedImageFrame", "Expand", "FeatureTransformer", "Filler", "FixedCrop", "HFlip", "Hue",
+    "ImageFeature", "ImageFrame", "ImageFrameToSample", "LocalImageFrame", "MatToFloats", "MatToTensor", "Pipeline",
+    "PixelBytesToMat", "PixelNormalize", "RandomAspectScale", "RandomCrop", "RandomTransformer", "Resize", "Saturation",
+    *LEFT_OUT_VISION,
+]  # fmt: skip
+
+
+def ChannelNormalize(mean_r: float, mean_g: float, mean_b: float, std_r: float = 1.0, std_g: float = 1.0,
+                     std_b: float = 1.0) -> ImageChannelNormalize:  # fmt: skip
+    """Return the step that takes means off and divides by deviations, given as red, green, blue."""
+    return ImageChannelNormalize(mean_b, mean_g, mean_r, std_b, std_g, std_r)
+
+
+def ChannelScaledNormalizer(mean_r: float, mean_g: float, mean_b: float, scale: float) -> ImageChannelNormalize:
+    """Return the step that takes means off and multiplies by a number."""
+    return ImageChannelNormalize(mean_b, mean_g, mean_r, 1 / scale, 1 / scale, 1 / scale)
+
+
+def MatToTensor(to_rgb: bool = False, tensor_key: str = "imageTensor") -> ImageMatToTensor:
+    """Return the step that makes a tensor of an image."""
+    return ImageMatToTensor(to_rgb, tensor_key)
+
+
+def MatToFloats(valid_height: int = 300, valid_width: int = 300, valid_channel: int = 300, out_key: str = "floats",
+                share_buffer: bool = True) -> ImageMatToTensor:  # fmt: skip
+    """Return the step that makes floats of an image."""
+    return ImageMatToTensor(False, "imageTensor")
+
+
+def ImageFrameToSample(input_keys: Sequence[str] = ("imageTensor",), target_keys: Any = None,
+                       sample_key: str = "sample") -> ImageSetToSample:  # fmt: skip
+    """Return the step that makes Samples of images."""
+    return ImageSetToSample(list(input_keys), list(target_keys or ["label"]), sample_key)
+
+
+globals().update({name: refused(name, words) for name, words in LEFT_OUT_VISION.items()})

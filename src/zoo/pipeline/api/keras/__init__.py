@@ -1,0 +1,3 @@
+"""The Keras-style API."""
+
+__all__: list[str] = []

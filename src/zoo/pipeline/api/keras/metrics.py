@@ -1,0 +1,23 @@
+"""Metrics of the Keras-style API."""
+
+from orca.metrics import (
+    AUC,
+    MAE,
+    MSE,
+    Accuracy,
+    BinaryAccuracy,
+    CategoricalAccuracy,
+    SparseCategoricalAccuracy,
+    Top5Accuracy,
+)  # fmt: skip
+
+__all__ = [
+    "AUC",
+    "MAE",
+    "MSE",
+    "Accuracy",
+    "BinaryAccuracy",
+    "CategoricalAccuracy",
+    "SparseCategoricalAccuracy",
+    "Top5Accuracy",
+]  # fmt: skip

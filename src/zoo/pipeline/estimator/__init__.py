@@ -1,0 +1,5 @@
+"""The low-level Estimator."""
+
+from orca.bigdl.net import Estimator
+
+__all__ = ["Estimator"]
