@@ -1,4 +1,4 @@
-"""Import paths of older programs: every name of names.txt imports, but those of parts that are still to come."""
+"""Import paths of older programs: every name of names.txt imports."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ import importlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-
-import pytest
-
-# What does not import yet, by the part that brings it: a module, or module:name. A part that is built removes its own.
-PENDING = {
-    "MXNet": """
-        bigdl.orca.learn.mxnet zoo.orca.learn.mxnet
-    """,
-}
 
 
 @cache
@@ -43,11 +34,5 @@ def lacking(module: str, names: list[str]) -> Iterator[str]:
             assert name != "*" or set(scope) - {"__builtins__"} == set(importlib.import_module(module).__all__)
 
 
-def test_every_name_imports_but_those_of_parts_to_come() -> None:
-    pending = {name for names in PENDING.values() for name in names.split()}
-    assert sorted(absent() - pending) == []
-
-
-@pytest.mark.parametrize("part", PENDING)
-def test_part_to_come_lists_no_name_that_imports(part: str) -> None:
-    assert sorted(set(PENDING[part].split()) - absent()) == [], "remove these from PENDING"
+def test_every_name_imports() -> None:
+    assert sorted(absent()) == []
