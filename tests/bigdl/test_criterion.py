@@ -51,7 +51,9 @@ TRUTH: list[tuple[Any, Any, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("loss", "x", "target", "truth"), TRUTH, ids=[f"{type(r[0]).__name__}-{i}" for i, r in enumerate(TRUTH)])
+@pytest.mark.parametrize(
+    ("loss", "x", "target", "truth"), TRUTH, ids=[f"{type(r[0]).__name__}-{i}" for i, r in enumerate(TRUTH)]
+)
 def test_criterion_is_its_definition(loss: Any, x: Any, target: Any, truth: Any) -> None:
     given = torch.tensor(x, requires_grad=True)
     expected = truth(given)
@@ -68,7 +70,9 @@ def test_criterion_at_every_step_of_time_is_added_up_or_averaged() -> None:
     x, labels = np.log(np.stack([P, P[::-1]], 1)), np.stack([LABELS, LABELS], 1)
     each = [C.ClassNLLCriterion().forward(x[:, at], LABELS) for at in range(2)]
     assert C.TimeDistributedCriterion(C.ClassNLLCriterion()).forward(x, labels) == pytest.approx(sum(each), rel=1e-5)
-    assert C.TimeDistributedCriterion(C.ClassNLLCriterion(), True).forward(x, labels) == pytest.approx(sum(each) / 2, rel=1e-5)
+    assert C.TimeDistributedCriterion(C.ClassNLLCriterion(), True).forward(x, labels) == pytest.approx(
+        sum(each) / 2, rel=1e-5
+    )
     masked = labels * np.array([1, 0])
     assert C.TimeDistributedMaskCriterion(C.ClassNLLCriterion()).forward(x, masked) == pytest.approx(each[0], rel=1e-5)
 
@@ -92,7 +96,9 @@ def test_targets_never_broadcast() -> None:
 
 def test_what_a_criterion_is_over_rows() -> None:
     assert [C.MSECriterion().reduction, C.AbsCriterion(False).reduction, C.L1Cost().reduction] == ["mean", "sum", "sum"]
-    assert C.MultiCriterion().add(C.MSECriterion()).add(C.AbsCriterion(False)).reduction is None  # the learner finds out
+    assert (
+        C.MultiCriterion().add(C.MSECriterion()).add(C.AbsCriterion(False)).reduction is None
+    )  # the learner finds out
     with pytest.raises(ArgumentError, match="MSECriterion has no argument 'size_average'; it has none"):
         C.MSECriterion(size_average=True)
     with pytest.raises(ArgumentError, match="takes criterions; got Linear"):

@@ -70,7 +70,9 @@ SAME: list[tuple[str, tuple[Any, ...], Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "args", "given", "truth"), SAME, ids=[f"{row[0]}-{at}" for at, row in enumerate(SAME)])
+@pytest.mark.parametrize(
+    ("name", "args", "given", "truth"), SAME, ids=[f"{row[0]}-{at}" for at, row in enumerate(SAME)]
+)
 def test_layer_computes_its_definition_forward_and_backward(name: str, args: Any, given: Any, truth: Any) -> None:
     layer = LAYERS[name](*args)
     inputs = [torch.tensor(each, requires_grad=True) for each in (given if isinstance(given, list) else [given])]
@@ -107,7 +109,9 @@ def test_convolution_shows_its_groups_and_keeps_the_size_with_padding_of_minus_o
     layer, x = L.SpatialConvolution(4, 6, 3, 5, 2, 1, 1, 2, 2), numbers(2, 4, 9, 8)
     weight, bias = layer.get_weights()
     assert weight.shape == (2, 3, 2, 5, 3)
-    expected = F.conv2d(torch.tensor(x), torch.tensor(weight.reshape(6, 2, 5, 3)), torch.tensor(bias), (1, 2), (2, 1), 1, 2)
+    expected = F.conv2d(
+        torch.tensor(x), torch.tensor(weight.reshape(6, 2, 5, 3)), torch.tensor(bias), (1, 2), (2, 1), 1, 2
+    )
     np.testing.assert_allclose(layer.forward(x), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(layer.forward(x[0]), expected[0], rtol=1e-4, atol=1e-5)
     same = L.SpatialConvolution(4, 2, 3, 3, 2, 2, -1, -1)

@@ -21,8 +21,8 @@ from orca.bigdl.initial import L1L2Regularizer  # noqa: E402
 from orca.bigdl.keras import autograd, engine  # noqa: E402
 from orca.bigdl.keras import layers as K  # noqa: E402
 from orca.bigdl.layer import Model  # noqa: E402
-from orca.bigdl.net import InferenceModel, Net  # noqa: E402
 from orca.bigdl.net import Estimator as LowEstimator  # noqa: E402
+from orca.bigdl.net import InferenceModel, Net  # noqa: E402
 from orca.bigdl.optimizer import MaxEpoch, Optimizer, Top1Accuracy, TrainSummary, ValidationSummary  # noqa: E402
 from orca.triggers import EveryEpoch  # noqa: E402
 
@@ -34,7 +34,9 @@ WEIGHTS = [DRAW.normal(size=shape).astype(np.float32) for shape in ((5, 4), (5,)
 
 def network() -> Any:
     penalty = L1L2Regularizer(0.01, 0.05)
-    model = L.Sequential().add(L.Linear(4, 5, wRegularizer=penalty)).add(L.Tanh()).add(L.Linear(5, 3)).add(L.LogSoftMax())
+    model = (
+        L.Sequential().add(L.Linear(4, 5, wRegularizer=penalty)).add(L.Tanh()).add(L.Linear(5, 3)).add(L.LogSoftMax())
+    )
     model.set_weights(WEIGHTS)
     return model
 
