@@ -50,7 +50,8 @@ def _row(name: str, thing: Any) -> str:
     shown = ", ".join(
         parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
         for parameter in signature.parameters.values()
-        if parameter.name not in ("self", "bigdl_type", "jvalue") and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.name not in ("self", "bigdl_type", "jvalue")
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     )  # fmt: skip
     words = (inspect.getdoc(thing) or "").split("\n")[0].replace("|", "\\|")
     return f"| `{name}` | `{shown}` | {words} |" if shown else f"| `{name}` | | {words} |"

@@ -39,10 +39,12 @@ SAME: list[tuple[str, tuple[Any, ...], Any, Any]] = [
     ("LogSoftMax", (), numbers(4), lambda x: F.log_softmax(x, 0)),
     ("SpatialMaxPooling", (2, 3, 2, 1), numbers(2, 3, 8, 9), lambda x: F.max_pool2d(x, (3, 2), (1, 2))),
     ("SpatialMaxPooling", (2, 2, 2, 2), numbers(3, 8, 8), lambda x: F.max_pool2d(x, 2)),
-    ("SpatialMaxPooling", (3, 3, 2, 2, 1, 1, True), numbers(2, 3, 8, 8), lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True)),
+    ("SpatialMaxPooling", (3, 3, 2, 2, 1, 1, True), numbers(2, 3, 8, 8),
+     lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True)),
     ("SpatialAveragePooling", (2, 2, 2, 2), numbers(2, 3, 8, 8), lambda x: F.avg_pool2d(x, 2)),
     ("SpatialAveragePooling", (1, 1, 1, 1, 0, 0, True), numbers(2, 3, 4, 5), lambda x: x.mean((2, 3), keepdim=True)),
-    ("SpatialCrossMapLRN", (3, 0.5, 0.75, 2.0), numbers(2, 5, 4, 4), lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0)),
+    ("SpatialCrossMapLRN", (3, 0.5, 0.75, 2.0), numbers(2, 5, 4, 4),
+     lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0)),
     ("TemporalMaxPooling", (2,), numbers(2, 6, 3), lambda x: F.max_pool1d(x.transpose(1, 2), 2).transpose(1, 2)),
     ("View", ([12],), numbers(2, 3, 4), lambda x: x.reshape(2, 12)),
     ("View", ([3, 4],), numbers(12), lambda x: x.reshape(3, 4)),
@@ -331,7 +333,8 @@ def test_names_of_doors_are_those_of_the_tables() -> None:
 
     for names, load in (
         (doors.CRITERIONS, doors.criterion), (doors.KERAS_LAYERS, doors.keras_layer), (doors.AUTOGRAD, doors.autograd),
-        (doors.KERAS2_LAYERS, doors.keras2_layer), (doors.OBJECTIVES, doors.objective), (doors.KERAS_MODELS, doors.keras_model),
+        (doors.KERAS2_LAYERS, doors.keras2_layer), (doors.OBJECTIVES, doors.objective),
+        (doors.KERAS_MODELS, doors.keras_model),
     ):  # fmt: skip
         assert all(load(name) is not None for name in names)
     assert set(layers.KERAS) - {"Operation", "Weight"} <= set(doors.KERAS_LAYERS)

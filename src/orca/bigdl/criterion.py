@@ -352,7 +352,7 @@ def HingeEmbeddingCriterion(x, target, margin=1.0, size_average=True):
 @criterion()
 def DistKLDivCriterion(x, target, size_average=True):
     """How far logarithms of probabilities are from probabilities."""
-    return F.kl_div(x, _beside(x, target), reduction=_word(size_average))
+    return F.kl_div(x, _beside(x, target), reduction="sum") / (x.numel() if size_average else 1)
 
 
 @criterion(reduction="mean")
