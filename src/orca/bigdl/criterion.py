@@ -25,6 +25,8 @@ PADDING = -1  # a class that counts nothing
 class CriterionModule(nn.Module):
     """A criterion as torch calls losses: with the outputs, then the targets."""
 
+    weights: Any
+
     def __init__(self, kind: type[Criterion], arguments: dict[str, Any]) -> None:
         super().__init__()
         self.kind = kind
