@@ -1,16 +1,6 @@
 """Initialisation methods of BigDL."""
 
-from orca.bigdl.initial import (
-    BilinearFiller,
-    ConstInitMethod,
-    InitializationMethod,
-    MsraFiller,
-    Ones,
-    RandomNormal,
-    RandomUniform,
-    Xavier,
-    Zeros,
-)  # fmt: skip
+from orca.bigdl.initial import *
 
 __all__ = [
     "BilinearFiller", "ConstInitMethod", "InitializationMethod", "MsraFiller", "Ones", "RandomNormal",

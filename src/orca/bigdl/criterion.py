@@ -25,6 +25,8 @@ PADDING = -1  # a class that counts nothing
 class CriterionModule(nn.Module):
     """A criterion as torch calls losses: with the outputs, then the targets."""
 
+    weights: Any
+
     def __init__(self, kind: type[Criterion], arguments: dict[str, Any]) -> None:
         super().__init__()
         self.kind = kind
@@ -352,7 +354,7 @@ def HingeEmbeddingCriterion(x, target, margin=1.0, size_average=True):
 @criterion()
 def DistKLDivCriterion(x, target, size_average=True):
     """How far logarithms of probabilities are from probabilities."""
-    return F.kl_div(x, _beside(x, target), reduction=_word(size_average))
+    return F.kl_div(x, _beside(x, target), reduction="sum") / (x.numel() if size_average else 1)
 
 
 @criterion(reduction="mean")

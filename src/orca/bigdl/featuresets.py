@@ -221,7 +221,8 @@ class _Step:
 def _random_split(rows: Any, weights: Sequence[float]) -> list[Any]:
     if _is_rdd(rows):
         return list(rows.randomSplit(list(weights)))
-    draw, total, parts = random.Random(), sum(weights), [[] for _ in weights]  # type: list[Any]
+    draw, total = random.Random(), sum(weights)
+    parts: list[list[Any]] = [[] for _ in weights]
     ends = np.cumsum(weights) / total
     for row in rows:
         parts[min(int(np.searchsorted(ends, draw.random(), side="right")), len(parts) - 1)].append(row)

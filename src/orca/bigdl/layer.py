@@ -625,15 +625,17 @@ def run(module: nn.Module, x: Any, name: str) -> Any:
     """Call a module; where it cannot take the input, say which one it was and what it got."""
     try:
         return module(x)
-    except DataError:
-        raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if getattr(error, "names_layer", False):  # an inner one did
+            raise
         shapes = [tuple(leaf.shape) for leaf in _leaves(x)]
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
+        refusal = DataError(
             f"{type(module).__name__} [{name}] cannot take an input of shape {shapes[0] if len(shapes) == 1 else shapes}: "
-            f"{reason}."
-        ) from error
+            f"{reason.rstrip('.')}."
+        )
+        refusal.names_layer = True  # type: ignore[attr-defined]
+        raise refusal from error
 
 
 def bound(kind: type, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

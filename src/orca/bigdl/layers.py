@@ -787,6 +787,9 @@ def RReLU(lower=1.0 / 8, upper=1.0 / 3, inplace=False):
 class Weights(nn.Module):
     """A module that draws its weights uniformly between +-1 / sqrt(fan_in), unless it says otherwise."""
 
+    weight: Any
+    bias: Any
+
     def __init__(self, fan_in: int, **shapes: Sequence[int] | None) -> None:
         super().__init__()
         self.fan_in = fan_in
@@ -1244,7 +1247,7 @@ class _Local(Weights):
             y = y.unsqueeze(-2)
         one = [1] * (2 - len(self.kernel))
         zero = [0] * (2 - len(self.kernel))
-        blocks = F.unfold(y, [*one, *self.kernel], padding=[*zero, *self.padding], stride=[*one, *self.stride])
+        blocks = F.unfold(y, (*one, *self.kernel), padding=(*zero, *self.padding), stride=(*one, *self.stride))
         output = torch.einsum("bfp,pof->bpo", blocks, self.weight)
         output = output if self.bias is None else output + self.bias
         output = output.transpose(1, 2).unflatten(-1, self.out)

@@ -191,7 +191,7 @@ def _tensorflow(path: str) -> Any:
     return answer
 
 
-_LOADERS = {"bigdl": _bigdl, "torch": _torch, "openvino": _openvino, "tensorflow": _tensorflow}
+_LOADERS: dict[str, Any] = {"bigdl": _bigdl, "torch": _torch, "openvino": _openvino, "tensorflow": _tensorflow}
 
 
 class Estimator:

@@ -24,6 +24,11 @@ State = tuple[Tensor, ...]
 class Cell(Weights):
     """A cell: weights of the input for some gates, and of the hidden state."""
 
+    hidden: Any
+    hidden_value: Any
+    bias_hidden: Any
+    peep: Any
+
     def __init__(
         self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, **more: Sequence[int] | None
     ) -> None:
@@ -176,7 +181,7 @@ class MultiRNNCell(nn.Module):
 
     def __init__(self, cells: Sequence[Any]) -> None:
         super().__init__()
-        self.cells = nn.ModuleList(cells)
+        self.cells: Any = nn.ModuleList(cells)
 
     def project(self, x: Tensor) -> Tensor:
         """Return what the lowest cell gets of the input at every step."""
@@ -224,7 +229,7 @@ class _RecurrentContainer(Container):
 
     def get_hidden_state(self) -> Any:
         """Return the state behind the last step of the last forward pass, as arrays."""
-        state = self.module.state
+        state: Any = self.module.state
         if state is None:
             raise ArgumentError(f"{self} has no state yet. Call forward first.")
         arrays = [tensor.detach().cpu().numpy() for tensor in state if isinstance(tensor, Tensor)]

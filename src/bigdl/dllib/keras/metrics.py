@@ -1,23 +1,8 @@
 """Metrics of the Keras-style API."""
 
-from orca.metrics import (
-    AUC,
-    MAE,
-    MSE,
-    Accuracy,
-    BinaryAccuracy,
-    CategoricalAccuracy,
-    SparseCategoricalAccuracy,
-    Top5Accuracy,
-)  # fmt: skip
+from orca.metrics import *
 
 __all__ = [
-    "AUC",
-    "MAE",
-    "MSE",
-    "Accuracy",
-    "BinaryAccuracy",
-    "CategoricalAccuracy",
-    "SparseCategoricalAccuracy",
+    "AUC", "MAE", "MSE", "Accuracy", "BinaryAccuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy",
     "Top5Accuracy",
 ]  # fmt: skip

@@ -80,7 +80,7 @@ class Operation(KerasLayer):
     )
 
     def _for(self, shape: Any) -> nn.Module:
-        return Calculated(*(self.arguments[name] for name in ("operation", "places")), dict(self.arguments["more"]))
+        return Calculated(self.arguments["operation"], self.arguments["places"], self.arguments["more"])
 
 
 KERAS["Operation"] = Operation

@@ -401,7 +401,7 @@ class KerasNet(KerasLayer):
         if validation_split:
             data, checking = _split(data, validation_split)
         elif isinstance(checking, list | tuple) and len(checking) == 2:
-            checking = _paired(*checking, transform)
+            checking = _paired(checking[0], checking[1], transform)
         columns = {"feature_cols": feature_cols, "label_cols": label_cols} if feature_cols else {}
         if self.kept:
             options = {"checkpoint_trigger": EveryEpoch()} | options

@@ -288,7 +288,7 @@ def WordEmbedding(shape, embedding_file, word_index=None, trainable=False, input
     weights = np.zeros((max(places.values()) + 1, len(next(iter(vectors.values())))), np.float32)
     for word, vector in vectors.items():
         weights[places[word]] = vector
-    return _Indexed(_table(*weights.shape, "zero", weights, trainable), 0)
+    return _Indexed(_table(len(weights), weights.shape[1], "zero", weights, trainable), 0)
 
 
 @layer
@@ -908,6 +908,8 @@ def Merge(shape, layers=None, mode="sum", concat_axis=-1):
 
 class _MergeOfLayers(Merge):  # type: ignore[misc, valid-type]
     """Merge, whose inputs are those of its layers."""
+
+    given: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,17 +1,6 @@
 """Texts."""
 
-from orca.bigdl.featuresets import (
-    DistributedTextSet,
-    LocalTextSet,
-    Normalizer,
-    SequenceShaper,
-    TextFeature,
-    TextFeatureToSample,
-    TextSet,
-    TextTransformer,
-    Tokenizer,
-    WordIndexer,
-)  # fmt: skip
+from orca.bigdl.featuresets import *
 
 __all__ = [
     "DistributedTextSet", "LocalTextSet", "Normalizer", "SequenceShaper", "TextFeature", "TextFeatureToSample",

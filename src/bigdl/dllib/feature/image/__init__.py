@@ -1,13 +1,7 @@
-"""Steps on images, as bigdl.dllib.feature.image names them."""
+"""Steps on images and sets of them, as bigdl.dllib.feature.image names them."""
 
 from orca.bigdl.featuresets import DistributedImageSet, ImageSet, LocalImageSet
 from orca.feature.image import *
+from orca.feature.image import __all__ as STEPS
 
-__all__ = [
-    "DistributedImageSet", "ImageAspectScale", "ImageBrightness", "ImageBytesToMat", "ImageCenterCrop",
-    "ImageChannelNormalize", "ImageChannelOrder", "ImageColorJitter", "ImageExpand", "ImageFeatureToSample",
-    "ImageFeatureToTensor", "ImageFiller", "ImageFixedCrop", "ImageHFlip", "ImageHue", "ImageMatToTensor",
-    "ImageMirror", "ImagePixelBytesToMat", "ImagePixelNormalize", "ImagePreprocessing", "ImageRandomAspectScale",
-    "ImageRandomCrop", "ImageRandomPreprocessing", "ImageResize", "ImageSaturation", "ImageSet",
-    "ImageSetToSample", "LocalImageSet", "PerImageNormalize", "RowToImageFeature",
-]  # fmt: skip
+__all__ = ["DistributedImageSet", "ImageSet", "LocalImageSet", *STEPS]

@@ -1,0 +1,343 @@
+"""BigDL's layers against numpy and torch's own functions: forward, backward, single rows, shapes that do not fit."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orca.errors import ArgumentError, DataError, NotSupported
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from orca.bigdl import doors, recurrent  # noqa: E402
+from orca.bigdl import layers as L  # noqa: E402
+from orca.bigdl.initial import L2Regularizer, MsraFiller, Ones, Xavier, Zeros  # noqa: E402
+from orca.bigdl.layer import LAYERS, Layer, Model  # noqa: E402
+
+DRAW = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    return DRAW.normal(size=shape).astype(np.float32)
+
+
+# layer, its arguments, the input, torch's own words for it
+SAME: list[tuple[str, tuple[Any, ...], Any, Any]] = [
+    ("ReLU", (), numbers(3, 4), F.relu),
+    ("Tanh", (), numbers(3, 4), torch.tanh),
+    ("Sigmoid", (), numbers(3, 4), torch.sigmoid),
+    ("SoftMax", (), numbers(3, 4), lambda x: F.softmax(x, 1)),
+    ("SoftMax", (), numbers(4), lambda x: F.softmax(x, 0)),
+    ("LogSoftMax", (), numbers(3, 4), lambda x: F.log_softmax(x, 1)),
+    ("LogSoftMax", (), numbers(4), lambda x: F.log_softmax(x, 0)),
+    ("SpatialMaxPooling", (2, 3, 2, 1), numbers(2, 3, 8, 9), lambda x: F.max_pool2d(x, (3, 2), (1, 2))),
+    ("SpatialMaxPooling", (2, 2, 2, 2), numbers(3, 8, 8), lambda x: F.max_pool2d(x, 2)),
+    ("SpatialMaxPooling", (3, 3, 2, 2, 1, 1, True), numbers(2, 3, 8, 8),
+     lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True)),
+    ("SpatialAveragePooling", (2, 2, 2, 2), numbers(2, 3, 8, 8), lambda x: F.avg_pool2d(x, 2)),
+    ("SpatialAveragePooling", (1, 1, 1, 1, 0, 0, True), numbers(2, 3, 4, 5), lambda x: x.mean((2, 3), keepdim=True)),
+    ("SpatialCrossMapLRN", (3, 0.5, 0.75, 2.0), numbers(2, 5, 4, 4),
+     lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0)),
+    ("TemporalMaxPooling", (2,), numbers(2, 6, 3), lambda x: F.max_pool1d(x.transpose(1, 2), 2).transpose(1, 2)),
+    ("View", ([12],), numbers(2, 3, 4), lambda x: x.reshape(2, 12)),
+    ("View", ([3, 4],), numbers(12), lambda x: x.reshape(3, 4)),
+    ("Reshape", ([4, 3],), numbers(2, 12), lambda x: x.reshape(2, 4, 3)),
+    ("Reshape", ([4, 3],), numbers(12), lambda x: x.reshape(4, 3)),
+    ("Reshape", ([4, 3],), numbers(1, 12), lambda x: x.reshape(1, 4, 3)),
+    ("Select", (2, 3), numbers(2, 4, 5), lambda x: x[:, 2]),
+    ("Select", (-1, -1), numbers(2, 4, 5), lambda x: x[:, :, -1]),
+    ("Squeeze", (2,), numbers(3, 1, 4), lambda x: x.squeeze(1)),
+    ("Narrow", (2, 2, 2), numbers(2, 4), lambda x: x[:, 1:3]),
+    ("Transpose", ([(1, 2)],), numbers(2, 4), lambda x: x.t()),
+    ("Unsqueeze", (2,), numbers(2, 4), lambda x: x.unsqueeze(1)),
+    ("Normalize", (2.0,), numbers(3, 4), lambda x: x / x.square().sum(1, keepdim=True).sqrt()),
+    ("Power", (2.0, 3.0, 1.0), numbers(3), lambda x: (1 + 3 * x) ** 2),
+    ("GradientReversal", (2.0,), numbers(3), None),
+    ("CAddTable", (), [numbers(2, 3), numbers(2, 3)], lambda a, b: a + b),
+    ("CSubTable", (), [numbers(2, 3), numbers(2, 3)], lambda a, b: a - b),
+    ("JoinTable", (2, 2), [numbers(2, 3), numbers(2, 4)], lambda a, b: torch.cat([a, b], 1)),
+    ("JoinTable", (1, 1), [numbers(3), numbers(4)], lambda a, b: torch.cat([a, b])),
+    ("JoinTable", (1, 1), [numbers(2, 3), numbers(2, 4)], lambda a, b: torch.cat([a, b], 1)),
+    ("Gemm", (2.0, 3.0), [numbers(2, 3), numbers(3, 4), numbers(2, 4)], lambda a, b, c: 2 * (a @ b) + 3 * c),
+    ("Gemm", (1.0, 1.0, True), [numbers(3, 2), numbers(3, 4), numbers(2, 4)], lambda a, b, c: a.t() @ b + c),
+    ("MM", (), [numbers(2, 3, 4), numbers(2, 4, 5)], lambda a, b: a @ b),
+    ("UpSampling2D", ([2, 3],), numbers(1, 2, 2, 2), lambda x: x.repeat_interleave(2, 2).repeat_interleave(3, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "given", "truth"), SAME, ids=[f"{row[0]}-{at}" for at, row in enumerate(SAME)]
+)
+def test_layer_computes_its_definition_forward_and_backward(name: str, args: Any, given: Any, truth: Any) -> None:
+    layer = LAYERS[name](*args)
+    inputs = [torch.tensor(each, requires_grad=True) for each in (given if isinstance(given, list) else [given])]
+    output = layer.forward(given)
+    if truth is None:  # the gradient comes back turned round
+        np.testing.assert_allclose(output, given, rtol=1e-6)
+        np.testing.assert_allclose(layer.backward(given, np.ones(3)), -2 * np.ones(3), rtol=1e-6)
+        return
+    expected = truth(*inputs)
+    np.testing.assert_allclose(output, expected.detach(), rtol=1e-5, atol=1e-6)
+    gradient = numbers(*output.shape)
+    expected.backward(torch.tensor(gradient))
+    found = layer.backward(given, gradient)
+    for mine, tensor in zip(found if isinstance(found, list) else [found], inputs, strict=True):
+        np.testing.assert_allclose(mine, tensor.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_linear_is_a_product_with_gradients_of_its_weights() -> None:
+    layer, x, gradient = L.Linear(3, 2), numbers(4, 3), numbers(4, 2)
+    weight, bias = layer.get_weights()
+    np.testing.assert_allclose(layer.forward(x), x @ weight.T + bias, rtol=1e-5)
+    np.testing.assert_allclose(layer.backward(x, gradient), gradient @ weight, rtol=1e-5)
+    (parameters,) = layer.parameters().values()
+    np.testing.assert_allclose(parameters["gradWeight"], gradient.T @ x, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(parameters["gradBias"], gradient.sum(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(layer.forward(x[0]), x[0] @ weight.T + bias, rtol=1e-5)
+    layer.update_parameters(0.1)
+    np.testing.assert_allclose(layer.get_weights()[1], bias - 0.1 * gradient.sum(0), rtol=1e-4, atol=1e-6)
+    layer.zero_grad_parameters()
+    assert not next(iter(layer.parameters().values()))["gradWeight"].any()
+
+
+def test_convolution_shows_its_groups_and_keeps_the_size_with_padding_of_minus_one() -> None:
+    layer, x = L.SpatialConvolution(4, 6, 3, 5, 2, 1, 1, 2, 2), numbers(2, 4, 9, 8)
+    weight, bias = layer.get_weights()
+    assert weight.shape == (2, 3, 2, 5, 3)
+    expected = F.conv2d(
+        torch.tensor(x), torch.tensor(weight.reshape(6, 2, 5, 3)), torch.tensor(bias), (1, 2), (2, 1), 1, 2
+    )
+    np.testing.assert_allclose(layer.forward(x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.forward(x[0]), expected[0], rtol=1e-4, atol=1e-5)
+    same = L.SpatialConvolution(4, 2, 3, 3, 2, 2, -1, -1)
+    assert same.forward(x).shape == (2, 2, 5, 4)
+    last = L.SpatialConvolution(4, 2, 3, 3, data_format="NHWC")
+    last.set_weights([weights := L.SpatialConvolution(4, 2, 3, 3).get_weights()][0])
+    first = L.SpatialConvolution(4, 2, 3, 3)
+    first.set_weights(weights)
+    np.testing.assert_allclose(last.forward(x.transpose(0, 2, 3, 1)), first.forward(x).transpose(0, 2, 3, 1), rtol=1e-4)
+
+
+def test_temporal_convolution_sees_frames_one_after_the_other() -> None:
+    layer, x = L.TemporalConvolution(3, 2, 2), numbers(4, 5, 3)
+    weight, bias = layer.get_weights()
+    windows = np.stack([x[:, at : at + 2].reshape(4, 6) for at in range(4)], 1)
+    np.testing.assert_allclose(layer.forward(x), windows @ weight.T + bias, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(layer.forward(x[0]), (windows @ weight.T + bias)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_batch_normalization_keeps_running_statistics() -> None:
+    layer, x = L.SpatialBatchNormalization(3), numbers(4, 3, 2, 2)
+    weight, bias = layer.get_weights()
+    assert ((weight >= 0) & (weight <= 1)).all() and not bias.any()
+    mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+    expected = (x - mean) / np.sqrt(var + 1e-5) * weight[:, None, None]
+    np.testing.assert_allclose(layer.forward(x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.module.running_mean, 0.1 * mean.ravel(), rtol=1e-4, atol=1e-6)
+    layer.set_running_mean(np.zeros(3)).set_running_std(np.ones(3)).evaluate()
+    np.testing.assert_allclose(layer.forward(x), x * weight[:, None, None] / np.sqrt(1 + 1e-5), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_drops_in_training_alone() -> None:
+    layer, x = L.Dropout(0.5), np.ones((100, 10))
+    dropped = layer.forward(x)
+    assert set(np.unique(dropped)) == {0.0, 2.0}
+    np.testing.assert_array_equal(layer.backward(x, np.ones((100, 10))), dropped)  # the same numbers as forward
+    assert set(np.unique(L.Dropout(0.5, scale=False).forward(x))) == {0.0, 1.0}
+    np.testing.assert_array_equal(layer.evaluate().forward(x), x)
+    assert not layer.is_training() and layer.training().is_training()
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def test_lstm_has_the_gates_input_value_forget_output() -> None:
+    layer, x = recurrent.Recurrent().add(recurrent.LSTM(3, 2)), numbers(4, 5, 3)
+    weight, bias, hidden = layer.get_weights()
+    output, memory, expected = np.zeros((4, 2)), np.zeros((4, 2)), []
+    for at in range(5):
+        i, g, f, o = np.split(x[:, at] @ weight.T + bias + output @ hidden.T, 4, 1)
+        memory = sigmoid(i) * np.tanh(g) + sigmoid(f) * memory
+        output = sigmoid(o) * np.tanh(memory)
+        expected.append(output)
+    np.testing.assert_allclose(layer.forward(x), np.stack(expected, 1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.get_hidden_state()[1], memory, rtol=1e-4, atol=1e-5)
+
+
+def test_gru_has_the_gates_reset_and_update() -> None:
+    layer, x = recurrent.Recurrent().add(recurrent.GRU(3, 2)), numbers(4, 5, 3)
+    weight, bias, hidden, value = layer.get_weights()
+    output, expected = np.zeros((4, 2)), []
+    for at in range(5):
+        given = x[:, at] @ weight.T + bias
+        r, z = np.split(sigmoid(given[:, :4] + output @ hidden.T), 2, 1)
+        output = (1 - z) * np.tanh(given[:, 4:] + (r * output) @ value.T) + z * output
+        expected.append(output)
+    np.testing.assert_allclose(layer.forward(x), np.stack(expected, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_plain_cell_and_time_distributed_are_their_definitions() -> None:
+    layer, x = recurrent.Recurrent().add(recurrent.RnnCell(3, 2, L.Tanh())), numbers(4, 5, 3)
+    weight, bias, hidden, more = layer.get_weights()
+    output = np.zeros((4, 2))
+    for at in range(5):
+        output = np.tanh(x[:, at] @ weight.T + bias + output @ hidden.T + more)
+    np.testing.assert_allclose(layer.forward(x)[:, -1], output, rtol=1e-4, atol=1e-5)
+    each = L.TimeDistributed(inner := L.Linear(3, 2))
+    np.testing.assert_allclose(each.forward(x)[:, 2], inner.forward(x[:, 2]), rtol=1e-5, atol=1e-6)
+    with pytest.raises(DataError, match=r"Recurrent .* \(4, 3\): the input needs the dimensions batch, time"):
+        layer.forward(numbers(4, 3))
+
+
+def test_concat_and_graph_join_branches() -> None:
+    x = numbers(4, 3)
+    a, b = L.Linear(3, 2), L.Linear(3, 5)
+    whole = L.Concat(2).add(a).add(b)
+    np.testing.assert_allclose(whole.forward(x), np.hstack([a.forward(x), b.forward(x)]), rtol=1e-5)
+    start = L.Input()
+    model = Model([start], [L.JoinTable(2, 2)([a(start), b(start)]), a(start)])
+    joined, alone = model.forward(x)
+    np.testing.assert_allclose(joined, whole.forward(x), rtol=1e-5)
+    np.testing.assert_allclose(alone, a.forward(x), rtol=1e-5)
+    assert model.backward(x, [np.ones((4, 7)), np.ones((4, 2))]).shape == (4, 3)
+    assert len(model.get_weights()) == 4  # a layer that is used twice has its weights once
+
+
+def test_wrong_shape_names_the_layer() -> None:
+    model = L.Sequential().add(L.Linear(3, 2).set_name("first")).add(L.Linear(5, 1).set_name("second"))
+    with pytest.raises(DataError, match=r"Linear \[second\] cannot take an input of shape \(4, 2\)"):
+        model.forward(numbers(4, 3))
+    with pytest.raises(DataError, match="the index must be 1 to 3"):
+        L.Select(2, 4).forward(numbers(2, 3))
+
+
+def test_unknown_arguments_are_refused_with_those_there_are() -> None:
+    with pytest.raises(ArgumentError, match="Linear has no argument 'bias'; it has input_size, output_size, with_bias"):
+        L.Linear(2, 3, bias=True)
+    with pytest.raises(ArgumentError, match="missing a required argument: 'output_size'"):
+        L.Linear(2)
+    with pytest.raises(ArgumentError, match="Linear.* is called with nodes"):
+        L.Linear(2, 3)(np.zeros(2))
+
+
+def test_weights_are_taken_over_or_refused() -> None:
+    layer = L.Linear(3, 2, init_weight=np.ones((2, 3)), init_bias=np.zeros(2))
+    assert layer.get_weights()[0].sum() == 6
+    layer.set_init_method(Zeros(), Ones())
+    assert not layer.get_weights()[0].any() and layer.get_weights()[1].all()
+    layer.set_init_method(Xavier())
+    assert 0 < np.abs(layer.get_weights()[0]).max() <= np.sqrt(6 / 5)
+    MsraFiller().fill(layer.module.weight)
+    with pytest.raises(ArgumentError, match="has 2 arrays of weights; got 1"):
+        layer.set_weights([np.zeros(6)])
+    with pytest.raises(ArgumentError, match=r"weight of Linear .* \(2, 3\); got an array of shape \(4,\)"):
+        layer.set_weights([np.zeros(4), np.zeros(2)])
+
+
+def test_layers_freeze_by_name() -> None:
+    model = L.Sequential().add(L.Linear(3, 2).set_name("a")).add(L.Linear(2, 1).set_name("b"))
+    model.freeze(["a"])
+    assert [p.requires_grad for p in model.to_torch().parameters()] == [False, False, True, True]
+    model.unfreeze()
+    assert all(p.requires_grad for p in model.to_torch().parameters())
+    with pytest.raises(ArgumentError, match="has no layer 'c'; it has .*a, b"):
+        model.freeze("c")
+
+
+def test_regularizer_adds_its_gradient() -> None:
+    x, gradient = numbers(4, 3), numbers(4, 2)
+    plain = L.Linear(3, 2)
+    layer = L.Linear(3, 2, wRegularizer=L2Regularizer(0.5))
+    layer.set_weights(plain.get_weights())
+    for each in (plain, layer):
+        each.backward(x, gradient)
+    (mine,), (other,) = layer.parameters().values(), plain.parameters().values()
+    np.testing.assert_allclose(mine["gradWeight"], other["gradWeight"] + 0.5 * other["weight"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(mine["gradBias"], other["gradBias"], rtol=1e-5)
+
+
+def test_model_is_saved_without_pickles_and_answers_the_same(tmp_path: Path) -> None:
+    x = numbers(4, 3)
+    start = L.Input()
+    hidden = L.Linear(3, 4, wRegularizer=L2Regularizer(0.1)).set_name("hidden")(start)
+    model = Model([start], [L.CAddTable()([L.ReLU()(hidden), hidden])]).freeze(["hidden"]).evaluate()
+    one, two = str(tmp_path / "one"), [str(tmp_path / "model"), str(tmp_path / "weights")]
+    model.saveModel(one)
+    model.saveModel(*two)
+    for loaded in (Model.loadModel(one), Model.loadModel(*two)):
+        np.testing.assert_array_equal(loaded.forward(x), model.forward(x))
+        assert not any(p.requires_grad for p in loaded.to_torch().parameters())
+        assert loaded.layer_named("hidden").module.penalties == {"weight": (0.0, 0.1)}
+    with pytest.raises(ArgumentError, match="Pass over_write=True"):
+        model.saveModel(one)
+    with pytest.raises(ArgumentError, match="there is no model at"):
+        Model.loadModel(str(tmp_path / "nothing"))
+    with pytest.raises(ArgumentError, match="needs weightPath="):
+        Model.loadModel(two[0])
+    with pytest.raises(ArgumentError, match="it is no layer of BigDL"):
+        L.Sequential().add(Layer.of(torch.nn.Linear(1, 1))).saveModel(str(tmp_path / "x"))
+
+
+def test_layers_travel_as_pickles_and_copies() -> None:
+    model = L.Sequential().add(L.Linear(3, 2)).add(L.View([2])).add(L.Dropout())
+    x = numbers(4, 3)
+    model.evaluate().forward(x)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        np.testing.assert_array_equal(other.forward(x), model.forward(x))
+    assert pickle.loads(pickle.dumps(model.to_torch()))(torch.tensor(x)).shape == (4, 2)
+
+
+def test_quantized_model_answers_nearly_the_same() -> None:
+    model, x = L.Sequential().add(L.Linear(8, 4)).add(L.Tanh()), numbers(5, 8)
+    np.testing.assert_allclose(model.quantize().predict(x), model.predict(x), atol=0.1)
+
+
+def test_model_predicts_and_evaluates_arrays() -> None:
+    from orca.bigdl.validation import Loss, Top1Accuracy, Top5Accuracy
+
+    model, x = L.Sequential().add(L.Linear(3, 6)).add(L.LogSoftMax()), numbers(301, 3)
+    answers = model.predict(x, 100)
+    classes = model.predict_class(x)
+    np.testing.assert_array_equal(classes, answers.argmax(1) + 1)
+    labels = np.where(np.arange(301) < 200, classes, 7 - classes)
+    accuracy, loss, best = model.evaluate(x, labels, 100, [Top1Accuracy(), Loss(), Top5Accuracy()])
+    assert (accuracy.total_num, accuracy.method) == (301, "Top1Accuracy")
+    assert accuracy.result == pytest.approx((labels == classes).mean())
+    assert loss.result == pytest.approx(-answers[np.arange(301), labels - 1].mean(), rel=1e-5)
+    assert best.result > accuracy.result
+    with pytest.raises(ArgumentError, match="with brackets; got type"):
+        model.evaluate(x, labels, 100, [Top1Accuracy])
+
+
+def test_every_name_of_the_list_is_a_layer_or_says_what_to_use_instead() -> None:
+    assert len(doors.LAYERS) == len(set(doors.LAYERS)) == 174
+    for name in doors.LAYERS:
+        assert isinstance(doors.layer(name), type)
+    with pytest.raises(NotSupported, match=r"RoiAlign is not supported: torchvision has it"):
+        doors.layer("RoiAlign")()
+    with pytest.raises(AttributeError, match="there is no name 'Convolve' here"):
+        doors.layer("Convolve")
+
+
+def test_names_of_doors_are_those_of_the_tables() -> None:
+    from orca.bigdl import criterion
+    from orca.bigdl.keras import autograd, layers, objectives
+
+    for names, load in (
+        (doors.CRITERIONS, doors.criterion), (doors.KERAS_LAYERS, doors.keras_layer), (doors.AUTOGRAD, doors.autograd),
+        (doors.KERAS2_LAYERS, doors.keras2_layer), (doors.OBJECTIVES, doors.objective),
+        (doors.KERAS_MODELS, doors.keras_model),
+    ):  # fmt: skip
+        assert all(load(name) is not None for name in names)
+    assert set(layers.KERAS) - {"Operation", "Weight"} <= set(doors.KERAS_LAYERS)
+    assert set(LAYERS) <= set(doors.LAYERS) and set(objectives.OBJECTIVES) == set(doors.OBJECTIVES)
+    assert set(criterion.CRITERIONS) - set(doors.CRITERIONS) <= set(objectives.OBJECTIVES)
+    assert set(autograd.FUNCTIONS) <= set(doors.AUTOGRAD)
