@@ -43,6 +43,8 @@ class Local(nn.Linear):
 Local.__module__ = "__main__"
 
 
+@pytest.mark.full
+@pytest.mark.timeout(300)
 def test_pipeline_model_answers_alike_in_a_fresh_process(
     spark: Any, tmp_path: Path, run_program: Callable[..., Any]
 ) -> None:
@@ -75,7 +77,8 @@ def test_pipeline_model_answers_alike_in_a_fresh_process(
         rows = model.transform(spark.read.parquet({str(tmp_path / "rows")!r})).collect()
         print("ANSWER", json.dumps({{row.number: row.prediction for row in rows}}))
         print(type(model.stages[1].model).__name__, model.stages[1].getFeaturesCol())
-        """
+        """,
+        timeout=200,
     ).stdout
     (line,) = [line for line in program.splitlines() if line.startswith("ANSWER")]
     assert {int(key): value for key, value in json.loads(line.removeprefix("ANSWER")).items()} == expected
