@@ -51,8 +51,8 @@ _ALPHABETS = [
     ("".join(_TRUE + _FALSE).encode(), _TRUTH),
 ]  # fmt: skip
 _FRACTION = r"^[ \t]*-?[0-9]*\.[0-9]+[ \t]*$|^NaN$"  # 1e9 and 99999999999999999999 alone are decimals to Spark
-_TIME_LENGTHS = pa.array([10, 19, 21, 22, 23, 24, 25, 26], pa.int32())  # dates, seconds, fractions of seconds
-_OLD = pa.scalar(datetime(1900, 1, 1), pa.timestamp("us"))  # zones had odd clocks before
+_TIME_LENGTHS = [10, 19, 21, 22, 23, 24, 25, 26]  # dates, seconds, fractions of seconds
+_OLD = datetime(1900, 1, 1)  # zones had odd clocks before
 _LOOK = 256  # cells of a block that tell a column of text
 # Neither a number, a time nor a truth of Spark's: it begins with a letter (T12:00 is a time), or has no digit.
 _WORDS = r"^(?:[^\x00-\x20\pN+\-.:Tt].*|\PN*)$"
@@ -409,14 +409,14 @@ def _kind_of(cells: pa.Array, zone: str) -> str:
 def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
     """Return what cells are as values of a kind; None where they are none that Spark would read so."""
     if kind == _TRUTH:
-        return cells if _all_in(cells, pa.array(_TRUE + _FALSE)) else None
+        return cells if _all_in(cells, _TRUE + _FALSE) else None
     try:
         values = (cells if kind == _TIME else pc.utf8_trim(cells, " \t")).cast(_TYPES[kind])
         if kind == _TIME:
             if zone != "UTC":
                 pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="raise")
             usual = _all_in(pc.binary_length(cells), _TIME_LENGTHS)
-            return values if usual and not pc.any(pc.less(values, _OLD)).as_py() else None
+            return values if usual and not pc.any(pc.less(values, pa.scalar(_OLD, _TYPES[_TIME]))).as_py() else None
     except (pa.ArrowException, ValueError):  # the zone may be one that Arrow does not know
         return None
     sure = kind == _INTEGER or _matches(cells[:_LOOK], _FRACTION) or _matches(cells, _FRACTION)
@@ -444,8 +444,8 @@ def _matches(cells: pa.Array, pattern: str) -> bool:
     return bool(pc.any(pc.match_substring_regex(cells, pattern)).as_py())
 
 
-def _all_in(values: pa.Array, known: pa.Array) -> bool:
-    return bool(pc.all(pc.is_in(values.drop_null(), known)).as_py())
+def _all_in(values: pa.Array, known: list[Any]) -> bool:
+    return bool(pc.all(pc.is_in(values.drop_null(), pa.array(known, values.type))).as_py())
 
 
 def _characters(cells: pa.Array) -> np.ndarray:
