@@ -16,7 +16,10 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    "callbacks checkpoints data doctor inference logging migrating mxnet nnframes operator tf1 training xshards".split(),
+    [
+        *"bigdl callbacks checkpoints data doctor inference logging migrating mxnet nnframes operator tf1".split(),
+        *"training xshards".split(),
+    ],
 )
 def test_programs_of_a_page_run(page: str) -> None:
     pytest.importorskip("torch")

@@ -18,10 +18,13 @@ from orca.errors import ArgumentError, NotSupported
 def test_star_import_brings_what_programs_rely_on() -> None:
     scope: dict[str, Any] = {}
     exec("from zoo.common.nncontext import *", scope)
-    wanted = """np os sys six re tempfile threading glob SparkContext SparkConf SparkFiles RDD DataFrame SQLContext JTensor
+    wanted = """
+        np os sys six re tempfile threading glob SparkContext SparkConf SparkFiles RDD DataFrame SQLContext JTensor
         Sample EvaluatedResult JavaValue callBigDlFunc get_spark_context get_spark_sql_context create_tmp_path to_list
-        get_node_and_core_number init_engine create_spark_conf RNG get_dtype is_distributed get_local_file text_from_path
-        init_nncontext init_spark_on_local init_spark_on_yarn init_spark_standalone init_spark_on_k8s ZooContext"""
+        get_node_and_core_number init_engine create_spark_conf RNG get_dtype is_distributed get_local_file
+        text_from_path init_nncontext init_spark_on_local init_spark_on_yarn init_spark_standalone init_spark_on_k8s
+        ZooContext
+    """
     assert set(wanted.split()) <= set(scope)
 
 

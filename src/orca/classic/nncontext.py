@@ -128,7 +128,8 @@ init_spark_standalone = _start(
     "Start Spark on a standalone cluster, that at `master` or one on this machine",
 )  # fmt: skip
 init_spark_on_k8s = _start(
-    "init_spark_on_k8s", "k8s-client", {**dict.fromkeys(("master", "container_image", "conda_name"), _MUST), **_KUBERNETES},
+    "init_spark_on_k8s", "k8s-client",
+    {**dict.fromkeys(("master", "container_image", "conda_name"), _MUST), **_KUBERNETES},
     "Start Spark on Kubernetes with the driver here",
 )  # fmt: skip
 init_spark_on_k8s_cluster = _start(
@@ -340,8 +341,8 @@ def _settings(conf: Any) -> dict[str, str]:
 
 
 __all__ = [
-    "RDD", "RNG", "DataFrame", "EvaluatedResult", "JTensor", "JavaValue", "SQLContext", "Sample",
-    "SparkConf", "SparkContext", "SparkFiles", "ZooContext", "ZooContextMeta", "callBigDlFunc", "check_version",
+    *_PYSPARK, "RNG", "EvaluatedResult", "JTensor", "JavaValue", "Sample", "ZooContext", "ZooContextMeta",
+    "callBigDlFunc", "check_version",
     "create_spark_conf", "create_tmp_path", "getOrCreateSparkContext", "get_analytics_zoo_conf", "get_dtype",
     "get_local_file", "get_node_and_core_number", "get_optimizer_version", "get_spark_context",
     "get_spark_sql_context", "glob", "init_engine", "init_env", "init_internal_nncontext", "init_nncontext",

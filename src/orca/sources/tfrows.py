@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from orca.core.feed import spool_parts
 from orca.core.loading import triton_first
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import flatten, map_tree, unflatten
-from orca.sources.arrays import OpenBlocks
 
 triton_first()
 import tensorflow as tf  # noqa: E402
@@ -100,7 +101,7 @@ class TfRowsSource:
         """Let each rank read its part of the pipeline."""
         parts = {"train": self.packed} | ({"valid": valid.packed} if valid else {})
         pieces = [DatasetPiece(name, packed, n, ranks) for name, packed in parts.items() for n in range(ranks)]
-        return Shards(OpenBlocks(tuple(parts)), lambda: list(pieces))
+        return Shards(partial(spool_parts, parts=tuple(parts)), lambda: list(pieces))
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
