@@ -88,16 +88,16 @@ def main():
         ]
     )
     backbone = nn.Sequential(
-        nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(32 * 6 * 6, 64), nn.ReLU(),
+        nn.Conv2d(3, 24, 5, stride=2), nn.ReLU(), nn.Conv2d(24, 48, 3, stride=2), nn.ReLU(),
+        nn.Conv2d(48, 64, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
         folder, random = Path(place), np.random.default_rng(0)
         write_drawings(folder / "old", OLD, given.images, random)
-        write_drawings(folder / "new", NEW, given.images // 3, random)
+        write_drawings(folder / "new", NEW, given.images // 2, random)
 
         learner = NNClassifier(nn.Sequential(backbone, nn.Linear(64, len(OLD))), nn.CrossEntropyLoss(), to_tensor)
-        learner = learner.setFeaturesCol("image").setBatchSize(32).setMaxEpoch(12).setOptimMethod(Adam(2e-3))
+        learner = learner.setFeaturesCol("image").setBatchSize(32).setMaxEpoch(20).setOptimMethod(Adam(2e-3))
         trained = learner.fit(read_drawings(folder / "old", OLD)).model
 
         features = NNModel(trained[0], to_tensor).setFeaturesCol("image").setPredictionCol("embedding")

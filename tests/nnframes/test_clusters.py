@@ -9,6 +9,8 @@ from programs import run_program
 pytest.importorskip("torch")
 pytest.importorskip("pyspark")
 
+# What pytest's process has set would reach another Spark.
+CLEAN = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"))
 STARTS = {
     "standalone": """
         from zoo.common.nncontext import init_spark_standalone
@@ -16,14 +18,20 @@ STARTS = {
         spark = SparkSession.builder.getOrCreate()
         """,
     "local-cluster": """
-        spark = SparkSession.builder.master("local-cluster[2,1,1024]").getOrCreate()
+        from orca.cluster.java import ensure_java
+        ensure_java()
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        spark = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false").getOrCreate()
         """,
     "connect": """
+        from orca.cluster.java import ensure_java
+        ensure_java()
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         spark = SparkSession.builder.remote("local[2]").getOrCreate()
         """,
 }
 PROGRAM = """
-        import sys, tempfile
+        import os, sys, tempfile
         import numpy as np, torch
         from pyspark.ml import Pipeline, PipelineModel
         from pyspark.sql import SparkSession
@@ -62,5 +70,5 @@ PROGRAM = """
 def test_stages_give_the_answers_of_a_plain_loop(where: str) -> None:
     if where == "connect":
         pytest.importorskip("grpc")
-    output = run_program(PROGRAM.format(start=STARTS[where]), timeout=180).stdout
+    output = run_program(PROGRAM.format(start=STARTS[where]), env=CLEAN, timeout=180).stdout
     assert f"workers {1 if where == 'connect' else 2}" in output
