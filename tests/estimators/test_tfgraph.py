@@ -176,8 +176,11 @@ def test_optimizers_of_keras_step_in_the_graph() -> None:
         for name in ("top", "hidden/kernel", "hidden/bias"):
             np.testing.assert_allclose(got[name], wanted[name], atol=2e-6)
             np.testing.assert_allclose(got[name], plain[name], atol=2e-6)
+    averaging = keras.optimizers.SGD(0.1, use_ema=True)
     with pytest.raises(ArgumentError, match="SGD with use_ema does not work in a graph"):
-        estimator(graph(), lambda: keras.optimizers.SGD(0.1, use_ema=True))
+        estimator(graph(), lambda: averaging)
+    with pytest.raises(ArgumentError, match="SGD was made within a graph.*Make it outside"):
+        estimator(graph(), lambda: keras.optimizers.SGD(0.1))
 
 
 def test_optim_methods_of_bigdl_step_beside_the_graph(tmp_path: Path) -> None:

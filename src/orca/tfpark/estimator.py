@@ -287,6 +287,7 @@ def _batch_of(tf: Any, dataset: Any) -> int:
     stack = [dataset]
     while stack:
         part = stack.pop(0)
+        part = getattr(part, "_dataset", part)  # a dataset of TensorFlow 1 holds one of TensorFlow 2
         size = getattr(part, "_batch_size", None)
         if size is not None:
             return int(tensorflow().get_static_value(size) or 32)

@@ -214,8 +214,15 @@ def _twin(optimizer: Any) -> Any:
     """Return the optimizer of the same name and settings that works in graphs."""
     from tensorflow.python.eager import context
 
-    with context.eager_mode():  # its settings are variables that were made eagerly
-        name, config = type(optimizer).__name__, dict(optimizer.get_config())
+    name = type(optimizer).__name__
+    try:
+        with context.eager_mode():  # its settings are variables that were made eagerly
+            config = dict(optimizer.get_config())
+    except Exception as error:  # made within the graph, it has tensors for settings
+        raise ArgumentError(
+            f"the optimizer {name} was made within a graph, and tells no settings there. Make it outside of the graph, "
+            f"or take tf.keras.optimizers.legacy.{name} or one of tf.train."
+        ) from error
     if name not in _TWINS:
         raise ArgumentError(
             f"the optimizer {name} of {type(optimizer).__module__.split('.')[0]} does not work in a graph. Take one of "
