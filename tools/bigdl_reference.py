@@ -40,7 +40,7 @@ def page() -> str:
     ]
     for title, names, load in PARTS:
         lines += [f"## {title}", "", "| name | arguments | what it is |", "| --- | --- | --- |"]
-        lines += [_row(name, load(name)) for name in sorted(set(names), key=str.lower)]
+        lines += [_row(name, load(name)) for name in sorted(set(names), key=lambda name: (name.lower(), name))]
         lines.append("")
     return "\n".join(lines)
 

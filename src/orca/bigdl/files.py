@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from orca.bigdl import initial
-from orca.bigdl.layer import GIVEN, LAYERS, Graph, Layer, Model, Node
+from orca.bigdl.layer import GIVEN, LAYERS, Layer, LayerGraph, Model, Node
 from orca.errors import ArgumentError
 from orca.storage.files import filesystem, write
 
@@ -93,7 +93,7 @@ def described(layer: Layer) -> dict[str, Any]:
     definition = getattr(layer, "definition", None)  # of layers that are no rows of LAYERS
     if definition is not None:
         return about | definition(described)
-    if isinstance(layer.module, Graph):
+    if isinstance(layer.module, LayerGraph):
         graph = layer.module
         steps = [[which, list(places)] for which, places in graph.steps]
         more = {"steps": steps, "inputs": graph.inputs, "outputs": graph.outputs, "stops": sorted(graph.stops)}

@@ -170,7 +170,7 @@ class Layer:
 
     def to_torch(self) -> nn.Module:
         """Return the torch module: several inputs are several arguments. Its weights are this layer's own."""
-        return Entry(self.module)
+        return LayerEntry(self.module)
 
     def forward(self, input: Any) -> Any:
         """Return the output for an array, a JTensor or a list of them, as arrays.
@@ -401,7 +401,7 @@ class Layer:
 _ABOUT_WEIGHTS = {*PENALTIES, *GIVEN, *UNUSED}
 
 
-class Entry(nn.Module):
+class LayerEntry(nn.Module):
     """A layer's module as torch calls modules: several inputs are several arguments."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -476,7 +476,7 @@ class Parts(nn.Module):
         return {**vars(self), "names": [self._called(place) for place in range(len(self.names))]}
 
 
-class Graph(nn.Module):
+class LayerGraph(nn.Module):
     """Layers in an order in which each comes behind those that it takes.
 
     Args:
@@ -536,7 +536,7 @@ class Model(Container):
         self.inputs, self.outputs = _nodes(arguments["inputs"], "inputs"), _nodes(arguments["outputs"], "outputs")
         return self._graph()
 
-    def _graph(self) -> Graph:
+    def _graph(self) -> LayerGraph:
         order = _order(self.inputs, self.outputs)
         values = {id(node): place for place, node in enumerate([*self.inputs, *order])}
         self.layers = list({id(node.layer): node.layer for node in order}.values())
@@ -544,7 +544,7 @@ class Model(Container):
         steps = [(which[id(node.layer)], [values[id(before)] for before in node.previous]) for node in order]
         outputs = [values[id(node)] for node in self.outputs]
         names = [part.name() for part in self.layers]
-        return Graph([part.module for part in self.layers], names, steps, len(self.inputs), outputs)
+        return LayerGraph([part.module for part in self.layers], names, steps, len(self.inputs), outputs)
 
     def add(self, model: Any) -> Any:
         """Refuse: a graph grows by nodes."""
