@@ -54,8 +54,8 @@ def _group_of(item: pytest.Item) -> str:
         return "spark"
     if asked & {"ray", "ray_context"}:
         return "ray"
-    words = set(re.split(r"[/_.]", " ".join([item.location[0], *asked])))
-    if words & {"mxnet", "mxdata"}:
+    words = set(re.split(r"[/_.]", item.location[0]))
+    if words & {"mxnet", "mxdata"} or any("mxnet" in word for word in asked):
         return "mxnet"
     return "tensorflow" if TENSORFLOW & words else item.location[0]
 
