@@ -34,7 +34,7 @@ def test_linear_model_learns_from_a_dataframe_and_answers(spark: Any, tmp_path: 
 
     from bigdl.util.common import Sample
 
-    rdd = spark.sparkContext.parallelize([Sample.from_ndarray(row, [row.sum(), row[0]]) for row in x], 3)
+    rdd = spark.sparkContext.parallelize([Sample.from_ndarray(row, np.array([row.sum(), row[0]])) for row in x], 3)
     trained = est.get_model()
     from bigdl.optim.optimizer import MAE
 

@@ -408,13 +408,16 @@ class KerasNet(KerasLayer):
         est.fit(data, epochs=nb_epoch, batch_size=batch_size, validation_data=checking, **columns, **options)
         est.get_model()
 
-    def _estimator(self, distributed: bool = True) -> Any:
+    def _estimator(self, distributed: bool | None = None) -> Any:
+        """Return the Estimator: on the cluster that is up, in a process here, or where the last fit was."""
         from orca.bigdl.training import backend_now
         from orca.estimators import Estimator
 
         if not self.compiled:
             raise ArgumentError(f"{self} does not know how to learn. Call compile(optimizer, loss, metrics) first.")
-        backend = backend_now() if distributed else "local"
+        backend = "local" if distributed is False else backend_now()
+        if distributed is None and self.estimator is not None:
+            backend = self.estimator.options["backend"]
         if self.estimator is None or self.estimator.options["backend"] != backend:
             self.estimator = Estimator.from_bigdl(
                 model=self, backend=backend, model_dir=self.kept[0] if self.kept else None, **self.compiled
