@@ -188,6 +188,11 @@ def test_what_cannot_be_exact_is_refused_in_words() -> None:
     refused(r"has normalization='batch', which divides by the rows of one worker", softmax(normalization="batch"), None)
     refused(r"rescale_grad does not go with a Module", softmax(), None, optimizer_params={"rescale_grad": 0.1})
     refused(r"optimizer must be a name such as 'adam'; got SGD\.", softmax(), None, optimizer=mx.optimizer.SGD())
+    weighted = Batch(X[:2], np.zeros(2, "float32"), 2, 2, weights=np.ones(2))
+    symbol = learner_of(softmax(), None)
+    for work in (lambda: symbol.loss(symbol.outputs(X[:2]), weighted), lambda: symbol.loss_and_gradients(weighted)):
+        with pytest.raises(ArgumentError, match="the losses of a symbol take no weights of rows"):
+            work()
     refused(r"LBSGD gathers gradients of several steps", network, optimizer="lbsgd")
     refused(r"has sparse gradients", lambda config: gluon.nn.Embedding(5, 2, sparse_grad=True))
     mean = r"must give one number a row, as those of gluon.loss do; got shape \(1,\) for 53 rows\. Leave out its mean"
