@@ -144,6 +144,27 @@ def test_symbols_tell_the_loss_whose_gradient_they_give(head: str, label: int, l
     assert gradients["last_bias"][0] == pytest.approx((around[0] - around[1]) / (2 * step), rel=2e-2, abs=0.3)
 
 
+def test_losses_of_a_symbol_meet_their_own_labels_in_any_order() -> None:
+    def module(config: dict[str, Any]) -> Any:
+        import mxnet as mx
+
+        data, sizes = mx.sym.var("data"), mx.sym.reshape(mx.sym.var("size"), shape=(-1, 1))
+        size = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(data, num_hidden=1), sizes)
+        kind = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=2), mx.sym.var("kind"))
+        return mx.mod.Module(mx.sym.Group([size, kind]), label_names=["kind", "size"])
+
+    learner = learner_of(module, None)
+    kinds, sizes = (X[:, 0] > 0).astype("float32"), X[:, 1]
+    size, kind = learner.outputs(X)
+    expected = 0.5 * ((size[:, 0] - sizes) ** 2).sum() - np.log(kind[np.arange(len(X)), kinds.astype(int)]).sum()
+    for y in ((kinds, sizes), {"kind": kinds, "size": sizes}, {"size": sizes, "kind": kinds}):
+        batch = Batch(X, y, len(X), len(X))
+        assert learner.loss((size, kind), batch)[0] == pytest.approx(expected, rel=1e-5)
+        assert learner.loss_and_gradients(batch)[0] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ArgumentError, match=r"needs labels for \['size', 'kind'\]; the rows have \[\]"):
+        learner.loss((size, kind), Batch(X, None, len(X), len(X)))
+
+
 def test_a_symbol_that_makes_its_loss_is_evaluated_with_its_labels() -> None:
     def module(config: dict[str, Any]) -> Any:
         import mxnet as mx

@@ -133,8 +133,7 @@ class MxnetLearner(ArrayLearner):
         _refuse_weights(batch)
         if self.net.tells_losses:
             outputs = map_tree(lambda output: output.asnumpy(), self._forward(batch.x, batch.y))
-        labels = [] if batch.y is None else [np.asarray(leaf) for leaf in flatten(batch.y)[0]]
-        return self.net.losses(flatten(outputs)[0], labels), float(batch.rows)
+        return self.net.losses(flatten(outputs)[0], batch.y), float(batch.rows)
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
         """Return the sum of the rows' losses, what to divide it by, and the gradients of the sum.
