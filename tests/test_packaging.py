@@ -15,7 +15,7 @@ import orca
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = {"torch", "tensorflow", "openvino", "spark", "connect", "ray", "plot", "tensorboard", "mlflow", "wandb"}
-EXTRAS |= {"hdfs", "yarn", "kerberos", "image", "mxnet", "all", "bench", "dev"}
+EXTRAS |= {"hdfs", "yarn", "kerberos", "s3", "image", "mxnet", "all", "bench", "dev"}
 # kerberos needs a library of the system, mxnet an older numpy.
 APART = {"all", "bench", "dev", "kerberos", "mxnet"}
 

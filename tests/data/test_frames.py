@@ -322,3 +322,8 @@ def test_verbs_of_pandas_need_frames(spark: Any, verb: str) -> None:
         getattr(XShards.partition(np.arange(4), 2), verb)()
     with pytest.raises(DataError, match="there are no shards"):
         getattr(SparkXShards(spark.sparkContext.emptyRDD()), verb)()
+
+
+def test_a_side_of_large_objects_is_not_taken_for_a_small_one() -> None:
+    images = pd.DataFrame({"id": range(20), "image": pd.Series([bytes(1 << 20)] * 20, dtype=object)})
+    assert frames._bytes(images) > frames._BROADCAST > frames._bytes(images[["id"]])

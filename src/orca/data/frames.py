@@ -235,7 +235,7 @@ def _size(rdd: RDD[Any]) -> int:
 
 
 def _bytes(frame: pd.DataFrame) -> int:
-    return int(frame.memory_usage(index=True, deep=False).sum())
+    return int(frame.memory_usage(index=True, deep=True).sum())
 
 
 def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.DataFrame:

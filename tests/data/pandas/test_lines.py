@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from orca.data.pandas import read_csv, table
+from orca.data.pandas import lines, read_csv, table
 from orca.errors import DataError
 
 pd = pytest.importorskip("pandas")
@@ -118,3 +119,33 @@ def test_integers_with_blanks_around_them_are_those_of_pandas(spark: Any, tmp_pa
     (tmp_path / "a.csv").write_text("a,b\n 1,2 \n3,4\n")
     frame = whole(read_csv(str(tmp_path)))  # to Spark they are numbers of floating point
     assert frame.to_dict("list") == {"a": [1, 3], "b": [2, 4]} and frame.a.dtype.kind == "i" and roads == ["guess"]
+
+
+def test_a_header_after_a_blank_line_is_no_row(spark: Any, tmp_path: Path, by_spark: Any) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "b.csv").write_text("\na,b\n3,4\n")
+    frame = whole(read_csv(str(tmp_path), names=["x", "y"], header=0))
+    same(frame, by_spark(str(tmp_path), names=["x", "y"], header=0))
+    assert frame.sort_values("x").to_dict("list") == {"x": [1, 3], "y": [2, 4]}
+
+
+def test_files_that_change_before_shards_are_computed_anew_lose_no_rows_in_silence(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n3,4\n")
+    shards = read_csv(str(path))
+    shards.transform_shard(len)  # lets go of what was read
+    path.write_text("a,b\n1,2\nx,4\n")
+    with pytest.raises(Exception, match=r"a\.csv has changed while it was read"):
+        shards.collect()
+
+
+def test_a_byte_order_mark_is_taken_away_at_the_begin_of_a_file_only(tmp_path: Path) -> None:
+    mark = "\ufeff"
+    (tmp_path / "a.csv").write_text(f"{mark}a,b\nx,1\n{mark}y,2\n")
+    form, files = lines.read_form([str(tmp_path / "a.csv")], ",", '"', None, True, True, None)
+    assert form.header == ("a", "b")
+    text = dict.fromkeys(range(2), pa.string())
+    whole = [row for batch in form.rows(lines.LineRange(files[0].path, 0, files[0].size), text) for row in batch[0]]
+    assert [cell.as_py() for cell in whole] == ["x", f"{mark}y"]
+    with pytest.raises(DataError, match="a line begins with a byte order mark"):
+        list(form.rows(lines.LineRange(files[0].path, 9, files[0].size), text))

@@ -214,6 +214,7 @@ def test_types_are_those_of_pandas(spark: Any, tmp_path: Path) -> None:
         ({"skiprows": 1}, "read_csv by Spark does not take skiprows; it takes header, names.*pandas_read_backend"),
         ({"on_bad_lines": "warn"}, "on_bad_lines must be 'error' or 'skip' where Spark reads the files; got 'warn'"),
         ({"encoding": "cp1252"}, "Spark reads files in utf-8.*got encoding='cp1252'. pandas reads more"),
+        ({"na_values": ["-", "none"]}, r"na_values must be one text where Spark reads the files; got \['-', 'none'\]"),
         ({"encoding": "morse"}, "encoding must be one that Python knows; got 'morse'"),
     ],
 )

@@ -144,6 +144,27 @@ def test_symbols_tell_the_loss_whose_gradient_they_give(head: str, label: int, l
     assert gradients["last_bias"][0] == pytest.approx((around[0] - around[1]) / (2 * step), rel=2e-2, abs=0.3)
 
 
+def test_losses_of_a_symbol_meet_their_own_labels_in_any_order() -> None:
+    def module(config: dict[str, Any]) -> Any:
+        import mxnet as mx
+
+        data, sizes = mx.sym.var("data"), mx.sym.reshape(mx.sym.var("size"), shape=(-1, 1))
+        size = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(data, num_hidden=1), sizes)
+        kind = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=2), mx.sym.var("kind"))
+        return mx.mod.Module(mx.sym.Group([size, kind]), label_names=["kind", "size"])
+
+    learner = learner_of(module, None)
+    kinds, sizes = (X[:, 0] > 0).astype("float32"), X[:, 1]
+    size, kind = learner.outputs(X)
+    expected = 0.5 * ((size[:, 0] - sizes) ** 2).sum() - np.log(kind[np.arange(len(X)), kinds.astype(int)]).sum()
+    for y in ((kinds, sizes), {"kind": kinds, "size": sizes}, {"size": sizes, "kind": kinds}):
+        batch = Batch(X, y, len(X), len(X))
+        assert learner.loss((size, kind), batch)[0] == pytest.approx(expected, rel=1e-5)
+        assert learner.loss_and_gradients(batch)[0] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ArgumentError, match=r"needs labels for \['size', 'kind'\]; the rows have \[\]"):
+        learner.loss((size, kind), Batch(X, None, len(X), len(X)))
+
+
 def test_a_symbol_that_makes_its_loss_is_evaluated_with_its_labels() -> None:
     def module(config: dict[str, Any]) -> Any:
         import mxnet as mx
@@ -188,6 +209,11 @@ def test_what_cannot_be_exact_is_refused_in_words() -> None:
     refused(r"has normalization='batch', which divides by the rows of one worker", softmax(normalization="batch"), None)
     refused(r"rescale_grad does not go with a Module", softmax(), None, optimizer_params={"rescale_grad": 0.1})
     refused(r"optimizer must be a name such as 'adam'; got SGD\.", softmax(), None, optimizer=mx.optimizer.SGD())
+    weighted = Batch(X[:2], np.zeros(2, "float32"), 2, 2, weights=np.ones(2))
+    symbol = learner_of(softmax(), None)
+    for work in (lambda: symbol.loss(symbol.outputs(X[:2]), weighted), lambda: symbol.loss_and_gradients(weighted)):
+        with pytest.raises(ArgumentError, match="the losses of a symbol take no weights of rows"):
+            work()
     refused(r"LBSGD gathers gradients of several steps", network, optimizer="lbsgd")
     refused(r"has sparse gradients", lambda config: gluon.nn.Embedding(5, 2, sparse_grad=True))
     mean = r"must give one number a row, as those of gluon.loss do; got shape \(1,\) for 53 rows\. Leave out its mean"

@@ -59,3 +59,7 @@ def test_what_is_no_metric_is_named() -> None:
 
     with pytest.raises(ArgumentError, match=r"must return metrics of MXNet, such as .*; got 'accurate'"):
         mxnet_metrics(["accurate"])
+    import mxnet as mx
+
+    with pytest.raises(ArgumentError, match=r"it is a class, call it: Accuracy\(\)"):
+        mxnet_metrics([mx.metric.Accuracy])

@@ -126,14 +126,16 @@ class CsvForm:
             elif self.header is not None:
                 line = file.readline()
                 begin = len(line)
-                if self.exact and self.fields(line) != self.header:
+                if self.fields(line) != self.header and self.exact:  # a blank line is refused in any case
                     raise DataError(f"the header of {span.path} is another one")
             while begin < span.stop:
                 block = file.read(min(_BLOCK, span.stop - begin))
                 if not block:
                     return
                 block += b"" if block.endswith(b"\n") else file.readline()
-                begin += len(block)
+                first, begin = begin == 0, begin + len(block)
+                if block.startswith(_BOM) and not first:
+                    raise DataError("a line begins with a byte order mark")  # which Arrow takes away from a block
                 yield block if self.encoding is None else block.decode(self.encoding).encode()
 
     def fields(self, line: bytes) -> tuple[str, ...]:
@@ -150,12 +152,7 @@ class CsvForm:
 
     def labels(self) -> list[Any]:
         """Return the names of columns as pandas makes them of a header; numbers without one."""
-        labels: dict[Any, None] = {}
-        for number, name in enumerate(range(self.width) if self.header is None else self.header):
-            label = f"Unnamed: {number}" if name == "" else name
-            copies = (f"{label}.{copy}" for copy in itertools.count(1))
-            labels[label if label not in labels else next(text for text in copies if text not in labels)] = None
-        return list(labels)
+        return list(range(self.width)) if self.header is None else labels_of(self.header)
 
     def _check(self, block: bytes) -> None:
         """Refuse quotes inside of cells, cells of several lines, and lines of blanks."""
@@ -262,6 +259,21 @@ class CsvPlan:
             if kind == _NUMBER and not pc.all(pc.is_finite(cells)).as_py():
                 raise DataError("there are numbers that are not finite")
         return cells
+
+
+def labels_of(header: Iterable[str]) -> list[Any]:
+    """Return the names that pandas gives to the columns of a header, where some are equal or empty.
+
+    Example:
+        >>> labels_of(["a", "", "a"])
+        ['a', 'Unnamed: 1', 'a.1']
+    """
+    labels: dict[Any, None] = {}
+    for number, name in enumerate(header):
+        label = f"Unnamed: {number}" if name == "" else name
+        copies = (f"{label}.{copy}" for copy in itertools.count(1))
+        labels[label if label not in labels else next(text for text in copies if text not in labels)] = None
+    return list(labels)
 
 
 def read_form(

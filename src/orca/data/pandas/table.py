@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orca.data.pandas.lines import UNREADABLE, CsvForm, CsvPlan, LineRange, guess, read_form, study
+from orca.data.pandas.lines import UNREADABLE, CsvForm, CsvPlan, LineRange, guess, labels_of, read_form, study
 from orca.data.pandas.paths import DataFile
 from orca.data.slices import FRAME, SERIES
 from orca.data.spark_frames import Assembly, computed, frame_shards
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _CORRUPT = "_orca_corrupt"
+_TRIAL = "orca.csv.trial"  # the property of the job that tries whether a guess holds
 _NO_TEXT = "\ufffd"  # what Spark reads where bytes are no text
 _EXCERPT = 80
 _UNIT = "\x1f"
@@ -73,6 +74,11 @@ def shards_of_csv(
     first = _has_header(header, names)
     _check_word("encoding_errors", encoding_errors, ("strict", "replace"))
     _check_word("on_bad_lines", on_bad_lines, ("error", "skip"))
+    if na_values is not None and not isinstance(na_values, str):
+        raise ArgumentError(
+            f"na_values must be one text where Spark reads the files; got {na_values!r}. pandas takes more: "
+            "OrcaContext.pandas_read_backend = 'pandas'."
+        )
     separator = sep or delimiter or ","
     if len(separator) > 1 and separator != r"\t" and set(separator) != {"|"} and _PATTERN.search(separator):
         raise ArgumentError(
@@ -97,12 +103,21 @@ def shards_of_csv(
                 return shards
     frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
     header = frame.columns
-    columns = asked(*_chosen(header if first else range(len(header)), names, usecols))
+    labels = _header(paths, options, header) if first else range(len(header))
+    columns = asked(*_chosen(labels, names, usecols))
     options["enforceSchema"] = not exact
     _refuse_open_quotes(paths, OpenQuotes(separator, quotechar, escapechar, skipinitialspace), comment)
     bad_rows = BadCsvRows(len(header), separator, quotechar, escapechar, on_bad_lines == "skip")
     text = encoding_errors == "replace" or encoding or "UTF-8"
     return _shards("csv", paths, options, frame, columns, bad_rows, text)
+
+
+def _header(paths: list[str], options: Mapping[str, Any], columns: list[str]) -> list[Any]:
+    """Return the names that pandas makes of the header: Spark has others for columns of equal or of no name."""
+    if not any(name.endswith(str(number)) for number, name in enumerate(columns)):
+        return columns
+    row = loaded("csv", paths, {**options, "header": False, "nullValue": None}).first()
+    return labels_of(cell or "" for cell in row) if row is not None and len(row) == len(columns) else columns
 
 
 def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) -> SparkXShards | None:
@@ -123,7 +138,11 @@ def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) ->
         problems = session.sparkContext.accumulator(0)
         reading = ArrowReading(plan, check, assembly, None if plan.known else problems)
         rdd = session.sparkContext.parallelize(plan.groups, len(plan.groups)).mapPartitions(reading)
-        shards = computed(rdd, SERIES if columns.squeeze else FRAME)
+        session.sparkContext.setLocalProperty(_TRIAL, "true")
+        try:
+            shards = computed(rdd, SERIES if columns.squeeze else FRAME)
+        finally:
+            session.sparkContext.setLocalProperty(_TRIAL, None)  # type: ignore[arg-type]
         if not problems.value:
             return shards
         shards.uncache()
@@ -391,7 +410,8 @@ class ArrowReading:
         plan: How Arrow reads them.
         check: What is done with blocks of rows.
         assembly: What makes shards of them.
-        problems: Counts tasks for whose lines the plan does not do; None where it is known to do.
+        problems: Counts tasks for whose lines the plan does not do; None where it is known to do. Nobody looks at it
+            when shards are computed anew, later: such a task fails.
     """
 
     plan: CsvPlan
@@ -409,10 +429,13 @@ class ArrowReading:
             yield from self.assembly.shards(map(self.check.converted, self._batches(group)))
 
     def _batches(self, group: list[LineRange]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
         try:
             yield from self.plan.batches(group)
         except UNREADABLE as error:
-            if self.problems is None:
+            task = TaskContext.get()
+            if self.problems is None or task is None or task.getLocalProperty(_TRIAL) is None:
                 raise DataError(f"{group[0].path} has changed while it was read: {error}. Read it again.") from None
             logger.debug("%s: %s", group[0].path, error)
             self.problems.add(1)

@@ -130,20 +130,18 @@ class MxnetLearner(ArrayLearner):
         """Return the sum of the rows' losses, and the rows or their weights."""
         if not self.symbolic or self.loss_of is not None:
             return self._losses(map_tree(array_of, outputs), batch)[1:]
+        _refuse_weights(batch)
         if self.net.tells_losses:
             outputs = map_tree(lambda output: output.asnumpy(), self._forward(batch.x, batch.y))
-        labels = [] if batch.y is None else [np.asarray(leaf) for leaf in flatten(batch.y)[0]]
-        return self.net.losses(flatten(outputs)[0], labels), float(batch.rows)
+        return self.net.losses(flatten(outputs)[0], batch.y), float(batch.rows)
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
         """Return the sum of the rows' losses, what to divide it by, and the gradients of the sum.
 
         Running statistics go along as their change, times what it is divided by: all ranks change them by the mean.
         """
-        if self.symbolic and batch.weights is not None:
-            raise ArgumentError(
-                "the losses of a symbol take no weights of rows. Leave out sample_weight, or use a Block."
-            )
+        if self.symbolic:
+            _refuse_weights(batch)
         seed_all(int(self.generator.integers(1 << 31)))
         before = {name: _value(self.parameters[name]).copy() for name in self.statistics}
         for parameter in self.parameters.values():
@@ -340,6 +338,11 @@ def _check(name: str, parameter: Any) -> None:
     contexts = parameter.list_ctx() if parameter._data or parameter._deferred_init else []
     if len(contexts) > 1:
         raise ArgumentError(f"a worker trains on one device; {name} was initialized on {contexts}. Use more workers.")
+
+
+def _refuse_weights(batch: Batch) -> None:
+    if batch.weights is not None:
+        raise ArgumentError("the losses of a symbol take no weights of rows. Leave out sample_weight, or use a Block.")
 
 
 def _value(parameter: Any) -> Any:

@@ -75,6 +75,8 @@ def mxnet_metrics(made: Any) -> list[Metric]:
             metrics += [] if item is None else [item]
             continue
         try:
+            if isinstance(item, type):  # which would be taken for a function (label, output)
+                raise TypeError(f"it is a class, call it: {item.__name__}()")
             metric = mxmetric.create(item)
         except (AssertionError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise ArgumentError(

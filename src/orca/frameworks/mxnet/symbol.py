@@ -84,27 +84,29 @@ class SymbolNet(gluon.SymbolBlock):
         module.params_initialized = bool(weights)
         return module
 
-    def losses(self, outputs: list[np.ndarray], labels: list[np.ndarray]) -> float:
-        """Return the sum of the losses of all rows, as the last layers mean them.
+    def losses(self, outputs: list[np.ndarray], y: Any) -> float:
+        """Return the sum of the losses of all rows, as the last layers mean them, each with its own labels.
 
         Raises:
             ArgumentError: No last layer is a loss that is known here.
         """
-        known = [(LOSSES[op], options, place) for place, (op, options) in enumerate(self._heads) if op in LOSSES]
+        known = [(LOSSES[op], *rest, place) for place, (op, *rest) in enumerate(self._heads) if op in LOSSES]
         if not known:
             raise ArgumentError(
-                f"the loss of a symbol that ends in {[op for op, _ in self._heads]} is not known. Let it end in one of "
-                f"{sorted(LOSSES)}, or pass loss_creator, which tells the loss of the outputs."
+                f"the loss of a symbol that ends in {[op for op, *_ in self._heads]} is not known. Let it end in one "
+                f"of {sorted(LOSSES)}, or pass loss_creator, which tells the loss of the outputs."
             )
-        truth = iter(labels)
-        return float(
-            sum(loss(outputs[at], None if loss is _own else next(truth), options) for loss, options, at in known)
-        )
+        labels = map(np.asarray, [] if y is None else _ordered(y, self._label_names))
+        truth = dict(zip(self._label_names, labels, strict=False))
+        missing = [label for loss, _, label, _ in known if loss is not _own and label not in truth]
+        if missing:
+            raise ArgumentError(f"the loss of the symbol needs labels for {missing}; the rows have {list(truth)}.")
+        return float(sum(loss(outputs[at], truth.get(label), options) for loss, options, label, at in known))
 
     @property
     def tells_losses(self) -> bool:
         """Whether an output is itself a loss, which depends on the labels."""
-        return any(op in ("MakeLoss", "make_loss") for op, _ in self._heads)
+        return any(op in ("MakeLoss", "make_loss") for op, *_ in self._heads)
 
     def _label_shapes(self, features: list[Any]) -> list[tuple[int, ...]]:
         """Return the shapes of labels as the symbol expects them."""
@@ -121,8 +123,8 @@ def _ordered(tree: Any, names: list[str]) -> list[Any]:
     return list(tree) if isinstance(tree, tuple | list) else [tree]
 
 
-def _heads(symbol: Any) -> list[tuple[str, dict[str, str]]]:
-    """Return (operator, options) of each output.
+def _heads(symbol: Any) -> list[tuple[str, dict[str, str], str]]:
+    """Return (operator, options, name of its labels or "") of each output.
 
     Raises:
         ArgumentError: A loss divides its gradient itself.
@@ -136,7 +138,17 @@ def _heads(symbol: Any) -> list[tuple[str, dict[str, str]]]:
                 f"{node['name']} has normalization={words['normalization']!r}, which divides by the rows of one "
                 "worker. Leave it out: a step is divided by the rows of all workers."
             )
-    return [(node["op"], node.get("attrs", {})) for node in heads]
+    return [(node["op"], node.get("attrs", {}), _label_of(node, graph["nodes"])) for node in heads]
+
+
+def _label_of(head: dict[str, Any], nodes: list[dict[str, Any]]) -> str:
+    """Return the name of the variable that a loss takes its labels from, by way of other layers or not."""
+    if len(head["inputs"]) < 2:
+        return ""
+    node = nodes[head["inputs"][1][0]]
+    while node["inputs"]:
+        node = nodes[node["inputs"][0][0]]
+    return str(node["name"])
 
 
 def _cross_entropy(output: np.ndarray, label: np.ndarray, options: Mapping[str, str]) -> float:
