@@ -217,13 +217,13 @@ def test_uneven_and_empty_shards_are_answered_as_arrays_are(spark: Any, tmp_path
     dicts = context.parallelize([[{"x": X[cut]} for cut in cuts], []], 2).flatMap(list)
     answers = est.predict(SparkXShards(dicts)).collect()
     assert [len(shard["prediction"]) for shard in answers] == [6, 0, 1, 4]
-    assert close(np.concatenate([shard["prediction"] for shard in answers if len(shard["x"])]), Y)
-    table = pd.DataFrame({"image": list(X), "id": range(11)})
+    assert close(np.concatenate([shard["prediction"] for shard in answers if len(shard["x"])]), Y[:11])
+    table = pd.DataFrame({"image": list(X[:11]), "id": range(11)})
     frames = context.parallelize([table[cut] for cut in cuts], 3)
     answers = est.predict(SparkXShards(frames), feature_cols=["image"]).collect()
     assert [list(shard.columns) for shard in answers] == [["image", "id", "prediction"]] * 4
     got = pd.concat(answers)
-    assert got["id"].tolist() == list(range(11)) and close(np.stack(got["prediction"]).reshape(Y.shape), Y)
+    assert got["id"].tolist() == list(range(11)) and close(np.stack(got["prediction"]).reshape(11, 3), Y[:11])
 
 
 def test_xshards_of_several_inputs_get_a_list_of_predictions(spark: Any, tmp_path: Path) -> None:

@@ -90,7 +90,9 @@ class SymbolNet(gluon.SymbolBlock):
         Raises:
             ArgumentError: No last layer is a loss that is known here.
         """
-        known = [(LOSSES[op], *rest, place) for place, (op, *rest) in enumerate(self._heads) if op in LOSSES]
+        known = [
+            (LOSSES[op], options, label, at) for at, (op, options, label) in enumerate(self._heads) if op in LOSSES
+        ]
         if not known:
             raise ArgumentError(
                 f"the loss of a symbol that ends in {[op for op, *_ in self._heads]} is not known. Let it end in one "
