@@ -85,9 +85,9 @@ class GraphLearner(ArrayLearner):
         """Open the session, and give the variables their values."""
         if world.size > 1 and (wholes := list(whole_terms(self.program))):
             raise ArgumentError(
-                f"{wholes[0]!r} is neither a mean nor a sum over the rows of a batch, each for itself, so {world.size} workers, of "
-                "which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
-                "(tf.reduce_mean), or train with one worker."
+                f"{wholes[0]!r} is neither a mean nor a sum over the rows of a batch, each for itself, so {world.size} "
+                "workers, of which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
+                "(tf.reduce_mean) that needs no other rows, or train with one worker."
             )
         if training and world.size > 1 and world.rank == 0 and self.program.normalizes:
             logger.warning(
@@ -290,7 +290,7 @@ class GraphLearner(ArrayLearner):
             masses = dict(zip(counted, ratios, strict=True))
             empty = {name for name, own, all_ in zip(counted, mine, whole, strict=True) if all_ and not own}
             ones = [part.lower for part in self.program.loss if part.mass in empty and part.lower is not None]
-            lowers = {port.name: np.ones(port.shape or (), port.dtype) for port in ones}
+            lowers = {port.name: np.ones([size or 1 for size in port.shape or ()], port.dtype) for port in ones}
         kinds = {SUM: float(batch.step_rows) * bool(rows)}
         shares = [masses[part.mass] if part.mass else kinds.get(part.kind, float(rows)) for part in self.program.loss]
         if training and (turn := self._turn()) is not None:
