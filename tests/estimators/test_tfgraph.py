@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,80 @@ def test_a_loss_that_parts_of_a_step_cannot_tell_needs_one_worker() -> None:
     assert_same(values(made), plain_loop(adam, [WHOLE] * 4, root))
     with pytest.raises(WorkerFailed, match="'root:0' is neither a mean nor a sum over the rows.*2 workers"):
         estimator(graph(root), adam, workers_per_node=2).fit((X, Y))
+
+
+def chosen(ends: Any) -> Any:
+    return tf.cast(tf.equal(ends.y, 2), tf.float32)
+
+
+RARE = {
+    "a ratio": lambda ends: tf.reduce_sum(ends.each * chosen(ends)) / tf.reduce_sum(chosen(ends)),
+    "a ratio and a mean": lambda ends: RARE["a ratio"](ends) + tf.reduce_mean(tf.square(ends.outputs)),
+    "a mask": lambda ends: tf.reduce_mean(tf.boolean_mask(ends.each, tf.equal(ends.y, 2))),
+    "no weight anywhere": lambda ends: masked_by_nothing(ends) + penalty(ends),
+}
+
+
+def masked_by_nothing(ends: Any) -> Any:
+    return tf.losses.compute_weighted_loss(ends.each, tf.cast(tf.equal(ends.y, 9), tf.float32))
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_a_rank_that_counts_nothing_adds_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = np.argsort(Y, kind="stable")  # the rows that count are all on the last rank
+    for module in ("test_tfgraph", "tfgraphs"):
+        for array in ("X", "Y"):
+            monkeypatch.setattr(sys.modules[module], array, {"X": X, "Y": Y}[array][order])
+    assert_same(trained_on([11], momentum, RARE[name], steps=2), plain_loop(momentum, [WHOLE] * 2, RARE[name]))
+
+
+def test_counts_that_are_learned_need_one_worker() -> None:
+    def learned(ends: Any) -> Any:
+        weights = tf.nn.softplus(ends.outputs[:, 0])
+        return tf.reduce_sum(ends.each * weights) / tf.reduce_sum(weights)
+
+    est = estimator(graph(learned), momentum)
+    assert [part.kind for part in est.learner.program.loss] == ["whole"]
+
+
+def test_batches_without_a_counted_row_leave_means_alone() -> None:
+    made = graph(RARE["a mask"])
+    with made.graph.as_default():
+        right = tf.cast(tf.equal(tf.argmax(made.outputs, 1, output_type=tf.int32), made.y), tf.float32) + made.each
+        picked = tf.boolean_mask(right, tf.equal(made.y, 2))
+        metrics = {"rows": picked, "mean": tf.reduce_mean(picked)}
+        expected = made.session.run([made.loss, metrics["mean"]], {made.x: X, made.y: Y})
+    scores = estimator(made, metrics=metrics).evaluate((X, Y), batch_size=4)
+    assert [scores["loss"], scores["mean"]] == pytest.approx(expected, abs=1e-5)
+    assert scores["rows"] == pytest.approx(expected[1], abs=1e-5)
+
+
+def test_a_learning_rate_is_fed() -> None:
+    made = graph()
+    with made.graph.as_default():
+        rate = tf.placeholder(tf.float32, [], name="rate")
+    est = estimator(made, lambda: tf.train.GradientDescentOptimizer(rate), workers_per_node=2)
+    est.fit((X, Y), batch_size=ROWS, feed_dict={rate: 0.05})
+    plain = plain_loop(lambda: tf.train.GradientDescentOptimizer(0.05), [WHOLE])
+    assert_same(values(made), plain)
+    assert est.predict(X[:2]).shape == (2, 3)  # which needs no rate
+    with pytest.raises(ArgumentError, match="the placeholder 'rate:0' gets no value"):
+        est.fit((X, Y))
+    with pytest.raises(ArgumentError, match="feed_dict must have tensors for keys; got 'rate:0'"):
+        est.fit((X, Y), feed_dict={"rate:0": 0.1})
+
+
+def test_long_values_are_fed_as_they_are() -> None:
+    made = graph()
+    with made.graph.as_default():
+        long, pair = tf.placeholder(tf.float32, [3000]), tf.placeholder(tf.float32, [2])
+        made.outputs = made.outputs[:, :2] * pair + long[1500]
+    est, one = estimator(made), np.zeros(3000)
+    other = one.copy()
+    other[1500] = 7.0
+    first, second = (est.predict(X[:2], feed_dict={long: each, pair: [0.0, 1.0]}) for each in (one, other))
+    np.testing.assert_allclose(second - first, 7.0, atol=1e-5)
+    np.testing.assert_array_equal(first[:, 0], 0.0)
 
 
 def test_sparse_gradients_move_the_rows_they_are_of() -> None:
@@ -263,7 +338,7 @@ def test_values_are_fed_by_the_mode() -> None:
         factor = tf.cond(training, lambda: tf.constant(0.5), lambda: tf.constant(1.0))
         made.loss = tf.reduce_mean(made.each) * factor
     with pytest.raises(ArgumentError, match="the placeholder 'training:0' gets no value"):
-        estimator(made, momentum)
+        estimator(made, momentum).fit((X, Y))
     with made.graph.as_default():
         est = Estimator.from_graph(
             inputs=made.x, labels=made.y, outputs=made.outputs, loss=made.loss, optimizer=momentum(),

@@ -99,6 +99,51 @@ def test_a_train_op_clips_after_ranks_agree() -> None:
             TFOptimizer.from_train_op(adam().minimize(loss), loss)
 
 
+def test_a_train_op_is_run_as_a_whole() -> None:
+    with tf.Graph().as_default():
+        images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
+        loss = cross_entropy(network(images), labels)
+        (kernel,) = tf.trainable_variables()
+        count = tf.get_variable("count", [], tf.int32, tf.zeros_initializer(), trainable=False)
+        last = tf.get_variable("last", kernel.shape, initializer=tf.zeros_initializer(), trainable=False)
+        step = ZooOptimizer(adam()).minimize(loss)
+        with tf.control_dependencies([step]):
+            kept = tf.assign(last, kernel)
+        train_op = tf.group(step, tf.assign_add(count, 1), kept)
+        optimizer = TFOptimizer.from_train_op(train_op, loss, **LOCAL)
+        optimizer.optimize(end_trigger=MaxIteration(3))
+        assert optimizer.sess.run(count) == 3
+        np.testing.assert_allclose(optimizer.sess.run(last), plain(3), atol=2e-6)
+        counted = tf.assign_add(count, tf.shape(images)[0])
+        with pytest.raises(ArgumentError, match="also runs 'AssignAdd.*, which needs .*Pass it as one of updates"):
+            TFOptimizer.from_train_op(tf.group(step, counted), loss)
+
+
+def test_a_train_op_lowers_the_loss_that_it_was_made_of() -> None:
+    def trained(reported: bool) -> Any:
+        with tf.Graph().as_default():
+            images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
+            loss = cross_entropy(network(images), labels)
+            (kernel,) = tf.trainable_variables()
+            total = loss + 0.5 * tf.nn.l2_loss(kernel)
+            train_op = ZooOptimizer(adam()).minimize(total)
+            optimizer = TFOptimizer.from_train_op(train_op, loss if reported else total, **LOCAL)
+            return optimizer.optimize(end_trigger=MaxIteration(3)).sess.run(kernel)
+
+    np.testing.assert_allclose(trained(True), trained(False), atol=1e-7)
+
+
+def test_gradients_of_unknown_making_are_refused() -> None:
+    with tf.Graph().as_default():
+        images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
+        loss = cross_entropy(network(images), labels)
+        variables = tf.trainable_variables()
+        clipped = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.05)[0]
+        train_op = ZooOptimizer(adam()).apply_gradients(zip(clipped, variables, strict=True))
+        with pytest.raises(ArgumentError, match="its ZooOptimizer did not compute.*compute_gradients"):
+            TFOptimizer.from_train_op(train_op, loss)
+
+
 def test_checkpoints_of_an_optimizer_are_gone_on_from(tmp_path: Path) -> None:
     def make() -> Any:
         images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors

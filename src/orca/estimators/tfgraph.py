@@ -5,6 +5,7 @@ The variables live in the user's session: a fit begins with their values there, 
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -141,6 +142,8 @@ class GraphEstimator(TrainingEstimator):
         ends = {"inputs": inputs, "labels": labels, "outputs": outputs, "loss": loss, "metrics": tensors}
         with graph.as_default(), quiet():
             step = optimizer if optimizer is None else _stepping(loss, optimizer)
+            if isinstance(step, TrainStep) and step.loss is not None:
+                ends["loss"] = step.loss  # what the train op lowers, with its penalties
             session = sess or tf.Session(graph=graph)
             if session.graph is not graph:
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
@@ -227,6 +230,7 @@ class GraphEstimator(TrainingEstimator):
         feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
         learner = self._learner(feed_dict, session_config)
         learner.check_trainable()
+        learner.program.checked()
         given = tuple(listed(callbacks))
         learner.check_callbacks(given)
         spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
@@ -284,7 +288,7 @@ class GraphEstimator(TrainingEstimator):
         refuse_fixed_batch(hard_code_batch_size)
         feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
         learner = self._learner(feed_dict, None)
-        learner = replace(learner, program=learner.program.evaluating(), method=None)
+        learner = replace(learner, program=learner.program.evaluating().checked(), method=None)
         if not learner.program.loss and not self.metrics:
             raise ArgumentError("there is nothing to evaluate. Pass loss= or metrics= to from_graph.")
         self._state = self._held()
@@ -322,7 +326,7 @@ class GraphEstimator(TrainingEstimator):
         feature_cols, _ = columns_of(data, feature_cols, None)
         learner = self._learner(feed_dict, None)
         self._state = self._held()
-        answering = replace(learner, program=learner.program.answering(), method=None)
+        answering = replace(learner, program=learner.program.answering().checked(), method=None)
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
         return source_of(packed(data, "predict"), spec).answer(self._answers(answering, spec), self.engine)
 
@@ -375,7 +379,7 @@ class GraphEstimator(TrainingEstimator):
 
     def _program(self, feeds: Mapping[Any, Any]) -> GraphProgram:
         """Return the program with these tensors fed; made once."""
-        key = tuple((id(tensor), repr(value)) for tensor, value in feeds.items())
+        key = tuple((id(tensor), pickle.dumps(value)) for tensor, value in feeds.items())
         if key not in self._programs:
             own = self.step if isinstance(self.step, TrainStep) else None
             trained: Sequence[Any] = ()

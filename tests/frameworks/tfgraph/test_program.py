@@ -36,7 +36,7 @@ def test_a_placeholder_without_a_value_is_named() -> None:
         rate = tf.placeholder(tf.float32, [], name="keep_rate")
         output = made.outputs * rate
     with pytest.raises(ArgumentError, match="the placeholder 'keep_rate:0' gets no value from the data.*feed_dict"):
-        shipped(inputs=made.x, outputs=output)
+        shipped(inputs=made.x, outputs=output).checked()
     assert shipped(inputs=made.x, outputs=output, feeds={rate: (0.5, 1.0)}).feeds[0][0] == "keep_rate:0"
 
 

@@ -28,6 +28,35 @@ LOSSES: dict[str, tuple[Any, list[str]]] = {
     "a root of a mean": (lambda e, w, m: tf.sqrt(tf.reduce_mean(tf.square(e))), ["whole"]),
     "a product of means": (lambda e, w, m: tf.reduce_mean(e) * tf.reduce_mean(m), ["whole"]),
     "the largest": (lambda e, w, m: tf.reduce_max(e), ["whole"]),
+    "a sum divided by another axis": (
+        lambda e, w, m: tf.reduce_sum(tf.stack([e, e], 1)) / tf.cast(tf.shape(tf.stack([e, e], 1))[1], tf.float32),
+        ["sum"],
+    ),
+    "a sum divided by all elements": (lambda e, w, m: tf.reduce_sum(e) / tf.cast(tf.size(e), tf.float32), ["rows"]),
+    "a sum by the root of rows": (
+        lambda e, w, m: tf.reduce_sum(e) / tf.sqrt(tf.cast(tf.shape(e)[0], tf.float32)),
+        ["whole"],
+    ),
+    "a sum by rows and more": (
+        lambda e, w, m: tf.reduce_sum(e) / (1.0 + tf.cast(tf.shape(e)[0], tf.float32)),
+        ["whole"],
+    ),
+    "rows beside their mean": (lambda e, w, m: tf.reduce_mean(tf.square(e - tf.reduce_mean(e))), ["whole"]),
+    "rows against rows": (
+        lambda e, w, m: tf.reduce_mean(tf.matmul(e[:, None] * w[0], e[:, None], transpose_b=True)),
+        ["whole"],
+    ),
+    "a column against rows": (lambda e, w, m: tf.reduce_mean(tf.square(e[:, None] - m)), ["whole"]),
+    "pairs of rows": (
+        lambda e, w, m: tf.reduce_mean(tf.square(tf.expand_dims(e, 0) - tf.expand_dims(e, 1))),
+        ["whole"],
+    ),
+    "neighbours": (lambda e, w, m: tf.reduce_mean(tf.square(e[1:] - e[:-1])), ["whole"]),
+    "rows in another order": (lambda e, w, m: tf.reduce_mean(e * tf.reverse(e, [0])), ["whole"]),
+    "sums so far": (lambda e, w, m: tf.reduce_mean(tf.cumsum(e)), ["whole"]),
+    "a softmax over rows": (lambda e, w, m: tf.reduce_mean(tf.nn.softmax(e[:, None], axis=0) * e[:, None]), ["whole"]),
+    "a column of rows": (lambda e, w, m: tf.reduce_mean(tf.stack([e, m], 1)[:, 0] + e[:]), ["rows"]),
+    "batch normalization": (lambda e, w, m: tf.reduce_mean(tf.square(e - tf.nn.moments(e, [0])[0])), ["rows"]),
     "a penalty alone": (lambda e, w, m: tf.nn.l2_loss(w), ["constant"]),
 }
 

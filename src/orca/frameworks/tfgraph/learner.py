@@ -85,9 +85,9 @@ class GraphLearner(ArrayLearner):
         """Open the session, and give the variables their values."""
         if world.size > 1 and (wholes := list(whole_terms(self.program))):
             raise ArgumentError(
-                f"{wholes[0]!r} is neither a mean nor a sum over the rows of a batch, so {world.size} workers, of "
-                "which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
-                "(tf.reduce_mean), or train with one worker."
+                f"{wholes[0]!r} is neither a mean nor a sum over the rows of a batch, each for itself, so {world.size} "
+                "workers, of which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
+                "(tf.reduce_mean) that needs no other rows, or train with one worker."
             )
         if training and world.size > 1 and world.rank == 0 and self.program.normalizes:
             logger.warning(
@@ -150,7 +150,8 @@ class GraphLearner(ArrayLearner):
             return [float(group["lr"]) for group in self._stepper()[1].param_groups if "lr" in group]
         rate = self.program.rate
         if isinstance(rate, str):
-            rate = self._call("rate", rate, [])()
+            names, values = self._fed()
+            rate = self._call("rate", rate, names)(*values, *self._drawn())
         return [] if rate is None else [float(rate)]
 
     def outputs(self, x: Any) -> Any:
@@ -209,7 +210,8 @@ class GraphLearner(ArrayLearner):
                 rows = np.flatnonzero(gradients[spec.variable + _ROWS])
                 fed[spec.fed_indices], gradient = rows, gradient[rows]
             fed[spec.fed] = gradient
-        self._call(f"apply {apply}", apply, list(fed))(*fed.values(), *self._drawn())
+        names, values = self._fed()
+        self._call(f"apply {apply}", apply, [*fed, *names])(*fed.values(), *values, *self._drawn())
         self.steps += 1
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
@@ -230,7 +232,8 @@ class GraphLearner(ArrayLearner):
             if batch.rows:
                 for metric, part in parts.items():
                     weight = float(fetched[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
-                    metric.update(np.array([float(fetched[part.name]) * weight]), np.array([weight]))
+                    value = float(fetched[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
+                    metric.update(np.array([value]), np.array([weight]))
                 outputs = unflatten(structure, [fetched[name] for name in heads]) if own else None
                 y = unflatten(form, [fetched[name] for name in targets]) if own and targets else rows.y
                 for other in own:
@@ -265,26 +268,38 @@ class GraphLearner(ArrayLearner):
         """Run the forward pass and the gradients; return this rank's part of the loss, and what was fetched."""
         names = [self.program.scaled]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
-        shares = self._shares(batch, batch.rows, training=True)
-        fetched = self._fetch("train", names, batch, True, self.program.updates, {self.program.shares: shares})
+        shares, lowers = self._shares(batch, batch.rows, training=True)
+        purpose = " ".join(["train", *lowers])
+        fetched = self._fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
         if self.program.updated:
             self._agree_on_updates(batch.rows, batch.step_rows)
         return float(fetched[0]), dict(zip(names, fetched, strict=True))
 
-    def _shares(self, batch: Batch, rows: int, training: bool) -> np.ndarray:
-        """Return by what this rank's part of each term is multiplied, so that the ranks add up to rows x the loss."""
+    def _shares(self, batch: Batch, rows: int, training: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return by what this rank's part of each term is multiplied, so that the ranks add up to rows x the loss.
+
+        Beside it, what to divide by where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
+        rank counts anything, each has the loss itself, as one process has it.
+        """
         masses: dict[str, float] = {}
+        lowers: dict[str, np.ndarray] = {}
         if counted := self._counted():
             mine = np.array(self._fetch("masses", counted, batch, training), np.float64) * bool(rows)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                ratios = np.nan_to_num(mine / self.world.all_reduce([mine], "sum")[0])
-            masses = dict(zip(counted, ratios * batch.step_rows, strict=True))
-        whole = float(batch.step_rows) * bool(rows)
-        kinds = {SUM: whole}
+            whole = self.world.all_reduce([mine], "sum")[0]
+            ratios = np.divide(mine * batch.step_rows, whole, out=np.full(len(mine), float(rows)), where=whole != 0)
+            masses = dict(zip(counted, ratios, strict=True))
+            empty = {name for name, own, all_ in zip(counted, mine, whole, strict=True) if all_ and not own}
+            ones = [part.lower for part in self.program.loss if part.mass in empty and part.lower is not None]
+            lowers = {port.name: np.ones([size or 1 for size in port.shape or ()], port.dtype) for port in ones}
+        kinds = {SUM: float(batch.step_rows) * bool(rows)}
         shares = [masses[part.mass] if part.mass else kinds.get(part.kind, float(rows)) for part in self.program.loss]
         if training and (turn := self._turn()) is not None:
             shares = [share * (part.name in turn.terms) for share, part in zip(shares, self.program.loss, strict=True)]
-        return np.array(shares, np.float32)
+        return np.array(shares, np.float32), lowers
+
+    def _fed(self) -> tuple[list[str], list[Any]]:
+        """Return what has a value of its own in training, and these values: a learning rate, say."""
+        return [name for name, *_ in self.program.feeds], [value for _, value, _ in self.program.feeds]
 
     def _turn(self) -> Turn | None:
         """Return whose turn the next step is, where several optimizers take turns."""
@@ -307,9 +322,10 @@ class GraphLearner(ArrayLearner):
             return 0.0, 0.0
         if count := self._one_count():
             mass = float(fetched[count])
-            return sum(float(fetched[part.name]) for part in parts) * mass, mass
-        shares = self._shares(batch, batch.rows, training=False)
-        return float(sum(s * float(fetched[p.name]) for s, p in zip(shares, parts, strict=True))), float(batch.rows)
+            return sum(float(fetched[part.name]) for part in parts) * mass if mass else 0.0, mass
+        shares, _ = self._shares(batch, batch.rows, training=False)
+        owned = [(share, float(fetched[part.name])) for share, part in zip(shares, parts, strict=True) if share]
+        return float(sum(share * value for share, value in owned)), float(batch.rows)
 
     def _one_count(self) -> str | None:
         """Return the mass of the loss, where all of its terms but constants have the same one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orca.errors import ArgumentError
@@ -153,11 +153,60 @@ def step_of(train_op: Any) -> TrainStep:
     before = ancestors([op])
     for step in _steps.get(op.graph, []):
         if step.handed is op or step.apply in before:
-            return step
+            if step.loss is None:
+                raise ArgumentError(
+                    f"the train op {op.name!r} applies gradients that its ZooOptimizer did not compute, so it is not "
+                    "known what was done to them. Call compute_gradients(loss) of the ZooOptimizer in place of "
+                    "tf.gradients; then clip or change the gradients, and apply them."
+                )
+            return step if step.handed is op else _with_more(step, op)
     raise ArgumentError(
         f"the train op {op.name!r} applies gradients that ranks cannot agree on. Make it with "
         "ZooOptimizer(optimizer).minimize(loss)."
     )
+
+
+def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
+    """Return a step that also runs what a train op runs besides it: after the step, or beside it.
+
+    Raises:
+        ArgumentError: Some of it needs rows, which are not there when the gradients are applied.
+    """
+    tf = _tf()
+    members, stack = [], [train_op]
+    while stack:
+        op = stack.pop()
+        if op.type == "NoOp" and op is not step.handed and op is not step.apply:
+            stack += op.control_inputs
+        elif op is not step.handed and op is not step.apply:
+            members.append(op)
+    fed = {each.op for point in step.points for each in (point.values, point.indices) if each is not None}
+    for op in members:
+        seen, stack = {*fed, step.handed}, [op]
+        while stack:
+            each = stack.pop()
+            if each.type == "Placeholder":
+                raise ArgumentError(
+                    f"the train op {train_op.name!r} also runs {op.name!r}, which needs {each.name + ':0'!r}. Pass it "
+                    "as one of updates=, and the op of the ZooOptimizer as the train op."
+                )
+            if each not in seen:
+                seen.add(each)
+                stack += [*(tensor.op for tensor in each.inputs), *each.control_inputs]
+    after = {op for op in members if step.handed in _before(op) or step.apply in _before(op)}
+    if after and step.updates:
+        raise ArgumentError(
+            f"the train op {train_op.name!r} runs {after.pop().name!r} after the step, and {step.updates[0].name!r} "
+            "before it. Pass the latter as one of updates=, and leave out the control dependency."
+        )
+    with train_op.graph.as_default(), tf.control_dependencies(None):
+        return replace(step, apply=tf.group(step.apply, *members))
+
+
+def _before(op: Any) -> set[Any]:
+    from orca.frameworks.tfgraph.terms import ancestors
+
+    return ancestors([op])
 
 
 def graph_optimizer(optimizer: Any) -> Any:

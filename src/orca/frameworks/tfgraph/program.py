@@ -19,7 +19,7 @@ import numpy as np
 from orca.core.loading import triton_first
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.tfgraph.optimizers import TrainStep, learning_rate, no_variables
-from orca.frameworks.tfgraph.terms import ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
+from orca.frameworks.tfgraph.terms import COUNTED, ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
 from orca.rows.tree import flatten, map_tree
 
 triton_first()
@@ -119,11 +119,12 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Part:
-    """A term of a scalar by its names; see terms.py."""
+    """A term of a scalar by its names; see terms.py. The lower part of a ratio is fed where a rank's own is zero."""
 
     name: str
     kind: str
     mass: str | None = None
+    lower: FedTensor | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ class GraphProgram:
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
         normalizes: An operation that takes the mean of a batch's rows for batch normalization; "" where there is none.
+        unfed: A placeholder that nothing has a value for; "" where there is none.
     """
 
     graph: bytes = field(repr=False)
@@ -198,6 +200,21 @@ class GraphProgram:
     turns: tuple[Turn, ...] = ()
     answers: bool = False
     normalizes: str = ""
+    unfed: str = ""
+
+    def checked(self) -> GraphProgram:
+        """Return it, if all that is needed is fed.
+
+        Raises:
+            ArgumentError: Nothing has a value for a placeholder.
+        """
+        if self.unfed:
+            where = "labels" if self.labels is None else "inputs or labels"
+            raise ArgumentError(
+                f"the placeholder {self.unfed + ':0'!r} gets no value from the data. Add it to {where}, or give it a "
+                "value with feed_dict={tensor: (value in training, value otherwise)}."
+            )
+        return self
 
     def answering(self) -> GraphProgram:
         """Return the part of it that answers.
@@ -278,7 +295,7 @@ def training_program(
     )
     with graph.as_default(), tf.name_scope("orca_step"):
         losses = [each.loss for each, _ in turns] or ([] if loss is None else [loss])
-        parts = [_part(term) for each in losses for term in analysis.terms(each)]
+        parts = [_loss_part(term) for each in losses for term in analysis.terms(each)]
         over = {name: _metric_part(analysis, name, tensor) for name, tensor in (metrics or {}).items()}
         taking = [_turn(analysis, each, count) for each, count in turns]
     program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
@@ -308,8 +325,8 @@ def _with_gradients(
     with graph.as_default(), tf.name_scope("orca_gradients"):
         terms = [graph.get_tensor_by_name(part.name) for part in program.loss]
         shares = tf.placeholder(tf.float32, [len(terms)], name="shares")
-        parts = [tf.cast(shares[at], term.dtype) * term for at, term in enumerate(terms)]
-        scaled = tf.reduce_sum(tf.add_n([tf.reshape(tf.cast(part, parts[0].dtype), []) for part in parts]))
+        parts = [_shared(shares[at], term) for at, term in enumerate(terms)]
+        scaled = tf.reduce_sum(tf.add_n([tf.cast(part, parts[0].dtype) for part in parts]))
         gradients = tf.gradients(scaled, [graph.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
         points = {point.variable.op.name: point for step in steps for point in step.points}
         specs = [
@@ -336,6 +353,12 @@ def _with_gradients(
             node.op = "Placeholder"
             del node.input[:]
     return program, definition
+
+
+def _shared(share: Any, term: Any) -> Any:
+    """Return a share of a term; nothing for none, whatever the term is: a mean of no rows is not a number."""
+    part = tf.reshape(tf.cast(share, term.dtype) * term, [])
+    return tf.where(tf.equal(share, 0.0), tf.zeros_like(part), part)
 
 
 def _normalizer(ops: Iterable[Any]) -> str:
@@ -376,7 +399,9 @@ def _shipped(
     fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
     used = _closure(nodes, roots, given | fed)
     variables = [spec for spec in specs if spec.name in used]
-    _check_nodes(nodes, used - given - fed - {_DRAW}, program)
+    _check_nodes(nodes, used)
+    unfed = [name for name in sorted(used - given - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
+    program = replace(program, unfed=unfed[0] if unfed else "")
     tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, used)]
     more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
     kept = _closure(nodes, [*roots, *more, *tables, *(given & nodes.keys()), *fed], set())
@@ -395,15 +420,9 @@ def _shipped(
     return replace(program, graph=shipped.SerializeToString())
 
 
-def _check_nodes(nodes: Mapping[str, Any], used: Iterable[str], program: GraphProgram) -> None:
+def _check_nodes(nodes: Mapping[str, Any], used: Iterable[str]) -> None:
     for name in sorted(used):
         node = nodes[name]
-        if node.op == "Placeholder":
-            where = "labels" if program.labels is None else "inputs or labels"
-            raise ArgumentError(
-                f"the placeholder {name + ':0'!r} gets no value from the data. Add it to {where}, or give it a value "
-                "with feed_dict={tensor: (value in training, value otherwise)}."
-            )
         if node.op in _PYTHON:
             raise ArgumentError(
                 f"{name + ':0'!r} is a py_func: it calls a function of this process, which cannot be sent to the "
@@ -466,7 +485,21 @@ def _drawn_by_step(definition: Any, used: set[str]) -> str:
 
 
 def _part(term: Term) -> Part:
-    return Part(term.tensor.name, term.kind, mass_tensor(tf, term).name if term.mass is not None else None)
+    return Part(term.tensor.name, term.kind, mass_tensor(term).name if term.mass is not None else None)
+
+
+def _loss_part(term: Term) -> Part:
+    part = _part(term)
+    if not hasattr(term.mass, "op"):
+        return part
+    if any(
+        gradient is not None
+        for gradient in tf.gradients(
+            tf.get_default_graph().get_tensor_by_name(str(part.mass)), tf.trainable_variables()
+        )
+    ):
+        return Part(part.name, WHOLE)  # the gradient of one rank's rows needs the counts of the others
+    return replace(part, lower=FedTensor.of(term.mass))
 
 
 def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
@@ -476,7 +509,12 @@ def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
             "mean of tf.equal(...), or a list of metrics of orca.metrics."
         )
     if has_rows(tensor):
-        return Part(tf.reduce_mean(tf.cast(tensor, tf.float32)).name, ROWS)
+        mean = tf.reduce_mean(tf.cast(tensor, tf.float32)).name
+        if analysis.mixes(tensor):
+            return Part(mean, WHOLE)
+        if tensor.op in analysis.picked:
+            return Part(mean, COUNTED, tf.cast(tf.size(tensor), tf.float32).name)
+        return Part(mean, ROWS)
     if tensor.shape.rank is None or tensor.shape.num_elements() != 1:
         raise ArgumentError(f"the metric {name!r} must be one number, or one a row; {tensor.name!r} is {tensor.shape}.")
     return _part(analysis.term(tensor))
@@ -520,7 +558,12 @@ def _written(graph: Any, updates: Sequence[Any]) -> tuple[str, ...]:
 def _fed_values(feeds: Mapping[Any, Any]) -> tuple[tuple[str, Any, Any], ...]:
     values = []
     for tensor, value in feeds.items():
-        both = tuple(value) if isinstance(value, list | tuple) and len(value) == 2 else (value, value)
+        if not hasattr(tensor, "graph") or not hasattr(tensor, "dtype"):
+            raise ArgumentError(f"feed_dict must have tensors for keys; got {tensor!r}. Pass the placeholder itself.")
+        pair = isinstance(value, list | tuple) and len(value) == 2
+        if tensor.shape.rank and pair and not np.ndim(value[0]):
+            pair = False  # the value of a list of two
+        both = tuple(value) if pair else (value, value)
         kind = tensor.dtype.base_dtype.as_numpy_dtype
         values.append((tensor.name, *(np.asarray(each, kind) for each in both)))
     return tuple(values)
