@@ -175,3 +175,27 @@ def test_inference_model_serves_what_was_saved(tmp_path: Path) -> None:
     for load, path in ((served.load_bigdl, "m"), (served.load_torch, "m.pt")):
         load(str(tmp_path / path))
         np.testing.assert_allclose(served.predict(X), model.predict(X), rtol=1e-5, atol=1e-6)
+
+
+def test_loading_with_another_loss_takes_its_reduction_too(tmp_path: Path) -> None:
+    def estimator(loss: Any) -> Any:
+        return Estimator.from_bigdl(model=network(), loss=loss, backend="local", workers_per_node=2)
+
+    saved = estimator(C.ClassNLLCriterion()).save(str(tmp_path / "model"))
+    summed, targets = C.AbsCriterion(False), np.zeros((53, 3), np.float32)
+    loaded = estimator(C.ClassNLLCriterion()).load(saved, loss=summed, optimizer=SGD(learningrate=0.001))
+    weights = []
+    for est in (loaded, estimator(summed).load(saved, optimizer=SGD(learningrate=0.001))):
+        est.fit((X, targets), 1, batch_size=53, shuffle=False)
+        weights.append(est.get_model().get_weights())
+    for mine, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("over_write", "kept"), [(True, 1), (False, 3)])
+def test_keras_style_model_keeps_one_checkpoint_or_all(tmp_path: Path, over_write: bool, kept: int) -> None:
+    model = engine.Sequential().add(K.KERAS["Dense"](1, input_shape=(4,)))
+    model.compile("sgd", "mse")
+    model.set_checkpoint(str(tmp_path), over_write)
+    model.fit(X, Y[:, None], batch_size=53, nb_epoch=3, distributed=False)
+    assert len(list(tmp_path.glob("run-*/orca.*"))) == kept

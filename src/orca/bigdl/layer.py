@@ -25,9 +25,10 @@ from orca.frameworks.torch.penalties import penalised, weights_of_kind
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
 PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight", "uRegularizer": "hidden",
-             "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias"}  # fmt: skip
+             "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias", "cRegularizer": "peep",
+             "p_regularizer": "point"}  # fmt: skip
 GIVEN = {"init_weight": "weight", "init_bias": "bias"}
-UNUSED = ("init_grad_weight", "init_grad_bias", "cRegularizer", "p_regularizer", "bigdl_type")
+UNUSED = ("init_grad_weight", "init_grad_bias", "bigdl_type")
 
 
 class Applied(nn.Module):
@@ -182,7 +183,7 @@ class Layer:
         for leaf in _leaves(given):
             leaf.requires_grad_()
         output = run(self.module, given, self._name)
-        self._last = input, given, output
+        self._last = given, output, self._moment()
         return _arrays(output)
 
     def backward(self, input: Any, grad_output: Any) -> Any:
@@ -192,9 +193,9 @@ class Layer:
             input: The input of `forward`; where it is another one, `forward` is called with it.
             grad_output: The gradient of the output, shaped as that.
         """
-        if self._last is None or not _same(self._last[0], input):
+        if self._last is None or self._last[2] != self._moment() or not _same(self._last[0], input):
             self.forward(input)
-        _, given, output = self._last
+        given, output, _ = self._last
         outputs, gradients = _leaves(output), _leaves(_tensors(grad_output))
         for out, gradient in zip(outputs, gradients, strict=False):
             if out.shape != gradient.shape:
@@ -210,6 +211,11 @@ class Layer:
                 parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in _leaves(given)]
         return _arrays(_like(given, iter(gradients)))
+
+    def _moment(self) -> list[Any]:
+        """Return what changes when weights or modes do: a backward pass goes with the forward pass before it."""
+        versions = [(id(parameter), parameter._version) for parameter in self.module.parameters()]
+        return [*versions, *(part.training for part in self.module.modules())]
 
     def zero_grad_parameters(self) -> None:
         """Set the gradients of all weights to zero."""
