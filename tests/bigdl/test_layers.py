@@ -440,9 +440,20 @@ def test_keras_arguments_are_followed_or_refused() -> None:
         ("Deconvolution2D", (2, 3, 3), {"border_mode": "same"}, (1, 4, 4), "border_mode='valid' alone"),
         ("Deconvolution2D", (2, 3, 3), {"output_shape": (None, 2, 9, 9)}, (1, 4, 4), r"rows of shape \(2, 6, 6\)"),
         ("ConvLSTM2D", (2, 3), {"dim_ordering": "tf"}, (3, 5, 5, 1), "dim_ordering='th' alone"),
+        ("BatchNormalization", (), {}, (2, 6), r"features or of images; got rows of shape \(2, 6\)"),
         ("BatchNormalization", (), {"axis": 2}, (3, 4, 4), "got axis=2"),
         ("BatchNormalization", (), {"gamma_init": "some"}, (3, 4, 4), "there is no init 'some'"),
         ("Dense", (3,), {"limits": (0, 1)}, (4,), "limits are the bounds of init='uniform'"),
     ]:  # fmt: skip
         with pytest.raises(ArgumentError, match=words):
             keras(name, *args, shape=shape, **more)
+
+
+def test_arrays_may_run_backwards_and_weights_may_not_be_transposed() -> None:
+    layer, x = L.Linear(3, 2), numbers(4, 3)
+    np.testing.assert_array_equal(layer.forward(x[::-1]), layer.forward(x[::-1].copy()))
+    np.testing.assert_array_equal(layer.predict(x[:, ::-1]), layer.predict(x[:, ::-1].copy()))
+    weight, bias = layer.get_weights()
+    layer.set_weights([weight.reshape(1, 2, 3), bias])
+    with pytest.raises(ArgumentError, match=r"\(2, 3\); got .* \(3, 2\), .* another order. Transpose it"):
+        layer.set_weights([weight.T, bias])

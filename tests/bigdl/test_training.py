@@ -199,3 +199,30 @@ def test_keras_style_model_keeps_one_checkpoint_or_all(tmp_path: Path, over_writ
     model.set_checkpoint(str(tmp_path), over_write)
     model.fit(X, Y[:, None], batch_size=53, nb_epoch=3, distributed=False)
     assert len(list(tmp_path.glob("run-*/orca.*"))) == kept
+
+
+def test_optimizer_goes_on_where_it_ended() -> None:
+    method = Adam(learningrate=0.05)
+    optimizer = Optimizer(network(), (X, Y), C.ClassNLLCriterion(), MaxEpoch(1), 20, method, backend="local")
+    first = optimizer.optimize().get_weights()[0]
+    optimizer.set_end_when(MaxEpoch(3))
+    second = optimizer.optimize().get_weights()[0]
+    assert optimizer.estimator.get_state_dict()["epoch"] == 3
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(optimizer.optimize().get_weights()[0], second)  # three epochs are over
+
+
+def test_inference_model_takes_several_and_whole_numbers_and_leaves_a_module_alone() -> None:
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.drop = torch.nn.Embedding(5, 3), torch.nn.Dropout()
+
+        def forward(self, index: Any, x: Any) -> Any:
+            return self.drop(self.table(index)) + x
+
+    module, serving, x = Both(), InferenceModel(), np.ones((2, 3))
+    serving.load_torch(module)
+    answer = serving.predict([np.array([4, 0]), x])
+    np.testing.assert_allclose(answer, module.table.weight.detach().numpy()[[4, 0]] + 1, rtol=1e-6)
+    assert module.training and module.drop.training

@@ -678,6 +678,12 @@ def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
     array = values.to_ndarray() if isinstance(values, JTensor) else np.asarray(values, np.float32)
     if array.size != tensor.numel():
         raise ArgumentError(f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}.")
+    mine, given = ([size for size in shape if size != 1] for shape in (tensor.shape, array.shape))
+    if mine != given and sorted(mine) == sorted(given):
+        raise ArgumentError(
+            f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}, whose dimensions are in "
+            "another order. Transpose it."
+        )
     with torch.no_grad():
         tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(tensor.shape))
 
@@ -708,7 +714,7 @@ def _tensors(value: Any) -> Any:
     ):
         return [_tensors(item) for item in value]
     try:
-        return torch.tensor(np.asarray(value, dtype=np.float32))
+        return torch.from_numpy(np.array(value, dtype=np.float32, order="C"))  # a copy: views may run backwards
     except (TypeError, ValueError) as error:
         raise DataError(
             f"a layer takes arrays, or a list of them; got {type(value).__name__} {value!r:.60}."

@@ -329,6 +329,8 @@ def BatchNormalization(shape, epsilon=0.001, mode=0, axis=1, momentum=0.99, beta
     """Channels (or features) with mean 0 and deviation 1 over the batch, scaled."""
     order = dim_ordering if len(shape) == 3 else "th"
     only("BatchNormalization", mode=(mode, 0))
+    if len(shape) not in (1, 3):
+        raise ArgumentError(f"BatchNormalization takes rows of features or of images; got rows of shape {shape}.")
     if axis not in ((1,) if form(order) == "NCHW" else (1, 3, -1)) and not (len(shape) == 1 and axis == -1):
         raise ArgumentError(f"BatchNormalization is over the channels, which dim_ordering says; got axis={axis}.")
     norm = rows._BatchNorm(channels(shape, order), epsilon, 1 - momentum, True, form(order))
