@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from orca.bigdl import criterion as C  # noqa: E402
+from orca.bigdl.keras.objectives import MeanSquaredError, SparseCategoricalCrossEntropy  # noqa: E402
 
 DRAW = np.random.default_rng(1)
 X, Y, P = (DRAW.normal(size=(4, 3)).astype(np.float32) for _ in range(3))
@@ -105,3 +106,55 @@ def test_what_a_criterion_is_over_rows() -> None:
         C.MSECriterion(size_average=True)
     with pytest.raises(ArgumentError, match="takes criterions; got Linear"):
         C.MultiCriterion().add(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("loss", [C.ClassNLLCriterion(), C.CrossEntropyCriterion(), C.ClassNLLCriterion(np.ones(3))])
+def test_labels_that_are_all_padding_lose_nothing(loss: Any) -> None:
+    assert loss.forward(np.log(P), np.full(4, -1)) == 0
+    assert not loss.backward(np.log(P), np.full(4, -1)).any()
+    assert C.ClassNLLCriterion(np.array([0.0, 1.0, 1.0])).forward(np.log(P), np.ones(4)) == 0
+
+
+def test_binary_cross_entropy_of_a_sure_mistake_has_a_gradient() -> None:
+    loss, sure, truth = C.BCECriterion(), np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    assert loss.forward(sure, truth) == pytest.approx(-np.log(1e-12), rel=1e-5)
+    assert loss.backward(sure, truth).tolist() == pytest.approx([5e11, -5e11], rel=1e-5)
+
+
+@pytest.mark.parametrize(("padding", "zero_based"), [(-1, True), (0, True), (2, True), (1, False), (7, True)])
+def test_sparse_cross_entropy_leaves_out_its_own_padding(padding: int, zero_based: bool) -> None:
+    labels = np.array([1, 2, 1, 2] if zero_based else [1, 2, 3, 2])
+    labels[[0, 3]] = padding
+    loss = SparseCategoricalCrossEntropy(zero_based_label=zero_based, padding_value=padding)
+    kept = labels != padding
+    places = labels[kept] - (0 if zero_based else 1)
+    assert loss.forward(P, labels) == pytest.approx(-np.log(P)[kept, places].mean(), rel=1e-5)
+    assert loss.reduction(torch.tensor(labels)).tolist() == kept.tolist()
+
+
+def test_criterions_of_criterions_say_what_they_are_over_rows() -> None:
+    weighted = C.ClassNLLCriterion(np.array([1.0, 2.0, 4.0]))
+    assert C.MultiCriterion().add(C.MultiMarginCriterion()).add(weighted).reduction is None
+    assert C.MultiCriterion().add(C.MSECriterion()).add(C.AbsCriterion()).reduction == "mean"
+    assert MeanSquaredError(size_average=False).reduction == "sum"
+    mask = C.TimeDistributedMaskCriterion
+    assert mask(C.ClassNLLCriterion(size_average=False)).reduction == "sum"
+    labels = torch.tensor([[1, 0, 3], [0, 0, 2]])
+    assert mask(weighted).reduction(labels).tolist() == [5, 2]
+    assert mask(C.ClassNLLCriterion()).reduction(labels).tolist() == [2, 1]
+
+
+def test_criterions_of_tables_tell_outputs_from_targets() -> None:
+    x, y = torch.tensor(X), torch.tensor(Y)
+    both = C.KLDCriterion().forward([X, Y])
+    assert float(C.KLDCriterion().to_torch()(x, y, y)) == pytest.approx(both, rel=1e-5)
+    repeated = C.ParallelCriterion(True).add(C.MSECriterion()).add(C.AbsCriterion())
+    expected = F.mse_loss(x, y) + F.l1_loss(2 * x, y)
+    assert float(repeated.to_torch()(x, 2 * x, y)) == pytest.approx(float(expected), rel=1e-5)
+    ones = torch.ones_like(x)
+    weighted = C.SmoothL1CriterionWithWeights(1.0)
+    assert float(weighted.to_torch()(x, y, ones, ones)) == pytest.approx(weighted.forward(X, Y), rel=1e-5)
+    alike = C.CosineEmbeddingCriterion()
+    held = C.MultiCriterion().add(alike, 2.0).to_torch()
+    signs = np.sign(Y[:, 0])
+    assert float(held(x, y, T(signs))) == pytest.approx(2 * alike.forward([X, Y], signs), rel=1e-5)

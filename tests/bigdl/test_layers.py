@@ -19,7 +19,10 @@ import torch.nn.functional as F  # noqa: E402
 from orca.bigdl import doors, recurrent  # noqa: E402
 from orca.bigdl import layers as L  # noqa: E402
 from orca.bigdl.initial import L2Regularizer, MsraFiller, Ones, Xavier, Zeros  # noqa: E402
+from orca.bigdl.keras import engine  # noqa: E402
+from orca.bigdl.keras import layers as K  # noqa: E402
 from orca.bigdl.layer import LAYERS, Layer, Model  # noqa: E402
+from orca.frameworks.torch.penalties import penalised  # noqa: E402
 
 DRAW = np.random.default_rng(0)
 
@@ -341,3 +344,116 @@ def test_names_of_doors_are_those_of_the_tables() -> None:
     assert set(LAYERS) <= set(doors.LAYERS) and set(objectives.OBJECTIVES) == set(doors.OBJECTIVES)
     assert set(criterion.CRITERIONS) - set(doors.CRITERIONS) <= set(objectives.OBJECTIVES)
     assert set(autograd.FUNCTIONS) <= set(doors.AUTOGRAD)
+
+
+def test_backward_goes_with_the_input_weights_and_mode_that_are_there_now() -> None:
+    layer, x, gradient = L.Linear(3, 2), numbers(4, 3), numbers(4, 2)
+    layer.forward(x)
+    x *= 5
+    layer.backward(x, gradient)
+    np.testing.assert_allclose(layer.parameters()[layer.name()]["gradWeight"], gradient.T @ x, rtol=1e-4, atol=1e-5)
+    model = L.Sequential().add(L.Linear(3, 2)).add(L.Linear(2, 2))
+    model.backward(x, gradient)
+    model.update_parameters(0.1)
+    first, second = (weight for weight in model.get_weights() if weight.ndim == 2)
+    np.testing.assert_allclose(model.backward(x, gradient), gradient @ second @ first, rtol=1e-4, atol=1e-5)
+    dropped = L.Dropout()
+    dropped.forward(x)
+    np.testing.assert_array_equal(dropped.evaluate().backward(x, x), x)
+
+
+def test_layers_that_stand_twice_are_one_after_loading(tmp_path: Path) -> None:
+    shared, start = L.Linear(3, 3), L.Input()
+    inner = L.Sequential().add(shared).add(L.Tanh()).add(shared)
+    graph = Model([start], L.CAddTable()([inner(start), shared(start), L.TimeDistributed(shared)(start)]))
+    tied = engine.Sequential().add(K.KERAS["Dense"](4, input_shape=(4,)))
+    tied.add(tied.layers[0])
+    for at, model in enumerate((inner, graph, tied)):
+        model.saveModel(str(tmp_path / str(at)))
+        loaded = Model.loadModel(str(tmp_path / str(at)))
+        assert len(loaded.get_weights()) == len(model.get_weights()) == 2
+    np.testing.assert_array_equal(loaded.forward(np.ones((2, 4))), tied.forward(np.ones((2, 4))))
+
+
+def test_regularizers_that_were_set_later_are_saved(tmp_path: Path) -> None:
+    layer = L.Linear(3, 2, bRegularizer=L2Regularizer(0.1)).setWRegularizer(L2Regularizer(0.5))
+    layer.saveModel(str(tmp_path / "layer"))
+    assert Model.loadModel(str(tmp_path / "layer")).module.penalties == {"bias": (0.0, 0.1), "weight": (0.0, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes"),
+    [
+        (recurrent.ConvLSTMPeephole(2, 3, 3, 3, uRegularizer=L2Regularizer(0.5)), [(12, 3, 3, 3)]),
+        (recurrent.ConvLSTMPeephole(2, 3, 3, 3, wRegularizer=L2Regularizer(0.5)), [(12, 2, 3, 3)]),
+        (recurrent.ConvLSTMPeephole(2, 3, 3, 3, cRegularizer=L2Regularizer(0.5)), [(3, 3, 1, 1)]),
+        (L.SpatialSeparableConvolution(2, 3, 1, 2, 2, w_regularizer=L2Regularizer(0.5)), [(2, 1, 2, 2)]),
+        (L.SpatialSeparableConvolution(2, 3, 1, 2, 2, p_regularizer=L2Regularizer(0.5)), [(3, 2, 1, 1)]),
+        (K.KERAS["SeparableConvolution2D"](3, 2, 2, pointwise_regularizer=L2Regularizer(0.5)).build((2, 4, 4)),
+         [(3, 2, 1, 1)]),
+        (K.KERAS["SeparableConvolution2D"](3, 2, 2, depthwise_regularizer=L2Regularizer(0.5)).build((2, 4, 4)),
+         [(2, 1, 2, 2)]),
+        (K.KERAS["ConvLSTM2D"](3, 3, U_regularizer=L2Regularizer(0.5)).build((4, 2, 5, 5)), [(12, 3, 3, 3)]),
+    ],
+)  # fmt: skip
+def test_regularizers_are_on_the_weights_that_they_name(layer: Any, shapes: Any) -> None:
+    assert [tuple(weight.shape) for weight, _ in penalised(layer.module)] == shapes
+
+
+def test_pooling_of_all_steps_and_layers_that_pass_no_gradient() -> None:
+    x = numbers(2, 5, 3)
+    np.testing.assert_array_equal(L.TemporalMaxPooling(-1).forward(x), x.max(1, keepdims=True))
+    layer = L.LocallyConnected1D(5, 3, 2, 2, propagate_back=False)
+    assert not layer.backward(x, np.ones((2, 4, 2))).any()
+
+
+def keras(name: str, *args: Any, shape: Any, **kwargs: Any) -> Any:
+    return K.KERAS[name](*args, **kwargs).build(shape)
+
+
+def test_keras_embedding_masks_its_padding_and_refuses_indices_it_does_not_have() -> None:
+    masked = keras("Embedding", 5, 2, mask_zero=True, shape=(3,))
+    answer, table = masked.forward(np.array([[0, 1, 4], [2, 0, 0]])), masked.get_weights()[0]
+    np.testing.assert_array_equal(answer, [[table[0] * 0, table[1], table[4]], [table[2], table[0] * 0, table[0] * 0]])
+    other = keras("Embedding", 5, 2, mask_zero=True, padding_value=4, shape=(3,))
+    assert other.forward(np.array([[0, 4, 1]])).any(-1).tolist() == [[True, False, True]]
+    plain = keras("Embedding", 5, 2, shape=(3,))
+    np.testing.assert_array_equal(plain.forward(np.array([[0, 1, 4]]))[0], plain.get_weights()[0][[0, 1, 4]])
+    with pytest.raises(DataError, match="counts from 1 to 5; got 0 to 2"):
+        keras("Embedding", 5, 2, zero_based_id=False, shape=(3,)).forward(np.array([[0, 1, 2]]))
+
+
+def test_keras_arguments_are_followed_or_refused() -> None:
+    assert len(keras("LocallyConnected1D", 2, 2, bias=False, shape=(5, 3)).get_weights()) == 1
+    same = keras("LocallyConnected2D", 2, 3, 3, border_mode="same", shape=(1, 5, 4))
+    assert same.get_output_shape() == (None, 2, 5, 4)
+    ends = keras("Dense", 3, init="uniform", limits=(2.0, 3.0), shape=(4,)).get_weights()[0]
+    assert 2 <= ends.min() <= ends.max() <= 3
+    assert (keras("SparseDense", 2, init_weight=np.full((2, 4), 7.0), shape=(4,)).get_weights()[0] == 7).all()
+    assert (K.KERAS2["Dense"](2, bias_initializer="one").build((4,)).get_weights()[1] == 1).all()
+    assert (keras("SReLU", t_right_init="one", shape=(4,)).get_weights()[2] == 1).all()
+    larger = keras("Deconvolution2D", 2, 3, 3, output_shape=(None, 2, 6, 6), shape=(1, 4, 4))
+    assert larger.get_output_shape() == (None, 2, 6, 6)
+    for name, args, more, shape, words in [
+        ("LocallyConnected1D", (2, 2), {"border_mode": "same"}, (5, 3), "border_mode='valid' alone"),
+        ("LocallyConnected2D", (2, 2, 2), {"border_mode": "same"}, (1, 5, 5), "odd kernels"),
+        ("Deconvolution2D", (2, 3, 3), {"border_mode": "same"}, (1, 4, 4), "border_mode='valid' alone"),
+        ("Deconvolution2D", (2, 3, 3), {"output_shape": (None, 2, 9, 9)}, (1, 4, 4), r"rows of shape \(2, 6, 6\)"),
+        ("ConvLSTM2D", (2, 3), {"dim_ordering": "tf"}, (3, 5, 5, 1), "dim_ordering='th' alone"),
+        ("BatchNormalization", (), {}, (2, 6), r"features or of images; got rows of shape \(2, 6\)"),
+        ("BatchNormalization", (), {"axis": 2}, (3, 4, 4), "got axis=2"),
+        ("BatchNormalization", (), {"gamma_init": "some"}, (3, 4, 4), "there is no init 'some'"),
+        ("Dense", (3,), {"limits": (0, 1)}, (4,), "limits are the bounds of init='uniform'"),
+    ]:  # fmt: skip
+        with pytest.raises(ArgumentError, match=words):
+            keras(name, *args, shape=shape, **more)
+
+
+def test_arrays_may_run_backwards_and_weights_may_not_be_transposed() -> None:
+    layer, x = L.Linear(3, 2), numbers(4, 3)
+    np.testing.assert_array_equal(layer.forward(x[::-1]), layer.forward(x[::-1].copy()))
+    np.testing.assert_array_equal(layer.predict(x[:, ::-1]), layer.predict(x[:, ::-1].copy()))
+    weight, bias = layer.get_weights()
+    layer.set_weights([weight.reshape(1, 2, 3), bias])
+    with pytest.raises(ArgumentError, match=r"\(2, 3\); got .* \(3, 2\), .* another order. Transpose it"):
+        layer.set_weights([weight.T, bias])

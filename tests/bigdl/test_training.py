@@ -176,3 +176,54 @@ def test_inference_model_serves_what_was_saved(tmp_path: Path) -> None:
     for load, path in ((served.load_bigdl, "m"), (served.load_torch, "m.pt")):
         load(str(tmp_path / path))
         np.testing.assert_allclose(served.predict(X), model.predict(X), rtol=1e-5, atol=1e-6)
+
+
+def test_loading_with_another_loss_takes_its_reduction_too(tmp_path: Path) -> None:
+    def estimator(loss: Any) -> Any:
+        return Estimator.from_bigdl(model=network(), loss=loss, backend="local", workers_per_node=2)
+
+    saved = estimator(C.ClassNLLCriterion()).save(str(tmp_path / "model"))
+    summed, targets = C.AbsCriterion(False), np.zeros((53, 3), np.float32)
+    loaded = estimator(C.ClassNLLCriterion()).load(saved, loss=summed, optimizer=SGD(learningrate=0.001))
+    weights = []
+    for est in (loaded, estimator(summed).load(saved, optimizer=SGD(learningrate=0.001))):
+        est.fit((X, targets), 1, batch_size=53, shuffle=False)
+        weights.append(est.get_model().get_weights())
+    for mine, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("over_write", "kept"), [(True, 1), (False, 3)])
+def test_keras_style_model_keeps_one_checkpoint_or_all(tmp_path: Path, over_write: bool, kept: int) -> None:
+    model = engine.Sequential().add(K.KERAS["Dense"](1, input_shape=(4,)))
+    model.compile("sgd", "mse")
+    model.set_checkpoint(str(tmp_path), over_write)
+    model.fit(X, Y[:, None], batch_size=53, nb_epoch=3, distributed=False)
+    assert len(list(tmp_path.glob("run-*/orca.*"))) == kept
+
+
+def test_optimizer_goes_on_where_it_ended() -> None:
+    method = Adam(learningrate=0.05)
+    optimizer = Optimizer(network(), (X, Y), C.ClassNLLCriterion(), MaxEpoch(1), 20, method, backend="local")
+    first = optimizer.optimize().get_weights()[0]
+    optimizer.set_end_when(MaxEpoch(3))
+    second = optimizer.optimize().get_weights()[0]
+    assert optimizer.estimator.get_state_dict()["epoch"] == 3
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(optimizer.optimize().get_weights()[0], second)  # three epochs are over
+
+
+def test_inference_model_takes_several_and_whole_numbers_and_leaves_a_module_alone() -> None:
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.drop = torch.nn.Embedding(5, 3), torch.nn.Dropout()
+
+        def forward(self, index: Any, x: Any) -> Any:
+            return self.drop(self.table(index)) + x
+
+    module, serving, x = Both(), InferenceModel(), np.ones((2, 3))
+    serving.load_torch(module)
+    answer = serving.predict([np.array([4, 0]), x])
+    np.testing.assert_allclose(answer, module.table.weight.detach().numpy()[[4, 0]] + 1, rtol=1e-6)
+    assert module.training and module.drop.training

@@ -41,13 +41,24 @@ class CriterionModule(nn.Module):
 
     def forward(self, *given: Any) -> Tensor:
         """Return the loss; halves of the arguments are outputs and targets where there are several."""
-        half = max(len(given) // 2, 1)
-        if len(given) == 3:  # two outputs and one target, or one and two
-            half = 2 if self.kind.__name__ in PAIRS else 1
+        half = self.outputs(len(given))
         x, target = (
             values[0] if len(values) == 1 else list(values) for values in (given[:half], given[half:] or (None,))
         )
         return self.loss(x, target)
+
+    def outputs(self, count: int) -> int:
+        """Return how many of as many outputs and targets are outputs."""
+        name = self.kind.__name__
+        if count < 3 or name in ONES:  # a table is a list then
+            return 1
+        if name in PAIRS:
+            return 2
+        if name == "ParallelCriterion":
+            return count - 1 if self.arguments["repeat_target"] else count // 2
+        held = [*self.inner, *self.parts.values()]
+        wanted = {part.outputs(count) for part in held if isinstance(part, CriterionModule)}
+        return wanted.pop() if len(wanted) == 1 else count // 2
 
     def loss(self, x: Any, target: Any) -> Tensor:
         """Return the loss of an output (a list of several) and a target."""
@@ -65,13 +76,23 @@ class CriterionModule(nn.Module):
         labels = target.long().reshape(len(target), -1)
         padding = self.arguments.get("padding_value", self.arguments.get("ignore_label"))
         valid = labels != (PADDING if padding is None else int(padding))
+        inner = dict(self.parts.items()).get("criterion")
+        if isinstance(inner, CriterionModule) and inner.kind.counted:
+            return (inner.counts(labels.reshape(-1)).reshape(labels.shape) * valid).sum(1)
         if self.weights is None:
             return valid.double().sum(1)
         first = 0 if self.arguments.get("zero_based_label") else 1
         return (self.weights.double()[(labels - first).clamp(0, len(self.weights) - 1)] * valid).sum(1)
 
 
-PAIRS = {"CosineEmbeddingCriterion", "L1HingeEmbeddingCriterion", "MarginRankingCriterion", "GaussianCriterion"}
+PAIRS = {
+    "CosineEmbeddingCriterion",
+    "L1HingeEmbeddingCriterion",
+    "MarginRankingCriterion",
+    "GaussianCriterion",
+    "KLDCriterion",
+}
+ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 
 def criterion(one_based: bool = False, reduction: str | None = "", counts: bool = False, holds: bool = False) -> Any:
@@ -142,6 +163,8 @@ class Criterion:
         inner = [value for value in self.arguments.values() if isinstance(value, Criterion)]
         if inner and not self.counted:
             return inner[0].reduction if isinstance(inner[0].reduction, str) else None
+        if inner and inner[0].reduction in ("sum", None):
+            return inner[0].reduction
         average = self.arguments.get("size_average", self.arguments.get("sizeAverage", True))
         return ("mean" if not self.counted else self.module.counts) if average else "sum"
 
@@ -181,8 +204,9 @@ class _Several(Criterion):
     @property
     def reduction(self) -> Any:
         """What all are over rows, where it is the same."""
-        kinds = {each.reduction for each in self.__dict__.get("held", []) if isinstance(each.reduction, str)}
-        return kinds.pop() if len(kinds) == 1 else None
+        kinds = {each.reduction for each in self.__dict__.get("held", [])}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        return kind if isinstance(kind, str) else None
 
 
 def _beside(x: Tensor, target: Any) -> Tensor:
@@ -224,6 +248,16 @@ def _word(size_average: bool) -> str:
     return "mean" if size_average else "sum"
 
 
+def likelihood(logs: Tensor, labels: Tensor, weights: Tensor | None, size_average: bool) -> Tensor:
+    """Return the negative log likelihood; the mean over labels that count nothing is 0."""
+    total = F.nll_loss(logs, labels, weights, reduction="sum")
+    if not size_average:
+        return total
+    kept = labels >= 0
+    mass = kept.sum() if weights is None else (weights.to(logs)[labels.clamp(min=0)] * kept).sum()
+    return total / torch.where(mass == 0, torch.ones_like(mass), mass)
+
+
 # Classes.
 
 
@@ -231,16 +265,14 @@ def _word(size_average: bool) -> str:
 def ClassNLLCriterion(x, target, weights=None, size_average=True, logProbAsInput=True):
     """The negative log likelihood of the right class; outputs are logarithms, labels count from 1, -1 counts nothing."""
     scores, labels = _classes(x, target)
-    return F.nll_loss(
-        scores if logProbAsInput else scores.clamp(min=1e-8).log(), labels, weights, reduction=_word(size_average)
-    )
+    return likelihood(scores if logProbAsInput else scores.clamp(min=1e-8).log(), labels, weights, size_average)
 
 
 @criterion(one_based=True, counts=True)
 def CrossEntropyCriterion(x, target, weights=None, size_average=True):
     """LogSoftMax and ClassNLLCriterion in one."""
     scores, labels = _classes(x, target)
-    return F.cross_entropy(scores, labels, weights, reduction=_word(size_average))
+    return likelihood(F.log_softmax(scores, 1), labels, weights, size_average)
 
 
 @criterion(one_based=True, reduction=None)
@@ -321,8 +353,8 @@ def SmoothL1CriterionWithWeights(x, target, sigma, num=0):
 @criterion()
 def BCECriterion(x, target, weights=None, size_average=True):
     """The cross entropy of probabilities and truths between 0 and 1."""
-    wanted, chance = _beside(x, target), x.clamp(1e-12, 1 - 1e-7)
-    each = -(wanted * chance.log() + (1 - wanted) * (1 - chance).log())
+    wanted, least = _beside(x, target), 1e-12
+    each = -(wanted * (x + least).log() + (1 - wanted) * (1 - x + least).log())
     return _over(each if weights is None else each * weights, size_average)
 
 

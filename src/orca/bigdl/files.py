@@ -7,6 +7,7 @@ has, for each layer, its class, name and arguments, the layers within it, and fo
 from __future__ import annotations
 
 import json
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from orca.errors import ArgumentError
 from orca.storage.files import filesystem, write
 
 _KEY = "orca.bigdl"
+_READ: ContextVar[dict[int, Any]] = ContextVar("layers of the file that is read")  # by their numbers: some stand twice
 _MADE = {**initial.METHODS, **initial.REGULARIZERS}
 
 
@@ -60,7 +62,11 @@ def load_layer(path: str, weight_path: str | None = None) -> Any:
         raise ArgumentError(
             f"{path} holds no model of saveModel{'' if weight_path else ' (a model in two files needs weightPath=)'}."
         ) from error
-    layer = rebuilt(about)
+    before = _READ.set({})
+    try:
+        layer = rebuilt(about)
+    finally:
+        _READ.reset(before)
     layer.module.load_state_dict(load(weights))
     return layer
 
@@ -89,7 +95,9 @@ def described(layer: Layer) -> dict[str, Any]:
         ArgumentError: It holds a function or a module that only its program knows.
     """
     name = type(layer).__name__
-    about: dict[str, Any] = {"class": name, "name": layer.name(), "trains": _trains(layer)}
+    about: dict[str, Any] = {"class": name, "name": layer.name(), "trains": _trains(layer), "number": id(layer)}
+    if penalties := getattr(layer.module, "penalties", None):
+        about["penalties"] = {kind: list(sizes) for kind, sizes in penalties.items()}
     definition = getattr(layer, "definition", None)  # of layers that are no rows of LAYERS
     if definition is not None:
         return about | definition(described)
@@ -150,7 +158,10 @@ def unpacked(value: Any) -> Any:
 
 
 def rebuilt(about: dict[str, Any]) -> Any:
-    """Return the layer of a definition, with weights that are still to be loaded."""
+    """Return the layer of a definition, with weights that are still to be loaded; the same one where it stands twice."""
+    read, number = _READ.get({}), about.get("number")
+    if number in read:
+        return read[number]
     if about.get("kind") == "keras":
         from orca.bigdl.keras.engine import rebuilt_keras
 
@@ -167,6 +178,10 @@ def rebuilt(about: dict[str, Any]) -> Any:
         )
     if not about["trains"]:
         layer.freeze()
+    if "penalties" in about:
+        layer.module.penalties = {kind: tuple(sizes) for kind, sizes in about["penalties"].items()}
+    if number is not None:
+        read[number] = layer
     return layer.set_name(about["name"])
 
 

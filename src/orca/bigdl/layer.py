@@ -25,9 +25,10 @@ from orca.frameworks.torch.penalties import penalised, weights_of_kind
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
 PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight", "uRegularizer": "hidden",
-             "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias"}  # fmt: skip
+             "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias", "cRegularizer": "peep",
+             "p_regularizer": "point"}  # fmt: skip
 GIVEN = {"init_weight": "weight", "init_bias": "bias"}
-UNUSED = ("init_grad_weight", "init_grad_bias", "cRegularizer", "p_regularizer", "bigdl_type")
+UNUSED = ("init_grad_weight", "init_grad_bias", "bigdl_type")
 
 
 class Applied(nn.Module):
@@ -182,7 +183,7 @@ class Layer:
         for leaf in _leaves(given):
             leaf.requires_grad_()
         output = run(self.module, given, self._name)
-        self._last = input, given, output
+        self._last = given, output, self._moment()
         return _arrays(output)
 
     def backward(self, input: Any, grad_output: Any) -> Any:
@@ -192,9 +193,9 @@ class Layer:
             input: The input of `forward`; where it is another one, `forward` is called with it.
             grad_output: The gradient of the output, shaped as that.
         """
-        if self._last is None or not _same(self._last[0], input):
+        if self._last is None or self._last[2] != self._moment() or not _same(self._last[0], input):
             self.forward(input)
-        _, given, output = self._last
+        given, output, _ = self._last
         outputs, gradients = _leaves(output), _leaves(_tensors(grad_output))
         for out, gradient in zip(outputs, gradients, strict=False):
             if out.shape != gradient.shape:
@@ -210,6 +211,11 @@ class Layer:
                 parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in _leaves(given)]
         return _arrays(_like(given, iter(gradients)))
+
+    def _moment(self) -> list[Any]:
+        """Return what changes when weights or modes do: a backward pass goes with the forward pass before it."""
+        versions = [(id(parameter), parameter._version) for parameter in self.module.parameters()]
+        return [*versions, *(part.training for part in self.module.modules())]
 
     def zero_grad_parameters(self) -> None:
         """Set the gradients of all weights to zero."""
@@ -672,6 +678,12 @@ def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
     array = values.to_ndarray() if isinstance(values, JTensor) else np.asarray(values, np.float32)
     if array.size != tensor.numel():
         raise ArgumentError(f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}.")
+    mine, given = ([size for size in shape if size != 1] for shape in (tensor.shape, array.shape))
+    if mine != given and sorted(mine) == sorted(given):
+        raise ArgumentError(
+            f"{what} has the shape {tuple(tensor.shape)}; got an array of shape {array.shape}, whose dimensions are in "
+            "another order. Transpose it."
+        )
     with torch.no_grad():
         tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(tensor.shape))
 
@@ -702,7 +714,7 @@ def _tensors(value: Any) -> Any:
     ):
         return [_tensors(item) for item in value]
     try:
-        return torch.tensor(np.asarray(value, dtype=np.float32))
+        return torch.from_numpy(np.array(value, dtype=np.float32, order="C"))  # a copy: views may run backwards
     except (TypeError, ValueError) as error:
         raise DataError(
             f"a layer takes arrays, or a list of them; got {type(value).__name__} {value!r:.60}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -1130,9 +1130,8 @@ class TemporalConvolution(Weights):
 @layer
 def TemporalMaxPooling(x, k_w, d_w=-1):
     """The largest of some steps of (batch, time, features)."""
-    return F.max_pool1d(x.transpose(-2, -1), x.shape[-2] if k_w == -1 else k_w, k_w if d_w == -1 else d_w).transpose(
-        -2, -1
-    )
+    steps = x.shape[-2] if k_w == -1 else k_w
+    return F.max_pool1d(x.transpose(-2, -1), steps, steps if d_w == -1 else d_w).transpose(-2, -1)
 
 
 class _Convolution(nn.Conv2d):
@@ -1191,6 +1190,8 @@ def SpatialFullConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pa
 class SpatialSeparableConvolution(nn.Module):
     """A convolution of each channel by itself, then one of 1 x 1."""
 
+    weight_kinds: ClassVar[dict[str, str]] = {"point.weight": "point"}
+
     def __init__(self, n_input_channel: int, n_output_channel: int, depth_multiplier: int, kernel_w: int,
                  kernel_h: int, stride_w: int = 1, stride_h: int = 1, pad_w: int = 0, pad_h: int = 0,
                  with_bias: bool = True, data_format: str = "NCHW", w_regularizer: Any = None,
@@ -1238,11 +1239,13 @@ class _Local(Weights):
         places, fan_in = math.prod(self.out), planes[0] * math.prod(kernel)
         super().__init__(fan_in, weight=[places, planes[1], fan_in], bias=[places, planes[1]] if bias else None)
         self.kernel, self.stride, self.padding = kernel, stride, padding
+        self.propagates = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output, channels first."""
         alone = x.dim() == len(self.kernel) + 1
-        y = x.unsqueeze(0) if alone else x
+        y = x if self.propagates else x.detach()
+        y = y.unsqueeze(0) if alone else y
         if len(self.kernel) == 1:
             y = y.unsqueeze(-2)
         one = [1] * (2 - len(self.kernel))
@@ -1263,6 +1266,7 @@ class LocallyConnected1D(_Local):
                  bias_regularizer: Any = None, init_weight: Any = None, init_bias: Any = None,
                  init_grad_weight: Any = None, init_grad_bias: Any = None) -> None:  # fmt: skip
         super().__init__((input_frame_size, output_frame_size), [n_input_frame], [kernel_w], [stride_w], [0])
+        self.propagates = propagate_back
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (batch, time, features)."""
@@ -1280,7 +1284,7 @@ class LocallyConnected2D(_Local):
                  init_grad_bias: Any = None, with_bias: bool = True, data_format: str = "NCHW") -> None:  # fmt: skip
         size, kernel, stride = [input_height, input_width], [kernel_h, kernel_w], [stride_h, stride_w]
         super().__init__((n_input_plane, n_output_plane), size, kernel, stride, [pad_h, pad_w], with_bias)
-        self.form = data_format
+        self.form, self.propagates = data_format, propagate_back
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the images."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -145,17 +146,31 @@ def _answers(kind: str, source: tuple[Any, ...], rows: Any) -> Any:
 
 
 def _bigdl(path: str, weight_path: str | None) -> Any:
-    layer = Net.load_bigdl(path, weight_path)
-    return layer.predict
+    from orca.bigdl.training import predicted
+
+    return partial(predicted, Net.load_bigdl(path, weight_path))  # arrays, also where Spark is up
 
 
 def _torch(path: Any) -> Any:
     import torch
 
-    from orca.bigdl.layer import Layer
+    from orca.bigdl.layer import _arrays
 
-    module = path if isinstance(path, torch.nn.Module) else torch.jit.load(path)
-    return Layer.of(module.eval()).forward
+    given = isinstance(path, torch.nn.Module)
+    module = copy.deepcopy(path).eval() if given else torch.jit.load(path).eval()  # the user's stays in its mode
+
+    def answer(inputs: Any) -> Any:
+        arrays = inputs if isinstance(inputs, list) else [inputs]
+        tensors = [torch.from_numpy(np.array(array, _kept(array.dtype), order="C")) for array in arrays]
+        with torch.no_grad():
+            return _arrays(module(*tensors))
+
+    return answer
+
+
+def _kept(dtype: Any) -> Any:
+    """Return the type that a torch module gets numbers in: whole numbers stay, all others are float32."""
+    return dtype if np.issubdtype(dtype, np.integer) or dtype == np.bool_ else np.float32
 
 
 def _openvino(path: str, weight_path: str | None) -> Any:

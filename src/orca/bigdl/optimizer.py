@@ -134,10 +134,11 @@ class BaseOptimizer:
         self.checkpoint: tuple[Any, str, bool] | None = None
         self.clipping: dict[str, Any] = {}
         self.summaries: list[Any] = [None, None]
+        self.estimator: Any = None  # of the last training
 
     def set_model(self, model: Any) -> None:
-        """Train another model."""
-        self.model = model
+        """Train another model, from the beginning."""
+        self.model, self.estimator = model, None
 
     def set_criterion(self, criterion: Any) -> None:
         """Train with another criterion."""
@@ -178,7 +179,7 @@ class BaseOptimizer:
         """Do nothing: data is read when it is needed."""
 
     def optimize(self) -> Any:
-        """Train, and return the model with its trained weights."""
+        """Train, and return the model with its trained weights; another call goes on where the last one ended."""
         from orca.bigdl.training import backend_now, data_of, metrics_for
         from orca.estimators import Estimator
 
@@ -187,6 +188,9 @@ class BaseOptimizer:
             model=self.model, loss=self.criterion, optimizer=self.method, backend=self.backend or backend_now(),
             model_dir=path, **self.clipping,
         )  # fmt: skip
+        if self.estimator is not None:
+            state = self.estimator.get_state_dict()
+            est.load_state_dict(state | {"models": [self.model.to_torch().state_dict()]})
         if any(self.summaries):
             est._summaries = SummaryPair(*self.summaries)
         est.fit(

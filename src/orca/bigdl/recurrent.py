@@ -130,6 +130,8 @@ class RnnCell(Cell):
 class _ConvolutionCell(nn.Module):
     """An LSTM of images or volumes, whose sums are convolutions."""
 
+    weight_kinds: ClassVar[dict[str, str]] = {"inner.weight": "hidden", "peep": "peep"}
+
     def __init__(self, dims: int, planes: tuple[int, int], kernels: tuple[int, int], stride: int, peephole: bool,
                  activation: Any = None, inner_activation: Any = None) -> None:  # fmt: skip
         super().__init__()

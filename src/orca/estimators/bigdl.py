@@ -66,8 +66,8 @@ class BigdlEstimator(TorchEstimator):
         """
         module = model.to_torch() if hasattr(model, "to_torch") else model
         criterion = loss.to_torch() if hasattr(loss, "to_torch") else loss
-        if getattr(loss, "reduction", None) is not None and hasattr(loss, "to_torch"):
-            options = {"loss_reduction": loss.reduction} | options
+        reduction = getattr(loss, "reduction", None) if hasattr(loss, "to_torch") else None
+        known = {} if reduction is None else {"loss_reduction": reduction}
         method = optimizer if optimizer is not None else SGD()
         made: Any = super().of(
             model=module,
@@ -76,7 +76,7 @@ class BigdlEstimator(TorchEstimator):
             metrics=metrics,
             model_dir=model_dir,
             backend=backend or "bigdl",
-            **options,
+            **known | options,
         )
         made.model, made.criterion, made.method = model, loss, method
         made.options, made.preprocessing = {"backend": backend, **options}, (feature_preprocessing, label_preprocessing)

@@ -23,7 +23,8 @@ KERAS: dict[str, type[KerasLayer]] = {}
 KERAS2: dict[str, type[KerasLayer]] = {}
 ROWS = 2  # of the zeros with which shapes are found
 _COMMON = {"input_shape": None, "name": None}
-_PENALTIES = {"W_regularizer": "weight", "kernel_regularizer": "weight", "U_regularizer": "hidden", "b_regularizer": "bias",
+_PENALTIES = {"W_regularizer": "weight", "kernel_regularizer": "weight", "depthwise_regularizer": "weight",
+              "pointwise_regularizer": "point", "U_regularizer": "hidden", "b_regularizer": "bias",
               "bias_regularizer": "bias"}  # fmt: skip
 
 
@@ -404,7 +405,7 @@ class KerasNet(KerasLayer):
             checking = _paired(checking[0], checking[1], transform)
         columns = {"feature_cols": feature_cols, "label_cols": label_cols} if feature_cols else {}
         if self.kept:
-            options = {"checkpoint_trigger": EveryEpoch()} | options
+            options = {"checkpoint_trigger": EveryEpoch(), "keep_checkpoints": 1 if self.kept[1] else None} | options
         est.fit(data, epochs=nb_epoch, batch_size=batch_size, validation_data=checking, **columns, **options)
         est.get_model()
 

@@ -58,8 +58,8 @@ def activation(given: Any) -> nn.Module:
     return ACTIVATIONS[given]()
 
 
-def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None) -> nn.Module:
-    """Return a module whose weights are drawn as asked for and whose bias is 0, with an activation behind it.
+def initial(init: Any, limits: Any = None) -> InitializationMethod:
+    """Return the initialisation method of a name, or as it is; limits are the bounds of uniform numbers.
 
     Raises:
         ArgumentError: There is no such way to begin.
@@ -67,8 +67,20 @@ def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None) ->
     method = INITIAL.get(init) if isinstance(init, str) else init
     if method is None or not hasattr(method, "fill"):
         raise ArgumentError(f"there is no init {init!r}; there are {', '.join(INITIAL)}, or an initialisation method.")
+    if limits is not None and not isinstance(method, RandomUniform):
+        raise ArgumentError(f"limits are the bounds of init='uniform'; got init={init!r}. Leave limits out.")
+    return method if limits is None else RandomUniform(*limits)
+
+
+def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None, bias: Any = "zero") -> nn.Module:
+    """Return a module whose weights are drawn as asked for and whose bias is 0, with an activation behind it.
+
+    Raises:
+        ArgumentError: There is no such way to begin.
+    """
+    method, other = initial(init), initial(bias)
     for name, parameter in module.named_parameters():
-        (Zeros() if "bias" in name.rsplit(".", 1)[-1] else method).fill(parameter, getattr(module, "groups", 1))
+        (other if "bias" in name.rsplit(".", 1)[-1] else method).fill(parameter, getattr(module, "groups", 1))
     return nn.Sequential(module, activation(act)) if act is not None else module
 
 
@@ -93,6 +105,13 @@ def form(dim_ordering: str) -> str:
 def channels(shape: Sequence[int], dim_ordering: str) -> int:
     """Return how many channels a shape has."""
     return shape[0] if form(dim_ordering) == "NCHW" else shape[-1]
+
+
+def only(layer: str, **given: tuple[Any, Any]) -> None:
+    """Refuse arguments that have another value than the one there is: name=(value, the one)."""
+    for name, (value, one) in given.items():
+        if value != one:
+            raise ArgumentError(f"{layer} has {name}={one!r} alone; got {value!r}.")
 
 
 def padding(border_mode: str) -> tuple[int, int]:
@@ -130,7 +149,7 @@ def turned(inner: nn.Module, dim_ordering: str, dims: int) -> nn.Module:
 def Dense(shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
           b_regularizer=None, bias=True, input_dim=None):  # fmt: skip
     """A linear layer on the last dimension."""
-    return started(nn.Linear(shape[-1], output_dim, bias), init, activation)
+    return started(nn.Linear(shape[-1], output_dim, bias), initial(init, limits), activation)
 
 
 @layer
@@ -138,7 +157,13 @@ def SparseDense(shape, output_dim, init="glorot_uniform", activation=None, W_reg
                 backward_start=-1, backward_length=-1, init_weight=None, init_bias=None, init_grad_weight=None,
                 init_grad_bias=None, bias=True, input_dim=None):  # fmt: skip
     """Dense: inputs are dense tensors here."""
-    return started(nn.Linear(shape[-1], output_dim, bias), init, activation)
+    only("SparseDense", backward_start=(backward_start, -1), backward_length=(backward_length, -1))
+    made = nn.Linear(shape[-1], output_dim, bias)
+    whole = started(made, init, activation)
+    for weight, given in ((made.weight, init_weight), (made.bias, init_bias)):
+        if given is not None:
+            weight.data.copy_(torch.as_tensor(np.asarray(given), dtype=torch.float32).reshape(weight.shape))
+    return whole
 
 
 @layer
@@ -224,7 +249,8 @@ def Highway(shape, activation=None, W_regularizer=None, b_regularizer=None, bias
 def Embedding(shape, input_dim, output_dim, init="uniform", weights=None, trainable=True, input_length=None,
               W_regularizer=None, mask_zero=False, padding_value=0, zero_based_id=True):  # fmt: skip
     """A row of the weight for each index."""
-    return _Indexed(_table(input_dim, output_dim, init, weights, trainable), 0 if zero_based_id else 1)
+    padding = padding_value if mask_zero else None
+    return _Indexed(_table(input_dim, output_dim, init, weights, trainable), 0 if zero_based_id else 1, padding)
 
 
 @layer
@@ -243,17 +269,23 @@ def _table(count: int, size: int, init: Any, weights: Any, trainable: bool) -> n
 
 
 class _Indexed(nn.Module):
-    """A table whose indices begin with a number."""
+    """A table whose indices begin with a number; the index of padding, where there is one, gives zeros."""
 
-    def __init__(self, table: nn.Embedding, first: int) -> None:
+    def __init__(self, table: nn.Embedding, first: int, padding: int | None = None) -> None:
         super().__init__()
-        self.table, self.first = table, first
+        self.table, self.first, self.padding = table, first, padding
 
     def forward(self, x: Tensor) -> Tensor:
         places = x.long() - self.first
         count = self.table.num_embeddings
-        if places.numel() and self.first and not int(places.min()) + 1:
-            places = places.clamp(min=0)  # zeros stand for no index while shapes are found
+        if self.padding is not None:
+            kept = x.long() != self.padding
+            return self._rows(x, torch.where(kept, places, 0), count) * kept.unsqueeze(-1)
+        if self.first and not x.any():
+            places = torch.zeros_like(places)  # zeros stand for no index while shapes are found
+        return self._rows(x, places, count)
+
+    def _rows(self, x: Tensor, places: Tensor, count: int) -> Tensor:
         if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
             raise DataError(
                 f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
@@ -296,9 +328,14 @@ def BatchNormalization(shape, epsilon=0.001, mode=0, axis=1, momentum=0.99, beta
                        dim_ordering="th"):  # fmt: skip
     """Channels (or features) with mean 0 and deviation 1 over the batch, scaled."""
     order = dim_ordering if len(shape) == 3 else "th"
+    only("BatchNormalization", mode=(mode, 0))
+    if len(shape) not in (1, 3):
+        raise ArgumentError(f"BatchNormalization takes rows of features or of images; got rows of shape {shape}.")
+    if axis not in ((1,) if form(order) == "NCHW" else (1, 3, -1)) and not (len(shape) == 1 and axis == -1):
+        raise ArgumentError(f"BatchNormalization is over the channels, which dim_ordering says; got axis={axis}.")
     norm = rows._BatchNorm(channels(shape, order), epsilon, 1 - momentum, True, form(order))
-    INITIAL[gamma_init].fill(norm.weight)
-    INITIAL[beta_init].fill(norm.bias)
+    initial(gamma_init).fill(norm.weight)
+    initial(beta_init).fill(norm.bias)
     return norm
 
 
@@ -337,7 +374,11 @@ for _name, _renames in {
 def SReLU(shape, t_left_init="zero", a_left_init="glorot_uniform", t_right_init="glorot_uniform", a_right_init="one",
           shared_axes=None):  # fmt: skip
     """x between two bounds, straight lines outside; bounds and slopes are learned."""
-    return LAYERS["SReLU"].made_by(shape, shared_axes)
+    made = LAYERS["SReLU"].made_by(shape, shared_axes)
+    inits = (t_left_init, a_left_init, t_right_init, a_right_init)
+    for weight, init in zip((made.left, made.left_slope, made.right, made.right_slope), inits, strict=True):
+        initial(init).fill(weight)
+    return made
 
 
 @layer
@@ -448,14 +489,15 @@ def Convolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activa
                   border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None,
                   bias=True, input_dim=None, input_length=None):  # fmt: skip
     """A convolution over time of (time, features)."""
-    return _convolution1d(shape, nb_filter, filter_length, subsample_length, border_mode, bias, init, activation)
+    how = initial(init, limits)
+    return _convolution1d(shape, nb_filter, filter_length, subsample_length, border_mode, bias, how, activation)
 
 
 def _convolution1d(shape: Any, filters: int, length: int, stride: int, border: str, bias: bool, init: Any, act: Any,
-                   dilation: int = 1) -> nn.Module:  # fmt: skip
+                   dilation: int = 1, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
     kernel = rows._Convolution((shape[1], filters), (1, length), (1, stride), (0, 0) if border == "valid" else padding(border),
                                (1, dilation), bias=bias)  # fmt: skip
-    started(kernel, init)
+    started(kernel, init, None, bias_init)
     return nn.Sequential(_OverTime(kernel), activation(act))
 
 
@@ -481,10 +523,11 @@ def AtrousConvolution1D(shape, nb_filter, filter_length, init="glorot_uniform", 
 
 
 def _convolution2d(shape: Any, filters: int, kernel: Any, stride: Any, border: str, order: str, bias:
-                   bool, init: Any, act: Any, dilation: Any = 1, groups: int = 1) -> nn.Module:  # fmt: skip
+                   bool, init: Any, act: Any, dilation: Any = 1, groups: int = 1,
+                   bias_init: Any = "zero") -> nn.Module:  # fmt: skip
     made = rows._Convolution((channels(shape, order), filters), pair(kernel), pair(stride), padding(border), pair(dilation),  # type: ignore[arg-type]
                              groups, bias, form(order))  # fmt: skip
-    return started(made, init, nn.Identity() if act is None else _by_channel(act, order))
+    return started(made, init, nn.Identity() if act is None else _by_channel(act, order), bias_init)
 
 
 def _by_channel(act: Any, order: str) -> Any:
@@ -528,6 +571,16 @@ def Deconvolution2D(shape, nb_filter, nb_row, nb_col, output_shape=None, init="g
                     activation=None, border_mode="valid", subsample=(1, 1), dim_ordering="th",
                     W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
     """The transpose of a convolution: larger images."""
+    only("Deconvolution2D", border_mode=(border_mode, "valid"))
+    places = zip(
+        shape[1:] if form(dim_ordering) == "NCHW" else shape[:2], (nb_row, nb_col), pair(subsample), strict=True
+    )
+    high, wide = ((size - 1) * step + span for size, span, step in places)
+    whole = (nb_filter, high, wide) if form(dim_ordering) == "NCHW" else (high, wide, nb_filter)
+    if output_shape is not None and tuple(output_shape)[-3:] != whole:
+        raise ArgumentError(
+            f"Deconvolution2D gives rows of shape {whole} here; got output_shape={tuple(output_shape)}."
+        )
     made = nn.ConvTranspose2d(channels(shape, dim_ordering), nb_filter, (nb_row, nb_col), pair(subsample), bias=bias)  # type: ignore[arg-type]
     return turned(started(made, init, activation), dim_ordering, 2)
 
@@ -564,8 +617,15 @@ def LocallyConnected1D(shape, nb_filter, filter_length, activation=None, border_
                        subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True,
                        input_dim=None, input_length=None):  # fmt: skip
     """A convolution over time with weights of its own at each step."""
-    made = LAYERS["LocallyConnected1D"].made_by(shape[0], shape[1], nb_filter, filter_length, subsample_length)
-    return nn.Sequential(made, _activation(activation))
+    return _local1d(shape, nb_filter, filter_length, subsample_length, activation, bias, border_mode=border_mode)
+
+
+def _local1d(shape: Any, filters: int, length: int, stride: int, act: Any, bias: bool, **border: str) -> nn.Module:
+    only("LocallyConnected1D", **{name: (value, "valid") for name, value in border.items()})
+    made = LAYERS["LocallyConnected1D"].made_by(shape[0], shape[1], filters, length, stride)
+    if not bias:
+        made.bias = None
+    return nn.Sequential(made, _activation(act))
 
 
 @layer
@@ -573,9 +633,15 @@ def LocallyConnected2D(shape, nb_filter, nb_row, nb_col, activation=None, border
                        dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
     """A convolution of images with weights of its own at each place."""
     high, wide = shape[1:] if form(dim_ordering) == "NCHW" else shape[:2]
+    same = padding(border_mode) != (0, 0)
+    if same and not (tuple(subsample) == (1, 1) and nb_row % 2 and nb_col % 2):
+        raise ArgumentError(
+            "LocallyConnected2D has border_mode='same' for odd kernels and a subsample of (1, 1) alone."
+        )
+    pad_w, pad_h = (nb_col // 2, nb_row // 2) if same else (0, 0)
     made = LAYERS["LocallyConnected2D"].made_by(
-        channels(shape, dim_ordering), wide, high, nb_filter, nb_col, nb_row, subsample[1], subsample[0], with_bias=bias,
-        data_format=form(dim_ordering),
+        channels(shape, dim_ordering), wide, high, nb_filter, nb_col, nb_row, subsample[1], subsample[0], pad_w, pad_h,
+        with_bias=bias, data_format=form(dim_ordering),
     )  # fmt: skip
     return nn.Sequential(made, _activation(activation))
 
@@ -823,6 +889,7 @@ def ConvLSTM2D(shape, nb_filter, nb_kernel, activation="tanh", inner_activation=
                dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None, b_regularizer=None,
                return_sequences=False, go_backwards=False, border_mode="same"):  # fmt: skip
     """An LSTM of images, whose sums are convolutions."""
+    only("ConvLSTM2D", dim_ordering=(dim_ordering, "th"), border_mode=(border_mode, "same"))
     acts = _activation(activation), _activation(inner_activation)
     cell = recurrent._ConvolutionCell(2, (shape[1], nb_filter), (nb_kernel, nb_kernel), subsample, False, *acts)
     return _Unrolled(cell, return_sequences, go_backwards)
@@ -832,6 +899,7 @@ def ConvLSTM2D(shape, nb_filter, nb_kernel, activation="tanh", inner_activation=
 def ConvLSTM3D(shape, nb_filter, nb_kernel, dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None,
                b_regularizer=None, return_sequences=False, go_backwards=False, border_mode="same"):  # fmt: skip
     """An LSTM of volumes, whose sums are convolutions."""
+    only("ConvLSTM3D", dim_ordering=(dim_ordering, "th"), border_mode=(border_mode, "same"))
     cell = recurrent._ConvolutionCell(3, (shape[1], nb_filter), (nb_kernel, nb_kernel), subsample, False)
     return _Unrolled(cell, return_sequences, go_backwards)
 
@@ -957,7 +1025,7 @@ Average, average = _mode("Average", "ave")
 def Dense2(shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
            kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None):  # fmt: skip
     """A linear layer on the last dimension."""
-    return started(nn.Linear(shape[-1], units, use_bias), kernel_initializer, activation)
+    return started(nn.Linear(shape[-1], units, use_bias), kernel_initializer, activation, bias_initializer)
 
 
 @layer2
@@ -965,7 +1033,8 @@ def Conv1D(shape, filters, kernel_size, strides=1, padding="valid", activation=N
            kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None,
            bias_regularizer=None):  # fmt: skip
     """A convolution over time of (time, features)."""
-    return _convolution1d(shape, filters, kernel_size, strides, padding, use_bias, kernel_initializer, activation)
+    return _convolution1d(shape, filters, kernel_size, strides, padding, use_bias, kernel_initializer, activation,
+                          bias_init=bias_initializer)  # fmt: skip
 
 
 @layer2
@@ -974,8 +1043,9 @@ def Conv2D(shape, filters, kernel_size, strides=(1, 1), padding="valid", data_fo
            bias_regularizer=None):  # fmt: skip
     """A convolution of images."""
     return _convolution2d(
-        shape, filters, kernel_size, strides, padding, data_format, use_bias, kernel_initializer, activation
-    )
+        shape, filters, kernel_size, strides, padding, data_format, use_bias, kernel_initializer, activation,
+        bias_init=bias_initializer,
+    )  # fmt: skip
 
 
 @keras_layer(KERAS2, "MaxPooling1D")
@@ -1012,8 +1082,7 @@ def Cropping1D2(shape, cropping=(1, 1)):
 def LocallyConnected1D2(shape, filters, kernel_size, strides=1, padding="valid", activation=None,
                         kernel_regularizer=None, bias_regularizer=None, use_bias=True):  # fmt: skip
     """A convolution over time with weights of its own at each step."""
-    made = LAYERS["LocallyConnected1D"].made_by(shape[0], shape[1], filters, kernel_size, strides)
-    return nn.Sequential(made, _activation(activation))
+    return _local1d(shape, filters, kernel_size, strides, activation, use_bias, padding=padding)
 
 
 for _name in ("Activation", "Flatten", "GlobalAveragePooling1D", "GlobalMaxPooling1D", "GlobalAveragePooling2D",

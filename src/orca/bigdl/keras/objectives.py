@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
 from orca import metrics as ours
 from orca.bigdl.criterion import (
     CRITERIONS,
+    PADDING,
     AbsCriterion,
     BCECriterion,
     CosineProximityCriterion,
@@ -22,6 +24,7 @@ from orca.bigdl.criterion import (
     _classes,
     _word,
     criterion,
+    likelihood,
 )
 from orca.errors import ArgumentError
 from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMethod, RMSprop
@@ -31,13 +34,12 @@ from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMeth
 def SparseCategoricalCrossEntropy(x, target, log_prob_as_input=False, zero_based_label=True, weights=None,
                                   size_average=True, padding_value=-1):  # fmt: skip
     """The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False."""
-    padded = target == padding_value
-    scores, labels = _classes(x, target + (1 - padded.to(target.dtype)) * (1 if zero_based_label else 0))
-    logs = scores if log_prob_as_input else scores.clamp(min=1e-8).log()
-    return F.nll_loss(logs, labels, weights, reduction=_word(size_average))
+    counted = target + 1 if zero_based_label else target
+    scores, labels = _classes(x, torch.where(target == padding_value, torch.full_like(counted, PADDING), counted))
+    return likelihood(scores if log_prob_as_input else scores.clamp(min=1e-8).log(), labels, weights, size_average)
 
 
-@criterion(reduction="mean")
+@criterion()
 def MeanSquaredError(x, target, size_average=True):
     """The mean squared difference."""
     return F.mse_loss(x, _beside(x, target), reduction=_word(size_average))

@@ -16,12 +16,20 @@ from orca.errors import ArgumentError
 
 
 def weights_of_kind(module: nn.Module, kind: str) -> list[nn.Parameter]:
-    """Return a module's weights of a kind: "bias", "hidden" (of a recurrent state) or "weight", all the others."""
+    """Return a module's weights of a kind: "bias", "hidden" (of a recurrent state) or "weight", all the others.
+
+    A module may say of some of its weights what they are: `weight_kinds` is {name: kind}.
+    """
     found = []
+    told = {
+        id(parameter): part.weight_kinds[name]  # type: ignore[index, union-attr]
+        for part in module.modules() if hasattr(part, "weight_kinds")
+        for name, parameter in part.named_parameters() if name in part.weight_kinds  # type: ignore[operator]
+    }  # fmt: skip
     for name, parameter in module.named_parameters():
         word = name.rsplit(".", 1)[-1]
         own = "bias" if word.startswith("bias") else "hidden" if word.startswith("hidden") else "weight"
-        if own == kind:
+        if told.get(id(parameter), own) == kind:
             found.append(parameter)
     return found
 
