@@ -192,6 +192,30 @@ def test_method_follows_its_formula_and_resumes_in_between(method: OptimMethod, 
     assert np.abs(x - START).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("method", "formula"),
+    [
+        (Adam(0.02, 0.01), lambda: adam(0.02, 0.01)),
+        (KerasAdam(0.02, decay=0.01), lambda: adam(0.02, 0.01)),
+        (AdamWeightDecay(0.02, 0.2, 100, weight_decay=0.0), lambda: adam_weight_decay(0.02, 0.2, 100, 0.0)),
+        (Adamax(), lambda: adamax(0.002)),
+    ],
+    ids=["adam", "keras", "bert", "adamax"],
+)
+def test_weight_whose_gradients_begin_late_has_the_steps_of_the_others(
+    method: OptimMethod, formula: Callable[[], Update]
+) -> None:
+    usual, late = (torch.nn.Parameter(torch.tensor(START, dtype=torch.float64)) for _ in range(2))
+    optimizer, update, x = method.build([usual, late]), formula(), START
+    for step in range(STEPS):
+        usual.grad = torch.ones(SIZE, dtype=torch.float64)
+        grad = gradient(x, step) if step >= STEPS // 2 else np.zeros(SIZE)
+        late.grad = torch.from_numpy(grad) if step >= STEPS // 2 else None
+        x = update(x, grad, step)
+        optimizer.step()
+    np.testing.assert_allclose(late.detach().numpy(), x, rtol=1e-6, atol=1e-9)
+
+
 def test_lbfgs_takes_the_steps_of_the_two_loop_recursion() -> None:
     scale, goal = np.logspace(0, 1, SIZE), np.linspace(1, 2, SIZE)
     weights = torch.nn.Parameter(torch.tensor(START, dtype=torch.float64))

@@ -103,6 +103,49 @@ def test_rate_is_changed_where_it_was_the_default() -> None:
     assert decayed.param_groups[0]["lr"] == 0.05
 
 
+def test_rate_that_was_set_reaches_the_parts_of_a_scheduler() -> None:
+    net = net_of()
+
+    def rates(rate: float, new: float | None = None) -> list[float]:
+        sgd = torch.optim.SGD(net.parameters(), lr=rate)
+        parts = [schedulers.ConstantLR(sgd, 0.5, 2), schedulers.LambdaLR(sgd, lambda epoch: 0.9**epoch)]
+        method = TorchOptim.from_pytorch(schedulers.SequentialLR(sgd, parts, [3]))
+        optimizer, seen = method.with_rate(new)(net), []
+        for _ in range(6):
+            seen.append(optimizer.param_groups[0]["lr"])
+            step(net, optimizer)
+            optimizer.end_epoch(0.0)
+        return seen
+
+    assert rates(0.1, new=0.01) == pytest.approx(rates(0.01))
+
+
+def test_users_own_optimizer_stays_as_it_was() -> None:
+    net = net_of()
+    adam = torch.optim.Adam(net.parameters())
+    step(net, TorchOptim.from_pytorch(adam)(net))
+    assert not adam.state
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, TorchOptim.from_pytorch], ids=["torch", "wrapped"])
+def test_lbfgs_of_the_user_follows_to_workers(wrap: Callable[[Any], Any]) -> None:
+    net, alone = net_of(), net_of()
+    optimizer = wrap(torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3))
+    est = Estimator.from_torch(model=net, optimizer=optimizer, loss=nn.MSELoss(), backend="local")
+    est.fit((X.numpy(), Y.numpy()), epochs=2, batch_size=6)
+    truth = torch.optim.LBFGS(alone.parameters(), lr=0.1, max_iter=3)
+
+    def closure() -> Any:
+        truth.zero_grad()
+        loss = nn.functional.mse_loss(alone(X), Y)
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        truth.step(closure)
+    torch.testing.assert_close(est.get_model().weight, alone.weight)
+
+
 def test_estimator_trains_with_it() -> None:
     net, alone = net_of(), net_of()
     method = TorchOptim.from_pytorch(schedulers.ExponentialLR(torch.optim.SGD(net.parameters(), lr=0.2), 0.5))
@@ -125,6 +168,7 @@ def test_estimator_trains_with_it() -> None:
         (lambda: TorchOptim.from_pytorch(schedulers.ReduceLROnPlateau(sgd())), "decayType='EpochDecayByScore'"),
         (lambda: TorchOptim.from_pytorch(schedulers.StepLR(sgd(), 1), "EpochDecayByScore"), "decayType='EpochDecay'"),
         (lambda: TorchOptim.from_pytorch(schedulers.StepLR(sgd(), 1)).with_rate(None, 0.1), "cannot decay"),
+        (lambda: TorchOptim.from_pytorch(sgd(own=0.5)).with_rate(0.01), "0.01 cannot reach .* rates of their own"),
         (lambda: TorchOptim.from_pytorch(sgd(groups=2))(nn.Linear(3, 3)), "2 parameters in 2 groups"),
         (lambda: TorchOptim.from_pytorch(sgd()).as_json(), "cannot be written as JSON"),
     ],
@@ -134,6 +178,8 @@ def test_wrong_arguments_are_refused_in_words(make: Callable[[], Any], words: st
         make()
 
 
-def sgd(groups: int = 1) -> Any:
+def sgd(groups: int = 1, own: float | None = None) -> Any:
     weights = list(net_of().parameters())
-    return torch.optim.SGD([{"params": [w]} for w in weights] if groups > 1 else weights, lr=0.1)
+    rates = {} if own is None else {"lr": own}
+    many = [{"params": [w], **rates} for w in weights]
+    return torch.optim.SGD(many if groups > 1 or own else weights, lr=0.1)

@@ -476,12 +476,6 @@ def trained(given: Any, net: nn.Module) -> Any:
     return answer
 
 
-def _score(line: Mapping[str, Any]) -> float | None:
-    """Return the first metric of an epoch's validation."""
-    scores = [value for name, value in line.items() if name.startswith("val_") and isinstance(value, float | int)]
-    return next((score for score in scores if score not in (line.get("val_loss"), line.get("val_num_samples"))), None)
-
-
 def _flat(kind: Any, column: Any) -> Any:
     """Return an output as an array of floats, whatever its shape."""
     if not isinstance(kind, ArrayType):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,6 +42,7 @@ class OptimMethod:
     """
 
     torch_name: ClassVar[str] = ""  # of the class in torch.optim
+    moments: ClassVar[tuple[str, ...]] = ()  # what torch keeps of each weight, where its rule also counts steps
     # What the arguments are called that several methods have.
     names: ClassVar[Mapping[str, str]] = {
         "rate": "learningrate",
@@ -59,6 +60,8 @@ class OptimMethod:
         for group in optimizer.param_groups:
             group.update(_COUNTS, base_lr=group["lr"], memory={})
             group.update(self.settings(group))
+        if self.moments:
+            optimizer.register_step_pre_hook(lambda stepping, *_: _count_alike(stepping, self.moments))
         optimizer.register_step_post_hook(lambda stepped, *_: self._passed(stepped, "evaluations"))
 
         def end_epoch(loss: float, score: float | None = None) -> None:
@@ -275,6 +278,8 @@ class Adam(OptimMethod):
 
     m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g;
     x = x - rate * sqrt(1 - beta2 ** t) / (1 - beta1 ** t) * m / (sqrt(v) + epsilon).
+
+    t counts the steps of the method: it is one for all weights, also those that had no gradient in some of the steps.
     """
 
     learningrate: float = 1e-3
@@ -283,6 +288,7 @@ class Adam(OptimMethod):
     beta2: float = 0.999
     epsilon: float = 1e-8
     torch_name: ClassVar[str] = "Adam"
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of torch's optimizer."""
@@ -312,6 +318,7 @@ class KerasAdam(OptimMethod):
     schedule: Scheduler | None = None
     weight_decay: float = 0.0
     torch_name: ClassVar[str] = "Adam"
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     names: ClassVar[Mapping[str, str]] = {"rate": "lr", "decay": "decay", "schedule": "schedule"}
 
     def arguments(self) -> dict[str, Any]:
@@ -340,6 +347,7 @@ class AdamWeightDecay(OptimMethod):
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     torch_name: ClassVar[str] = "AdamW"
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     names: ClassVar[Mapping[str, str]] = {"rate": "lr", "decay": "no decay", "schedule": ""}
 
     def __post_init__(self) -> None:
@@ -376,6 +384,7 @@ class Adamax(OptimMethod):
     beta2: float = 0.999
     epsilon: float = 1e-38
     torch_name: ClassVar[str] = "Adamax"
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_inf")
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of torch's optimizer."""
@@ -470,6 +479,21 @@ def _corrections(group: dict[str, Any]) -> tuple[float, float]:
     """Return what torch divides the first moment by in the next step, and the root of the second."""
     (beta1, beta2), step = group["betas"], group["evaluations"] + 1
     return 1 - beta1**step, math.sqrt(1 - beta2**step)
+
+
+def _count_alike(optimizer: torch.optim.Optimizer, moments: Sequence[str]) -> None:
+    """Give all weights the same count of steps before a step: torch counts those in which each had a gradient."""
+    import torch
+
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            own = optimizer.state[param]
+            if not own and group["evaluations"]:  # its first gradient comes late
+                own.update({name: torch.zeros_like(param) for name in moments}, step=torch.tensor(0.0))
+            if own:
+                own["step"].fill_(group["evaluations"])
 
 
 def _raw_epsilon(epsilon: float, group: dict[str, Any]) -> float:

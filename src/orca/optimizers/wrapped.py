@@ -90,6 +90,9 @@ class TorchOptim(OptimMethod):
         """Return a copy with another learning rate, also in groups that have the optimizer's default; see OptimMethod.
 
         Groups with a rate of their own keep it. A scheduler begins with the new rate.
+
+        Raises:
+            ArgumentError: Every group has a rate of its own, or a scheduler decays the rate already.
         """
         if decay and self.torch_scheduler is not None:
             raise ArgumentError(
@@ -103,12 +106,19 @@ class TorchOptim(OptimMethod):
         optimizer.defaults = optimizer.defaults | {"lr": rate}
         optimizer.param_groups = [dict(group) for group in optimizer.param_groups]
         scheduler = _moved(self.torch_scheduler, optimizer)
-        for number, group in enumerate(optimizer.param_groups):
-            name = "initial_lr" if "initial_lr" in group else "lr"
-            if group[name] != old:
+        names = ["initial_lr" if "initial_lr" in group else "lr" for group in optimizer.param_groups]
+        own = [group[name] != old for group, name in zip(optimizer.param_groups, names, strict=True)]
+        if all(own):
+            rates = [group[name] for group, name in zip(optimizer.param_groups, names, strict=True)]
+            raise ArgumentError(
+                f"the learning rate {rate!r} cannot reach the TorchOptim, whose groups (or whose scheduler) have rates "
+                f"of their own: {rates}, where the optimizer's default is {old!r}. Make the optimizer with the rate "
+                "itself, or leave setLearningRate out."
+            )
+        for number, (group, name) in enumerate(zip(optimizer.param_groups, names, strict=True)):
+            if own[number]:
                 continue
-            if scheduler is not None and hasattr(scheduler, "base_lrs"):
-                scheduler.base_lrs = [rate if at == number else one for at, one in enumerate(scheduler.base_lrs)]
+            _rebase(scheduler, number, rate)
             group["lr"] = rate * group["lr"] / group[name] if group[name] else rate
             group[name] = rate
         changed.optimizer, changed.torch_scheduler = optimizer, scheduler
@@ -153,25 +163,29 @@ class TorchOptim(OptimMethod):
 
     def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
         """Return a copy of the optimizer: with its own parameters where they are among these, else with these."""
+        import torch
+
         optimizer = copy.copy(self.optimizer)
-        groups = self.optimizer.param_groups
+        groups, kept = self.optimizer.param_groups, self.optimizer.state
         own = [param for group in groups for param in group["params"]]
         if {id(param) for param in own} <= {id(param) for param in parameters}:
-            optimizer.param_groups = [dict(group) for group in groups]
-            return optimizer
-        alike = [tuple(param.shape) for param in own] == [tuple(param.shape) for param in parameters]
+            heirs = {id(param): param for param in own}
+            alike = True
+        else:
+            alike = [tuple(param.shape) for param in own] == [tuple(param.shape) for param in parameters]
+            heirs = dict(zip(map(id, own), parameters, strict=False)) if alike else {}
         if not alike and len(groups) > 1:
             raise ArgumentError(
                 f"the TorchOptim has {len(own)} parameters in {len(groups)} groups, and the model has other ones. Make "
                 "the optimizer with the parameters of the model that is trained."
             )
-        heirs = dict(zip(map(id, own), parameters, strict=False)) if alike else {}
         optimizer.param_groups = [
             dict(group) | {"params": [heirs[id(param)] for param in group["params"]] if alike else parameters}
             for group in groups
         ]
-        kept = self.optimizer.state
         optimizer.state = defaultdict(dict, {heirs[id(p)]: copy.deepcopy(kept[p]) for p in own if p in kept and alike})
+        if isinstance(optimizer, torch.optim.LBFGS):  # which keeps these beside its groups, where no copy has them
+            optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None
         return optimizer
 
 
@@ -184,6 +198,14 @@ def _moved(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
     if hasattr(moved, "_schedulers"):  # of SequentialLR and ChainedScheduler
         moved._schedulers = [_moved(one, optimizer) for one in moved._schedulers]
     return moved
+
+
+def _rebase(scheduler: Any, number: int, rate: float) -> None:
+    """Let a scheduler, and those that it is made of, begin with another rate of a group."""
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [rate if at == number else one for at, one in enumerate(scheduler.base_lrs)]
+    for part in getattr(scheduler, "_schedulers", ()):
+        _rebase(part, number, rate)
 
 
 def _keep(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -46,6 +46,8 @@ def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, An
                 "the optimizer must be a torch.optim.Optimizer (or a list of them) or a function that returns one; "
                 f"got {type(one).__name__}. Return it from optimizer_creator(model, config)."
             )
+        if isinstance(one, torch.optim.LBFGS):  # which keeps these beside its groups, and loses them when it travels
+            one._params, one._numel_cache = one.param_groups[0]["params"], None
     return optimizers
 
 
