@@ -182,6 +182,14 @@ def test_a_symbol_that_makes_its_loss_is_evaluated_with_its_labels() -> None:
     assert learner.loss_and_gradients(batch)[0] == pytest.approx(expected, rel=1e-5)
 
 
+def test_layers_without_a_name_are_called_the_same_in_every_process() -> None:
+    import mxnet as mx
+
+    mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3)  # as many as this process has made before
+    first, second = learner_of(softmax(), None), learner_of(softmax(), None)
+    assert list(first.parameters) == list(second.parameters) == ["fullyconnected0_weight", "fullyconnected0_bias"]
+
+
 def refused(match: str, creator: Any, loss: Any = cross_entropy, train: bool = False, **config: Any) -> None:
     with pytest.raises(ArgumentError, match=match):
         learner = learner_of(creator, loss, **config)

@@ -56,7 +56,8 @@ class MxnetLearner(ArrayLearner):
     def make(self) -> None:
         """Make the model, as far as that goes without data, and its optimizer."""
         seed_all(self.first_seed)
-        model = self.model_creator(self.config)
+        with mx.name.NameManager():  # what the creator leaves unnamed is numbered from 0, in any process
+            model = self.model_creator(self.config)
         self.net = model if isinstance(model, gluon.Block) else SymbolNet(model)
         self.symbolic = isinstance(self.net, SymbolNet)
         self.loss_of = self.loss_creator(self.config) if self.loss_creator else None
