@@ -121,6 +121,13 @@ def test_integers_with_blanks_around_them_are_those_of_pandas(spark: Any, tmp_pa
     assert frame.to_dict("list") == {"a": [1, 3], "b": [2, 4]} and frame.a.dtype.kind == "i" and roads == ["guess"]
 
 
+def test_columns_of_equal_or_no_name_are_named_alike_by_both_parsers(spark: Any, tmp_path: Path, by_spark: Any) -> None:
+    (tmp_path / "a.csv").write_text(",a,b,a\n0,1,2,3\n")
+    frame = whole(read_csv(str(tmp_path / "a.csv")))
+    assert list(frame.columns) == ["Unnamed: 0", "a", "b", "a.1"]
+    same(frame, by_spark(str(tmp_path / "a.csv")))
+
+
 def test_a_header_after_a_blank_line_is_no_row(spark: Any, tmp_path: Path, by_spark: Any) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     (tmp_path / "b.csv").write_text("\na,b\n3,4\n")

@@ -136,7 +136,7 @@ class CsvForm:
                 first, begin = begin == 0, begin + len(block)
                 if block.startswith(_BOM) and not first:
                     raise DataError("a line begins with a byte order mark")  # which Arrow takes away from a block
-                yield block if self.encoding is None else block.decode(self.encoding).encode()
+                yield block if self.encoding is None else block.removeprefix(_BOM).decode(self.encoding).encode()
 
     def fields(self, line: bytes) -> tuple[str, ...]:
         """Return the fields of the first line of a file.

@@ -105,7 +105,8 @@ def shards_of_csv(
     header = frame.columns
     labels = _header(paths, options, header) if first else range(len(header))
     columns = asked(*_chosen(labels, names, usecols))
-    options["enforceSchema"] = not exact
+    # Spark would not know its own names for columns of equal or of no name in the header.
+    options["enforceSchema"] = not exact or (labels != header and len(frame.inputFiles()) == 1)
     _refuse_open_quotes(paths, OpenQuotes(separator, quotechar, escapechar, skipinitialspace), comment)
     bad_rows = BadCsvRows(len(header), separator, quotechar, escapechar, on_bad_lines == "skip")
     text = encoding_errors == "replace" or encoding or "UTF-8"
