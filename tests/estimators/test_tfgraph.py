@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +126,9 @@ def masked_by_nothing(ends: Any) -> Any:
 @pytest.mark.parametrize("name", RARE)
 def test_a_rank_that_counts_nothing_adds_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     order = np.argsort(Y, kind="stable")  # the rows that count are all on the last rank
-    for module in ("test_tfgraph", "tfgraphs"):
-        for array in ("X", "Y"):
-            monkeypatch.setattr(sys.modules[module], array, {"X": X, "Y": Y}[array][order])
+    for array, rows in (("X", X[order]), ("Y", Y[order])):
+        monkeypatch.setitem(globals(), array, rows)
+        monkeypatch.setattr(f"tfgraphs.{array}", rows)
     assert_same(trained_on([11], momentum, RARE[name], steps=2), plain_loop(momentum, [WHOLE] * 2, RARE[name]))
 
 

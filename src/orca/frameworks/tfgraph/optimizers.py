@@ -39,6 +39,7 @@ class TrainStep:
         slots: The variables that the optimizer made for itself.
         optimizer: The optimizer.
         handed: The operation that the user got.
+        inner: The operation that applies the gradients alone, where `apply` runs more.
     """
 
     loss: Any
@@ -47,11 +48,13 @@ class TrainStep:
     slots: list[Any]
     optimizer: Any
     handed: Any = field(default=None)
+    inner: Any = None
 
     @property
     def updates(self) -> list[Any]:
         """Return the operations that the user wants to run before the step."""
-        return [] if self.handed is None else [op for op in self.handed.control_inputs if op is not self.apply]
+        own = (self.apply, self.inner)
+        return [] if self.handed is None else [op for op in self.handed.control_inputs if op not in own]
 
 
 class ZooOptimizer:
@@ -200,7 +203,7 @@ def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
             "before it. Pass the latter as one of updates=, and leave out the control dependency."
         )
     with train_op.graph.as_default(), tf.control_dependencies(None):
-        return replace(step, apply=tf.group(step.apply, *members))
+        return replace(step, apply=tf.group(step.apply, *members), inner=step.apply)
 
 
 def _before(op: Any) -> set[Any]:
