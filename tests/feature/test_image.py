@@ -130,6 +130,14 @@ def column_of(mats: list[np.ndarray]) -> pa.Array:
     return pa.array(cells)
 
 
+def test_steps_of_one_kind_draw_apart_in_a_chain() -> None:
+    pixels = [np.full((2, 2, 3), number, np.uint8) for number in range(200)]
+    steps = [ImageRandomPreprocessing(ImageBrightness(delta, delta), 0.5) for delta in (10, 20)]
+    changed = ChainedPreprocessing(steps).apply([ImageFeature(each) for each in pixels])
+    sums = [int(after.mat[0, 0, 0]) - number for number, after in enumerate(changed)]
+    assert {added: 25 < sums.count(added) < 75 for added in (0, 10, 20, 30)} == dict.fromkeys((0, 10, 20, 30), True)
+
+
 def test_chain_reads_a_column_of_images_as_one_array() -> None:
     chain = ChainedPreprocessing(
         [RowToImageFeature(), ImageResize(4, 4), ImageMatToTensor(to_RGB=True), ImageFeatureToTensor()]

@@ -26,7 +26,7 @@ from orca.feature.image import (  # noqa: E402
 from orca.feature.preprocessing import ChainedPreprocessing  # noqa: E402
 from orca.nnframes import NNClassifier, NNEstimator, NNImageReader, NNModel, with_origin_column  # noqa: E402
 from orca.optimizers import SGD  # noqa: E402
-from orca.triggers import MaxEpoch  # noqa: E402
+from orca.triggers import EveryEpoch, MaxEpoch, MaxScore, TriggerOr  # noqa: E402
 
 COUNT = 7
 
@@ -111,6 +111,16 @@ def test_epochs_draw_anew_where_samples_are_not_cached(spark: Any, pictures: Any
         assert model.state.epoch == 3 and estimator.isCachingSample() is caches
         weights.append(model.model[1].weight)
     assert not torch.equal(*weights)
+
+
+def test_score_ends_training_that_draws_anew(spark: Any, pictures: Any) -> None:
+    folder, _ = pictures
+    frame = labelled(NNImageReader.readImages(folder))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 1))
+    estimator = NNEstimator(net, nn.MSELoss(), chain_of(ImageRandomCrop(2, 2))).setFeaturesCol("image")
+    estimator.setBatchSize(COUNT).setOptimMethod(SGD(1e-5)).setCachingSample(False)
+    estimator.setValidation(EveryEpoch(), frame, ["mae"], COUNT).setEndWhen(TriggerOr(MaxScore(-1.0), MaxEpoch(3)))
+    assert estimator.fit(frame).state.epoch == 1
 
 
 def test_sizes_that_differ_and_files_that_are_no_images_are_named(spark: Any, pictures: Any, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class ImageFeature:
     def __init__(self, image: Any = None, label: Any = None, path: str | None = None) -> None:
         given = {"mat": None if image is None else np.asarray(image), "label": label, "uri": path}
         self.parts: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        self.drawn = 0  # steps that have drawn random numbers for it
         if "mat" in self.parts:
             self.parts["originalSize"] = self.parts["mat"].shape
 
@@ -190,9 +191,9 @@ class RandomImagePreprocessing(ImagePreprocessing):
         return replace(self, seed=seed)
 
     def draw(self, feature: ImageFeature) -> np.random.Generator:
-        """Return the random numbers for an image: of the seed, the kind of step and the pixels."""
-        pixels = zlib.crc32(feature.mat.tobytes())
-        return np.random.default_rng([self.seed, zlib.crc32(type(self).__name__.encode()), pixels])
+        """Return the random numbers for an image: of the seed, the kind of step, its place among these, the pixels."""
+        pixels, feature.drawn = zlib.crc32(feature.mat.tobytes()), feature.drawn + 1
+        return np.random.default_rng([self.seed, zlib.crc32(type(self).__name__.encode()), pixels, feature.drawn])
 
 
 @dataclass(frozen=True)

@@ -273,9 +273,8 @@ class NNEstimator(
             estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
             line = estimator.fit(dataset, 1, **options)[-1]
             state = estimator._current()
-            if end is not None and end(
-                Moment(state.epoch, state.steps, True, line.get("val_loss", line["train_loss"]))
-            ):
+            loss = line.get("val_loss", line["train_loss"])
+            if end is not None and end(Moment(state.epoch, state.steps, True, loss, _score(line))):
                 return
 
     def _method(self) -> Any:
@@ -474,6 +473,13 @@ def trained(given: Any, net: nn.Module) -> Any:
     answer = copy.deepcopy(given)
     answer.to_torch().load_state_dict(net.state_dict())
     return answer
+
+
+def _score(line: Mapping[str, Any]) -> float | None:
+    """Return the first metric of an epoch's validation that is a number."""
+    metrics = {name: value for name, value in line.items() if name.startswith("val_")}
+    scores = [metrics[name] for name in metrics if name not in ("val_loss", "val_num_samples")]
+    return next((score for score in scores if isinstance(score, float | int)), None)
 
 
 def _flat(kind: Any, column: Any) -> Any:
