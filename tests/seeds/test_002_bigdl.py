@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from seeds.mnist import FOLDER, needed
 
 pytest.importorskip("torch")
 
@@ -28,8 +29,8 @@ def test_linear_model_learns_from_a_dataframe_and_answers(spark: Any, tmp_path: 
     linear_model = Sequential().add(Linear(2, 2))
     est = Estimator.from_bigdl(model=linear_model, loss=MSECriterion(), optimizer=Adam(learningrate=0.1))
     assert est.fit(df, 20, batch_size=30) is est
-    found = est.predict(df).select("features", "prediction").collect()
-    for row in found:
+    answers = est.predict(df).select("features", "prediction").collect()
+    for row in answers:
         np.testing.assert_allclose(row["prediction"], [sum(row["features"]), row["features"][0]], atol=0.3)
 
     from bigdl.util.common import Sample
@@ -46,14 +47,14 @@ def test_linear_model_learns_from_a_dataframe_and_answers(spark: Any, tmp_path: 
 
 @pytest.mark.full
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif("ORCA_MNIST" not in os.environ, reason="ORCA_MNIST names the folder of MNIST's four files")
+@needed
 def test_lenet_reads_the_digits_of_mnist() -> None:
     from bigdl.dataset import mnist
     from bigdl.dataset.transformer import normalizer
     from bigdl.nn.criterion import ClassNLLCriterion
     from bigdl.optim.optimizer import Adam, LocalOptimizer, MaxEpoch, Top1Accuracy
 
-    (images, labels), (others, truths) = mnist.load_data(os.environ["ORCA_MNIST"])
+    (images, labels), (others, truths) = mnist.load_data(str(FOLDER))
     images, others = (normalizer(each.reshape(-1, 28 * 28).astype("float32"), 33.3, 78.6) for each in (images, others))
     optimizer = LocalOptimizer(
         images, labels + 1.0, lenet(), ClassNLLCriterion(), MaxEpoch(2), 128, Adam(learningrate=0.002)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from programs import run_program
+from seeds import mnist
 
 pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
 IMAGES = Path(__file__).resolve().parents[2] / "examples" / "data" / "FashionMNIST" / "raw"
-MNIST = "ORCA_TEST_MNIST"
 
 
 def outcome(folder: str, workers: int) -> Any:
@@ -34,9 +33,9 @@ def test_lenet_learns_from_the_images_of_the_repository() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(MNIST not in os.environ, reason=f"{MNIST} names no folder with the IDX files of MNIST, in gzip")
+@mnist.needed
 @pytest.mark.parametrize("workers", [1, 2])
 def test_lenet_reads_the_digits_of_mnist(workers: int) -> None:
-    result = outcome(os.environ[MNIST], workers)
+    result = outcome(str(mnist.FOLDER), workers)
     assert [line["num_samples"] for line in result["lines"]] == [60000, 60000]
     assert result["test"]["num_samples"] == 10000 and result["test"]["accuracy"] >= 0.97
