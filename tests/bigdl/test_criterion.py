@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -15,69 +16,222 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from orca.bigdl import criterion as C  # noqa: E402
-from orca.bigdl.keras.objectives import MeanSquaredError, SparseCategoricalCrossEntropy  # noqa: E402
+from orca.bigdl.keras.objectives import (  # noqa: E402
+    Hinge,
+    MeanSquaredError,
+    RankHinge,
+    SparseCategoricalCrossEntropy,
+    SquaredHinge,
+)
+from orca.bigdl.layers import Abs, Square  # noqa: E402
 
 DRAW = np.random.default_rng(1)
-X, Y, P = (DRAW.normal(size=(4, 3)).astype(np.float32) for _ in range(3))
+X, Y, Z, P = (DRAW.normal(size=(4, 3)).astype(np.float32) for _ in range(4))
 P = np.exp(P) / np.exp(P).sum(1, keepdims=True)
 LABELS = np.array([1, 3, 2, 3])
 SIGNS = np.sign(Y)
 T = torch.tensor
 
-TRUTH: list[tuple[Any, Any, Any, Any]] = [
-    (C.MSECriterion(), X, Y, lambda x: F.mse_loss(x, T(Y))),
-    (C.AbsCriterion(), X, Y, lambda x: F.l1_loss(x, T(Y))),
-    (C.AbsCriterion(False), X, Y, lambda x: F.l1_loss(x, T(Y), reduction="sum")),
-    (C.ClassNLLCriterion(), np.log(P), LABELS, lambda x: F.nll_loss(x, T(LABELS) - 1)),
-    (C.ClassNLLCriterion(size_average=False), np.log(P), LABELS,
-     lambda x: F.nll_loss(x, T(LABELS) - 1, reduction="sum")),
-    (C.ClassNLLCriterion(np.array([1.0, 2.0, 3.0])), np.log(P), LABELS,
-     lambda x: F.nll_loss(x, T(LABELS) - 1, T([1.0, 2, 3]))),
-    (C.ClassNLLCriterion(logProbAsInput=False), P, LABELS, lambda x: F.nll_loss(x.log(), T(LABELS) - 1)),
-    (C.CrossEntropyCriterion(), X, LABELS, lambda x: F.cross_entropy(x, T(LABELS) - 1)),
-    (C.CrossEntropyCriterion(), X[0], np.array(2), lambda x: F.cross_entropy(x[None], T([1]))),
-    (C.BCECriterion(), P, (Y > 0) * 1.0, lambda x: F.binary_cross_entropy(x, T((Y > 0) * 1.0).float())),
-    (C.BCECriterion(np.array([1.0, 2.0, 3.0])), P, (Y > 0) * 1.0,
-     lambda x: F.binary_cross_entropy(x, T((Y > 0) * 1.0).float(), T([1.0, 2, 3]))),
-    (C.SmoothL1Criterion(), X, Y, lambda x: F.smooth_l1_loss(x, T(Y))),
-    (C.SoftMarginCriterion(), X, SIGNS, lambda x: F.soft_margin_loss(x, T(SIGNS))),
-    (C.MarginCriterion(), X, SIGNS, lambda x: F.relu(1 - x * T(SIGNS)).mean()),
-    (C.HingeEmbeddingCriterion(), X, SIGNS, lambda x: F.hinge_embedding_loss(x, T(SIGNS))),
-    (C.DistKLDivCriterion(), np.log(P), P[::-1].copy(), lambda x: F.kl_div(x, T(P[::-1].copy()), reduction="sum") / 12),
-    (C.MultiMarginCriterion(), X, LABELS, lambda x: F.multi_margin_loss(x, T(LABELS) - 1)),
-    (C.MultiLabelSoftMarginCriterion(), X, (Y > 0) * 1.0,
-     lambda x: F.multilabel_soft_margin_loss(x, T((Y > 0) * 1.0).float())),
-    (C.CosineDistanceCriterion(), X, Y, lambda x: (1 - F.cosine_similarity(x, T(Y))).mean()),
-    (C.L1Cost(), X, None, lambda x: x.abs().sum()),
+# A criterion, its output(s), its target(s), and its definition by the outputs; what divides a sum is spelled out.
+TRUTH: list[tuple[Any, Any, Any, Any]] = []
+BITS, W3, NLL = (Y > 0) * 1.0, np.array([1.0, 2.0, 3.0]), np.log(P)
+PADDED, PLACES = np.array([1, -1, 2, -1]), LABELS - 1
+IMAGES, PIXELS = DRAW.normal(size=(2, 3, 4, 5)).astype(np.float32), DRAW.integers(1, 4, (2, 4, 5))
+STEPS, STEP_LABELS = np.log(np.stack([P, P[::-1]], 1)), np.array([[1, 2], [3, 0], [2, 1], [3, 0]])
+TABLE = [X, Y]
+
+
+def row(kind: Any, x: Any, target: Any, by: Any, *args: Any, count: float | None = None, **kwargs: Any) -> None:
+    """Add a row; with `count`, `by` is a sum that size_average divides by it: both ways are rows then."""
+    if count is None:
+        TRUTH.append((kind(*args, **kwargs), x, target, by))
+        return
+    for average in (True, False):
+        word = "sizeAverage" if kind is C.PGCriterion else "size_average"
+        made = kind(*args, **kwargs, **{word: average})
+        TRUTH.append((made, x, target, lambda *t, n=count if average else 1: by(*t) / n))
+
+
+def nll(logs: Any, labels: Any, weights: Any = None) -> Any:
+    """Return minus the sum of the logarithms at labels that count from 1, but at -1."""
+    return -sum(
+        (1 if weights is None else weights[label - 1]) * logs[at, label - 1]
+        for at, label in enumerate(labels)
+        if label > 0
+    )
+
+
+def margins(x: Any, labels: Any, p: int = 1, margin: float = 1.0, weights: Any = None) -> Any:
+    total = 0
+    for at, label in enumerate(labels):
+        for other in set(range(x.shape[1])) - {label - 1}:
+            share = 1 if weights is None else weights[label - 1]
+            total = total + share * (margin - x[at, label - 1] + x[at, other]).clamp(min=0) ** p / x.shape[1]
+    return total
+
+
+def several(x: Any, labels: Any) -> Any:
+    """The margin of several right classes; a 0 ends them."""
+    total = 0
+    for at, line in enumerate(labels):
+        right = [label - 1 for label in line[: list(line).index(0) if 0 in line else None]]
+        wrong = [place for place in range(x.shape[1]) if place not in right]
+        total = total + sum((1 - x[at, i] + x[at, j]).clamp(min=0) for i in right for j in wrong) / x.shape[1]
+    return total
+
+
+def cosine(a: Any, b: Any) -> Any:
+    return (a * b).sum(-1) / (a.square().sum(-1) * b.square().sum(-1)).sqrt()
+
+
+def smooth(d: Any, beta: float = 1.0) -> Any:
+    return torch.where(d.abs() < beta, d.square() / (2 * beta), d.abs() - beta / 2)
+
+
+def step_sum(x: Any) -> Any:
+    return sum(nll(x[:, at], np.maximum(STEP_LABELS[:, at], 1)) / 4 for at in range(2))
+
+
+SIMPLEX = T([[1, 0, 0], [-0.5, 3**0.5 / 2, 0], [-0.5, -(3**0.5) / 2, 0]])  # corners of a triangle
+ONE, TWO = SIGNS[:, 0], np.array([1.0, -1, -1, 1])
+# fmt: off
+row(C.MSECriterion, X, Y, lambda x: (x - T(Y)).square().sum() / 12)
+row(MeanSquaredError, X, Y, lambda x: (x - T(Y)).square().sum(), count=12)
+row(C.AbsCriterion, X, Y, lambda x: (x - T(Y)).abs().sum(), count=12)
+row(C.SmoothL1Criterion, X, 3 * Y, lambda x: smooth(x - T(3 * Y)).sum(), count=12)
+row(C.SmoothL1CriterionWithWeights, X, [Y, 2 * BITS, 3 * BITS[::-1]],
+    lambda x: (T(3 * BITS[::-1].copy()) * smooth((x - T(Y)) * T(2 * BITS), 1 / 4)).sum() / 5, 2.0, 5)
+row(C.SmoothL1CriterionWithWeights, X, Y, lambda x: smooth(x - T(Y), 1 / 4).sum(), 2.0)
+row(C.ClassNLLCriterion, NLL, LABELS, lambda x: nll(x, LABELS), count=4)
+row(C.ClassNLLCriterion, NLL, LABELS, lambda x: nll(x, LABELS, W3), W3, count=9)
+row(C.ClassNLLCriterion, NLL, PADDED, lambda x: nll(x, PADDED, W3), W3, count=3)
+row(C.ClassNLLCriterion, NLL, PADDED * 0 - 1, lambda x: (0 * x).sum())
+row(C.ClassNLLCriterion, P, LABELS, lambda x: nll(x.log(), LABELS), logProbAsInput=False, count=4)
+row(C.ClassNLLCriterion, NLL[1], np.array(3), lambda x: -x[2])
+row(C.CrossEntropyCriterion, X, LABELS, lambda x: nll(x.log_softmax(1), LABELS), count=4)
+row(C.CrossEntropyCriterion, X, PADDED, lambda x: nll(x.log_softmax(1), PADDED, W3), W3, count=3)
+row(C.CrossEntropyCriterion, X[0], np.array(2), lambda x: -x.log_softmax(0)[1])
+row(SparseCategoricalCrossEntropy, P, PLACES, lambda x: nll(x.log(), LABELS, W3), weights=W3, count=9)
+row(SparseCategoricalCrossEntropy, NLL, PLACES, lambda x: nll(x, LABELS) / 4, True)
+for mode, count in (("VALID", 40), ("FULL", 40), ("BATCH_SIZE", 2), ("NONE", 1)):
+    row(C.SoftmaxWithCriterion, IMAGES, PIXELS[:, None], lambda x, n=count: nll(
+        x.log_softmax(1).movedim(1, -1).reshape(-1, 3), PIXELS.reshape(-1)) / n, normalize_mode=mode)
+row(C.SoftmaxWithCriterion, X, LABELS, lambda x: nll(x.log_softmax(1), [1, -1, 2, -1]) / 2, 3)
+row(C.MultiMarginCriterion, X, LABELS, lambda x: margins(x, LABELS), count=4)
+row(C.MultiMarginCriterion, X, LABELS, lambda x: margins(x, LABELS, 2, 0.5, W3), 2, W3, 0.5, count=4)
+row(C.MultiMarginCriterion, X[0], np.array([2]), lambda x: margins(x[None], [2]))
+row(C.MultiLabelMarginCriterion, X, np.array([[1, 0, 0], [3, 1, 0], [2, 0, 0], [3, 2, 1]]), lambda x: several(x, [[1, 0,
+    0], [3, 1, 0], [2, 0, 0], [3, 2, 1]]), count=4)
+row(C.MultiLabelMarginCriterion, X[0], np.array([3, 0, 0]), lambda x: several(x[None], [[3, 0, 0]]))
+row(C.ClassSimplexCriterion, X, LABELS, lambda x: (x - SIMPLEX[LABELS - 1]).square().sum() / 12, 3)
+row(C.BCECriterion, P, BITS, lambda x: -(T(BITS) * x.log() + T(1 - BITS) * (1 - x).log()).sum(), count=12)
+row(C.BCECriterion, P, BITS, lambda x: -(T(W3) * (T(BITS) * x.log() + T(1 - BITS) * (1 - x).log())).sum(), W3, count=12)
+row(C.MultiLabelSoftMarginCriterion, X, BITS,
+    lambda x: -(T(W3) * (T(BITS) * torch.sigmoid(x).log() + T(1 - BITS) * torch.sigmoid(-x).log())).sum(), W3, count=12)
+row(C.SoftMarginCriterion, X, SIGNS, lambda x: (1 + (-T(SIGNS) * x).exp()).log().sum(), count=12)
+row(C.MarginCriterion, X, SIGNS, lambda x: (0.5 - T(SIGNS) * x).clamp(min=0).sum(), 0.5, count=12)
+row(C.MarginCriterion, X, SIGNS, lambda x: (1 - T(SIGNS) * x).clamp(min=0).square().sum(), squared=True, count=12)
+row(Hinge, X, SIGNS, lambda x: (0.5 - T(SIGNS) * x).clamp(min=0).sum(), 0.5, count=12)
+row(SquaredHinge, X, SIGNS, lambda x: (1 - T(SIGNS) * x).clamp(min=0).square().sum(), count=12)
+row(SquaredHinge, X, SIGNS, lambda x: (1 - T(SIGNS) * x).clamp(min=0).square().sum())
+row(RankHinge, X[:, :1], Y[:, :1],
+    lambda x: ((1 - x[0] + x[1]).clamp(min=0) + (1 - x[2] + x[3]).clamp(min=0)).sum() / 2)
+row(C.HingeEmbeddingCriterion, X, SIGNS, lambda x: torch.where(T(SIGNS) > 0, x, (0.5 - x).clamp(min=0)).sum(), 0.5,
+    count=12)
+row(C.DistKLDivCriterion, NLL, P[::-1].copy(), lambda x: (T(P[::-1].copy()) * (T(P[::-1].copy()).log() - x)).sum(),
+    count=12)
+row(C.DistKLDivCriterion, NLL, BITS, lambda x: -(T(BITS) * x).sum(), count=12)
+row(C.CategoricalCrossEntropy, P, BITS, lambda x: -(T(BITS) * x.log()).sum() / 4)
+row(C.KullbackLeiblerDivergenceCriterion, P, P[::-1].copy(),
+    lambda x: (T(P[::-1].copy()) * (T(P[::-1].copy()) / x).log()).sum() / 4)
+row(C.PoissonCriterion, P, Y, lambda x: (x - T(Y) * (x + 1e-07).log()).sum() / 12)
+row(C.CosineProximityCriterion, X, Y, lambda x: -cosine(x, T(Y)).sum() / 12)
+row(C.MeanAbsolutePercentageCriterion, X, Y, lambda x: ((x - T(Y)) / T(Y)).abs().sum() * 100 / 12)
+row(C.MeanSquaredLogarithmicCriterion, P, abs(Y), lambda x: ((T(abs(Y)) + 1).log() - (x + 1).log()).square().sum() / 12)
+row(C.CosineDistanceCriterion, X, Y, lambda x: (1 - cosine(x, T(Y))).sum(), count=4)
+row(C.CosineDistanceCriterion, X[0], Y[0], lambda x: 1 - cosine(x, T(Y[0])))
+row(C.DiceCoefficientCriterion, P, BITS,
+    lambda x: (1 - (2 * (x * T(BITS)).sum(1) + 2) / (x.sum(1) + T(BITS).sum(1) + 2)).sum(), epsilon=2.0, count=4)
+row(C.L1Cost, X, None, lambda x: (x * x.sign()).sum())
+row(C.DotProductCriterion, X, Y, lambda x: (x * T(Y)).sum(), count=4)
+row(C.PGCriterion, P, Y, lambda x: -(x.log() * T(Y)).sum(), count=4)
+# Tables.
+row(C.CosineEmbeddingCriterion, TABLE, ONE, lambda a, b: torch.where(T(ONE) > 0, 1 - cosine(a, b), (cosine(a,
+    b) - 0.1).clamp(min=0)).sum(), 0.1, count=4)
+row(C.L1HingeEmbeddingCriterion, TABLE, TWO, lambda a, b: torch.where(T(TWO) > 0, (a - b).abs().sum(1),
+    (2.5 - (a - b).abs().sum(1)).clamp(min=0)).sum() / 4, 2.5)
+row(C.L1HingeEmbeddingCriterion, [X[0], Y[0]], np.array([-1.0]), lambda a, b: (9 - (a - b).abs().sum()).clamp(min=0),
+    9.0)
+row(C.MarginRankingCriterion, [X[:, 0], Y[:, 0]], TWO, lambda a, b: (0.5 - T(TWO) * (a - b)).clamp(min=0).sum(), 0.5,
+    count=4)
+row(C.KLDCriterion, TABLE, Y, lambda m, v: (m.square() + v.exp() - 1 - v).sum() / 2, count=4)
+row(C.GaussianCriterion, TABLE, Z, lambda m,
+    v: ((2 * math.pi * v.exp()).sqrt().log() + (T(Z) - m).square() / (2 * v.exp())).sum())
+TRUTH += [
     (C.MultiCriterion().add(C.MSECriterion(), 0.5).add(C.AbsCriterion(), 2.0), X, Y,
-     lambda x: 0.5 * F.mse_loss(x, T(Y)) + 2 * F.l1_loss(x, T(Y))),
-]  # fmt: skip
+     lambda x: 0.5 * (x - T(Y)).square().mean() + 2 * (x - T(Y)).abs().mean()),
+    (C.ParallelCriterion().add(C.MSECriterion(), 0.5).add(C.ClassNLLCriterion()), [X, NLL], [Y, LABELS],
+     lambda a, b: 0.5 * (a - T(Y)).square().mean() + nll(b, LABELS) / 4),
+    (C.ParallelCriterion(True).add(C.MSECriterion()).add(C.AbsCriterion()), TABLE, Z,
+     lambda a, b: (a - T(Z)).square().mean() + (b - T(Z)).abs().mean()),
+    (C.TransformerCriterion(C.MSECriterion(), Square(), Abs()), X, Y, lambda x: (x * x - T(abs(Y))).square().mean()),
+    (C.TimeDistributedCriterion(C.ClassNLLCriterion()), STEPS, np.maximum(STEP_LABELS, 1), step_sum),
+    (C.TimeDistributedCriterion(C.ClassNLLCriterion(), True), STEPS, np.maximum(STEP_LABELS, 1),
+     lambda x: step_sum(x) / 2),
+    (C.TimeDistributedMaskCriterion(C.ClassNLLCriterion()), STEPS, STEP_LABELS,
+     lambda x: nll(x.reshape(8, 3), np.where(STEP_LABELS == 0, -1, STEP_LABELS).reshape(-1)) / 6),
+]
+# fmt: on
+
+
+def test_every_criterion_has_a_definition_here() -> None:
+    kinds = {type(each[0]).__name__ for each in TRUTH}
+    assert kinds == set(C.CRITERIONS)
 
 
 @pytest.mark.parametrize(
     ("loss", "x", "target", "truth"), TRUTH, ids=[f"{type(r[0]).__name__}-{i}" for i, r in enumerate(TRUTH)]
 )
 def test_criterion_is_its_definition(loss: Any, x: Any, target: Any, truth: Any) -> None:
-    given = torch.tensor(x, requires_grad=True)
-    expected = truth(given)
-    assert loss.forward(x, target) == pytest.approx(expected.item(), rel=1e-5)
+    table = isinstance(x, list)
+    given = [torch.tensor(each, requires_grad=True) for each in (x if table else [x])]
+    expected = truth(*given)
+    assert loss.forward(x, target) == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
     expected.backward()
-    np.testing.assert_allclose(loss.backward(x, target), given.grad, rtol=1e-4, atol=1e-6)
+    back = loss.backward(x, target)
+    for mine, tensor in zip(back if table else [back], given, strict=True):
+        np.testing.assert_allclose(mine, tensor.grad, rtol=1e-3, atol=1e-5)
     again = pickle.loads(pickle.dumps(loss.to_torch()))
-    assert float(again(*[torch.tensor(np.asarray(each)) for each in (x, target) if each is not None])) == pytest.approx(
-        expected.item(), rel=1e-5
-    )
+    targets = target if isinstance(target, list) else [] if target is None else [target]
+    if isinstance(loss, C.SmoothL1CriterionWithWeights | C.ParallelCriterion) or not isinstance(target, list):
+        tensors = [torch.tensor(np.ascontiguousarray(each)) for each in [*(x if table else [x]), *targets]]
+        assert float(again(*tensors)) == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
 
 
-def test_criterion_at_every_step_of_time_is_added_up_or_averaged() -> None:
-    x, labels = np.log(np.stack([P, P[::-1]], 1)), np.stack([LABELS, LABELS], 1)
-    each = [C.ClassNLLCriterion().forward(x[:, at], LABELS) for at in range(2)]
-    assert C.TimeDistributedCriterion(C.ClassNLLCriterion()).forward(x, labels) == pytest.approx(sum(each), rel=1e-5)
-    assert C.TimeDistributedCriterion(C.ClassNLLCriterion(), True).forward(x, labels) == pytest.approx(
-        sum(each) / 2, rel=1e-5
-    )
-    masked = labels * np.array([1, 0])
-    assert C.TimeDistributedMaskCriterion(C.ClassNLLCriterion()).forward(x, masked) == pytest.approx(each[0], rel=1e-5)
+BATCHES = [  # of several rows, and no matter for the learner to find out
+    each
+    for each in TRUTH
+    if len(each[1][0] if isinstance(each[1], list) else each[1]) != 3 and each[0].reduction is not None
+]
+
+
+@pytest.mark.parametrize(
+    ("loss", "x", "target", "truth"), BATCHES, ids=[f"{type(r[0]).__name__}-{i}" for i, r in enumerate(BATCHES)]
+)
+def test_losses_of_uneven_parts_add_up_as_the_reduction_says(loss: Any, x: Any, target: Any, truth: Any) -> None:
+    def part(tree: Any, rows: slice) -> Any:
+        return [each[rows] for each in tree] if isinstance(tree, list) else None if tree is None else tree[rows]
+
+    total, mass = 0.0, 0.0
+    for rows in (slice(0, 1), slice(1, None)):
+        some, wanted = part(x, rows), part(target, rows)
+        count = len(some[0] if isinstance(x, list) else some)
+        if callable(loss.reduction):
+            count = float(loss.reduction(torch.tensor(np.ascontiguousarray(wanted))).sum())
+        total += loss.forward(some, wanted) * (1 if loss.reduction == "sum" else count)
+        mass += count
+    expected = loss.forward(x, target) * (1 if loss.reduction == "sum" else mass)
+    assert total == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_labels_count_from_one_and_padding_counts_nothing() -> None:
@@ -92,6 +246,8 @@ def test_labels_count_from_one_and_padding_counts_nothing() -> None:
 
 
 def test_targets_never_broadcast() -> None:
+    with pytest.raises(DataError, match="RankHinge takes pairs of rows; got 3 outputs"):
+        RankHinge().forward(X[:3, :1], None)
     with pytest.raises(DataError, match=r"outputs of shape \(4, 3\) .* got \(4,\)"):
         C.MSECriterion().forward(X, Y[:, 0])
     assert C.MSECriterion().forward(X[:, :1], Y[:, 0]) == pytest.approx(np.square(X[:, 0] - Y[:, 0]).mean(), rel=1e-5)

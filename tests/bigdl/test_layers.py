@@ -31,70 +31,6 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
     return DRAW.normal(size=shape).astype(np.float32)
 
 
-# layer, its arguments, the input, torch's own words for it
-SAME: list[tuple[str, tuple[Any, ...], Any, Any]] = [
-    ("ReLU", (), numbers(3, 4), F.relu),
-    ("Tanh", (), numbers(3, 4), torch.tanh),
-    ("Sigmoid", (), numbers(3, 4), torch.sigmoid),
-    ("SoftMax", (), numbers(3, 4), lambda x: F.softmax(x, 1)),
-    ("SoftMax", (), numbers(4), lambda x: F.softmax(x, 0)),
-    ("LogSoftMax", (), numbers(3, 4), lambda x: F.log_softmax(x, 1)),
-    ("LogSoftMax", (), numbers(4), lambda x: F.log_softmax(x, 0)),
-    ("SpatialMaxPooling", (2, 3, 2, 1), numbers(2, 3, 8, 9), lambda x: F.max_pool2d(x, (3, 2), (1, 2))),
-    ("SpatialMaxPooling", (2, 2, 2, 2), numbers(3, 8, 8), lambda x: F.max_pool2d(x, 2)),
-    ("SpatialMaxPooling", (3, 3, 2, 2, 1, 1, True), numbers(2, 3, 8, 8),
-     lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True)),
-    ("SpatialAveragePooling", (2, 2, 2, 2), numbers(2, 3, 8, 8), lambda x: F.avg_pool2d(x, 2)),
-    ("SpatialAveragePooling", (1, 1, 1, 1, 0, 0, True), numbers(2, 3, 4, 5), lambda x: x.mean((2, 3), keepdim=True)),
-    ("SpatialCrossMapLRN", (3, 0.5, 0.75, 2.0), numbers(2, 5, 4, 4),
-     lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0)),
-    ("TemporalMaxPooling", (2,), numbers(2, 6, 3), lambda x: F.max_pool1d(x.transpose(1, 2), 2).transpose(1, 2)),
-    ("View", ([12],), numbers(2, 3, 4), lambda x: x.reshape(2, 12)),
-    ("View", ([3, 4],), numbers(12), lambda x: x.reshape(3, 4)),
-    ("Reshape", ([4, 3],), numbers(2, 12), lambda x: x.reshape(2, 4, 3)),
-    ("Reshape", ([4, 3],), numbers(12), lambda x: x.reshape(4, 3)),
-    ("Reshape", ([4, 3],), numbers(1, 12), lambda x: x.reshape(1, 4, 3)),
-    ("Select", (2, 3), numbers(2, 4, 5), lambda x: x[:, 2]),
-    ("Select", (-1, -1), numbers(2, 4, 5), lambda x: x[:, :, -1]),
-    ("Squeeze", (2,), numbers(3, 1, 4), lambda x: x.squeeze(1)),
-    ("Narrow", (2, 2, 2), numbers(2, 4), lambda x: x[:, 1:3]),
-    ("Transpose", ([(1, 2)],), numbers(2, 4), lambda x: x.t()),
-    ("Unsqueeze", (2,), numbers(2, 4), lambda x: x.unsqueeze(1)),
-    ("Normalize", (2.0,), numbers(3, 4), lambda x: x / x.square().sum(1, keepdim=True).sqrt()),
-    ("Power", (2.0, 3.0, 1.0), numbers(3), lambda x: (1 + 3 * x) ** 2),
-    ("GradientReversal", (2.0,), numbers(3), None),
-    ("CAddTable", (), [numbers(2, 3), numbers(2, 3)], lambda a, b: a + b),
-    ("CSubTable", (), [numbers(2, 3), numbers(2, 3)], lambda a, b: a - b),
-    ("JoinTable", (2, 2), [numbers(2, 3), numbers(2, 4)], lambda a, b: torch.cat([a, b], 1)),
-    ("JoinTable", (1, 1), [numbers(3), numbers(4)], lambda a, b: torch.cat([a, b])),
-    ("JoinTable", (1, 1), [numbers(2, 3), numbers(2, 4)], lambda a, b: torch.cat([a, b], 1)),
-    ("Gemm", (2.0, 3.0), [numbers(2, 3), numbers(3, 4), numbers(2, 4)], lambda a, b, c: 2 * (a @ b) + 3 * c),
-    ("Gemm", (1.0, 1.0, True), [numbers(3, 2), numbers(3, 4), numbers(2, 4)], lambda a, b, c: a.t() @ b + c),
-    ("MM", (), [numbers(2, 3, 4), numbers(2, 4, 5)], lambda a, b: a @ b),
-    ("UpSampling2D", ([2, 3],), numbers(1, 2, 2, 2), lambda x: x.repeat_interleave(2, 2).repeat_interleave(3, 3)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "args", "given", "truth"), SAME, ids=[f"{row[0]}-{at}" for at, row in enumerate(SAME)]
-)
-def test_layer_computes_its_definition_forward_and_backward(name: str, args: Any, given: Any, truth: Any) -> None:
-    layer = LAYERS[name](*args)
-    inputs = [torch.tensor(each, requires_grad=True) for each in (given if isinstance(given, list) else [given])]
-    output = layer.forward(given)
-    if truth is None:  # the gradient comes back turned round
-        np.testing.assert_allclose(output, given, rtol=1e-6)
-        np.testing.assert_allclose(layer.backward(given, np.ones(3)), -2 * np.ones(3), rtol=1e-6)
-        return
-    expected = truth(*inputs)
-    np.testing.assert_allclose(output, expected.detach(), rtol=1e-5, atol=1e-6)
-    gradient = numbers(*output.shape)
-    expected.backward(torch.tensor(gradient))
-    found = layer.backward(given, gradient)
-    for mine, tensor in zip(found if isinstance(found, list) else [found], inputs, strict=True):
-        np.testing.assert_allclose(mine, tensor.grad, rtol=1e-4, atol=1e-6)
-
-
 def test_linear_is_a_product_with_gradients_of_its_weights() -> None:
     layer, x, gradient = L.Linear(3, 2), numbers(4, 3), numbers(4, 2)
     weight, bias = layer.get_weights()
@@ -128,26 +64,6 @@ def test_convolution_shows_its_groups_and_keeps_the_size_with_padding_of_minus_o
     np.testing.assert_allclose(last.forward(x.transpose(0, 2, 3, 1)), first.forward(x).transpose(0, 2, 3, 1), rtol=1e-4)
 
 
-def test_temporal_convolution_sees_frames_one_after_the_other() -> None:
-    layer, x = L.TemporalConvolution(3, 2, 2), numbers(4, 5, 3)
-    weight, bias = layer.get_weights()
-    windows = np.stack([x[:, at : at + 2].reshape(4, 6) for at in range(4)], 1)
-    np.testing.assert_allclose(layer.forward(x), windows @ weight.T + bias, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(layer.forward(x[0]), (windows @ weight.T + bias)[0], rtol=1e-5, atol=1e-6)
-
-
-def test_batch_normalization_keeps_running_statistics() -> None:
-    layer, x = L.SpatialBatchNormalization(3), numbers(4, 3, 2, 2)
-    weight, bias = layer.get_weights()
-    assert ((weight >= 0) & (weight <= 1)).all() and not bias.any()
-    mean, var = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
-    expected = (x - mean) / np.sqrt(var + 1e-5) * weight[:, None, None]
-    np.testing.assert_allclose(layer.forward(x), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(layer.module.running_mean, 0.1 * mean.ravel(), rtol=1e-4, atol=1e-6)
-    layer.set_running_mean(np.zeros(3)).set_running_std(np.ones(3)).evaluate()
-    np.testing.assert_allclose(layer.forward(x), x * weight[:, None, None] / np.sqrt(1 + 1e-5), rtol=1e-4, atol=1e-5)
-
-
 def test_dropout_drops_in_training_alone() -> None:
     layer, x = L.Dropout(0.5), np.ones((100, 10))
     dropped = layer.forward(x)
@@ -158,46 +74,9 @@ def test_dropout_drops_in_training_alone() -> None:
     assert not layer.is_training() and layer.training().is_training()
 
 
-def sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
-def test_lstm_has_the_gates_input_value_forget_output() -> None:
-    layer, x = recurrent.Recurrent().add(recurrent.LSTM(3, 2)), numbers(4, 5, 3)
-    weight, bias, hidden = layer.get_weights()
-    output, memory, expected = np.zeros((4, 2)), np.zeros((4, 2)), []
-    for at in range(5):
-        i, g, f, o = np.split(x[:, at] @ weight.T + bias + output @ hidden.T, 4, 1)
-        memory = sigmoid(i) * np.tanh(g) + sigmoid(f) * memory
-        output = sigmoid(o) * np.tanh(memory)
-        expected.append(output)
-    np.testing.assert_allclose(layer.forward(x), np.stack(expected, 1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(layer.get_hidden_state()[1], memory, rtol=1e-4, atol=1e-5)
-
-
-def test_gru_has_the_gates_reset_and_update() -> None:
-    layer, x = recurrent.Recurrent().add(recurrent.GRU(3, 2)), numbers(4, 5, 3)
-    weight, bias, hidden, value = layer.get_weights()
-    output, expected = np.zeros((4, 2)), []
-    for at in range(5):
-        given = x[:, at] @ weight.T + bias
-        r, z = np.split(sigmoid(given[:, :4] + output @ hidden.T), 2, 1)
-        output = (1 - z) * np.tanh(given[:, 4:] + (r * output) @ value.T) + z * output
-        expected.append(output)
-    np.testing.assert_allclose(layer.forward(x), np.stack(expected, 1), rtol=1e-4, atol=1e-5)
-
-
-def test_plain_cell_and_time_distributed_are_their_definitions() -> None:
-    layer, x = recurrent.Recurrent().add(recurrent.RnnCell(3, 2, L.Tanh())), numbers(4, 5, 3)
-    weight, bias, hidden, more = layer.get_weights()
-    output = np.zeros((4, 2))
-    for at in range(5):
-        output = np.tanh(x[:, at] @ weight.T + bias + output @ hidden.T + more)
-    np.testing.assert_allclose(layer.forward(x)[:, -1], output, rtol=1e-4, atol=1e-5)
-    each = L.TimeDistributed(inner := L.Linear(3, 2))
-    np.testing.assert_allclose(each.forward(x)[:, 2], inner.forward(x[:, 2]), rtol=1e-5, atol=1e-6)
+def test_input_of_recurrent_layers_needs_time() -> None:
     with pytest.raises(DataError, match=r"Recurrent .* \(4, 3\): the input needs the dimensions batch, time"):
-        layer.forward(numbers(4, 3))
+        recurrent.Recurrent().add(recurrent.RnnCell(3, 2, L.Tanh())).forward(numbers(4, 3))
 
 
 def test_concat_and_graph_join_branches() -> None:
@@ -214,12 +93,37 @@ def test_concat_and_graph_join_branches() -> None:
     assert len(model.get_weights()) == 4  # a layer that is used twice has its weights once
 
 
+def test_chain_becomes_a_graph_and_srelu_has_four_ways_to_begin() -> None:
+    chain, x = L.Sequential().add(L.Linear(3, 2)).add(L.SReLU([2])), numbers(4, 3)
+    chain.layers[1].set_init_method(Zeros(), aRightInit=Ones())
+    left, _, _, rise = chain.layers[1].get_weights()
+    assert not left.any() and rise.all()
+    np.testing.assert_array_equal(chain.to_graph().forward(x), chain.forward(x))
+    with pytest.raises(NotSupported, match="save_caffe is not supported: use saveModel"):
+        chain.save_caffe("a", "b")
+    with pytest.raises(NotSupported, match="load_keras is not supported: train a Keras model"):
+        Model.load_keras(json_path="x")
+
+
 def test_wrong_shape_names_the_layer() -> None:
     model = L.Sequential().add(L.Linear(3, 2).set_name("first")).add(L.Linear(5, 1).set_name("second"))
     with pytest.raises(DataError, match=r"Linear \[second\] cannot take an input of shape \(4, 2\)"):
         model.forward(numbers(4, 3))
+    with pytest.raises(DataError, match=r"ParallelTable .*: 2 layers take as many tensors; got 3"):
+        L.ParallelTable().add(L.Tanh()).add(L.Tanh()).forward([numbers(2)] * 3)
     with pytest.raises(DataError, match="the index must be 1 to 3"):
         L.Select(2, 4).forward(numbers(2, 3))
+
+
+def test_gradients_of_a_table_are_as_many_as_its_tensors() -> None:
+    both, x = L.ConcatTable().add(L.Tanh()).add(L.Exp()), numbers(2, 3)
+    with pytest.raises(DataError, match="gave 2 output"):
+        both.backward(x, [x])
+
+
+def test_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="there is no model at"):
+        Model.load_torch(str(tmp_path / "none.pt"))
 
 
 def test_unknown_arguments_are_refused_with_those_there_are() -> None:
@@ -289,6 +193,27 @@ def test_model_is_saved_without_pickles_and_answers_the_same(tmp_path: Path) -> 
         L.Sequential().add(Layer.of(torch.nn.Linear(1, 1))).saveModel(str(tmp_path / "x"))
 
 
+def test_model_is_loaded_by_a_program_that_knows_no_layers_yet(tmp_path: Path, run_program: Any) -> None:
+    L.Sequential().add(L.Linear(3, 2)).add(L.Tanh()).saveModel(str(tmp_path / "model"))
+    load = f"load_layer({str(tmp_path / 'model')!r}).forward([1, 2, 3])"
+    run_program(f"from orca.bigdl.files import load_layer; assert {load}.shape == (2,)")
+
+
+def test_module_answers_in_a_worker_that_knows_no_layers_yet(tmp_path: Path, run_program: Any) -> None:
+    model = engine.Sequential().add(K.Dense(3, input_shape=(2,))).add(K.Dropout(0.5)).add(K.Mul())
+    (tmp_path / "module.pkl").write_bytes(pickle.dumps(model.evaluate().to_torch()))
+    program = f"import pickle, torch; net = pickle.loads(open({str(tmp_path / 'module.pkl')!r}, 'rb').read())"
+    run_program(f"{program}; assert net(torch.zeros(4, 2)).shape == (4, 3)")
+
+
+def test_torch_traces_a_model_for_any_number_of_rows() -> None:
+    model = L.Sequential().add(L.Reshape([1, 8, 8])).add(L.SpatialConvolution(1, 2, 3, 3, 1, 1, -1, -1))
+    model.add(L.SpatialBatchNormalization(2)).add(L.SpatialAveragePooling(2, 2, 2, 2, -1, -1)).add(L.View([32]))
+    module = model.add(L.Linear(32, 3)).add(L.LogSoftMax()).evaluate().to_torch()
+    traced, x = torch.jit.trace(module, (torch.rand(4, 8, 8),)), torch.rand(2, 8, 8)
+    np.testing.assert_allclose(traced(x).detach(), module(x).detach(), rtol=1e-5)
+
+
 def test_layers_travel_as_pickles_and_copies() -> None:
     model = L.Sequential().add(L.Linear(3, 2)).add(L.View([2])).add(L.Dropout())
     x = numbers(4, 3)
@@ -298,9 +223,15 @@ def test_layers_travel_as_pickles_and_copies() -> None:
     assert pickle.loads(pickle.dumps(model.to_torch()))(torch.tensor(x)).shape == (4, 2)
 
 
-def test_quantized_model_answers_nearly_the_same() -> None:
-    model, x = L.Sequential().add(L.Linear(8, 4)).add(L.Tanh()), numbers(5, 8)
-    np.testing.assert_allclose(model.quantize().predict(x), model.predict(x), atol=0.1)
+def test_quantized_model_answers_nearly_the_same(tmp_path: Path) -> None:
+    model, x = L.Sequential().add(L.Linear(8, 4)).add(L.Highway(4)), numbers(5, 8)
+    whole, one = model.quantize(), L.Linear(8, 4).quantize()
+    assert model.is_training() and not whole.is_training()
+    parts = [part for each in (whole, one) for part in each.module.modules() if type(part).__name__ == "Linear"]
+    assert len(parts) == 4 and not any(isinstance(part, torch.nn.modules.linear.Linear) for part in parts)
+    np.testing.assert_allclose(whole.predict(x), model.evaluate().predict(x), atol=0.05)
+    with pytest.raises(ArgumentError, match="is quantized, .* Save the model, and call quantize"):
+        whole.saveModel(str(tmp_path / "model"))
 
 
 def test_model_predicts_and_evaluates_arrays() -> None:

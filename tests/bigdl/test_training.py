@@ -72,6 +72,30 @@ def test_any_number_of_ranks_trains_as_a_plain_loop_with_weights_and_penalties(r
         np.testing.assert_allclose(mine, truth, rtol=2e-4, atol=2e-5)
 
 
+def on_backend(backend: str, **options: Any) -> list[Any]:
+    """Return weights after a fit of the torch module underneath by the torch Estimator, and of the model by its own."""
+    method, loss = SGD(learningrate=0.3, momentum=0.9, dampening=0.0), C.ClassNLLCriterion(np.array([1.0, 2.0, 3.0]))
+    torchs = Estimator.from_torch(
+        model=network().to_torch(), loss=loss.to_torch(), optimizer=method, backend=backend, workers_per_node=3,
+        loss_reduction=loss.reduction, **options,
+    )  # fmt: skip
+    torchs.fit((X, Y), 3, batch_size=53, shuffle=False)
+    bigdls = Estimator.from_bigdl(
+        model=network(), loss=loss, optimizer=method, backend=backend, workers_per_node=3, **options
+    )
+    bigdls.fit((X, Y), 3, batch_size=53, shuffle=False)
+    return [[weight.numpy() for weight in torchs.get_model().state_dict().values()], bigdls.get_model().get_weights()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["spark", "bigdl", "ray"])
+def test_every_backend_trains_the_model_and_the_module_underneath(backend: str, request: Any) -> None:
+    request.getfixturevalue("ray_context" if backend == "ray" else "spark")
+    for weights in on_backend(backend):
+        for mine, truth in zip(weights, by_hand(), strict=True):
+            np.testing.assert_allclose(mine, truth, rtol=2e-4, atol=2e-5)
+
+
 def test_estimator_evaluates_predicts_saves_and_loads(tmp_path: Path) -> None:
     est = Estimator.from_bigdl(
         model=network(), loss=C.ClassNLLCriterion(), optimizer=Adam(learningrate=0.05), metrics=[Top1Accuracy()],
@@ -109,6 +133,32 @@ def test_optimizer_trains_samples_with_validation_and_summaries(tmp_path: Path) 
     assert train.read_scalar("Loss").shape == (9, 3) and valid.read_scalar("Top1Accuracy").shape == (3, 3)
     (result,) = model.evaluate(X, Y, 20, [Top1Accuracy()])
     assert result.result == pytest.approx(valid.read_scalar("Top1Accuracy")[-1, 1])
+
+
+@pytest.mark.parametrize("still", ["stopped", "left out"])
+def test_weights_without_a_gradient_rest_on_any_number_of_ranks(still: str) -> None:
+    def resting() -> Any:
+        if still == "left out":
+            both = L.ConcatTable().add(L.Linear(4, 3)).add(L.Linear(4, 3))
+            return L.Sequential().add(both).add(L.SelectTable(2)).add(L.LogSoftMax())
+        start = L.Input()
+        model = Model([start], L.LogSoftMax()(L.Linear(5, 3)(L.Linear(4, 5).set_name("still")(start))))
+        return model.stop_gradient(["still"])
+
+    results = []
+    for ranks in (1, 2):
+        model = resting()
+        shapes = [weight.shape for weight in model.get_weights()]
+        model.set_weights([np.full(shape, 0.1 * (at + 1)) for at, shape in enumerate(shapes)])
+        before = model.get_weights()
+        est = Estimator.from_bigdl(
+            model=model, loss=C.ClassNLLCriterion(), optimizer=Adam(learningrate=0.1), backend="local",
+            workers_per_node=ranks,
+        )  # fmt: skip
+        results.append(est.fit((X, Y), 2, batch_size=53, shuffle=False).get_model().get_weights())
+        assert [(new != old).any() for new, old in zip(results[-1], before, strict=True)] == [False, False, True, True]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_low_level_estimator_goes_on_until_its_trigger() -> None:

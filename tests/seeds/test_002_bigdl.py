@@ -45,6 +45,37 @@ def test_linear_model_learns_from_a_dataframe_and_answers(spark: Any, tmp_path: 
     np.testing.assert_allclose(answers, trained.predict(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_pipeline_of_a_keras_style_model_and_a_criterion_tells_classes_from_1(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml import Pipeline
+    from pyspark.ml.feature import StringIndexer, VectorAssembler
+
+    from bigdl.dllib.keras.layers import Dense, Input
+    from bigdl.dllib.keras.models import Model
+    from bigdl.nn.criterion import ClassNLLCriterion
+    from bigdl.optim.optimizer import Adam, EveryEpoch, Top1Accuracy
+    from zoo.pipeline.nnframes import NNClassifier, NNClassifierModel
+
+    draw = np.random.default_rng(4)
+    rows = [(float(a), float(b), "tall" if a > b else "wide") for a, b in draw.normal(size=(80, 2))]
+    frame = spark.createDataFrame(rows, "height double, width double, kind string")
+    indexer = StringIndexer(inputCol="kind", outputCol="index").fit(frame)
+    frame = indexer.transform(frame).selectExpr("*", "index + 1 as label")
+    start = Input(shape=(2,))
+    model = Model(start, Dense(2, activation="softmax")(Dense(8, activation="relu")(start)))
+    classifier = NNClassifier(model, ClassNLLCriterion(logProbAsInput=False), [2]).setBatchSize(20).setMaxEpoch(15)
+    classifier.setOptimMethod(Adam(learningrate=0.05))
+    assembler = VectorAssembler(inputCols=["height", "width"], outputCol="features")
+    classifier.setValidation(EveryEpoch(), assembler.transform(frame), [Top1Accuracy()], 20)
+    fitted = Pipeline(stages=[assembler, classifier]).fit(frame)
+    answers = fitted.transform(frame).select("label", "prediction").collect()
+    assert {row.prediction for row in answers} == {1.0, 2.0}
+    assert np.mean([row.label == row.prediction for row in answers]) > 0.9
+    fitted.stages[-1].save(str(tmp_path / "model"))
+    again = NNClassifierModel.load(str(tmp_path / "model")).transform(assembler.transform(frame))
+    assert [row.prediction for row in again.collect()] == [row.prediction for row in answers]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 @needed

@@ -1,1 +1,1 @@
-"""Bigdl: the layers, criterions and verbs of BigDL on torch. Sits on top of the Estimator, as older programs expect it."""
+"""Bigdl: the layers, criterions and verbs of BigDL on torch, on top of the Estimator, as older programs expect it."""

@@ -1,21 +1,22 @@
 """Criterion: BigDL's losses as rows. Owns what each computes, labels that count from 1, and what a loss is a mean over.
 
-A row is a function of `x` (the output), `target` and its arguments. `to_torch()` is the loss as torch knows losses;
-`reduction` tells the torch learner what it is over the rows of all ranks: "mean", "sum", or what each row counts.
+A row is, under its name, a function of `x` (the output), `target` and its arguments, and what it is. `to_torch()` is
+the loss as torch knows losses; `reduction` tells the torch learner what it is over the rows of all ranks: "mean",
+"sum", or what each row counts.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl.layer import Layer, _arrays, _leaves, _like, _tensors, bound
+from orca.bigdl.layer import Layer, _arrays, _leaves, _like, _tensors, bound, lookup
 from orca.errors import ArgumentError, DataError
 
 CRITERIONS: dict[str, type[Criterion]] = {}
@@ -95,29 +96,23 @@ PAIRS = {
 ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 
-def criterion(one_based: bool = False, reduction: str | None = "", counts: bool = False, holds: bool = False) -> Any:
-    """Make a Criterion class of a row.
+def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = False, reduction: str | None = "",
+         counts: bool = False, holds: bool = False) -> None:  # fmt: skip
+    """Make a Criterion class of each row: name -> (function, what it is).
 
     Args:
-        one_based: Whether its labels are classes that count from 1.
-        reduction: "mean" or "sum" over rows, whatever its arguments; None to be found out; "" where its size_average says.
-        counts: Whether its mean is one over its labels.
+        table: The rows.
+        one_based: Whether labels are classes that count from 1.
+        reduction: "mean" or "sum" over rows, whatever the arguments; None to be found out; "" where size_average says.
+        counts: Whether a mean is one over labels.
         holds: Whether it holds several criterions, which `add` puts in.
     """
-
-    def made(row: Callable[..., Tensor]) -> Any:
-        hidden = ("x", "target", "inner")
-        parameters = [
-            p.replace(annotation=p.empty) for n, p in inspect.signature(row).parameters.items() if n not in hidden
-        ]
-        scope = {
-            "__doc__": row.__doc__, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
-            "said": reduction, "counted": counts, "signature": inspect.Signature(parameters),
-        }  # fmt: skip
-        CRITERIONS[row.__name__] = type(row.__name__, (_Several if holds else Criterion,), scope)
-        return CRITERIONS[row.__name__]
-
-    return made
+    for name, (row, words) in table.items():
+        own = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
+        signature = inspect.Signature([p for p in own if p.name not in ("x", "target", "inner")])
+        scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
+                 "said": reduction, "counted": counts, "signature": signature, "__signature__": signature}  # fmt: skip
+        CRITERIONS[name] = type(name, (_Several if holds else Criterion,), scope)
 
 
 class Criterion:
@@ -125,6 +120,7 @@ class Criterion:
 
     Example:
         >>> import numpy as np
+        >>> from orca.bigdl.criterion import MSECriterion
         >>> MSECriterion().forward(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
         2.0
     """
@@ -248,65 +244,40 @@ def _word(size_average: bool) -> str:
     return "mean" if size_average else "sum"
 
 
-def likelihood(logs: Tensor, labels: Tensor, weights: Tensor | None, size_average: bool) -> Tensor:
-    """Return the negative log likelihood; the mean over labels that count nothing is 0."""
-    total = F.nll_loss(logs, labels, weights, reduction="sum")
+def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_average: bool) -> Tensor:
+    """Return the negative log likelihood of classes; the mean over labels that count nothing is 0."""
+    scores, labels = _classes(logs, target)
+    total = F.nll_loss(scores, labels, weights, reduction="sum")
     if not size_average:
         return total
     kept = labels >= 0
-    mass = kept.sum() if weights is None else (weights.to(logs)[labels.clamp(min=0)] * kept).sum()
+    mass = kept.sum() if weights is None else (weights.to(scores)[labels.clamp(min=0)] * kept).sum()
     return total / torch.where(mass == 0, torch.ones_like(mass), mass)
 
 
 # Classes.
 
 
-@criterion(one_based=True, counts=True)
-def ClassNLLCriterion(x, target, weights=None, size_average=True, logProbAsInput=True):
-    """The negative log likelihood of the right class; outputs are logarithms, labels count from 1, -1 counts nothing."""
-    scores, labels = _classes(x, target)
-    return likelihood(scores if logProbAsInput else scores.clamp(min=1e-8).log(), labels, weights, size_average)
-
-
-@criterion(one_based=True, counts=True)
-def CrossEntropyCriterion(x, target, weights=None, size_average=True):
-    """LogSoftMax and ClassNLLCriterion in one."""
-    scores, labels = _classes(x, target)
-    return likelihood(F.log_softmax(scores, 1), labels, weights, size_average)
-
-
-@criterion(one_based=True, reduction=None)
-def SoftmaxWithCriterion(x, target, ignore_label=None, normalize_mode="VALID"):
-    """Softmax and the negative log likelihood at every place; normalize_mode says what the sum is divided by."""
-    ignored = None if ignore_label is None else target.reshape(-1) == ignore_label
-    kept = target.reshape(-1) if ignored is None else torch.where(ignored, float(PADDING), target.reshape(-1).float())
+def _softmax_with(x: Tensor, target: Tensor, ignore_label: Any = None, normalize_mode: str = "VALID") -> Tensor:
+    kept = target.reshape(-1)
+    kept = kept if ignore_label is None else torch.where(kept == ignore_label, float(PADDING), kept.float())
     scores, labels = _classes(x, kept)
-    total, rows = F.cross_entropy(scores, labels, reduction="sum"), 1 if x.dim() == 1 else len(x)
-    divisors = {"VALID": int((labels >= 0).sum()), "FULL": len(labels), "BATCH_SIZE": rows, "NONE": 1}
+    total, count = F.cross_entropy(scores, labels, reduction="sum"), 1 if x.dim() == 1 else len(x)
+    divisors = {"VALID": int((labels >= 0).sum()), "FULL": len(labels), "BATCH_SIZE": count, "NONE": 1}
     if normalize_mode not in divisors:
         raise ArgumentError(f"normalize_mode must be one of {', '.join(divisors)}; got {normalize_mode!r}.")
     return total / max(divisors[normalize_mode], 1)
 
 
-@criterion(one_based=True)
-def MultiMarginCriterion(x, target, p=1, weights=None, margin=1.0, size_average=True):
-    """By how much the right class is not ahead of the others by a margin."""
+def _multi_margin(
+    x: Tensor, target: Tensor, p: int = 1, weights: Any = None, margin: float = 1.0, size_average: bool = True
+) -> Tensor:
+    return F.multi_margin_loss(*_classes(x, target), p, margin, weights, reduction=_word(size_average))
+
+
+def _corner_distance(x: Tensor, target: Tensor, n_classes: int) -> Tensor:
     scores, labels = _classes(x, target)
-    return F.multi_margin_loss(scores, labels, p, margin, weights, reduction=_word(size_average))
-
-
-@criterion(one_based=True)
-def MultiLabelMarginCriterion(x, target, size_average=True):
-    """By how much several right classes are not ahead; labels count from 1, a 0 ends them."""
-    return F.multilabel_margin_loss(x, target.reshape(x.shape).long() - 1, reduction=_word(size_average))
-
-
-@criterion(one_based=True, reduction="mean")
-def ClassSimplexCriterion(x, target, n_classes):
-    """The squared distance to the corner of the right class: all corners are equally far from each other."""
-    scores, labels = _classes(x, target)
-    corners = _simplex(int(n_classes)).to(x)
-    return F.mse_loss(scores, corners[labels])
+    return F.mse_loss(scores, _simplex(int(n_classes)).to(x)[labels])
 
 
 def _simplex(count: int) -> Tensor:
@@ -319,188 +290,111 @@ def _simplex(count: int) -> Tensor:
     return corners
 
 
+rows({
+    "ClassNLLCriterion": (lambda x, target, weights=None, size_average=True, logProbAsInput=True: likelihood(
+        x if logProbAsInput else x.clamp(min=1e-8).log(), target, weights, size_average),
+        "Minus the log likelihood of the right class: outputs are logarithms, labels count from 1, -1 counts nothing."),
+    "CrossEntropyCriterion": (lambda x, target, weights=None, size_average=True: likelihood(F.log_softmax(x, 0 if x.dim(
+        ) == 1 else 1), target, weights, size_average), "LogSoftMax and ClassNLLCriterion in one."),
+}, one_based=True, counts=True)  # fmt: skip
+rows({
+    "MultiMarginCriterion": (_multi_margin, "By how much the right class is not ahead of the others by a margin."),
+    "MultiLabelMarginCriterion": (lambda x, target, size_average=True: F.multilabel_margin_loss(x, target.reshape(
+        x.shape).long() - 1, reduction=_word(size_average)),
+        "By how much several right classes are not ahead; labels count from 1, a 0 ends them."),
+}, one_based=True)  # fmt: skip
+rows({"SoftmaxWithCriterion": (_softmax_with,
+    "Softmax and the negative log likelihood at every place; normalize_mode says what the sum is divided by.")},
+     one_based=True, reduction=None)  # fmt: skip
+rows({"ClassSimplexCriterion": (_corner_distance,
+    "The squared distance to the corner of the right class: all corners are equally far from each other.")},
+     one_based=True, reduction="mean")  # fmt: skip
+
 # Distances between outputs and targets.
 
 
-@criterion(reduction="mean")
-def MSECriterion(x, target):
-    """The mean squared difference."""
-    return F.mse_loss(x, _beside(x, target))
+def _margin(x: Tensor, target: Any, margin: float = 1.0, size_average: bool = True, squared: bool = False) -> Tensor:
+    short = F.relu(margin - x * _beside(x, target))
+    return _over(short.square() if squared else short, size_average)
 
 
-@criterion()
-def AbsCriterion(x, target, size_average=True):
-    """The mean absolute difference."""
-    return F.l1_loss(x, _beside(x, target), reduction=_word(size_average))
-
-
-@criterion()
-def SmoothL1Criterion(x, target, size_average=True):
-    """Half the square of small differences, the size of large ones."""
-    return F.smooth_l1_loss(x, _beside(x, target), reduction=_word(size_average))
-
-
-@criterion(reduction="sum")
-def SmoothL1CriterionWithWeights(x, target, sigma, num=0):
-    """SmoothL1 of a table (target, inside weights, outside weights), divided by num."""
-    wanted, inside, outside = (
-        target if isinstance(target, list | tuple) else (target, torch.ones_like(x), torch.ones_like(x))
-    )
-    each = F.smooth_l1_loss(x * inside, _beside(x, wanted) * inside, reduction="none", beta=1 / sigma**2)
-    return (outside * each).sum() / (num or 1)
-
-
-@criterion()
-def BCECriterion(x, target, weights=None, size_average=True):
-    """The cross entropy of probabilities and truths between 0 and 1."""
+def _binary(x: Tensor, target: Any, weights: Any = None, size_average: bool = True) -> Tensor:
     wanted, least = _beside(x, target), 1e-12
     each = -(wanted * (x + least).log() + (1 - wanted) * (1 - x + least).log())
     return _over(each if weights is None else each * weights, size_average)
 
 
-@criterion()
-def MultiLabelSoftMarginCriterion(x, target, weights=None, size_average=True):
-    """The cross entropy of several truths, each of 0 or 1; outputs are scores."""
-    return F.binary_cross_entropy_with_logits(x, _beside(x, target), weights, reduction=_word(size_average))
+def _dice(x: Tensor, target: Any, size_average: bool = True, epsilon: float = 1.0) -> Tensor:
+    a, b = (each.reshape(1 if x.dim() == 1 else len(x), -1) for each in (x, _beside(x, target)))
+    return _over(1 - (2 * (a * b).sum(1) + epsilon) / (a.sum(1) + b.sum(1) + epsilon), size_average)
 
 
-@criterion()
-def SoftMarginCriterion(x, target, size_average=True):
-    """log(1 + exp(-y x)) of truths -1 and 1."""
-    return F.soft_margin_loss(x, _beside(x, target), reduction=_word(size_average))
+def _weighted_smooth(x: Tensor, target: Any, sigma: float, num: int = 0) -> Tensor:
+    ones = torch.ones_like(x)
+    wanted, inside, outside = target if isinstance(target, list | tuple) else (target, ones, ones)
+    each = F.smooth_l1_loss(x * inside, _beside(x, wanted) * inside, reduction="none", beta=1 / sigma**2)
+    return (outside * each).sum() / (num or 1)
 
 
-@criterion()
-def MarginCriterion(x, target, margin=1.0, size_average=True, squared=False):
-    """By how much x is not on the side of its truth, -1 or 1, by a margin."""
-    short = F.relu(margin - x * _beside(x, target))
-    return _over(short.square() if squared else short, size_average)
-
-
-@criterion()
-def HingeEmbeddingCriterion(x, target, margin=1.0, size_average=True):
-    """Distances of what is alike (1), and how far others (-1) are within a margin."""
-    return F.hinge_embedding_loss(x, _beside(x, target), margin, reduction=_word(size_average))
-
-
-@criterion()
-def DistKLDivCriterion(x, target, size_average=True):
-    """How far logarithms of probabilities are from probabilities."""
-    return F.kl_div(x, _beside(x, target), reduction="sum") / (x.numel() if size_average else 1)
-
-
-@criterion(reduction="mean")
-def CategoricalCrossEntropy(x, target):
-    """The cross entropy of probabilities and truths of every class."""
-    chance = x.clamp(1e-8, 1)
-    return -(_beside(x, target) * chance.log()).sum(-1).mean()
-
-
-@criterion(reduction="mean")
-def KullbackLeiblerDivergenceCriterion(x, target):
-    """How far probabilities are from others."""
+def _divergence(x: Tensor, target: Any) -> Tensor:
     chance, wanted = x.clamp(1e-7, 1), _beside(x, target).clamp(1e-7, 1)
     return (wanted * (wanted / chance).log()).sum(-1).mean()
 
 
-@criterion(reduction="mean")
-def PoissonCriterion(x, target):
-    """x - y log(x)."""
-    return (x - _beside(x, target) * (x + 1e-7).log()).mean()
-
-
-@criterion(reduction="mean")
-def CosineProximityCriterion(x, target):
-    """Minus the mean product of outputs and targets, each of length 1."""
-    return -(F.normalize(x, dim=-1, eps=1e-6) * F.normalize(_beside(x, target), dim=-1, eps=1e-6)).mean()
-
-
-@criterion(reduction="mean")
-def MeanAbsolutePercentageCriterion(x, target):
-    """The mean difference as a percentage of the target."""
+def _percentage(x: Tensor, target: Any) -> Tensor:
     wanted = _beside(x, target)
     return ((wanted - x).abs() / wanted.abs().clamp(min=1e-7)).mean() * 100
 
 
-@criterion(reduction="mean")
-def MeanSquaredLogarithmicCriterion(x, target):
-    """The mean squared difference of logarithms."""
-    return (_beside(x, target).clamp(min=1e-7).log1p() - x.clamp(min=1e-7).log1p()).square().mean()
+def _by_rows(total: Tensor, x: Tensor, size_average: bool) -> Tensor:
+    """Return a sum, or what a row has of it."""
+    return total / (1 if x.dim() == 1 or not size_average else len(x))
 
 
-@criterion()
-def CosineDistanceCriterion(x, target, size_average=True):
-    """1 minus the cosine between output and target."""
-    return _over(1 - F.cosine_similarity(x, _beside(x, target), dim=-1), size_average)
+rows({
+    "MSECriterion": (lambda x, target: F.mse_loss(x, _beside(x, target)), "The mean squared difference."),
+    "CategoricalCrossEntropy": (lambda x, target: -(_beside(x, target) * x.clamp(1e-8, 1).log()).sum(-1).mean(),
+        "The cross entropy of probabilities and truths of every class."),
+    "KullbackLeiblerDivergenceCriterion": (_divergence, "How far probabilities are from others."),
+    "PoissonCriterion": (lambda x, target: (x - _beside(x, target) * (x + 1e-7).log()).mean(), "x - y log(x)."),
+    "CosineProximityCriterion": (lambda x, target: -(F.normalize(x, dim=-1, eps=1e-6) * F.normalize(_beside(x, target),
+        dim=-1, eps=1e-6)).mean(), "Minus the mean product of outputs and targets, each of length 1."),
+    "MeanAbsolutePercentageCriterion": (_percentage, "The mean difference as a percentage of the target."),
+    "MeanSquaredLogarithmicCriterion": (lambda x, target: (_beside(x, target).clamp(min=1e-7).log1p() - x.clamp(
+        min=1e-7).log1p()).square().mean(), "The mean squared difference of logarithms."),
+}, reduction="mean")  # fmt: skip
+rows({
+    "AbsCriterion": (lambda x, target, size_average=True: F.l1_loss(x, _beside(x, target), reduction=_word(
+        size_average)), "The mean absolute difference."),
+    "SmoothL1Criterion": (lambda x, target, size_average=True: F.smooth_l1_loss(x, _beside(x, target), reduction=_word(
+        size_average)), "Half the square of small differences, the size of large ones."),
+    "BCECriterion": (_binary, "The cross entropy of probabilities and truths between 0 and 1."),
+    "MultiLabelSoftMarginCriterion": (lambda x, target, weights=None, size_average=True:
+        F.binary_cross_entropy_with_logits(x, _beside(x, target), weights, reduction=_word(size_average)),
+        "The cross entropy of several truths, each of 0 or 1; outputs are scores."),
+    "SoftMarginCriterion": (lambda x, target, size_average=True: F.soft_margin_loss(x, _beside(x, target),
+        reduction=_word(size_average)), "log(1 + exp(-y x)) of truths -1 and 1."),
+    "MarginCriterion": (_margin, "By how much x is not on the side of its truth, -1 or 1, by a margin."),
+    "HingeEmbeddingCriterion": (lambda x, target, margin=1.0, size_average=True: F.hinge_embedding_loss(x, _beside(x,
+        target), margin, reduction=_word(size_average)),
+        "Distances of what is alike (1), and how far others (-1) are within a margin."),
+    "DistKLDivCriterion": (lambda x, target, size_average=True: F.kl_div(x, _beside(x, target), reduction="sum") / (
+        x.numel() if size_average else 1), "How far logarithms of probabilities are from probabilities."),
+    "CosineDistanceCriterion": (lambda x, target, size_average=True: _over(1 - F.cosine_similarity(x, _beside(x,
+        target), dim=-1), size_average), "1 minus the cosine between output and target."),
+    "DiceCoefficientCriterion": (_dice, "1 minus the overlap of output and target."),
+    "DotProductCriterion": (lambda x, target, size_average=False: _by_rows((x * _beside(x, target)).sum(), x,
+        size_average), "The dot product of output and target."),
+    "PGCriterion": (lambda x, target, sizeAverage=False: _by_rows(-(x.log() * _beside(x, target)).sum(), x,
+        sizeAverage), "The loss of policy gradients: minus rewards times the logarithms of probabilities."),
+})  # fmt: skip
+rows({
+    "SmoothL1CriterionWithWeights": (_weighted_smooth,
+        "SmoothL1 of a table (target, inside weights, outside weights), divided by num."),
+    "L1Cost": (lambda x, target=None: x.abs().sum(), "The sum of all sizes; there is no target."),
+}, reduction="sum")  # fmt: skip
 
-
-@criterion()
-def DiceCoefficientCriterion(x, target, size_average=True, epsilon=1.0):
-    """1 minus the overlap of output and target."""
-    wanted = _beside(x, target)
-    a, b = (each.reshape(1 if x.dim() == 1 else len(x), -1) for each in (x, wanted))
-    return _over(1 - (2 * (a * b).sum(1) + epsilon) / (a.sum(1) + b.sum(1) + epsilon), size_average)
-
-
-@criterion(reduction="sum")
-def L1Cost(x, target=None):
-    """The sum of all sizes; there is no target."""
-    return x.abs().sum()
-
-
-@criterion()
-def DotProductCriterion(x, target, size_average=False):
-    """The dot product of output and target."""
-    product = (x * _beside(x, target)).sum()
-    return product / (1 if x.dim() == 1 or not size_average else len(x))
-
-
-@criterion()
-def PGCriterion(x, target, sizeAverage=False):
-    """The loss of policy gradients: minus rewards times the logarithms of probabilities."""
-    total = -(x.log() * _beside(x, target)).sum()
-    return total / (1 if x.dim() == 1 or not sizeAverage else len(x))
-
-
-# Tables.
-
-
-@criterion()
-def CosineEmbeddingCriterion(x, target, margin=0.0, size_average=True):
-    """Angles between two outputs that are alike (1) or not (-1)."""
-    a, b = (each.unsqueeze(0) if each.dim() == 1 else each for each in x)
-    return F.cosine_embedding_loss(a, b, _first(target).reshape(-1), margin, reduction=_word(size_average))
-
-
-@criterion(reduction="mean")
-def L1HingeEmbeddingCriterion(x, target, margin=1.0):
-    """L1 distances between two outputs that are alike (1), and how far others (-1) are within a margin."""
-    distance, alike = (x[0] - x[1]).abs().sum(-1), _first(target).reshape(-1)
-    distance = distance.reshape(-1)
-    return torch.where(alike > 0, distance, F.relu(margin - distance)).mean()
-
-
-@criterion()
-def MarginRankingCriterion(x, target, margin=1.0, size_average=True):
-    """By how much the first output is not above (1) or below (-1) the second by a margin."""
-    a, b = (each.reshape(-1) for each in x)
-    return F.margin_ranking_loss(a, b, _first(target).reshape(-1).expand_as(a), margin, reduction=_word(size_average))
-
-
-@criterion()
-def KLDCriterion(x, target=None, size_average=True):
-    """How far the normal distribution of a table (mean, logarithm of the variance) is from that of 0 and 1."""
-    mean, variance = x
-    each = 0.5 * (mean.square() + variance.exp() - 1 - variance)
-    return each.sum() / (1 if mean.dim() == 1 or not size_average else len(mean))
-
-
-@criterion(reduction="sum")
-def GaussianCriterion(x, target):
-    """The negative log likelihood of targets under a table (mean, logarithm of the variance)."""
-    mean, variance = x
-    wanted = _beside(mean, _first(target))
-    return (0.5 * (math.log(2 * math.pi) + variance) + (wanted - mean).square() / (2 * variance.exp())).sum()
+# Tables, and criterions of criterions.
 
 
 def _first(target: Any) -> Tensor:
@@ -508,41 +402,88 @@ def _first(target: Any) -> Tensor:
     return tensor
 
 
-@criterion(holds=True)
-def MultiCriterion(x, target, inner=()):
-    """The weighted sum of several criterions of the same output and target."""
-    return sum(share * part(x, target) for part, share in inner)
+def _cosine_embedding(x: Any, target: Any, margin: float = 0.0, size_average: bool = True) -> Tensor:
+    a, b = (each.unsqueeze(0) if each.dim() == 1 else each for each in x)
+    return F.cosine_embedding_loss(a, b, _first(target).reshape(-1), margin, reduction=_word(size_average))
 
 
-@criterion(holds=True)
-def ParallelCriterion(x, target, repeat_target=False, inner=()):
-    """The weighted sum of several criterions, each of its own output and target of a table."""
+def _hinge_embedding(x: Any, target: Any, margin: float = 1.0) -> Tensor:
+    distance, alike = (x[0] - x[1]).abs().sum(-1).reshape(-1), _first(target).reshape(-1)
+    return torch.where(alike > 0, distance, F.relu(margin - distance)).mean()
+
+
+def _ranking(x: Any, target: Any, margin: float = 1.0, size_average: bool = True) -> Tensor:
+    a, b = (each.reshape(-1) for each in x)
+    return F.margin_ranking_loss(a, b, _first(target).reshape(-1).expand_as(a), margin, reduction=_word(size_average))
+
+
+def _gaussian(x: Any, target: Any) -> Tensor:
+    mean, variance = x
+    wanted = _beside(mean, _first(target))
+    return (0.5 * (math.log(2 * math.pi) + variance) + (wanted - mean).square() / (2 * variance.exp())).sum()
+
+
+def _in_parallel(x: Any, target: Any, repeat_target: bool = False, inner: Any = ()) -> Any:
     targets = [target] * len(inner) if repeat_target else target
     return sum(share * part(one, wanted) for (part, share), one, wanted in zip(inner, x, targets, strict=True))
 
 
-@criterion()
-def TimeDistributedCriterion(x, target, criterion, size_average=False, dimension=2):
-    """A criterion at every step of time, added up, or averaged with size_average."""
+def _over_time(x: Tensor, target: Tensor, criterion: Any, size_average: bool = False, dimension: int = 2) -> Any:
     steps = x.shape[dimension - 1]
     losses = [criterion(x.select(dimension - 1, at), target.select(dimension - 1, at)) for at in range(steps)]
     return sum(losses) / (steps if size_average else 1)
 
 
-@criterion(counts=True)
-def TimeDistributedMaskCriterion(x, target, criterion, padding_value=0):
-    """A criterion at every step of time whose target is not padding, averaged over these."""
+def _masked(x: Tensor, target: Tensor, criterion: Any, padding_value: int = 0) -> Any:
     kept = (target != padding_value).reshape(-1)
-    if not bool(kept.any()):
-        return (x * 0).sum()
-    return criterion(x.flatten(0, 1)[kept], target.flatten(0, 1)[kept])
+    return criterion(x.flatten(0, 1)[kept], target.flatten(0, 1)[kept]) if bool(kept.any()) else (x * 0).sum()
 
 
-@criterion()
-def TransformerCriterion(x, target, criterion, input_transformer=None, target_transformer=None):
-    """A criterion of what layers make of output and target."""
+def _transformed(
+    x: Any, target: Any, criterion: Any, input_transformer: Any = None, target_transformer: Any = None
+) -> Any:
     made = x if input_transformer is None else input_transformer(x)
     return criterion(made, target if target_transformer is None else target_transformer(target).detach())
+
+
+rows({
+    "CosineEmbeddingCriterion": (_cosine_embedding, "Angles between two outputs that are alike (1) or not (-1)."),
+    "MarginRankingCriterion": (_ranking,
+        "By how much the first output is not above (1) or below (-1) the second by a margin."),
+    "KLDCriterion": (lambda x, target=None, size_average=True: _by_rows(0.5 * (x[0].square() + x[1].exp() - 1 - x[
+        1]).sum(), x[0], size_average),
+        "How far the normal distribution of a table (mean, logarithm of the variance) is from that of 0 and 1."),
+    "TimeDistributedCriterion": (_over_time,
+        "A criterion at every step of time, added up, or averaged with size_average."),
+    "TransformerCriterion": (_transformed, "A criterion of what layers make of output and target."),
+})  # fmt: skip
+rows({"L1HingeEmbeddingCriterion": (_hinge_embedding,
+    "L1 distances between two outputs that are alike (1), and how far others (-1) are within a margin.")},
+     reduction="mean")  # fmt: skip
+rows(
+    {
+        "GaussianCriterion": (
+            _gaussian,
+            "The negative log likelihood of targets under a table (mean, logarithm of the variance).",
+        )
+    },
+    reduction="sum",
+)
+rows(
+    {
+        "TimeDistributedMaskCriterion": (
+            _masked,
+            "A criterion at every step of time whose target is not padding, averaged over these.",
+        )
+    },
+    counts=True,
+)
+rows({
+    "MultiCriterion": (lambda x, target, inner=(): sum(share * part(x, target) for part, share in inner),
+        "The weighted sum of several criterions of the same output and target."),
+    "ParallelCriterion": (_in_parallel,
+        "The weighted sum of several criterions, each of its own output and target of a table."),
+}, holds=True)  # fmt: skip
 
 
 def loss_of(loss: Any) -> tuple[Any, Any]:
@@ -552,3 +493,6 @@ def loss_of(loss: Any) -> tuple[Any, Any]:
     if isinstance(loss, Layer) or not (callable(loss) or loss is None):
         raise ArgumentError(f"the loss must be a criterion, a torch loss or a function; got {type(loss).__name__}.")
     return loss, None
+
+
+__getattr__ = lookup(CRITERIONS, "criterion")

@@ -10,30 +10,14 @@ from typing import Any
 import numpy as np
 
 from orca.bigdl.featuresets import FeatureSet as DataSet
+from orca.bigdl.initial import L1L2Regularizer, L1Regularizer, L2Regularizer
 from orca.classic.sample import Sample
 from orca.errors import ArgumentError, DataError
 
 __all__ = [
-    "DataSet",
-    "extract_images",
-    "extract_labels",
-    "get_id_pairs",
-    "get_id_ratings",
-    "l1",
-    "l1l2",
-    "l2",
-    "load_data",
-    "maybe_download",
-    "normalizer",
-    "read_data_sets",
-    "read_localfile",
-    "read_ratings",
-    "remove_batch",
-    "sentence_tokenizer",
-    "sentences_split",
-    "set_core_number",
-    "toMultiShape",
-    "to_sample_rdd",
+    "DataSet", "extract_images", "extract_labels", "get_id_pairs", "get_id_ratings", "l1", "l1l2", "l2", "load_data",
+    "maybe_download", "normalizer", "read_data_sets", "read_localfile", "read_ratings", "remove_batch",
+    "sentence_tokenizer", "sentences_split", "set_core_number", "toMultiShape", "to_sample_rdd",
 ]  # fmt: skip
 
 _FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -69,15 +53,15 @@ def read_data_sets(train_dir: str, data_type: str = "train") -> tuple[np.ndarray
     Raises:
         ArgumentError: The files are not there: nothing is downloaded.
     """
-    found = []
+    arrays = []
     for name in _FILES[data_type]:
         paths = [os.path.join(train_dir, *inside, name + end) for inside in ((), ("raw",)) for end in (".gz", "")]
         path = next((path for path in paths if os.path.exists(path)), None)
         if path is None:
             raise ArgumentError(f"there is no {name}.gz in {train_dir}. Put MNIST's four files there.")
         with open(path, "rb") as file:
-            found.append((extract_images if "images" in name else extract_labels)(file))
-    return found[0], found[1]
+            arrays.append((extract_images if "images" in name else extract_labels)(file))
+    return arrays[0], arrays[1]
 
 
 def load_data(location: str = "/tmp/mnist") -> tuple[Any, Any]:
@@ -174,20 +158,14 @@ def toMultiShape(shape: Any) -> Any:
 
 def l1(l1: float = 0.01) -> Any:
     """Return a penalty on the size of weights."""
-    from orca.bigdl.initial import L1Regularizer
-
     return L1Regularizer(l1)
 
 
 def l2(l2: float = 0.01) -> Any:
     """Return a penalty on the square of weights."""
-    from orca.bigdl.initial import L2Regularizer
-
     return L2Regularizer(l2)
 
 
 def l1l2(l1: float = 0.01, l2: float = 0.01) -> Any:
     """Return a penalty on the size and the square of weights."""
-    from orca.bigdl.initial import L1L2Regularizer
-
     return L1L2Regularizer(l1, l2)

@@ -1,7 +1,7 @@
-"""Doors: BigDL's names by the module they are imported from, loaded on first use. Owns which there are, and what is left out.
+"""Doors: BigDL's names by the module they are imported from, loaded on first use. Owns which there are and which not.
 
-A shim has `from orca.bigdl.doors import LAYERS, layer as __getattr__` and `__all__ = LAYERS`. A name that is left out is a
-class that says, when it is called, what to use instead.
+A shim has `from orca.bigdl.doors import LAYERS, layer as __getattr__` and `__all__ = LAYERS`. A name that is left out
+is a class that says, when it is called, what to use instead.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ LEFT_OUT_LAYERS = {
     "SpatialConvolutionMap": "use SpatialConvolution, with n_group where planes are apart",
     "L1Penalty": _PENALTY, "NegativeEntropyPenalty": _PENALTY, "ActivityRegularization": _PENALTY,
     "SharedStaticUtils": "no layer lives in a JVM here: use the layer itself",
-    **dict.fromkeys(("RoiPooling", "RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn", "Pooler",
-                     "FPN"), _DETECTION),
+    **dict.fromkeys(("RoiPooling", "RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn",
+                     "Pooler", "FPN"), _DETECTION),
 }  # fmt: skip
 LEFT_OUT_KERAS = dict.fromkeys(
     ("BERT", "TransformerLayer"), "use a torch module of your own or of a library, in KerasLayerWrapper(module)"
@@ -111,7 +111,8 @@ _ROI = "boxes are not carried along with images: use torchvision.transforms.v2"
 LEFT_OUT_VISION = dict.fromkeys(
     ("DetectionCrop", "RandomSampler", "RoiProject", "RoiHFlip", "RoiResize", "RoiNormalize"), _ROI
 ) | {
-    "FixExpand": "use Filler, or torchvision.transforms.v2", "RandomAlterAspect": "use RandomAspectScale and RandomCrop",
+    "FixExpand": "use Filler, or torchvision.transforms.v2",
+    "RandomAlterAspect": "use RandomAspectScale and RandomCrop",
     "RandomCropper": "use RandomCrop and HFlip", "RandomResize": "use RandomAspectScale",
     "SeqFileFolder": "read images with ImageSet.read, or a Parquet dataset of orca.data.image",
 }  # fmt: skip

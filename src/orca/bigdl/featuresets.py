@@ -5,22 +5,27 @@ A set has `to_samples()`, an RDD or a list of Samples, and so may stand wherever
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from typing_extensions import Self
 
 from orca.classic.sample import Sample
 from orca.errors import ArgumentError, DataError, NotSupported
 from orca.feature.image import ImageFeature, decoded, resized
 from orca.feature.preprocessing import ChainedPreprocessing, Preprocessing
+from orca.storage import hdfs
+from orca.storage.files import filesystem, name_of
 
+Row = TypeVar("Row")
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
@@ -32,50 +37,190 @@ def _mapped(rows: Any, function: Callable[[Any], Any]) -> Any:
     return rows.map(function) if _is_rdd(rows) else [function(row) for row in rows]
 
 
+def _spread(rows: Sequence[Any], sc: Any, partitions: int, function: Callable[[Any], Any]) -> Any:
+    """Return what a function makes of rows: here, or with a SparkContext on the workers."""
+    return _mapped(rows if sc is None else sc.parallelize(rows, max(partitions, 1)), function)
+
+
+# Files.
+
+
 def _files(path: str, endings: Sequence[str] = ()) -> list[str]:
-    from orca.storage.files import filesystem
+    """Return the files of a folder at any depth, of a pattern, or a file itself; hidden ones are left out.
+
+    Raises:
+        DataError: There is none.
+    """
+    fs, place = filesystem(path)
+    names = fs.find(place) if fs.isdir(place) else [place] if fs.exists(place) else fs.glob(place)
+    seen = [name for name in sorted(names) if not name_of(name).startswith((".", "_"))]
+    paths = [fs.unstrip_protocol(name) for name in seen if not endings or name.lower().endswith(tuple(endings))]
+    if not paths:
+        raise DataError(f"there are no files{f' that end in {endings}' if endings else ''} at {path}.")
+    return paths
+
+
+def _folder_of(path: str) -> str:
+    return name_of(os.path.dirname(path))
+
+
+def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
+    """Return the number of each folder's name.
+
+    Raises:
+        DataError: Some files lie beside the folders of classes, and not in one.
+    """
+    names = sorted(set(map(_folder_of, paths)))
+    fs, place = filesystem(root)
+    loose = [path for path in paths if fs.isdir(place) and os.path.dirname(filesystem(path)[1]) == place.rstrip("/")]
+    if loose and len(names) > 1:
+        raise DataError(f"{loose[0]} lies beside the folders whose names are the labels. Move it into one, or away.")
+    return {name: number for number, name in enumerate(names, first)}
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reading files, also on workers, which are told where HDFS is."""
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def content(self, path: str) -> bytes:
+        hdfs.adopt(self.where)
+        fs, place = filesystem(path)
+        content: bytes = fs.cat_file(place)
+        return content
+
+    def label(self, path: str) -> int | None:
+        return self.labels.get(_folder_of(path))
+
+
+@dataclass(frozen=True)
+class _ReadImage(_Reading):
+    """Reading one image file."""
+
+    height: int = -1
+    width: int = -1
+    codec: int = -1
+
+    def __call__(self, path: str) -> ImageFeature:
+        mat, label = decoded(self.content(path), self.codec, path), self.label(path)
+        if self.height > 0 and self.width > 0:
+            mat = resized(mat, self.height, self.width)
+        return ImageFeature(mat, None if label is None else np.float32(label), path)
+
+
+class _ReadText(_Reading):
+    """Reading one text file."""
+
+    def __call__(self, path: str) -> TextFeature:
+        return TextFeature(self.content(path).decode("utf-8", "replace"), self.label(path), path)
+
+
+def _lines(path: str, sc: Any, partitions: int) -> Any:
+    """Return the lines of text files that are not empty: a list, or an RDD with a SparkContext."""
+    if sc is not None:
+        return sc.textFile(path, max(partitions, 1)).filter(str.strip)
+    texts = (_Reading().content(name).decode() for name in _files(path))
+    return [line.rstrip("\r") for text in texts for line in text.split("\n") if line.strip()]
+
+
+def _records(path: str, sc: Any, columns: Sequence[str]) -> Any:
+    """Return the rows of columns of Parquet files: a list, or an RDD with a SparkContext."""
+    if sc is not None:
+        from pyspark.sql import SparkSession
+
+        return SparkSession(sc).read.parquet(path).select(*columns).rdd
+    import pyarrow.parquet as parquet
 
     fs, place = filesystem(path)
-    names = sorted(fs.find(place)) if fs.isdir(place) else [place] if fs.exists(place) else sorted(fs.glob(place))
-    found = [fs.unstrip_protocol(name) for name in names if not endings or name.lower().endswith(tuple(endings))]
-    if not found:
-        raise ArgumentError(f"there are no files{f' that end in {endings}' if endings else ''} at {path}.")
-    return found
+    rows = parquet.read_table(place, filesystem=fs, columns=list(columns)).to_pylist()
+    return [tuple(row[name] for name in columns) for row in rows]
 
 
-def _read_bytes(path: str) -> bytes:
-    from orca.storage.files import filesystem
+# Sets.
 
-    fs, place = filesystem(path)
-    content: bytes = fs.cat_file(place)
-    return content
+
+class RowSet:
+    """Rows of one kind here (a list) or in an RDD, with the verbs that images and texts share.
+
+    Args:
+        rows: The rows.
+        known: What is known of all of them: the labels of images, the numbers of words.
+    """
+
+    kinds: ClassVar[tuple[type[RowSet], type[RowSet]]]  # the class of rows here, and of rows in an RDD
+
+    def __init__(self, rows: Any, known: dict[str, int] | None = None) -> None:
+        self.rows, self.known = rows, known
+
+    @classmethod
+    def of(cls, rows: Any, known: dict[str, int] | None = None) -> Self:
+        """Return the set of rows, here or in an RDD."""
+        made: Any = object.__new__(cls.kinds[_is_rdd(rows)])
+        RowSet.__init__(made, rows, known)
+        return made  # type: ignore[no-any-return]
+
+    def is_local(self) -> bool:
+        """Say whether the rows are here."""
+        return not _is_rdd(self.rows)
+
+    def is_distributed(self) -> bool:
+        """Say whether the rows are in an RDD."""
+        return _is_rdd(self.rows)
+
+    def transform(self, transformer: Preprocessing) -> Self:
+        """Return the rows after a preprocessing; those of this set stay as they are."""
+        return self.of(_mapped(self.rows, _Step(transformer)), self.known)
+
+    def random_split(self, weights: Sequence[float]) -> list[Self]:
+        """Return the rows dealt out by chance, in these shares."""
+        if self.is_distributed():
+            return [self.of(part, self.known) for part in self.rows.randomSplit(list(weights))]
+        places = random.choices(range(len(weights)), weights, k=len(self.rows))
+        parts: list[list[Any]] = [[] for _ in weights]
+        for place, row in zip(places, self.rows, strict=True):
+            parts[place].append(row)
+        return [self.of(part, self.known) for part in parts]
+
+    def to_samples(self) -> Any:
+        """Return the Samples of all rows, as a list or an RDD."""
+        return _mapped(self.rows, self._sample)
+
+    def predicted_by(self, net: Any, size: int = 32) -> Self:
+        """Return the rows with the predictions of a model, which sees so many at a time."""
+        from orca.bigdl.training import answered
+
+        return self.of(answered(net, self.rows, size, self._sample, self._answered), self.known)
+
+    @staticmethod
+    def _sample(row: Any) -> Sample:
+        raise NotImplementedError
+
+    @staticmethod
+    def _answered(row: Any, output: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A preprocessing of one row, which leaves the row as it was."""
+
+    step: Preprocessing
+
+    def __call__(self, row: Any) -> Any:
+        copied = copy.copy(row)
+        if hasattr(row, "parts"):
+            copied.parts = dict(row.parts)
+        (made,) = self.step.apply([copied])
+        return made
 
 
 # Images.
 
 
-@dataclass(frozen=True)
-class _ReadImage:
-    """Reading one image file."""
-
-    height: int
-    width: int
-    codec: int
-    labels: dict[str, int]
-
-    def __call__(self, path: str) -> ImageFeature:
-        mat = decoded(_read_bytes(path), self.codec, path)
-        if self.height > 0 and self.width > 0:
-            mat = resized(mat, self.height, self.width)
-        label = self.labels.get(os.path.basename(os.path.dirname(path)))
-        return ImageFeature(mat, None if label is None else np.float32(label), path)
-
-
-class ImageSet:
+class ImageSet(RowSet):
     """Images with labels, here or in an RDD. Make one with `read`, LocalImageSet or DistributedImageSet."""
-
-    def __init__(self, rows: Any, label_map: dict[str, int] | None = None) -> None:
-        self.rows, self._labels = rows, label_map
 
     @classmethod
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1, resize_height: int = -1, resize_width: int = -1,
@@ -84,29 +229,21 @@ class ImageSet:
 
         Args:
             path: A file, a folder or a pattern, at any fsspec path.
-            sc: The SparkContext for an RDD; without it the images are read here.
-            min_partitions: Partitions of the RDD, at least.
+            sc: The SparkContext for an RDD, whose workers read the images; without it they are read here.
+            min_partitions: Partitions of the RDD.
             resize_height: The height to resize to.
             resize_width: The width to resize to.
             image_codec: -1 as the file is, 0 gray, 1 in colours.
             with_label: Whether the names of the folders of images are their labels.
             one_based_label: Whether labels count from 1, else from 0.
+
+        Raises:
+            DataError: There are no images; one of them is damaged, or (with_label) lies beside the folders.
         """
         paths = _files(path, IMAGES)
-        labels: dict[str, int] = {}
-        if with_label:
-            names = sorted({os.path.basename(os.path.dirname(name)) for name in paths})
-            labels = {name: number + int(one_based_label) for number, name in enumerate(names)}
-        reads = _ReadImage(resize_height, resize_width, image_codec, labels)
-        if sc is None:
-            return LocalImageSet._of(list(map(reads, paths)), labels or None)
-        return DistributedImageSet._of(sc.parallelize(paths, max(min_partitions, 1)).map(reads), labels or None)
-
-    @classmethod
-    def _of(cls, rows: Any, label_map: dict[str, int] | None = None) -> Any:
-        made = cls.__new__(cls)
-        ImageSet.__init__(made, rows, label_map)
-        return made
+        labels = _classes(path, paths, int(one_based_label)) if with_label else {}
+        reads = _ReadImage(labels, height=resize_height, width=resize_width, codec=image_codec)
+        return cls.of(_spread(paths, sc, min_partitions, reads), labels or None)
 
     @staticmethod
     def from_rdds(image_rdd: Any, label_rdd: Any = None) -> DistributedImageSet:
@@ -115,29 +252,17 @@ class ImageSet:
 
     @staticmethod
     def from_image_frame(image_frame: ImageSet) -> ImageSet:
-        """Return the images of a frame."""
-        return (DistributedImageSet if _is_rdd(image_frame.rows) else LocalImageSet)._of(image_frame.rows)
+        """Return the images of a frame, which is a set of images itself."""
+        return image_frame
 
     def to_image_frame(self) -> ImageSet:
         """Return the images as a frame, which has the same verbs."""
         return self
 
-    def is_local(self) -> bool:
-        """Say whether the images are here."""
-        return not _is_rdd(self.rows)
-
-    def is_distributed(self) -> bool:
-        """Say whether the images are in an RDD."""
-        return _is_rdd(self.rows)
-
     @property
     def label_map(self) -> dict[str, int] | None:
         """The label of each folder's name, where `read` found them."""
-        return self._labels
-
-    def transform(self, transformer: Preprocessing) -> ImageSet:
-        """Return the images after a preprocessing."""
-        return type(self)._of(_mapped(self.rows, _Step(transformer)), self._labels)
+        return self.known
 
     def get_image(self, key: str = "floats", to_chw: bool = True) -> Any:
         """Return the images as arrays, (channels, height, width) unless to_chw is False."""
@@ -162,71 +287,28 @@ class ImageSet:
     def set_label(self, label: Any) -> ImageSet:
         """Set the labels: a list, or an RDD in the order of the images."""
         pairs = self.rows.zip(label) if _is_rdd(self.rows) else list(zip(self.rows, label, strict=True))
-        self.rows = _mapped(pairs, _labelled)
+        self.rows = _mapped(pairs, lambda pair: _with(pair[0], "label", pair[1]))
         return self
 
-    def random_split(self, weights: Sequence[float]) -> list[ImageSet]:
-        """Return the images dealt out by chance, in these shares."""
-        return [type(self)._of(part, self._labels) for part in _random_split(self.rows, weights)]
+    @staticmethod
+    def _answered(row: ImageFeature, output: Any) -> ImageFeature:
+        return _with(row, "predict", output)
 
-    def to_samples(self) -> Any:
-        """Return Samples: those that a step made, or of tensors and labels."""
-        return _mapped(self.rows, _sample_of)
-
-    def predicted_by(self, net: Any, transform: Any = None) -> ImageSet:
-        """Return the images with a model's predictions, which `get_predict` tells."""
-        from orca.bigdl.training import predicted
-
-        rows = self if transform is None else self.transform(transform)
-        answers = predicted(net, rows.to_samples())
-        pairs = rows.rows.zip(answers) if _is_rdd(rows.rows) else list(zip(rows.rows, answers, strict=True))
-        return type(self)._of(_mapped(pairs, _answered), self._labels)
+    @staticmethod
+    def _sample(row: ImageFeature) -> Sample:
+        made, label = row.get("sample"), row.get_label()
+        if isinstance(made, Sample):
+            return made
+        inputs, targets = made or ([row.tensor], [] if label is None else [label])  # as ImageSetToSample makes them
+        labels = Sample.from_ndarray(0, list(targets)).labels if targets else []
+        return Sample(Sample.from_ndarray(list(inputs), 0).features, labels)
 
 
-def _labelled(pair: tuple[ImageFeature, Any]) -> ImageFeature:
-    pair[0]["label"] = pair[1]
-    return pair[0]
-
-
-def _answered(pair: tuple[ImageFeature, Any]) -> ImageFeature:
-    pair[0]["predict"] = pair[1]
-    return pair[0]
-
-
-def _sample_of(row: ImageFeature) -> Sample:
-    made = row.get("sample")
-    if isinstance(made, Sample):
-        return made
-    if made is not None:  # of ImageSetToSample: inputs and targets
-        inputs, targets = made
-        return Sample(
-            Sample.from_ndarray(inputs, 0).features, Sample.from_ndarray(0, targets).labels if targets else []
-        )
-    label = row.get_label()
-    whole = Sample.from_ndarray(row.tensor, 0 if label is None else label)
-    return whole if label is not None else Sample(whole.features, [])
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A preprocessing of one row."""
-
-    step: Preprocessing
-
-    def __call__(self, row: Any) -> Any:
-        (made,) = self.step.apply([row])
-        return made
-
-
-def _random_split(rows: Any, weights: Sequence[float]) -> list[Any]:
-    if _is_rdd(rows):
-        return list(rows.randomSplit(list(weights)))
-    draw, total = random.Random(), sum(weights)
-    parts: list[list[Any]] = [[] for _ in weights]
-    ends = np.cumsum(weights) / total
-    for row in rows:
-        parts[min(int(np.searchsorted(ends, draw.random(), side="right")), len(parts) - 1)].append(row)
-    return parts
+def _with(row: Row, key: str, value: Any) -> Row:
+    """Return a copy of an image or a text with one more part."""
+    made: Any = copy.copy(row)
+    made.parts = {**made.parts, key: value}
+    return made  # type: ignore[no-any-return]
 
 
 class LocalImageSet(ImageSet):
@@ -243,6 +325,9 @@ class DistributedImageSet(ImageSet):
     def __init__(self, image_rdd: Any = None, label_rdd: Any = None, jvalue: Any = None) -> None:
         pairs = image_rdd.map(lambda image: (image, None)) if label_rdd is None else image_rdd.zip(label_rdd)
         super().__init__(pairs.map(lambda pair: ImageFeature(*pair)))
+
+
+ImageSet.kinds = LocalImageSet, DistributedImageSet
 
 
 # Texts.
@@ -288,12 +373,6 @@ class TextFeature:
         """Return the keys of what is known."""
         return list(self.parts)
 
-    def with_part(self, key: str, value: Any) -> TextFeature:
-        """Return a copy with one more part."""
-        made = TextFeature()
-        made.parts = {**self.parts, key: value}
-        return made
-
     def need(self, key: str, step: str) -> Any:
         """Return a part that a step must have made."""
         if key not in self.parts:
@@ -319,7 +398,7 @@ class Tokenizer(TextTransformer):
 
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with its words."""
-        return text_feature.with_part("tokens", text_feature.need("text", "TextSet.read").split())
+        return _with(text_feature, "tokens", text_feature.need("text", "TextSet.read").split())
 
 
 class Normalizer(TextTransformer):
@@ -328,7 +407,7 @@ class Normalizer(TextTransformer):
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with such words."""
         words = (re.sub("[^a-zA-Z]", "", word).lower() for word in text_feature.need("tokens", "tokenize()"))
-        return text_feature.with_part("tokens", [word for word in words if word])
+        return _with(text_feature, "tokens", [word for word in words if word])
 
 
 @dataclass(frozen=True)
@@ -340,7 +419,7 @@ class WordIndexer(TextTransformer):
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with its numbers."""
         words = text_feature.need("tokens", "tokenize()")
-        return text_feature.with_part("indices", [self.map[word] for word in words if word in self.map])
+        return _with(text_feature, "indices", [self.map[word] for word in words if word in self.map])
 
 
 @dataclass(frozen=True)
@@ -354,100 +433,74 @@ class SequenceShaper(TextTransformer):
     def __post_init__(self) -> None:
         if self.trunc_mode not in ("pre", "post"):
             raise ArgumentError(f"trunc_mode must be 'pre' or 'post'; got {self.trunc_mode!r}.")
+        if isinstance(self.len, bool) or not isinstance(self.len, int) or self.len < 1:
+            raise ArgumentError(f"the length of a sequence must be a positive whole number; got {self.len!r}.")
 
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with so many numbers."""
         given = text_feature.need("indices", "word2idx()")
         kept = given[-self.len :] if self.trunc_mode == "pre" else given[: self.len]
-        return text_feature.with_part("indices", kept + [self.pad_element] * (self.len - len(kept)))
+        return _with(text_feature, "indices", kept + [self.pad_element] * (self.len - len(kept)))
 
 
 class TextFeatureToSample(TextTransformer):
-    """A text as a Sample of its numbers and its label."""
+    """A text as a Sample of its numbers, and of its label where it has one."""
 
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with its Sample."""
         indices = np.array(text_feature.need("indices", "word2idx() and shape_sequence()"), np.float32)
-        label = text_feature.get_label() if text_feature.has_label() else -1
-        return text_feature.with_part("sample", Sample.from_ndarray(indices, label))
+        whole = Sample.from_ndarray(indices, text_feature.get_label())
+        sample = whole if text_feature.has_label() else Sample(whole.features, [])
+        return _with(text_feature, "sample", sample)
 
 
-class TextSet:
+class TextSet(RowSet):
     """Texts with labels, here or in an RDD."""
-
-    def __init__(self, rows: Any, word_index: dict[str, int] | None = None) -> None:
-        self.rows, self.vocab = rows, word_index
-
-    @classmethod
-    def _of(cls, rows: Any, vocab: dict[str, int] | None = None) -> TextSet:
-        made = (DistributedTextSet if _is_rdd(rows) else LocalTextSet).__new__(
-            DistributedTextSet if _is_rdd(rows) else LocalTextSet
-        )
-        TextSet.__init__(made, rows, vocab)
-        return made
 
     @classmethod
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
         """Return the text files of a folder whose folders are the classes, which count from 0."""
         paths = _files(path)
-        names = sorted({os.path.basename(os.path.dirname(name)) for name in paths})
-        labels = {name: number for number, name in enumerate(names)}
-
-        def text(name: str) -> TextFeature:
-            label = labels[os.path.basename(os.path.dirname(name))]
-            return TextFeature(_read_bytes(name).decode("utf-8", "replace"), label, name)
-
-        return cls._of(
-            sc.parallelize(paths, max(min_partitions, 1)).map(text) if sc is not None else list(map(text, paths))
-        )
+        return cls.of(_spread(paths, sc, min_partitions, _ReadText(_classes(path, paths, 0))))
 
     @classmethod
     def read_csv(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
-        """Return the texts of a file with lines `id,text`."""
-        lines = _read_bytes(path).decode().splitlines()
-        rows = [TextFeature(text, uri=name) for name, _, text in (line.partition(",") for line in lines if line)]
-        return cls._of(rows if sc is None else sc.parallelize(rows, max(min_partitions, 1)))
+        """Return the texts of files with lines `id,text`."""
+        return cls.of(_mapped(_lines(path, sc, min_partitions), lambda line: _text(*_cells(line, 2))))
 
     @classmethod
     def read_parquet(cls, path: str, sc: Any = None) -> TextSet:
         """Return the texts of Parquet files with the columns id and text."""
-        import pyarrow.parquet as parquet
-
-        table = parquet.read_table(path, columns=["id", "text"]).to_pylist()
-        rows = [TextFeature(row["text"], uri=row["id"]) for row in table]
-        return cls._of(rows if sc is None else sc.parallelize(rows))
+        return cls.of(_mapped(_records(path, sc, ("id", "text")), lambda row: _text(*row)))
 
     @classmethod
     def from_relation_pairs(cls, relations: Any, corpus1: TextSet, corpus2: TextSet) -> TextSet:
         """Return Samples of (2, length): of each first text, one that goes with it above one that does not."""
-        first, second, found = _corpora(relations, corpus1, corpus2)
-        rows = []
-        for id1 in dict.fromkeys(each.id1 for each in found):
-            mine = [each for each in found if each.id1 == id1]
-            for good in (each for each in mine if each.label > 0):
-                for bad in (each for each in mine if each.label <= 0):
-                    pair = [first[id1] + second[each.id2] for each in (good, bad)]
-                    rows.append(_paired_text(id1, np.array(pair, np.float32), np.array([[1], [0]], np.float32)))
-        return cls._of(_back(rows, corpus1))
+        return cls._related(relations, corpus1, corpus2, _pairs)
 
     @classmethod
     def from_relation_lists(cls, relations: Any, corpus1: TextSet, corpus2: TextSet) -> TextSet:
         """Return a Sample of (count, length) of each first text, with all texts that it has relations with."""
-        first, second, found = _corpora(relations, corpus1, corpus2)
-        rows = []
-        for id1 in dict.fromkeys(each.id1 for each in found):
-            mine = [each for each in found if each.id1 == id1]
-            texts = np.array([first[id1] + second[each.id2] for each in mine], np.float32)
-            rows.append(_paired_text(id1, texts, np.array([[each.label] for each in mine], np.float32)))
-        return cls._of(_back(rows, corpus1))
+        return cls._related(relations, corpus1, corpus2, lambda group: [group])
 
-    def is_local(self) -> bool:
-        """Say whether the texts are here."""
-        return not _is_rdd(self.rows)
-
-    def is_distributed(self) -> bool:
-        """Say whether the texts are in an RDD."""
-        return _is_rdd(self.rows)
+    @classmethod
+    def _related(cls, relations: Any, corpus1: TextSet, corpus2: TextSet, cut: Callable[[Any], Any]) -> TextSet:
+        """Return the Samples of each first text with groups of the texts that it has relations with."""
+        first, second = (_mapped(corpus.rows, _numbered) for corpus in (corpus1, corpus2))
+        kinds = [_is_rdd(each) for each in (relations, first, second)]
+        if len(set(kinds)) > 1:
+            raise ArgumentError("relations and both corpora must be all here, or all in RDDs. Use to_local().")
+        if kinds[0]:
+            named = relations.map(lambda each: (each.id2, each)).leftOuterJoin(second).map(_other)
+            groups = named.groupByKey().leftOuterJoin(first)
+            rows = groups.flatMap(lambda group: _related_rows(group[0], group[1][1], group[1][0], cut))
+        else:
+            known, texts = dict(first), dict(second)
+            named = {}
+            for each in relations:
+                named.setdefault(each.id1, []).append(_other((each.id2, (each, texts.get(each.id2))))[1])
+            rows = [row for id1, mine in named.items() for row in _related_rows(id1, known.get(id1), mine, cut)]
+        return cls.of(rows)
 
     def to_distributed(self, sc: Any = None, partition_num: int = 4) -> TextSet:
         """Return the texts in an RDD."""
@@ -455,15 +508,11 @@ class TextSet:
             return self
         from pyspark import SparkContext
 
-        return self._of((sc or SparkContext.getOrCreate()).parallelize(self.rows, partition_num), self.vocab)
+        return self.of((sc or SparkContext.getOrCreate()).parallelize(self.rows, partition_num), self.known)
 
     def to_local(self) -> TextSet:
         """Return the texts here."""
-        return self._of(self.rows.collect() if self.is_distributed() else self.rows, self.vocab)
-
-    def transform(self, transformer: Preprocessing) -> TextSet:
-        """Return the texts after a step."""
-        return self._of(_mapped(self.rows, _Step(transformer)), self.vocab)
+        return self.of(self.rows.collect() if self.is_distributed() else self.rows, self.known)
 
     def tokenize(self) -> TextSet:
         """Return the texts with their words."""
@@ -475,7 +524,7 @@ class TextSet:
 
     def generate_word_index_map(self, remove_topN: int = 0, max_words_num: int = -1, min_freq: int = 1,
                                 existing_map: dict[str, int] | None = None) -> dict[str, int]:  # fmt: skip
-        """Return the number of each word, from 1 on, the most frequent first.
+        """Return the number of each word, from 1 on, the most frequent first; `get_word_index` tells it from now on.
 
         Args:
             remove_topN: How many of the most frequent words to leave out.
@@ -489,22 +538,24 @@ class TextSet:
         else:
             counts = Counter(word for some in words for word in some)
         order = sorted((word for word, count in counts.items() if count >= min_freq), key=lambda w: (-counts[w], w))
-        order = order[remove_topN:]
-        vocab = dict(existing_map or {})
-        new = [word for word in order if word not in vocab]
-        start = max(vocab.values(), default=0) + 1
-        vocab.update({word: start + at for at, word in enumerate(new[: None if max_words_num < 0 else max_words_num])})
-        self.vocab = vocab
-        return vocab
+        self.known = dict(existing_map or {})
+        new = [word for word in order[remove_topN:] if word not in self.known]
+        kept = new[: None if max_words_num < 0 else max_words_num]
+        self.known |= {word: number for number, word in enumerate(kept, max(self.known.values(), default=0) + 1)}
+        return self.known
 
     def word2idx(self, remove_topN: int = 0, max_words_num: int = -1, min_freq: int = 1,
                  existing_map: dict[str, int] | None = None) -> TextSet:  # fmt: skip
-        """Return the texts with the numbers of their words; see generate_word_index_map."""
-        if self.vocab is None or existing_map is not None:
-            self.generate_word_index_map(remove_topN, max_words_num, min_freq, existing_map)
-        made = self.transform(WordIndexer(self.vocab or {}))
-        made.vocab = self.vocab
-        return made
+        """Return the texts with the numbers of their words: those the set has, else of generate_word_index_map."""
+        known = self.known
+        if known is None or existing_map is not None:
+            known = self.of(self.rows).generate_word_index_map(remove_topN, max_words_num, min_freq, existing_map)
+        elif (remove_topN, max_words_num, min_freq) != (0, -1, 1):
+            raise ArgumentError(
+                "these texts have a word index already, and word2idx would not heed remove_topN, max_words_num and "
+                "min_freq. Leave them out, or begin with texts that have none."
+            )
+        return self.transform(WordIndexer(known)).set_word_index(known)
 
     def shape_sequence(self, len: int, trunc_mode: str = "pre", pad_element: int = 0) -> TextSet:
         """Return the texts with so many numbers each."""
@@ -514,29 +565,29 @@ class TextSet:
         """Return the texts with Samples."""
         return self.transform(TextFeatureToSample())
 
-    def random_split(self, weights: Sequence[float]) -> list[TextSet]:
-        """Return the texts dealt out by chance, in these shares."""
-        return [self._of(part, self.vocab) for part in _random_split(self.rows, weights)]
-
     def get_word_index(self) -> dict[str, int] | None:
         """Return the number of each word."""
-        return self.vocab
+        return self.known
 
     def set_word_index(self, vocab: dict[str, int]) -> TextSet:
         """Set the number of each word."""
-        self.vocab = dict(vocab)
+        self.known = dict(vocab)
         return self
 
     def save_word_index(self, path: str) -> None:
-        """Write the number of each word as JSON."""
-        from orca.storage.files import filesystem
+        """Write the number of each word as JSON.
 
+        Raises:
+            ArgumentError: There is none yet.
+        """
+        if self.known is None:
+            raise ArgumentError("these texts have no word index yet. Call word2idx(), and save that of its result.")
         fs, place = filesystem(path)
-        fs.pipe_file(place, json.dumps(self.vocab or {}).encode())
+        fs.pipe_file(place, json.dumps(self.known).encode())
 
     def load_word_index(self, path: str) -> TextSet:
         """Read the number of each word."""
-        return self.set_word_index(json.loads(_read_bytes(path)))
+        return self.set_word_index(json.loads(_Reading().content(path)))
 
     def get_texts(self) -> Any:
         """Return the texts."""
@@ -558,17 +609,14 @@ class TextSet:
         """Return (uri, prediction) of each text."""
         return _mapped(self.rows, lambda row: (row.get_uri(), row.parts.get("predict")))
 
-    def to_samples(self) -> Any:
-        """Return the Samples."""
-        return _mapped(self.rows, lambda row: row.need("sample", "generate_sample()"))
+    @staticmethod
+    def _answered(row: TextFeature, output: Any) -> Any:
+        return _with(row, "predict", output)
 
-    def predicted_by(self, net: Any, transform: Any = None) -> TextSet:
-        """Return the texts with a model's predictions, which `get_predicts` tells."""
-        from orca.bigdl.training import predicted
-
-        answers = predicted(net, self.to_samples())
-        pairs = self.rows.zip(answers) if self.is_distributed() else list(zip(self.rows, answers, strict=True))
-        return self._of(_mapped(pairs, lambda pair: pair[0].with_part("predict", pair[1])), self.vocab)
+    @staticmethod
+    def _sample(row: TextFeature) -> Sample:
+        sample: Sample = row.need("sample", "generate_sample()")
+        return sample
 
 
 class LocalTextSet(TextSet):
@@ -585,6 +633,9 @@ class DistributedTextSet(TextSet):
     def __init__(self, texts: Any = None, labels: Any = None, jvalue: Any = None) -> None:
         pairs = texts.map(lambda text: (text, None)) if labels is None else texts.zip(labels)
         super().__init__(pairs.map(lambda pair: TextFeature(*pair)))
+
+
+TextSet.kinds = LocalTextSet, DistributedTextSet
 
 
 # Relations.
@@ -608,40 +659,58 @@ class Relations:
 
     @staticmethod
     def read(path: str, sc: Any = None, min_partitions: int = 1) -> Any:
-        """Return the relations of a file with lines `id1,id2,label`: a list, or an RDD with sc."""
-        lines = _read_bytes(path).decode().splitlines()
-        rows = [Relation(a, b, int(label)) for a, b, label in (line.split(",") for line in lines if line.strip())]
-        return rows if sc is None else sc.parallelize(rows, max(min_partitions, 1))
+        """Return the relations of files with lines `id1,id2,label`: a list, or an RDD with sc."""
+        return _mapped(_lines(path, sc, min_partitions), lambda line: _relation(*_cells(line, 3)))
 
     @staticmethod
     def read_parquet(path: str, sc: Any = None) -> Any:
         """Return the relations of Parquet files with the columns id1, id2 and label."""
-        import pyarrow.parquet as parquet
-
-        rows = [Relation(row["id1"], row["id2"], int(row["label"])) for row in parquet.read_table(path).to_pylist()]
-        return rows if sc is None else sc.parallelize(rows)
+        return _mapped(_records(path, sc, ("id1", "id2", "label")), lambda row: _relation(*row))
 
 
-def _corpora(
-    relations: Any, corpus1: TextSet, corpus2: TextSet
-) -> tuple[dict[str, Any], dict[str, Any], list[Relation]]:
-    found = relations.collect() if _is_rdd(relations) else list(relations)
-    corpora = []
-    for corpus in (corpus1, corpus2):
-        rows = corpus.to_local().rows
-        corpora.append({row.get_uri(): row.need("indices", "word2idx() and shape_sequence()") for row in rows})
-    lost = [each for each in found if each.id1 not in corpora[0] or each.id2 not in corpora[1]]
-    if lost:
-        raise DataError(f"the corpora have no texts for {len(lost)} relations, {lost[0]} for example.")
-    return corpora[0], corpora[1], found
+def _relation(id1: str, id2: str, label: Any) -> Relation:
+    return Relation(str(id1), str(id2), int(label))
 
 
-def _paired_text(uri: str, texts: Any, labels: Any) -> TextFeature:
-    return TextFeature(uri=uri).with_part("sample", Sample.from_ndarray(texts, labels))
+def _text(uri: Any, text: str) -> TextFeature:
+    return TextFeature(text, uri=str(uri))
 
 
-def _back(rows: list[Any], like: TextSet) -> Any:
-    return like.rows.context.parallelize(rows) if like.is_distributed() else rows
+def _cells(line: str, count: int) -> list[str]:
+    """Return the cells of a line; the last one may have commas."""
+    cells = line.split(",", count - 1)
+    if len(cells) < count:
+        raise DataError(f"each line must have {count} cells with commas between them; got {line!r:.80}.")
+    return cells
+
+
+def _numbered(row: TextFeature) -> tuple[str, list[int]]:
+    return row.get_uri(), row.need("indices", "word2idx() and shape_sequence()")
+
+
+def _other(item: tuple[str, tuple[Relation, list[int] | None]]) -> tuple[str, tuple[str, int, list[int]]]:
+    """Return the first text's id with the second's, the label, and the second's numbers."""
+    _, (each, indices) = item
+    if indices is None:
+        raise DataError(f"the second corpus has no text {each.id2!r}, which {each} names.")
+    return each.id1, (each.id2, each.label, indices)
+
+
+def _pairs(group: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield each text of a group that goes with the first one, together with each that does not."""
+    for good in (each for each in group if each[1] > 0):
+        yield from ((good, bad) for bad in group if bad[1] <= 0)
+
+
+def _related_rows(id1: str, indices: list[int] | None, others: Iterable[Any], cut: Callable[[Any], Any]) -> list[Any]:
+    if indices is None:
+        raise DataError(f"the first corpus has no text {id1!r}, which relations name.")
+    rows = []
+    for group in cut(sorted(others, key=lambda other: other[0])):  # alike on any number of partitions
+        texts = np.array([[*indices, *numbers] for _, _, numbers in group], np.float32)
+        labels = np.array([[int(label > 0) if cut is _pairs else label] for _, label, _ in group], np.float32)
+        rows.append(_with(TextFeature(uri=id1), "sample", Sample.from_ndarray(texts, labels)))
+    return rows
 
 
 # Any data.
@@ -661,32 +730,22 @@ class FeatureSet:
         self.data, self.shuffle = data, shuffle
 
     @classmethod
-    def _made(
-        cls, data: Any, memory_type: str = "DRAM", sequential_order: bool = False, shuffle: bool = True
-    ) -> FeatureSet:
-        return cls(data, shuffle and not sequential_order, memory_type)
-
-    @classmethod
-    def image_set(
-        cls, imageset: Any, memory_type: str = "DRAM", sequential_order: bool = False, shuffle: bool = True
-    ) -> FeatureSet:
+    def image_set(cls, imageset: Any, memory_type: str = "DRAM", sequential_order: bool = False, shuffle: bool = True) -> FeatureSet:  # fmt: skip
         """Return the set of an ImageSet."""
-        return cls._made(imageset, memory_type, sequential_order, shuffle)
+        return cls(imageset, shuffle and not sequential_order, memory_type)
 
     @classmethod
-    def sample_rdd(
-        cls, rdd: Any, memory_type: str = "DRAM", sequential_order: bool = False, shuffle: bool = True
-    ) -> FeatureSet:
+    def sample_rdd(cls, rdd: Any, memory_type: str = "DRAM", sequential_order: bool = False, shuffle: bool = True) -> FeatureSet:  # fmt: skip
         """Return the set of an RDD of Samples."""
-        return cls._made(rdd, memory_type, sequential_order, shuffle)
+        return cls(rdd, shuffle and not sequential_order, memory_type)
 
     image_frame = image_set
     rdd = sample_rdd
 
     @classmethod
     def tf_dataset(cls, func: Callable[[], Any], total_size: int) -> FeatureSet:
-        """Return the set of a function that makes a tf.data.Dataset of single rows (x, y)."""
-        return cls(func())
+        """Return the set of a function that makes, on each worker, a tf.data.Dataset of batches (x, y)."""
+        return cls(lambda config, batch_size: func())
 
     @classmethod
     def pytorch_dataloader(cls, dataloader: Any, features: str = "_data[0]", labels: str = "_data[1]") -> FeatureSet:
@@ -699,12 +758,10 @@ class FeatureSet:
 
     def transform(self, transformer: Preprocessing) -> FeatureSet:
         """Return the set after a preprocessing of its images, texts or rows."""
-        data = (
-            self.data.transform(transformer)
-            if hasattr(self.data, "transform")
-            else _mapped(self.data, _Step(transformer))
+        data, step = self.data, _Step(transformer)
+        return FeatureSet(
+            data.transform(transformer) if hasattr(data, "transform") else _mapped(data, step), self.shuffle
         )
-        return FeatureSet(data, self.shuffle)
 
     def to_dataset(self) -> FeatureSet:
         """Return the set itself."""

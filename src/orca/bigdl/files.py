@@ -1,7 +1,8 @@
 """Files: models on disk. Owns how layers become JSON, and weights safetensors: nothing that is loaded runs code.
 
-A model is one safetensors file with its definition among the metadata, or two files: JSON, and safetensors. A definition
-has, for each layer, its class, name and arguments, the layers within it, and for a graph the steps between them.
+A model is one safetensors file with its definition among the metadata, or two files: JSON, and safetensors. A
+definition has, for each layer, its class, name and arguments, the layers within it, and for a graph the
+steps between them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from orca.bigdl import initial
-from orca.bigdl.layer import GIVEN, LAYERS, Layer, LayerGraph, Model, Node
+from orca.bigdl.layer import GIVEN, Layer, LayerGraph, Model, Node
+from orca.bigdl.recurrent import LAYERS
 from orca.errors import ArgumentError
 from orca.storage.files import filesystem, write
 
@@ -35,7 +38,12 @@ def save_layer(layer: Layer, path: str, weight_path: str | None = None, over_wri
         if fs.exists(at) and not over_write:
             raise ArgumentError(f"there is a file at {place} already. Pass over_write=True to replace it.")
     definition = json.dumps(described(layer))
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in layer.module.state_dict().items()}
+    state = layer.module.state_dict()
+    if not all(isinstance(value, Tensor) for value in state.values()):
+        raise ArgumentError(
+            f"{layer} is quantized, which no file holds. Save the model, and call quantize() after loading."
+        )
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
     if weight_path is None:
         write(path, {"": save(tensors, {_KEY: definition})}, None)
     else:
@@ -108,7 +116,8 @@ def described(layer: Layer) -> dict[str, Any]:
         return about | {"graph": more, "layers": [described(part) for part in layer.layers]}
     if LAYERS.get(name) is not type(layer):
         raise ArgumentError(
-            f"{layer} cannot be written without its program: it is no layer of BigDL. Save layer.to_torch().state_dict()."
+            f"{layer} cannot be written without its program: it is no layer of BigDL. "
+            "Save layer.to_torch().state_dict()."
         )
     given = {key: value for key, value in layer.arguments.items() if key not in GIVEN}
     about["arguments"] = {key: packed(value, f"{key} of {layer}") for key, value in given.items()}
@@ -158,7 +167,7 @@ def unpacked(value: Any) -> Any:
 
 
 def rebuilt(about: dict[str, Any]) -> Any:
-    """Return the layer of a definition, with weights that are still to be loaded; the same one where it stands twice."""
+    """Return the layer of a definition, its weights still to be loaded; the same one where it stands twice."""
     read, number = _READ.get({}), about.get("number")
     if number in read:
         return read[number]

@@ -12,10 +12,13 @@ Tensor = Any
 
 
 class InitializationMethod:
-    """A way to draw weights; `fill` does it in place."""
+    """A way to draw weights."""
 
     def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Draw the numbers of a weight."""
+        """Draw the numbers of a weight in place."""
+        self._draw(tensor.data, groups)
+
+    def _draw(self, tensor: Tensor, groups: int) -> None:
         raise NotImplementedError
 
 
@@ -31,18 +34,16 @@ def _fans(tensor: Tensor, groups: int) -> tuple[int, int]:
 class Zeros(InitializationMethod):
     """All 0."""
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Set the numbers."""
-        tensor.data.zero_()
+    def _draw(self, tensor: Tensor, groups: int) -> None:
+        tensor.zero_()
 
 
 @dataclass(frozen=True)
 class Ones(InitializationMethod):
     """All 1."""
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Set the numbers."""
-        tensor.data.fill_(1)
+    def _draw(self, tensor: Tensor, groups: int) -> None:
+        tensor.fill_(1)
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,8 @@ class ConstInitMethod(InitializationMethod):
 
     value: float
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Set the numbers."""
-        tensor.data.fill_(self.value)
+    def _draw(self, tensor: Tensor, groups: int) -> None:
+        tensor.fill_(self.value)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,10 @@ class RandomUniform(InitializationMethod):
     upper: float | None = None
     lower: float | None = None
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Draw the numbers."""
+    def _draw(self, tensor: Tensor, groups: int) -> None:
         bound = 1 / math.sqrt(_fans(tensor, groups)[0])
         ends = (-bound, bound) if self.upper is None or self.lower is None else (self.upper, self.lower)
-        tensor.data.uniform_(min(ends), max(ends))
+        tensor.uniform_(min(ends), max(ends))
 
 
 @dataclass(frozen=True)
@@ -77,19 +76,17 @@ class RandomNormal(InitializationMethod):
     mean: float
     stdv: float
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Draw the numbers."""
-        tensor.data.normal_(self.mean, self.stdv)
+    def _draw(self, tensor: Tensor, groups: int) -> None:
+        tensor.normal_(self.mean, self.stdv)
 
 
 @dataclass(frozen=True)
 class Xavier(InitializationMethod):
     """Uniform between +-sqrt(6 / (inputs + outputs of a unit))."""
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Draw the numbers."""
+    def _draw(self, tensor: Tensor, groups: int) -> None:
         bound = math.sqrt(6 / sum(_fans(tensor, groups)))
-        tensor.data.uniform_(-bound, bound)
+        tensor.uniform_(-bound, bound)
 
 
 @dataclass(frozen=True)
@@ -98,24 +95,30 @@ class MsraFiller(InitializationMethod):
 
     varianceNormAverage: bool = True
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Draw the numbers."""
+    def _draw(self, tensor: Tensor, groups: int) -> None:
         inputs, outputs = _fans(tensor, groups)
         count = (inputs + outputs) / 2 if self.varianceNormAverage else outputs
-        tensor.data.normal_(0, math.sqrt(2 / count))
+        tensor.normal_(0, math.sqrt(2 / count))
+
+
+@dataclass(frozen=True)
+class HeNormal(InitializationMethod):
+    """Normal around 0, of a variance 2 / inputs of a unit, as Keras's he_normal."""
+
+    def _draw(self, tensor: Tensor, groups: int) -> None:
+        tensor.normal_(0, math.sqrt(2 / _fans(tensor, groups)[0]))
 
 
 @dataclass(frozen=True)
 class BilinearFiller(InitializationMethod):
     """The kernel with which a transposed convolution makes images larger, between their pixels."""
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> None:
-        """Set the numbers."""
+    def _draw(self, tensor: Tensor, groups: int) -> None:
         import torch
 
         height, width = tensor.shape[-2:]
         rows, columns = (_tent(size, torch) for size in (height, width))
-        tensor.data.copy_((rows[:, None] * columns[None, :]).expand_as(tensor))
+        tensor.copy_((rows[:, None] * columns[None, :]).expand_as(tensor))
 
 
 def _tent(size: int, torch: Any) -> Tensor:
@@ -148,6 +151,6 @@ class L2Regularizer(L1L2Regularizer):
         super().__init__(0.0, l2)
 
 
-METHODS = {kind.__name__: kind for kind in (Zeros, Ones, ConstInitMethod, RandomUniform, RandomNormal, Xavier, MsraFiller,
-                                            BilinearFiller)}  # fmt: skip
+METHODS = {kind.__name__: kind for kind in (Zeros, Ones, ConstInitMethod, RandomUniform, RandomNormal, Xavier,
+                                            MsraFiller, BilinearFiller)}  # fmt: skip
 REGULARIZERS = {kind.__name__: kind for kind in (L1L2Regularizer, L1Regularizer, L2Regularizer)}

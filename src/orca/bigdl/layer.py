@@ -1,17 +1,17 @@
 """Layer: what a BigDL program holds for a torch module. Owns rows of the tables, graphs, weights and local answers.
 
-A row of a table (`layers.py`, `recurrent.py`) is one of three things, and `@layer` makes a Layer class of each: a function
-of an input `x` and the arguments (no weights), a function of the arguments that returns a torch module, or a class of
-torch modules. The signature is the row's own. Tensors are float32, dimensions and places count from 1; several tensors
-(a table) are a list.
+A row of a table (`layers.py`, `recurrent.py`) is, under the layer's name, a function with the layer's own signature and
+what it is: `rows` makes a Layer class of it. Tensors are float32; several tensors (a table) are a list.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,11 +24,15 @@ from orca.frameworks.torch.penalties import penalised, weights_of_kind
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
-PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight", "uRegularizer": "hidden",
-             "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias", "cRegularizer": "peep",
-             "p_regularizer": "point"}  # fmt: skip
+PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight",
+             "uRegularizer": "hidden", "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias",
+             "cRegularizer": "peep", "p_regularizer": "point"}  # fmt: skip
 GIVEN = {"init_weight": "weight", "init_bias": "bias"}
 UNUSED = ("init_grad_weight", "init_grad_bias", "bigdl_type")
+
+
+FORWARD: dict[str, Callable[[Any, Any], Any]] = {}  # what rows with weights compute
+SHAPING: ContextVar[bool] = ContextVar("zeros stand for inputs, to find shapes", default=False)
 
 
 class Applied(nn.Module):
@@ -49,21 +53,97 @@ class Applied(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
 
 
-def layer(row: Any) -> Any:
-    """Make a Layer class of a row; see the top of this file."""
-    parameters = list(inspect.signature(row).parameters.values())
-    scope: dict[str, Any] = {"__doc__": row.__doc__, "__module__": row.__module__}
-    if not isinstance(row, type) and parameters and parameters[0].name == "x":
-        parameters, inner = parameters[1:], {"function": staticmethod(row), "__module__": row.__module__}
-        scope["made_by"] = type(row.__name__, (Applied,), inner | {"__doc__": row.__doc__})
-    else:
-        scope["made_by"] = row if isinstance(row, type) else staticmethod(row)
-    if isinstance(scope["made_by"], type):  # pickles find it there
-        scope["made_by"].__qualname__ = f"{row.__name__}.made_by"
-    scope["signature"] = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
-    bases = getattr(row, "layer_bases", (Layer,))
-    LAYERS[row.__name__] = type(row.__name__, bases, scope)
-    return LAYERS[row.__name__]
+class Weights(nn.Module):
+    """The module of a row with weights; its row says what it computes.
+
+    Args:
+        fan_in: Weights are drawn uniformly between +-1 / sqrt(fan_in),
+        shapes: The shape of each weight by its name; None where there is none.
+        starts: unless there is a function here that draws the weight of a name.
+        settings: Other attributes: numbers, modules.
+    """
+
+    weight: Any
+    bias: Any
+
+    def __init__(self, fan_in: int, shapes: Mapping[str, Any] | None = None, starts: Mapping[str, Any] | None = None,
+                 **settings: Any) -> None:  # fmt: skip
+        super().__init__()
+        self.fan_in, self.starts = fan_in, dict(starts or {})
+        for name, shape in (shapes or {}).items():
+            self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(*shape)))
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights."""
+        bound = 1 / math.sqrt(max(self.fan_in, 1))
+        for name, parameter in self.named_parameters(recurse=False):
+            if name in self.starts:
+                self.starts[name](parameter)
+            else:
+                nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Any) -> Any:
+        """Return what the row says."""
+        return FORWARD[self.row](self, x)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import orca.bigdl.layers  # noqa: F401  (it fills FORWARD: a worker that reads a pickle has none of it yet)
+
+        super().__setstate__(state)
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name)  # settings are of any type
+
+
+def rows(table: Mapping[str, tuple[Any, ...]]) -> None:
+    """Make a Layer class of each row: name -> (function, what the layer is).
+
+    The function is one of `x` and the arguments (a layer without weights), or one of the arguments that returns a torch
+    module, or a class of these. A row of three has in its middle what its module, a Weights, computes of an input.
+    """
+    for name, (row, *forward, words) in table.items():
+        parameters, made_by = list(inspect.signature(row).parameters.values()), row
+        if forward:
+            FORWARD[name] = forward[0]
+        if parameters and parameters[0].name == "x":
+            parameters = parameters[1:]
+            scope = {"function": staticmethod(row), "__module__": row.__module__, "__qualname__": f"{name}.made_by"}
+            made_by = type(name, (Applied,), scope)  # pickles find it there
+        signature = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+        scope = {"__doc__": words, "__module__": row.__module__, "signature": signature, "__signature__": signature,
+                 "made_by": made_by if isinstance(made_by, type) else staticmethod(made_by)}  # fmt: skip
+        LAYERS[name] = type(name, getattr(row, "layer_bases", (Layer,)), scope)
+
+
+def signed(*required: str, **optional: Any) -> inspect.Signature:
+    """Return the signature of these arguments."""
+    every = dict.fromkeys(required, inspect.Parameter.empty) | optional
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind, default=value) for name, value in every.items()])
+
+
+def lookup(table: Mapping[str, Any], what: str) -> Callable[[str], Any]:
+    """Return what a module's `__getattr__` is: its names are those of a table."""
+
+    def load(name: str) -> Any:
+        if name in table:
+            return table[name]
+        raise AttributeError(f"there is no {what} {name!r}; there are {', '.join(table)}.")
+
+    return load
+
+
+def refusal(name: str, words: str) -> Any:
+    """Return a method that says what to use instead of it."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotSupported(f"{name} is not supported: {words}.")
+
+    refuse.__doc__ = f"Refuse: {words}."
+    return staticmethod(refuse)
 
 
 class Layer:
@@ -94,6 +174,7 @@ class Layer:
         """Build the torch module."""
         own = {name: _plain(value) for name, value in arguments.items() if name not in _ABOUT_WEIGHTS}
         module: nn.Module = type(self).made_by(**own)
+        module.row = type(self).__name__  # type: ignore[assignment]
         return module
 
     def _settle(self, arguments: dict[str, Any]) -> None:
@@ -197,7 +278,9 @@ class Layer:
             self.forward(input)
         given, output, _ = self._last
         outputs, gradients = _leaves(output), _leaves(_tensors(grad_output))
-        for out, gradient in zip(outputs, gradients, strict=False):
+        if len(outputs) != len(gradients):
+            raise DataError(f"{self} gave {len(outputs)} output(s); got a grad_output of {len(gradients)}.")
+        for out, gradient in zip(outputs, gradients, strict=True):
             if out.shape != gradient.shape:
                 raise DataError(
                     f"{self} gave an output of shape {tuple(out.shape)}; got a grad_output of {tuple(gradient.shape)}."
@@ -252,25 +335,25 @@ class Layer:
 
     def parameters(self) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
         """Return {layer name: {"weight", "bias", "gradWeight", "gradBias"}} of all layers that have weights."""
-        found: dict[str, dict[str, Any]] = {}
+        tensors: dict[str, dict[str, Any]] = {}
         for part in self.flattened_layers() or [self]:
             for module, name, parameter in weights_of(part.module):
-                place, gradient = found.setdefault(part.name(), {}), parameter.grad
+                place, gradient = tensors.setdefault(part.name(), {}), parameter.grad
                 values = {name: parameter, f"grad{name[0].upper()}{name[1:]}": gradient}
                 for key, value in values.items():
                     filled = torch.zeros_like(parameter) if value is None else value
                     place[key if key not in place else f"{key}{len(place)}"] = _shaped(module, name, filled)
-        return found
+        return tensors
 
     def set_running_mean(self, running_mean: Any) -> Layer:
         """Set the running mean of batch normalization."""
-        return self._set_running("running_mean", np.asarray(running_mean))
+        return self._set_running("running_mean", running_mean)
 
     def set_running_std(self, running_std: Any) -> Layer:
         """Set the running variance of batch normalization, under the name it had."""
-        return self._set_running("running_var", np.asarray(running_std))
+        return self._set_running("running_var", running_std)
 
-    def _set_running(self, name: str, values: np.ndarray[Any, Any]) -> Layer:
+    def _set_running(self, name: str, values: Any) -> Layer:
         if not hasattr(self.module, name):
             raise ArgumentError(f"{self} keeps no running statistics; only batch normalization does.")
         _fill(getattr(self.module, name), values, f"{name} of {self}")
@@ -321,12 +404,12 @@ class Layer:
 
     def flattened_layers(self, include_container: bool = False) -> list[Layer]:
         """Return the layers at all depths, in order; containers too if asked for."""
-        found = []
+        layers = []
         for part in self.layers:
             if include_container or not part.layers:
-                found.append(part)
-            found += part.flattened_layers(include_container)
-        return found
+                layers.append(part)
+            layers += part.flattened_layers(include_container)
+        return layers
 
     # Answers.
 
@@ -370,8 +453,8 @@ class Layer:
         """Return a copy that answers with linear layers in whole numbers of 8 bits; it does not learn."""
         from torch.ao.quantization import quantize_dynamic
 
-        whole = copy.deepcopy(self.evaluate())
-        whole.module = quantize_dynamic(whole.module, {nn.Linear}, dtype=torch.qint8)
+        whole = copy.deepcopy(self).evaluate()
+        (whole.module,) = quantize_dynamic(nn.Sequential(whole.module), {nn.Linear}, dtype=torch.qint8)
         return whole
 
     def saveModel(self, modelPath: str, weightPath: str | None = None, over_write: bool = False) -> None:
@@ -390,21 +473,16 @@ class Layer:
         """Save the model in one file."""
         self.saveModel(path, over_write=over_write)
 
-    def save_caffe(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: nothing writes Caffe's format today."""
-        raise NotSupported("save_caffe is not supported: use saveModel, or to_openvino of the Estimator for serving.")
-
-    def save_tensorflow(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a frozen graph of TensorFlow 1 has no place to go."""
-        raise NotSupported("save_tensorflow is not supported: use saveModel, or torch.onnx.export(layer.to_torch()).")
-
-    @staticmethod
-    def from_jvalue(jvalue: Any, bigdl_type: str = "float") -> Layer:
-        """Refuse: there is no JVM."""
-        raise NotSupported("from_jvalue is not supported: no layer lives in a JVM here. Use the layer itself.")
+    save_caffe = refusal("save_caffe", "use saveModel, or to_openvino of the Estimator for serving")
+    save_tensorflow = refusal("save_tensorflow", "use saveModel, or torch.onnx.export(layer.to_torch())")
+    predict_image = refusal("predict_image", "use predict of the images as arrays (get_image of an ImageSet)")
+    from_jvalue = refusal("from_jvalue", "no layer lives in a JVM here. Use the layer itself")
 
 
 _ABOUT_WEIGHTS = {*PENALTIES, *GIVEN, *UNUSED}
+
+
+_RESTING = ("SelectTable", "NarrowTable", "BinaryThreshold")
 
 
 class LayerEntry(nn.Module):
@@ -417,6 +495,21 @@ class LayerEntry(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Return the output."""
         return self.layer(inputs[0] if len(inputs) == 1 else list(inputs))
+
+    @property
+    def rests(self) -> bool:
+        """Whether some weights may get no gradient: it stops on its way to them, or a part of a table is left out."""
+        return any(
+            getattr(part, "stops", None)
+            or getattr(part, "propagates", True) is False
+            or getattr(part, "row", getattr(part, "label", None)) in _RESTING
+            for part in self.layer.modules()
+        )
+
+
+def layer_of(model: Any) -> Any:
+    """Return the Layer of a model that is none but has a torch module, such as a TFNet; all else as it is."""
+    return model if isinstance(model, Layer) or not hasattr(model, "to_torch") else Layer.of(model.to_torch())
 
 
 class Node:
@@ -435,6 +528,10 @@ class Node:
         """Return the layer."""
         return self.layer
 
+    def followed_by(self, model: Any, nodes: list[Any]) -> Node:
+        """Return the node of a model with `to_torch`, such as a TFNet, behind nodes of which this is one."""
+        return Node(layer_of(model), nodes)
+
     def remove_pre_edges(self) -> Node:
         """Forget the nodes before this one."""
         self.previous = []
@@ -446,6 +543,7 @@ class Container(Layer):
 
     def add(self, model: Any) -> Any:
         """Add a layer; returns the container."""
+        model = layer_of(model)
         if not isinstance(model, Layer):
             raise ArgumentError(f"{self} takes layers; got {type(model).__name__}. Layer.of(module) wraps torch's own.")
         self.layers.append(model)
@@ -472,7 +570,11 @@ class Parts(nn.Module):
 
     def each(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the output of every part for its own input."""
-        return [run(part, x, self._called(place)) for place, (part, x) in enumerate(zip(self.parts, inputs))]  # noqa: B905
+        if len(inputs) != len(self.parts):
+            raise DataError(f"{len(self.parts)} layers take as many tensors; got {len(inputs)}")
+        return [
+            run(part, x, self._called(place)) for place, (part, x) in enumerate(zip(self.parts, inputs, strict=True))
+        ]
 
     def _called(self, place: int) -> str:
         name = self.names[place]
@@ -493,14 +595,8 @@ class LayerGraph(nn.Module):
         outputs: The values to return.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[nn.Module],
-        names: Sequence[str],
-        steps: Sequence[tuple[int, Sequence[int]]],
-        inputs: int,
-        outputs: Sequence[int],
-    ) -> None:
+    def __init__(self, layers: Sequence[nn.Module], names: Sequence[str], steps: Sequence[tuple[int, Sequence[int]]],
+                 inputs: int, outputs: Sequence[int]) -> None:  # fmt: skip
         super().__init__()
         self.parts, self.names = nn.ModuleList(layers), list(names)
         self.steps, self.inputs, self.outputs = list(steps), inputs, list(outputs)
@@ -515,8 +611,8 @@ class LayerGraph(nn.Module):
             given = [values[place] for place in places]
             output = run(self.parts[which], given[0] if len(given) == 1 else given, self.names[which])
             values.append(_detached(output) if self.names[which] in self.stops else output)
-        found = [values[place] for place in self.outputs]
-        return found[0] if len(found) == 1 else found
+        outputs = [values[place] for place in self.outputs]
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
 class Model(Container):
@@ -530,13 +626,7 @@ class Model(Container):
         (5, 3)
     """
 
-    signature = inspect.Signature(
-        [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
-            for name, default in (("inputs", inspect.Parameter.empty), ("outputs", inspect.Parameter.empty),
-                                  ("jvalue", None), ("byte_order", "little_endian"), ("model_type", "bigdl"))
-        ]
-    )  # fmt: skip
+    signature = __signature__ = signed("inputs", "outputs", jvalue=None, byte_order="little_endian", model_type="bigdl")
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         self.inputs, self.outputs = _nodes(arguments["inputs"], "inputs"), _nodes(arguments["outputs"], "outputs")
@@ -552,9 +642,7 @@ class Model(Container):
         names = [part.name() for part in self.layers]
         return LayerGraph([part.module for part in self.layers], names, steps, len(self.inputs), outputs)
 
-    def add(self, model: Any) -> Any:
-        """Refuse: a graph grows by nodes."""
-        raise NotSupported("a graph has no add: call layers with nodes, and make a Model of its inputs and outputs.")
+    add = refusal("add of a graph", "call layers with nodes, and make a Model of its inputs and outputs")
 
     def node(self, name: str) -> Node:
         """Return the node of the layer of a name."""
@@ -580,9 +668,9 @@ class Model(Container):
         for node in _order(self.inputs, ends):
             node.layer.freeze()
 
-    def save_graph_topology(self, log_path: str, backward: bool = False) -> Model:
-        """Write the graph for TensorBoard's graph page; needs tensorboard."""
-        raise NotSupported("save_graph_topology is not supported: print(model.to_torch()) shows the layers.")
+    train = refusal("train of a graph of TensorFlow 1", "use Estimator.from_graph")
+    set_input_formats = set_output_formats = refusal("set_input_formats", "say data_format of the layers")
+    save_graph_topology = refusal("save_graph_topology", "print(model.to_torch()) shows the layers")
 
     @staticmethod
     def loadModel(modelPath: str, weightPath: str | None = None, bigdl_type: str = "float") -> Any:
@@ -596,35 +684,19 @@ class Model(Container):
     @staticmethod
     def load_torch(path: str, bigdl_type: str = "float") -> Layer:
         """Return the layer of a TorchScript file."""
-        return Layer.of(torch.jit.load(path))
+        from orca.bigdl.net import Net
 
-    @staticmethod
-    def load_keras(json_path: str | None = None, hdf5_path: str | None = None, by_name: bool = False) -> Any:
-        """Refuse: Keras models are trained as they are."""
-        raise NotSupported("load_keras is not supported: train a Keras model with Estimator.from_keras.")
+        layer: Layer = Net.load_torch(path)
+        return layer
 
-    @staticmethod
-    def load_caffe(*args: Any, **kwargs: Any) -> Any:
-        """Refuse: nothing reads Caffe's format today."""
-        raise NotSupported(
-            "Caffe models are not supported: convert the model to ONNX, and serve it with from_openvino."
-        )
-
-    @staticmethod
-    def load_tensorflow(*args: Any, **kwargs: Any) -> Any:
-        """Refuse: TensorFlow graphs have a layer of their own."""
-        raise NotSupported("load_tensorflow is not supported: use TFNet.from_export_folder or from_saved_model.")
-
-    load_caffe_model = load_caffe
+    load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras")
+    load_caffe = load_caffe_model = refusal(
+        "Caffe's format", "convert the model to ONNX, and serve it with from_openvino"
+    )
+    load_tensorflow = refusal("load_tensorflow", "use TFNet.from_export_folder or from_saved_model")
 
 
 LAYERS["Model"] = Model
-
-
-@layer
-def Identity(x: Any) -> Any:
-    """The input as it is."""
-    return x
 
 
 def run(module: nn.Module, x: Any, name: str) -> Any:
@@ -635,9 +707,10 @@ def run(module: nn.Module, x: Any, name: str) -> Any:
         if getattr(error, "names_layer", False):  # an inner one did
             raise
         shapes = [tuple(leaf.shape) for leaf in _leaves(x)]
+        label = getattr(module, "label", getattr(module, "row", type(module).__name__))
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         refusal = DataError(
-            f"{type(module).__name__} [{name}] cannot take an input of shape {shapes[0] if len(shapes) == 1 else shapes}: "
+            f"{label} [{name}] cannot take an input of shape {shapes[0] if len(shapes) == 1 else shapes}: "
             f"{reason.rstrip('.')}."
         )
         refusal.names_layer = True  # type: ignore[attr-defined]

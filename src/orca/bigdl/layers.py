@@ -1,24 +1,35 @@
-"""Layers: BigDL's layers as rows, but the recurrent ones. Owns what each computes; a row is a function or a small module.
+"""Layers: BigDL's layers as rows of a table, but the recurrent ones. Owns what each computes.
 
-A function of `x` has no weights; another function returns a torch module; a class is one. `layer.py` makes Layer classes
-of them. Dimensions, places and indices count from 1, from the end where negative.
+Dimensions, places and indices count from 1, from the end where negative. `rows` of `layer.py` says what a row is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl.layer import LAYERS, Identity, Node, Parts, layer
+from orca.bigdl.layer import LAYERS, SHAPING, Container, Layer, Node, Parts, Weights, lookup, rows, run
 from orca.errors import ArgumentError, DataError
 
 INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, 1.7976931348623157e308
+
+
+class Input(Node):
+    """A node that a graph begins with."""
+
+    def __init__(self, name: str | None = None, bigdl_type: str = "float") -> None:
+        super().__init__(LAYERS["Identity"](), [])
+        if name is not None:
+            self.layer.set_name(name)
+
+
+# Dimensions.
 
 
 def axis(dim: int, x: Tensor, n_input_dims: int = 0) -> int:
@@ -39,118 +50,16 @@ def place(index: int, size: int) -> int:
     return at
 
 
-def nchw(x: Tensor, form: str, back: bool = False) -> Tensor:
-    """Return images with channels before rows and columns, or bring them back."""
+def ordered(x: Tensor, form: str, function: Callable[[Tensor], Tensor], dims: int = 2) -> Tensor:
+    """Return a function of images (or volumes) with channels first, of such in any order."""
     if form.upper() in ("NCHW", "CHANNEL_FIRST", "TH"):
-        return x
-    return x.movedim(-3, -1) if back else x.movedim(-1, -3)
+        return function(x)
+    return function(x.movedim(-1, -1 - dims)).movedim(-1 - dims, -1)
 
 
-def same_padding(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> list[int]:
-    """Return the padding of the last dimensions with which the output has ceil(size / stride), as F.pad takes it."""
-    sizes, padding = x.shape[-len(kernel) :], list[int]()
-    for size, k, s in zip(sizes, kernel, stride, strict=True):
-        total = max((math.ceil(size / s) - 1) * s + k - size, 0)
-        padding = [total // 2, total - total // 2, *padding]
-    return padding
-
-
-class Input(Node):
-    """A node that a graph begins with."""
-
-    def __init__(self, name: str | None = None, bigdl_type: str = "float") -> None:
-        super().__init__(Identity(), [])
-        if name is not None:
-            self.layer.set_name(name)
-
-
-# Containers.
-
-
-@layer
-class Sequential(Parts):
-    """Layers one behind the other."""
-
-    def __init__(self, jvalue: Any = None) -> None:
-        super().__init__()
-
-
-@layer
-class Concat(Parts):
-    """Layers side by side on the same input, their outputs joined along a dimension."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.dimension = dimension
-
-    def forward(self, x: Any) -> Any:
-        """Return the outputs joined."""
-        outputs = self.each([x] * len(self.parts))
-        return torch.cat(outputs, axis(self.dimension, outputs[0]))
-
-
-@layer
-class ConcatTable(Parts):
-    """Layers side by side on the same input; the outputs are a table."""
-
-    def forward(self, x: Any) -> Any:
-        """Return all outputs."""
-        return self.each([x] * len(self.parts))
-
-
-@layer
-class ParallelTable(Parts):
-    """Layers each on its own tensor of a table."""
-
-    def forward(self, x: Any) -> Any:
-        """Return all outputs."""
-        return self.each(x)
-
-
-@layer
-class MapTable(nn.Module):
-    """One layer on every tensor of a table."""
-
-    def __init__(self, module: Any = None) -> None:
-        super().__init__()
-        self.part = module
-
-    def forward(self, x: Any) -> Any:
-        """Return all outputs."""
-        return [self.part(each) for each in x]
-
-
-@layer
-class Bottle(nn.Module):
-    """A layer on inputs with more dimensions than it takes: the first ones are laid into one."""
-
-    def __init__(self, module: Any, n_input_dim: int = 2, n_output_dim1: int = INTMAX) -> None:
-        super().__init__()
-        self.part, self.kept = module, n_input_dim - 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output with the first dimensions back."""
-        lead = x.dim() - self.kept
-        output = self.part(x.flatten(0, lead - 1))
-        return output.unflatten(0, x.shape[:lead])
-
-
-@layer
-class TimeDistributed(nn.Module):
-    """A layer on every step of (batch, time, ...)."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.part = model
-
-    def forward(self, x: Tensor) -> Any:
-        """Return (batch, time, ...) of the outputs."""
-        if x.dim() < 3:
-            raise DataError("the input needs the dimensions batch, time and features")
-        return self.part(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-
-
-# Activations and arithmetic on each number: name -> (what it says, the function). Their arguments are the function's.
+def batched(x: Tensor, dims: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a function of a batch; a row alone, of so many dimensions, is a batch of one."""
+    return function(x.unsqueeze(0)).squeeze(0) if x.dim() == dims else function(x)
 
 
 def _channel(x: Tensor) -> int:
@@ -158,297 +67,254 @@ def _channel(x: Tensor) -> int:
     return 0 if x.dim() in (1, 3) else 1
 
 
-@layer
-def ReLU(x, ip=False):
-    """max(x, 0)."""
-    return F.relu(x)
+# Windows in one, two or three dimensions. A padding of -1 gives outputs of size / stride.
 
 
-@layer
-def ReLU6(x, inplace=False):
-    """min(max(x, 0), 6)."""
-    return F.relu6(x)
+def same_padding(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """Return the padding of the last dimensions with which the output has ceil(size / stride), as F.pad takes it."""
+    sizes, padding = x.shape[-len(kernel) :], list[int]()
+    for size, k, s in zip(map(int, sizes), kernel, stride, strict=True):
+        total = max((math.ceil(size / s) - 1) * s + k - size, 0)
+        padding = [total // 2, total - total // 2, *padding]
+    return padding
 
 
-@layer
-def Tanh(x):
-    """tanh(x)."""
-    return torch.tanh(x)
+def padded(x: Tensor, ends: Sequence[Sequence[int]], sign: int = 1) -> Tensor:
+    """Return zeros around the last dimensions, a pair of numbers for each; cut where they are below 0."""
+    return F.pad(x, [sign * size for both in reversed(ends) for size in both])
 
 
-@layer
-def Sigmoid(x):
-    """1 / (1 + exp(-x))."""
-    return torch.sigmoid(x)
+def repeated(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the places of the last dimensions several times each."""
+    return reduce(lambda y, at: y.repeat_interleave(sizes[at], at - len(sizes)), range(len(sizes)), x)
 
 
-@layer
-def HardSigmoid(x):
-    """0.2 x + 0.5 between 0 and 1."""
-    return torch.clamp(0.2 * x + 0.5, 0, 1)
+def pooled(kind: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int] = (0,),
+           form: str = "NCHW", ceil: bool = False, counts: bool = True, divides: bool = True) -> Tensor:  # fmt: skip
+    """Return the "max" or "avg" of windows; counts: whether padding is part of a mean; not divides: sums."""
+    dims, kernel, stride = len(kernel), tuple(kernel), tuple(stride)
+    pool: Any = getattr(F, f"{kind}_pool{dims}d")
+    zero = (0,) * dims
+
+    def made(y: Tensor) -> Tensor:
+        own = zero if padding == (0,) else tuple(padding)
+        if -1 in padding:
+            pad = same_padding(y, kernel, stride)
+            if kind == "max":
+                y, own = F.pad(y, pad, value=-math.inf), zero
+            else:
+                means, shares = (pool(F.pad(each, pad), kernel, stride) for each in (y, torch.ones_like(y)))
+                return means / shares if divides else means * math.prod(kernel)
+        if kind == "max":
+            return pool(y, kernel, stride, own, ceil_mode=ceil)
+        return pool(y, kernel, stride, own, ceil, counts, *([] if divides else [1]))
+
+    return ordered(x, form, made, dims)
 
 
-@layer
-def SoftMax(x):
-    """Softmax over the classes: the first dimension of one row, the second of a batch."""
-    return F.softmax(x, _channel(x))
+class Convolution(Weights):
+    """A convolution over one, two or three dimensions."""
+
+    def __init__(self, planes: tuple[int, int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+                 dilation: Sequence[int] = (), groups: int = 1, bias: bool = True, form: str = "NCHW",
+                 propagates: bool = True) -> None:  # fmt: skip
+        inputs, outputs = planes
+        if inputs % groups or outputs % groups:
+            raise ArgumentError(
+                f"{groups} groups need as many parts of planes; got {inputs} input and {outputs} output planes."
+            )
+        shapes = {"weight": [outputs, inputs // groups, *kernel], "bias": [outputs] if bias else None}
+        super().__init__(inputs // groups * math.prod(kernel), shapes, kernel=tuple(kernel), stride=tuple(stride),
+              padding=tuple(padding), dilation=tuple(dilation) or (1,) * len(kernel), groups=groups, form=form,
+              propagates=propagates)  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the images."""
+        return ordered(x if self.propagates else x.detach(), self.form, self._convolved, len(self.kernel))
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        padding: Any = self.padding
+        if -1 in padding:
+            spans = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+            x, padding = F.pad(x, same_padding(x, spans, self.stride)), 0
+        convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel) - 1]
+        return convolve(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
-@layer
-def LogSoftMax(x):
-    """The logarithm of SoftMax."""
-    return F.log_softmax(x, _channel(x))
+# Containers.
 
 
-@layer
-def SoftMin(x):
-    """Softmax of -x."""
-    return F.softmin(x, _channel(x))
+class _Chain(Container):
+    def to_graph(self) -> Any:
+        start = Input()
+        return LAYERS["Model"]([start], [reduce(lambda node, part: part(node), self.layers, start)])
 
 
-@layer
-def SoftPlus(x, beta=1.0):
-    """log(1 + exp(beta x)) / beta."""
-    return F.softplus(x, beta)
+class _Sequential(Parts):
+    layer_bases: ClassVar[tuple[type, ...]] = (_Chain,)
+
+    def __init__(self, jvalue: Any = None) -> None:
+        super().__init__()
 
 
-@layer
-def SoftShrink(x, the_lambda=0.5):
-    """x moved towards 0 by lambda, 0 where it is nearer."""
-    return F.softshrink(x, the_lambda)
+class _Concat(Parts):
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.dimension = dimension
+
+    def forward(self, x: Any) -> Any:
+        outputs = self.each([x] * len(self.parts))
+        return torch.cat(outputs, axis(self.dimension, outputs[0]))
 
 
-@layer
-def SoftSign(x):
-    """x / (1 + |x|)."""
-    return F.softsign(x)
+class _ConcatTable(Parts):
+    def forward(self, x: Any) -> Any:
+        return self.each([x] * len(self.parts))
 
 
-@layer
-def HardShrink(x, the_lambda=0.5):
-    """x, or 0 between -lambda and lambda."""
-    return F.hardshrink(x, the_lambda)
+class _ParallelTable(Parts):
+    def forward(self, x: Any) -> Any:
+        return self.each(x)
 
 
-@layer
-def HardTanh(x, min_value=-1.0, max_value=1.0, inplace=False):
-    """x between two bounds."""
-    return torch.clamp(x, min_value, max_value)
+class _OneForAll(Container):
+    """A container of one layer, given or added."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.arguments["module"] is not None:
+            self.add(self.arguments["module"])
+
+    def add(self, model: Any) -> Any:
+        self.layers, self.module.parts, self.module.names = [], nn.ModuleList(), []  # type: ignore[assignment]
+        self.arguments["module"] = None  # `layers` has it
+        return super().add(model)
 
 
-@layer
-def Clamp(x, min, max):
-    """x between two bounds."""
-    return torch.clamp(x, min, max)
+class _MapTable(Parts):
+    layer_bases: ClassVar[tuple[type, ...]] = (_OneForAll,)
+
+    def __init__(self, module: Any = None) -> None:
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        return [run(self.parts[0], each, self._called(0)) for each in x]
 
 
-@layer
-def TanhShrink(x):
-    """x - tanh(x)."""
-    return F.tanhshrink(x)
+class _TimeDistributed(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.part = model
+
+    def forward(self, x: Tensor) -> Any:
+        if x.dim() < 3:
+            raise DataError("the input needs the dimensions batch, time and features")
+        return self.part(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-@layer
-def Threshold(x, th=1e-6, v=0.0, ip=False):
-    """x where it is over a threshold, else a value."""
-    return F.threshold(x, th, v)
+def _bottled(m: Any, x: Tensor) -> Tensor:
+    lead = x.dim() - m.kept
+    return m.part(x.flatten(0, lead - 1)).unflatten(0, x.shape[:lead])
 
 
-@layer
-def BinaryThreshold(x, th=1e-6, ip=False):
-    """1 where x is over a threshold, else 0."""
-    return (x > th).to(x.dtype)
+rows({
+    "Identity": (lambda x: x, "The input as it is."),
+    "Sequential": (_Sequential, "Layers one behind the other."),
+    "Concat": (_Concat, "Layers side by side on the same input, their outputs joined along a dimension."),
+    "ConcatTable": (_ConcatTable, "Layers side by side on the same input; the outputs are a table."),
+    "ParallelTable": (_ParallelTable, "Layers each on its own tensor of a table."),
+    "MapTable": (_MapTable, "One layer on every tensor of a table."),
+    "TimeDistributed": (_TimeDistributed, "A layer on every step of (batch, time, ...)."),
+    "Bottle": (lambda module, n_input_dim=2, n_output_dim1=INTMAX: Weights(1, part=module, kept=n_input_dim - 1),
+        _bottled, "A layer on inputs with more dimensions than it takes: the first ones are laid into one."),
+    "TableOperation": (lambda operation_layer: Weights(1, part=operation_layer), lambda m, x: m.part(list(
+        torch.broadcast_tensors(*x))), "An operation on two tensors, the smaller one expanded to the other's shape."),
+})  # fmt: skip
 
+# Each number for itself, and classes.
 
-@layer
-def ELU(x, alpha=1.0, inplace=False):
-    """x, or alpha (exp(x) - 1) below 0."""
-    return F.elu(x, alpha)
-
-
-@layer
-def LeakyReLU(x, negval=0.01, inplace=False):
-    """x, or x times a small number below 0."""
-    return F.leaky_relu(x, negval)
-
-
-@layer
-def LogSigmoid(x):
-    """log(1 / (1 + exp(-x)))."""
-    return F.logsigmoid(x)
-
-
-@layer
-def Abs(x):
-    """|x|."""
-    return x.abs()
-
-
-@layer
-def Exp(x):
-    """exp(x)."""
-    return x.exp()
-
-
-@layer
-def Log(x):
-    """log(x)."""
-    return x.log()
-
-
-@layer
-def Sqrt(x):
-    """The square root."""
-    return x.sqrt()
-
-
-@layer
-def Square(x):
-    """x squared."""
-    return x.square()
-
-
-@layer
-def Negative(x, inplace=False):
-    """-x."""
-    return -x
-
-
-@layer
-def Power(x, power, scale=1.0, shift=0.0):
-    """(shift + scale x) ** power."""
-    return (shift + scale * x) ** power
-
-
-@layer
-def AddConstant(x, constant_scalar, inplace=False):
-    """x plus a number."""
-    return x + constant_scalar
-
-
-@layer
-def MulConstant(x, scalar, inplace=False):
-    """x times a number."""
-    return x * scalar
-
-
-@layer
-def Contiguous(x):
-    """x, laid out anew."""
-    return x.contiguous()
-
-
-@layer
-def Echo(x):
-    """x as it is."""
-    return x
-
-
-@layer
-def GradientReversal(x, the_lambda=1.0):
-    """x, whose gradient comes back times -lambda."""
-    return (1 + the_lambda) * x.detach() - the_lambda * x
-
+rows({
+    "ReLU": (lambda x, ip=False: F.relu(x), "max(x, 0)."),
+    "ReLU6": (lambda x, inplace=False: F.relu6(x), "min(max(x, 0), 6)."),
+    "Tanh": (lambda x: torch.tanh(x), ""),
+    "Sigmoid": (lambda x: torch.sigmoid(x), "1 / (1 + exp(-x))."),
+    "HardSigmoid": (lambda x: torch.clamp(0.2 * x + 0.5, 0, 1), "0.2 x + 0.5 between 0 and 1."),
+    "SoftMax": (lambda x: F.softmax(x, _channel(x)),
+        "Softmax over the classes: the first dimension of one row, the second of a batch."),
+    "LogSoftMax": (lambda x: F.log_softmax(x, _channel(x)), "The logarithm of SoftMax."),
+    "SoftMin": (lambda x: F.softmin(x, _channel(x)), "Softmax of -x."),
+    "SoftPlus": (lambda x, beta=1.0: F.softplus(x, beta), "log(1 + exp(beta x)) / beta."),
+    "SoftShrink": (lambda x, the_lambda=0.5: F.softshrink(x, the_lambda),
+        "x moved towards 0 by lambda, 0 where it is nearer."),
+    "SoftSign": (lambda x: F.softsign(x), "x / (1 + |x|)."),
+    "HardShrink": (lambda x, the_lambda=0.5: F.hardshrink(x, the_lambda), "x, or 0 between -lambda and lambda."),
+    "HardTanh": (lambda x, min_value=-1.0, max_value=1.0, inplace=False: torch.clamp(x, min_value, max_value),
+        "x between two bounds."),
+    "Clamp": (lambda x, min, max: torch.clamp(x, min, max), "x between two bounds."),
+    "TanhShrink": (lambda x: F.tanhshrink(x), "x - tanh(x)."),
+    "Threshold": (lambda x, th=1e-6, v=0.0, ip=False: F.threshold(x, th, v),
+        "x where it is over a threshold, else a value."),
+    "BinaryThreshold": (lambda x, th=1e-6, ip=False: (x > th).to(x.dtype), "1 where x is over a threshold, else 0."),
+    "ELU": (lambda x, alpha=1.0, inplace=False: F.elu(x, alpha), "x, or alpha (exp(x) - 1) below 0."),
+    "LeakyReLU": (lambda x, negval=0.01, inplace=False: F.leaky_relu(x, negval),
+        "x, or x times a small number below 0."),
+    "LogSigmoid": (lambda x: F.logsigmoid(x), "log(1 / (1 + exp(-x)))."),
+    "Abs": (lambda x: x.abs(), ""), "Exp": (lambda x: x.exp(), ""), "Log": (lambda x: x.log(), ""),
+    "Sqrt": (lambda x: x.sqrt(), ""), "Square": (lambda x: x.square(), ""),
+    "Negative": (lambda x, inplace=False: -x, ""),
+    "Power": (lambda x, power, scale=1.0, shift=0.0: (shift + scale * x) ** power, "(shift + scale x) ** power."),
+    "AddConstant": (lambda x, constant_scalar, inplace=False: x + constant_scalar, ""),
+    "MulConstant": (lambda x, scalar, inplace=False: x * scalar, ""),
+    "Contiguous": (lambda x: x.contiguous(), ""), "Echo": (lambda x: x, "x as it is."),
+    "GradientReversal": (lambda x, the_lambda=1.0: (1 + the_lambda) * x.detach() - the_lambda * x,
+        "x, whose gradient comes back times -lambda."),
+})  # fmt: skip
 
 # Shapes.
 
 
-@layer
-def Select(x, dim, index):
-    """The part of one index along a dimension, which goes."""
-    at = axis(dim, x)
-    return x.select(at, place(index, x.shape[at]))
-
-
-@layer
-def Narrow(x, dimension, offset, length=1):
-    """Some indices along a dimension; a length of -1 is up to the last, -2 up to the last but one."""
+def _narrow(x: Tensor, dimension: int, offset: int, length: int = 1) -> Tensor:
     at = axis(dimension, x)
     first = place(offset, x.shape[at])
     return x.narrow(at, first, length if length > 0 else x.shape[at] - first + length + 1)
 
 
-@layer
-def View(x, sizes, num_input_dims=0):
-    """The same numbers in another shape, row by row where there are more of them than the shape holds."""
+def _view(x: Tensor, sizes: Any, num_input_dims: int = 0) -> Tensor:
     sizes = [sizes] if isinstance(sizes, int) else list(sizes)
     if -1 in sizes:
         batch = x.shape[: x.dim() - num_input_dims] if num_input_dims else []
         return x.reshape(*batch, *sizes)
-    rows, rest = divmod(x.numel(), math.prod(sizes))
+    total = math.prod(int(size) for size in x.shape)  # whole numbers where torch traces, too
+    count, rest = divmod(total, math.prod(sizes))
     if rest:
-        raise DataError(f"{x.numel()} numbers do not fill rows of {sizes}")
-    single = rows == 1 and (
-        x.dim() == num_input_dims if num_input_dims else x.dim() == 0 or x.shape[0] != 1 or x.dim() == 1
-    )
-    return x.reshape(sizes if single else [rows, *sizes])
+        raise DataError(f"{total} numbers do not fill rows of {sizes}")
+    single = x.dim() == num_input_dims if num_input_dims else x.dim() < 2 or x.shape[0] != 1
+    return x.reshape(sizes if count == 1 and single else [-1, *sizes])
 
 
-@layer
-def Reshape(x, size, batch_mode=None):
-    """The same numbers in another shape, row by row unless batch_mode is False or the whole input fills the shape."""
+def _reshape(x: Tensor, size: Any, batch_mode: bool | None = None) -> Tensor:
     size = [size] if isinstance(size, int) else list(size)
-    whole = batch_mode is None and x.numel() == math.prod(size) and x.shape[0] != 1
+    whole = batch_mode is None and math.prod(int(n) for n in x.shape) == math.prod(size) and x.shape[0] != 1
     return x.reshape(size if whole or batch_mode is False else [x.shape[0], *size])
 
 
-@layer
-def InferReshape(x, size, batch_mode=False):
-    """Another shape: -1 is found out, 0 is the input's own dimension."""
+def _infer_reshape(x: Tensor, size: Sequence[int], batch_mode: bool = False) -> Tensor:
     lead = [x.shape[0]] if batch_mode else []
     own = x.shape[len(lead) :]
     return x.reshape(lead + [own[at] if length == 0 else length for at, length in enumerate(size)])
 
 
-@layer
-def Squeeze(x, dim=None, num_input_dims=INTMIN):
-    """The input without a dimension of 1, several of them, or all."""
-    if dim is None:
-        return x.squeeze()
+def _squeeze(x: Tensor, dim: Any = None, num_input_dims: int = INTMIN) -> Tensor:
     dims = [dim] if isinstance(dim, int) else dim
-    return x.squeeze(tuple(axis(each, x, num_input_dims) for each in dims))
+    return x.squeeze() if dim is None else x.squeeze(tuple(axis(each, x, num_input_dims) for each in dims))
 
 
-@layer
-def Unsqueeze(x, pos, num_input_dims=INTMIN):
-    """The input with one more dimension of 1 at a place."""
-    return x.unsqueeze(pos - 1 + (0 < num_input_dims < x.dim()))
-
-
-@layer
-def Transpose(x, permutations):
-    """The input with pairs of dimensions exchanged, one pair after the other."""
-    return reduce(lambda y, pair: y.transpose(axis(pair[0], y), axis(pair[1], y)), permutations, x)
-
-
-@layer
-def Replicate(x, n_features, dim=1, n_dim=INTMAX):
-    """The input several times, along a new dimension."""
+def _replicate(x: Tensor, n_features: int, dim: int = 1, n_dim: int = INTMAX) -> Tensor:
     at = dim - 1 + (n_dim < x.dim())
     return x.unsqueeze(at).expand(*x.shape[:at], n_features, *x.shape[at:])
 
 
-@layer
-def Tile(x, dim=1, copies=2):
-    """The input several times along a dimension."""
-    return torch.cat([x] * copies, axis(dim, x))
-
-
-@layer
-def ExpandSize(x, sizes):
-    """The input repeated to these sizes; -1 leaves a dimension alone."""
-    return x.expand(*sizes)
-
-
-@layer
-def Reverse(x, dimension=1, is_inplace=False):
-    """The input backwards along a dimension."""
-    return x.flip(axis(dimension, x))
-
-
-@layer
-def Padding(x, dim, pad, n_input_dim, value=0.0, n_index=1):
-    """The input with values before (pad below 0) or behind a place of a dimension."""
+def _padding(x: Tensor, dim: int, pad: int, n_input_dim: int, value: float = 0.0, n_index: int = 1) -> Tensor:
     at = axis(dim, x, n_input_dim)
     filler = x.new_full([*x.shape[:at], abs(pad), *x.shape[at + 1 :]], value)
     cut = n_index - 1 if pad < 0 else x.shape[at] - n_index + 1
@@ -456,588 +322,246 @@ def Padding(x, dim, pad, n_input_dim, value=0.0, n_index=1):
     return torch.cat([before, filler, after], at)
 
 
-@layer
-def SpatialZeroPadding(x, pad_left, pad_right, pad_top, pad_bottom):
-    """Images with zeros around them, or cut where a number is below 0."""
-    return F.pad(x, [pad_left, pad_right, pad_top, pad_bottom])
+def _sum(
+    x: Tensor, dimension: int = 1, n_input_dims: int = -1, size_average: bool = False, squeeze: bool = True
+) -> Tensor:
+    return (x.mean if size_average else x.sum)(axis(dimension, x, n_input_dims), keepdim=not squeeze)
 
 
-@layer
-def Cropping2D(x, heightCrop, widthCrop, data_format="NCHW"):
-    """Images without some rows and columns at their ends."""
-    y = F.pad(nchw(x, data_format), [-widthCrop[0], -widthCrop[1], -heightCrop[0], -heightCrop[1]])
-    return nchw(y, data_format, back=True)
+def _resized(x: Tensor, height: int, width: int, corners: bool) -> Tensor:
+    for at, size in ((-2, height), (-1, width)):
+        old = x.shape[at]
+        scale = (old - 1) / (size - 1) if corners and size > 1 else old / size
+        where = torch.arange(size, device=x.device, dtype=x.dtype) * scale
+        low = where.floor().clamp(max=old - 1)
+        share = (where - low).reshape([-1, 1] if at == -2 else [-1])
+        high = (low + 1).clamp(max=old - 1)
+        x = x.index_select(at, low.long()) * (1 - share) + x.index_select(at, high.long()) * share
+    return x
 
 
-@layer
-def Cropping3D(x, dim1Crop, dim2Crop, dim3Crop, data_format="channel_first"):
-    """Volumes without some planes at their ends."""
-    last = data_format.lower() != "channel_first"
-    y = x.movedim(-1, -4) if last else x
-    y = F.pad(y, [-size for crop in (dim3Crop, dim2Crop, dim1Crop) for size in crop])
-    return y.movedim(-4, -1) if last else y
-
-
-def _over(x: Tensor, dim: int, n_input_dims: int) -> int:
-    return axis(dim, x, n_input_dims)
-
-
-@layer
-def Max(x, dim=1, num_input_dims=INTMIN):
-    """The largest along a dimension."""
-    return x.amax(_over(x, dim, num_input_dims))
-
-
-@layer
-def Min(x, dim=1, num_input_dims=INTMIN):
-    """The smallest along a dimension."""
-    return x.amin(_over(x, dim, num_input_dims))
-
-
-@layer
-def Mean(x, dimension=1, n_input_dims=-1, squeeze=True):
-    """The mean along a dimension."""
-    return x.mean(_over(x, dimension, n_input_dims), keepdim=not squeeze)
-
-
-@layer
-def Sum(x, dimension=1, n_input_dims=-1, size_average=False, squeeze=True):
-    """The sum (or mean) along a dimension."""
-    at = _over(x, dimension, n_input_dims)
-    return x.mean(at, keepdim=not squeeze) if size_average else x.sum(at, keepdim=not squeeze)
-
-
-@layer
-def Masking(x, mask_value=0.0):
-    """Steps of time whose features all have a value, as zeros."""
-    return x * (x != mask_value).any(-1, keepdim=True).to(x.dtype)
-
+rows({
+    "Select": (lambda x, dim, index: x.select(axis(dim, x), place(index, x.shape[axis(dim, x)])),
+        "The part of one index along a dimension, which goes."),
+    "Narrow": (_narrow, "Some indices along a dimension; a length of -1 is up to the last, -2 up to the last but one."),
+    "View": (_view, "The same numbers in another shape, row by row where there are more of them than the shape holds."),
+    "Reshape": (_reshape,
+        "The same numbers in another shape, row by row unless batch_mode is False or the whole input fills the shape."),
+    "InferReshape": (_infer_reshape, "Another shape: -1 is found out, 0 is the input's own dimension."),
+    "Squeeze": (_squeeze, "The input without a dimension of 1, several of them, or all."),
+    "Unsqueeze": (lambda x, pos, num_input_dims=INTMIN: x.unsqueeze(pos - 1 + (0 < num_input_dims < x.dim())),
+        "The input with one more dimension of 1 at a place."),
+    "Transpose": (lambda x, permutations: reduce(lambda y, pair: y.transpose(axis(pair[0], y), axis(pair[1], y)),
+        permutations, x), "The input with pairs of dimensions exchanged, one pair after the other."),
+    "Replicate": (_replicate, "The input several times, along a new dimension."),
+    "Tile": (lambda x, dim=1, copies=2: torch.cat([x] * copies, axis(dim, x)),
+        "The input several times along a dimension."),
+    "ExpandSize": (lambda x, sizes: x.expand(*sizes),
+        "The input repeated to these sizes; -1 leaves a dimension alone."),
+    "Reverse": (lambda x, dimension=1, is_inplace=False: x.flip(axis(dimension, x)),
+        "The input backwards along a dimension."),
+    "Padding": (_padding, "The input with values before (pad below 0) or behind a place of a dimension."),
+    "SpatialZeroPadding": (lambda x, pad_left, pad_right, pad_top, pad_bottom: padded(x, [(pad_top, pad_bottom), (
+        pad_left, pad_right)]), "Images with zeros around them, or cut where a number is below 0."),
+    "Cropping2D": (lambda x, heightCrop, widthCrop, data_format="NCHW": ordered(x, data_format, lambda y: padded(y, [
+        heightCrop, widthCrop], -1)), "Images without some rows and columns at their ends."),
+    "Cropping3D": (lambda x, dim1Crop, dim2Crop, dim3Crop, data_format="channel_first": ordered(x, data_format,
+        lambda y: padded(y, [dim1Crop, dim2Crop, dim3Crop], -1), 3), "Volumes without some planes at their ends."),
+    "UpSampling1D": (lambda x, length: repeated(x, [length, 1]), "Each step of (batch, time, features) several times."),
+    "UpSampling2D": (lambda x, size, data_format="nchw": ordered(x, data_format, lambda y: repeated(y, size)),
+        "Each row and column of images several times."),
+    "UpSampling3D": (lambda x, size: repeated(x, size), "Each plane, row and column of volumes several times."),
+    "ResizeBilinear": (lambda x, output_height, output_width, align_corner=False, data_format="NCHW": ordered(x,
+        data_format, lambda y: _resized(y, output_height, output_width, align_corner)),
+        "Images of another size; corners are where TensorFlow 1 puts them."),
+    "Max": (lambda x, dim=1, num_input_dims=INTMIN: x.max(axis(dim, x, num_input_dims)).values,
+        "The largest along a dimension."),
+    "Min": (lambda x, dim=1, num_input_dims=INTMIN: x.min(axis(dim, x, num_input_dims)).values,
+        "The smallest along a dimension."),
+    "Mean": (lambda x, dimension=1, n_input_dims=-1, squeeze=True: _sum(x, dimension, n_input_dims, True, squeeze),
+        "The mean along a dimension."),
+    "Sum": (_sum, "The sum (or mean) along a dimension."),
+    "Masking": (lambda x, mask_value=0.0: x * (x != mask_value).any(-1, keepdim=True).to(x.dtype),
+        "Steps of time whose features all have a value, as zeros."),
+})  # fmt: skip
 
 # Tables.
 
 
-@layer
-def CAddTable(x, inplace=False):
-    """The sum of all tensors."""
-    return reduce(torch.add, x)
+def _flat(x: Any) -> list[Any]:
+    return [part for each in x for part in (_flat(each) if isinstance(each, list) else [each])]
 
 
-@layer
-def CSubTable(x):
-    """The first tensor minus the second."""
-    return x[0] - x[1]
-
-
-@layer
-def CMulTable(x):
-    """The product of all tensors."""
-    return reduce(torch.mul, x)
-
-
-@layer
-def CDivTable(x):
-    """The first tensor divided by the second."""
-    return x[0] / x[1]
-
-
-@layer
-def CMaxTable(x):
-    """The largest of all tensors, number by number."""
-    return reduce(torch.maximum, x)
-
-
-@layer
-def CMinTable(x):
-    """The smallest of all tensors, number by number."""
-    return reduce(torch.minimum, x)
-
-
-@layer
-def CAveTable(x, inplace=False):
-    """The mean of all tensors."""
-    return reduce(torch.add, x) / len(x)
-
-
-@layer
-def JoinTable(x, dimension, n_input_dims=-1):
-    """The tensors joined along a dimension."""
-    return torch.cat(list(x), axis(dimension, x[0], n_input_dims))
-
-
-@layer
-def Pack(x, dimension):
-    """The tensors stacked along a new dimension."""
-    tensors = list(x) if isinstance(x, list | tuple) else [x]
-    return torch.stack(tensors, dimension - 1)
-
-
-@layer
-def SelectTable(x, index):
-    """One tensor of the table."""
-    return x[place(index, len(x))]
-
-
-@layer
-def NarrowTable(x, offset, length=1):
-    """Some tensors of the table; a length of -1 is up to the last."""
-    first = place(offset, len(x))
-    last = first + length if length > 0 else len(x) + length + 1
-    return list(x[first:last])
-
-
-@layer
-def FlattenTable(x):
-    """The tensors of tables in tables, in one table."""
-    flat = [part for each in x for part in (FlattenTable.made_by.function(each) if isinstance(each, list) else [each])]
-    return flat
-
-
-@layer
-def SplitTable(x, dimension, n_input_dims=-1):
-    """The parts of every index along a dimension."""
-    return list(x.unbind(axis(dimension, x, n_input_dims)))
-
-
-@layer
-def BifurcateSplitTable(x, dimension):
-    """The two halves along a dimension."""
+def _bifurcate(x: Tensor, dimension: int) -> list[Tensor]:
     at = axis(dimension, x)
-    half = x.shape[at] // 2
-    return [x.narrow(at, 0, half), x.narrow(at, half, x.shape[at] - half)]
+    return [*x.split([x.shape[at] // 2, x.shape[at] - x.shape[at] // 2], at)]
 
 
-@layer
-def MM(x, trans_a=False, trans_b=False):
-    """The matrix product of two tensors."""
-    a, b = (each.transpose(-2, -1) if turned else each for each, turned in zip(x, (trans_a, trans_b), strict=True))
-    return a @ b
+def _product(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
+    return (a.mT if trans_a else a) @ (b.mT if trans_b else b)
 
 
-@layer
-def MV(x, trans=False):
-    """The product of a matrix and a vector."""
-    return ((x[0].transpose(-2, -1) if trans else x[0]) @ x[1].unsqueeze(-1)).squeeze(-1)
-
-
-@layer
-def Gemm(x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False):
-    """alpha A B + beta C of a table of three matrices."""
-    a, b = (each.transpose(-2, -1) if turned else each for each, turned in zip(x[:2], (trans_a, trans_b), strict=True))
-    return alpha * (a @ b) + beta * x[2]
-
-
-@layer
-def DotProduct(x):
-    """The dot product of two tensors, row by row."""
-    return (x[0] * x[1]).sum(-1)
-
-
-@layer
-def CosineDistance(x):
-    """The cosine between two tensors, row by row."""
-    return F.cosine_similarity(x[0], x[1], dim=-1)
-
-
-@layer
-def PairwiseDistance(x, norm=2):
-    """The distance between two tensors, row by row."""
-    return torch.linalg.vector_norm(x[0] - x[1], ord=norm, dim=-1)
-
-
-@layer
-def CrossProduct(x, numTensor=0, embeddingSize=0):
-    """The dot products of all pairs of tensors, row by row."""
-    pairs = [(x[i] * x[j]).sum(-1) for i in range(len(x)) for j in range(i + 1, len(x))]
-    return torch.stack(pairs, -1)
-
-
-@layer
-def MixtureTable(x, dim=INTMAX):
-    """Experts (a table, or a tensor with a dimension of them) weighed by a gater (batch, experts)."""
+def _mixture(x: Any, dim: int = INTMAX) -> Tensor:
     gater, experts = x
-    tensor = (
-        torch.stack(list(experts), 1)
-        if isinstance(experts, list | tuple)
-        else experts.movedim(_expert(dim, experts), 1)
-    )
-    weights = gater.reshape(*gater.shape, *[1] * (tensor.dim() - gater.dim()))
-    return (weights * tensor).sum(1)
+    at = gater.dim() - 1
+    tensor = torch.stack(experts, at) if isinstance(experts, list | tuple) else experts
+    tensor = tensor if dim == INTMAX else tensor.movedim(axis(dim, tensor), at)
+    return (gater.reshape(*gater.shape, *[1] * (tensor.dim() - gater.dim())) * tensor).sum(at)
 
 
-def _expert(dim: int, experts: Tensor) -> int:
-    return 1 if dim == INTMAX else axis(dim, experts)
+def _narrow_table(x: Any, offset: int, length: int = 1) -> list[Any]:
+    first = place(offset, len(x))
+    return list(x[first : first + length if length > 0 else len(x) + length + 1])
 
 
-@layer
-def Index(x, dimension):
-    """The entries of the first tensor along a dimension that the second names."""
-    return x[0].index_select(axis(dimension, x[0]), x[1].long().reshape(-1) - 1)
-
-
-@layer
-def MaskedSelect(x):
-    """The numbers of the first tensor where the second is not 0."""
-    return x[0].masked_select(x[1] != 0)
-
-
-@layer
-class TableOperation(nn.Module):
-    """An operation on two tensors, the smaller one expanded to the other's shape."""
-
-    def __init__(self, operation_layer: Any) -> None:
-        super().__init__()
-        self.part = operation_layer
-
-    def forward(self, x: Any) -> Any:
-        """Return the operation's output."""
-        return self.part(list(torch.broadcast_tensors(*x)))
-
+rows({
+    "CAddTable": (lambda x, inplace=False: reduce(torch.add, x), "The sum of all tensors."),
+    "CSubTable": (lambda x: x[0] - x[1], "The first tensor minus the second."),
+    "CMulTable": (lambda x: reduce(torch.mul, x), "The product of all tensors."),
+    "CDivTable": (lambda x: x[0] / x[1], "The first tensor divided by the second."),
+    "CMaxTable": (lambda x: reduce(lambda a, b: torch.where(b > a, b, a), x),
+        "The largest of all tensors, number by number."),
+    "CMinTable": (lambda x: reduce(lambda a, b: torch.where(b < a, b, a), x),
+        "The smallest of all tensors, number by number."),
+    "CAveTable": (lambda x, inplace=False: reduce(torch.add, x) / len(x), "The mean of all tensors."),
+    "JoinTable": (lambda x, dimension, n_input_dims=-1: torch.cat(list(x), axis(dimension, x[0], n_input_dims)),
+        "The tensors joined along a dimension."),
+    "Pack": (lambda x, dimension: torch.stack(list(x) if isinstance(x, list | tuple) else [x], dimension - 1),
+        "The tensors stacked along a new dimension."),
+    "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
+    "NarrowTable": (_narrow_table, "Some tensors of the table; a length of -1 is up to the last."),
+    "FlattenTable": (lambda x: _flat(x), "The tensors of tables in tables, in one table."),
+    "SplitTable": (lambda x, dimension, n_input_dims=-1: list(x.unbind(axis(dimension, x, n_input_dims))),
+        "The parts of every index along a dimension."),
+    "BifurcateSplitTable": (_bifurcate, "The two halves along a dimension."),
+    "MM": (lambda x, trans_a=False, trans_b=False: _product(x[0], x[1], trans_a, trans_b),
+        "The matrix product of two tensors."),
+    "MV": (lambda x, trans=False: _product(x[0], x[1].unsqueeze(-1), trans, False).squeeze(-1),
+        "The product of a matrix and a vector."),
+    "Gemm": (lambda x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False: alpha * _product(x[0], x[1], trans_a,
+        trans_b) + beta * x[2], "alpha A B + beta C of a table of three matrices."),
+    "DotProduct": (lambda x: (x[0] * x[1]).sum(-1), "The dot product of two tensors, row by row."),
+    "CosineDistance": (lambda x: F.cosine_similarity(x[0], x[1], dim=-1),
+        "The cosine between two tensors, row by row."),
+    "PairwiseDistance": (lambda x, norm=2: torch.linalg.vector_norm(x[0] - x[1], ord=norm, dim=-1),
+        "The distance between two tensors, row by row."),
+    "CrossProduct": (lambda x, numTensor=0, embeddingSize=0: torch.stack([(a * b).sum(-1) for at, a in enumerate(
+        x) for b in x[at + 1 :]], -1), "The dot products of all pairs of tensors, row by row."),
+    "MixtureTable": (_mixture,
+        "Experts (a table, or a tensor with a dimension of them) weighed by a gater ([batch,] experts)."),
+    "Index": (lambda x, dimension: x[0].index_select(axis(dimension, x[0]), x[1].long().reshape(-1) - 1),
+        "The entries of the first tensor along a dimension that the second names."),
+    "MaskedSelect": (lambda x: x[0].masked_select(x[1] != 0),
+        "The numbers of the first tensor where the second is not 0."),
+})  # fmt: skip
 
 # Randomness.
 
 
-@layer
-class Dropout(nn.Module):
-    """Zeros in place of some numbers in training; the others are scaled up unless scale is False."""
-
-    def __init__(self, init_p: float = 0.5, inplace: bool = False, scale: bool = True) -> None:
-        super().__init__()
-        self.p, self.scale = init_p, scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the input with some numbers dropped."""
-        y = F.dropout(x, self.p, self.training)
-        return y if self.scale or not self.training else y * (1 - self.p)
+def _dropped(m: Any, x: Tensor) -> Tensor:
+    """Drop numbers; where the mask has one for some dimensions, whole channels."""
+    if not m.training:
+        return x
+    shape = [1 if at - x.dim() in m.spread else size for at, size in enumerate(x.shape)]
+    y = x * F.dropout(x.new_ones(shape), m.p)
+    return y if m.scale else y * (1 - m.p)
 
 
-class _ChannelDropout(nn.Module):
-    """Whole channels dropped: the dimensions that a mask has one number for."""
-
-    def __init__(self, p: float, spread: Sequence[int]) -> None:
-        super().__init__()
-        self.p, self.spread = p, tuple(spread)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the input with some channels dropped."""
-        if not self.training:
-            return x
-        shape = [1 if at - x.dim() in self.spread else size for at, size in enumerate(x.shape)]
-        return x * F.dropout(x.new_ones(shape), self.p)
+def _dropout(p: float, spread: Sequence[int] = (), scale: bool = True) -> Weights:
+    return Weights(1, p=p, spread=tuple(spread), scale=scale)
 
 
-@layer
-def SpatialDropout1D(init_p=0.5):
-    """Whole features of (batch, time, features) dropped in training."""
-    return _ChannelDropout(init_p, [-2])
+def _spread(form: str, dims: int) -> range:
+    return range(-dims, 0) if form.upper() == "NCHW" else range(-dims - 1, -1)
 
 
-@layer
-def SpatialDropout2D(init_p=0.5, data_format="NCHW"):
-    """Whole channels of images dropped in training."""
-    return _ChannelDropout(init_p, [-2, -1] if data_format.upper() == "NCHW" else [-3, -2])
-
-
-@layer
-def SpatialDropout3D(init_p=0.5, data_format="NCHW"):
-    """Whole channels of volumes dropped in training."""
-    return _ChannelDropout(init_p, [-3, -2, -1] if data_format.upper() == "NCHW" else [-4, -3, -2])
-
-
-@layer
-class GaussianDropout(nn.Module):
-    """The input times random numbers around 1, in training."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.deviation = math.sqrt(rate / (1 - rate))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the input with noise."""
-        return x * (1 + self.deviation * torch.randn_like(x)) if self.training else x
-
-
-@layer
-class GaussianNoise(nn.Module):
-    """The input plus random numbers around 0, in training."""
-
-    def __init__(self, stddev: float) -> None:
-        super().__init__()
-        self.deviation = stddev
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the input with noise."""
-        return x + self.deviation * torch.randn_like(x) if self.training else x
-
-
-@layer
-def GaussianSampler(x):
-    """A draw from the normal distribution of a table (mean, logarithm of the variance)."""
-    return x[0] + torch.exp(0.5 * x[1]) * torch.randn_like(x[0])
-
-
-@layer
-def RReLU(lower=1.0 / 8, upper=1.0 / 3, inplace=False):
-    """x, or below 0 x times a random number in training, the middle one otherwise."""
-    return nn.RReLU(lower, upper)
-
+rows({
+    "Dropout": (lambda init_p=0.5, inplace=False, scale=True: _dropout(init_p, scale=scale), _dropped,
+        "Zeros in place of some numbers in training; the others are scaled up unless scale is False."),
+    "SpatialDropout1D": (lambda init_p=0.5: _dropout(init_p, [-2]), _dropped,
+        "Whole features of (batch, time, features) dropped in training."),
+    "SpatialDropout2D": (lambda init_p=0.5, data_format="NCHW": _dropout(init_p, _spread(data_format, 2)), _dropped,
+        "Whole channels of images dropped in training."),
+    "SpatialDropout3D": (lambda init_p=0.5, data_format="NCHW": _dropout(init_p, _spread(data_format, 3)), _dropped,
+        "Whole channels of volumes dropped in training."),
+    "GaussianDropout": (lambda rate: Weights(1, deviation=math.sqrt(rate / (1 - rate))), lambda m, x: x * (
+        1 + m.deviation * torch.randn_like(x)) if m.training else x,
+        "The input times random numbers around 1, in training."),
+    "GaussianNoise": (lambda stddev: Weights(1, deviation=stddev), lambda m, x: x + m.deviation * torch.randn_like(
+        x) if m.training else x, "The input plus random numbers around 0, in training."),
+    "GaussianSampler": (lambda x: x[0] + torch.exp(0.5 * x[1]) * torch.randn_like(x[0]),
+        "A draw from the normal distribution of a table (mean, logarithm of the variance)."),
+    "RReLU": (lambda lower=1.0 / 8, upper=1.0 / 3, inplace=False: nn.RReLU(lower, upper),
+        "x, or below 0 x times a random number in training, the middle one otherwise."),
+})  # fmt: skip
 
 # Weights, without images.
 
 
-class Weights(nn.Module):
-    """A module that draws its weights uniformly between +-1 / sqrt(fan_in), unless it says otherwise."""
-
-    weight: Any
-    bias: Any
-
-    def __init__(self, fan_in: int, **shapes: Sequence[int] | None) -> None:
-        super().__init__()
-        self.fan_in = fan_in
-        for name, shape in shapes.items():
-            self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(*shape)))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights."""
-        bound = 1 / math.sqrt(max(self.fan_in, 1))
-        for parameter in self.parameters(recurse=False):
-            nn.init.uniform_(parameter, -bound, bound)
-
-
-@layer
-def Linear(input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None,
-           init_weight=None, init_bias=None, init_grad_weight=None, init_grad_bias=None):  # fmt: skip
-    """x W' + b."""
-    return nn.Linear(input_size, output_size, with_bias)
-
-
-@layer
-class Add(Weights):
-    """A bias that is learned."""
-
-    def __init__(self, input_size: int) -> None:
-        super().__init__(input_size, bias=[input_size])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the sum."""
-        return x + self.bias.reshape(x.shape[1:] if x.numel() != self.bias.numel() else x.shape)
-
-
 def _fitting(weight: Tensor, x: Tensor) -> Tensor:
-    """Return a weight as it stands against an input: with a dimension for the rows of a batch where it has none."""
+    """Return a weight as it stands against an input: with a dimension for the rows of a batch, or without."""
+    if weight.dim() > x.dim() and weight.shape[0] == 1:
+        return weight[0]
     return weight.unsqueeze(0) if weight.dim() < x.dim() else weight
 
 
-@layer
-class CAdd(Weights):
-    """A bias of any shape that is learned."""
-
-    def __init__(self, size: Sequence[int], bRegularizer: Any = None) -> None:
-        super().__init__(math.prod(size), bias=size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the sum."""
-        return x + _fitting(self.bias, x)
+def _prelu(m: Any, x: Tensor) -> Tensor:
+    shape = [-1 if at == _channel(x) else 1 for at in range(x.dim())]
+    return torch.where(x > 0, x, x * (m.weight if m.weight.numel() == 1 else m.weight.reshape(shape)))
 
 
-@layer
-class CMul(Weights):
-    """A factor of any shape that is learned."""
-
-    def __init__(self, size: Sequence[int], wRegularizer: Any = None) -> None:
-        super().__init__(math.prod(size), weight=size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the product."""
-        return x * _fitting(self.weight, x)
-
-
-@layer
-class Mul(Weights):
-    """One factor that is learned."""
-
-    def __init__(self) -> None:
-        super().__init__(1, weight=[1])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the product."""
-        return x * self.weight
+class _FourWeights(Layer):
+    def set_init_method(
+        self, tLeftInit: Any = None, aLeftInit: Any = None, tRightInit: Any = None, aRightInit: Any = None
+    ) -> Any:  # type: ignore[override]
+        for method, weight in zip(
+            (tLeftInit, aLeftInit, tRightInit, aRightInit), self.module.parameters(), strict=True
+        ):
+            if method is not None:
+                method.fill(weight)
+        return self
 
 
-@layer
-class Scale(Weights):
-    """A factor and a bias of any shape that are learned."""
-
-    def __init__(self, size: Sequence[int]) -> None:
-        super().__init__(math.prod(size), weight=size, bias=size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the product and sum."""
-        return x * _fitting(self.weight, x) + _fitting(self.bias, x)
-
-
-@layer
-class Bilinear(Weights):
-    """x1' W x2 + b of a table of two."""
-
-    def __init__(self, input_size1: int, input_size2: int, output_size: int, bias_res: bool = True,
-                 wRegularizer: Any = None, bRegularizer: Any = None) -> None:  # fmt: skip
-        super().__init__(
-            input_size1, weight=[output_size, input_size1, input_size2], bias=[output_size] if bias_res else None
-        )
-
-    def forward(self, x: Any) -> Tensor:
-        """Return the output."""
-        return F.bilinear(x[0], x[1], self.weight, self.bias)
+def _srelu(input_shape: Sequence[int], share_axes: Sequence[int] | None = None) -> Weights:
+    shape = [1 if share_axes and at + 1 in share_axes else size for at, size in enumerate(input_shape)]
+    starts = {
+        "left": nn.init.zeros_,
+        "left_slope": nn.init.uniform_,
+        "right": nn.init.uniform_,
+        "right_slope": nn.init.ones_,
+    }
+    return Weights(1, dict.fromkeys(starts, shape), starts)
 
 
-@layer
-class Cosine(Weights):
-    """The cosine between the input and each row of the weight."""
-
-    def __init__(self, input_size: int, output_size: int) -> None:
-        super().__init__(input_size, weight=[output_size, input_size])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the cosines."""
-        return F.normalize(x, dim=-1, eps=1e-12) @ F.normalize(self.weight, dim=-1, eps=1e-12).t()
+_srelu.layer_bases = (_FourWeights,)  # type: ignore[attr-defined]
 
 
-@layer
-class Euclidean(Weights):
-    """The distance between the input and each column of the weight."""
-
-    def __init__(self, input_size: int, output_size: int, fast_backward: bool = True) -> None:
-        super().__init__(input_size, weight=[input_size, output_size])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the distances."""
-        return torch.linalg.vector_norm(x.unsqueeze(-1) - self.weight, dim=-2)
+def _bent(m: Any, x: Tensor) -> Tensor:
+    right = m.left + m.right.abs()  # learned as its distance, so that it stays on the right
+    over, under = right + m.right_slope * (x - right), m.left + m.left_slope * (x - m.left)
+    return torch.where(x >= right, over, torch.where(x <= m.left, under, x))
 
 
-@layer
-def PReLU(n_output_plane=0):
-    """x, or below 0 x times a number that is learned, one of each plane or one for all."""
-    return nn.PReLU(max(n_output_plane, 1))
+def _highway(m: Any, x: Tensor) -> Tensor:
+    share, made = torch.sigmoid(m.gate(x)), m.linear(x)
+    return share * (made if m.activation is None else m.activation(made)) + (1 - share) * x
 
 
-@layer
-class SReLU(nn.Module):
-    """x between two bounds, straight lines outside; bounds and slopes are learned."""
-
-    def __init__(self, input_shape: Sequence[int], share_axes: Sequence[int] | None = None) -> None:
-        super().__init__()
-        shape = [1 if share_axes and at + 1 in share_axes else size for at, size in enumerate(input_shape)]
-        self.left, self.left_slope, self.right, self.right_slope = (nn.Parameter(torch.zeros(shape)) for _ in range(4))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights."""
-        nn.init.zeros_(self.left)
-        nn.init.ones_(self.right_slope)
-        for parameter in (self.left_slope, self.right):
-            nn.init.uniform_(parameter, 0, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output."""
-        over, under = self.right + self.right_slope * (x - self.right), self.left + self.left_slope * (x - self.left)
-        return torch.where(x >= self.right, over, torch.where(x <= self.left, under, x))
+def _looked_up(m: Any, x: Tensor) -> Tensor:
+    indices, count = x.long() - int(not SHAPING.get()), len(m.weight)
+    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < count):
+        raise DataError(f"an index counts from 1 to {count}; got {int(x.min())} to {int(x.max())}")
+    return F.embedding(indices, m.weight, m.padding, m.limit, m.norm, m.by_frequency)
 
 
-@layer
-class Maxout(nn.Module):
-    """The largest of several linear layers."""
-
-    def __init__(self, input_size: int, output_size: int, maxout_number: int, with_bias: bool = True,
-                 w_regularizer: Any = None, b_regularizer: Any = None, init_weight: Any = None, init_bias:
-                 Any = None) -> None:  # fmt: skip
-        super().__init__()
-        self.number, self.linear = maxout_number, nn.Linear(input_size, output_size * maxout_number, with_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the largest."""
-        return self.linear(x).unflatten(-1, (self.number, -1)).amax(-2)
-
-
-@layer
-class Highway(nn.Module):
-    """A gate between the input and a layer on it."""
-
-    def __init__(self, size: int, with_bias: bool = True, activation: Any = None, wRegularizer: Any = None,
-                 bRegularizer: Any = None) -> None:  # fmt: skip
-        super().__init__()
-        self.gate, self.linear, self.activation = (
-            nn.Linear(size, size, with_bias),
-            nn.Linear(size, size, with_bias),
-            activation,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the mixture."""
-        share, made = torch.sigmoid(self.gate(x)), self.linear(x)
-        return share * (made if self.activation is None else self.activation(made)) + (1 - share) * x
-
-
-@layer
-class LookupTable(nn.Module):
-    """The row of the weight for each index, which counts from 1."""
-
-    def __init__(self, n_index: int, n_output: int, padding_value: float = 0.0, max_norm: float =
-                 DOUBLEMAX, norm_type: float = 2.0, should_scale_grad_by_freq: bool = False, wRegularizer:
-                 Any = None) -> None:  # fmt: skip
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(n_index, n_output))
-        self.padding = int(padding_value) - 1 if padding_value else None
-        self.limit, self.norm, self.by_frequency = max_norm, norm_type, should_scale_grad_by_freq
-
-    def reset_parameters(self) -> None:
-        """Draw the weights."""
-        nn.init.normal_(self.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the rows."""
-        indices = x.long() - 1
-        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < len(self.weight)):
-            raise DataError(f"an index counts from 1 to {len(self.weight)}; got {int(x.min())} to {int(x.max())}")
-        limit = self.limit if self.limit < 1e30 else None
-        return F.embedding(indices, self.weight, self.padding, limit, self.norm, self.by_frequency)
-
-
-@layer
-def Normalize(x, p=2.0, eps=1e-10):
-    """The input divided by its norm over the features: the first dimension of one row, the second of a batch."""
-    at = 0 if x.dim() == 1 else 1
+def _normalize(x: Tensor, p: float = 2.0, eps: float = 1e-10) -> Tensor:
+    at = _channel(x)
     if p == math.inf:
         return x / (x.abs().amax(at, keepdim=True) + eps)
     return x / ((x.abs() ** p).sum(at, keepdim=True) + eps) ** (1 / p)
 
 
-@layer
-class NormalizeScale(nn.Module):
-    """Normalize, times a factor that is learned."""
-
-    def __init__(
-        self, p: float, scale: float, size: Sequence[int], w_regularizer: Any = None, eps: float = 1e-10
-    ) -> None:
-        super().__init__()
-        self.p, self.scale, self.eps, self.weight = p, scale, eps, nn.Parameter(torch.full(tuple(size), float(scale)))
-
-    def reset_parameters(self) -> None:
-        """Set the factor."""
-        nn.init.constant_(self.weight, self.scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output."""
-        return Normalize.made_by.function(x, self.p, self.eps) * _fitting(self.weight, x)
-
-
-@layer
-def LayerNormalization(hidden_size):
-    """The input with mean 0 and deviation 1 over its last dimension, scaled."""
-    return nn.LayerNorm(hidden_size, eps=1e-6)
-
-
-class _BatchNorm(nn.modules.batchnorm._BatchNorm):
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalization over dimension 1 behind the rows; its factors begin between 0 and 1, as BigDL's do."""
 
     def __init__(self, size: int, eps: float, momentum: float, affine: bool, form: str = "NCHW") -> None:
@@ -1056,377 +580,255 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized input; a row alone is a batch of one."""
-        alone = x.dim() in (1, 3)
-        y = nchw(x.unsqueeze(0) if alone else x, self.form) if x.dim() > 2 else x.unsqueeze(0) if alone else x
-        y = super().forward(y)
-        y = nchw(y, self.form, back=True) if x.dim() > 2 else y
-        return y.squeeze(0) if alone else y
+        if x.dim() < 3:
+            return batched(x, 1, super().forward)
+        return ordered(x, self.form, lambda y: batched(y, 3, super(BatchNorm, self).forward))
 
 
-@layer
-def BatchNormalization(n_output, eps=1e-5, momentum=0.1, affine=True, init_weight=None, init_bias=None,
-                       init_grad_weight=None, init_grad_bias=None):  # fmt: skip
-    """(batch, features) with mean 0 and deviation 1 over the batch, scaled."""
-    return _BatchNorm(n_output, eps, momentum, affine)
+def _heads(hidden_size: int, num_heads: int, attention_dropout: float) -> Weights:
+    query, key, value, joined = (nn.Linear(hidden_size, hidden_size, False) for _ in range(4))
+    return Weights(1, heads=num_heads, p=attention_dropout, query=query, key=key, value=value, joined=joined)
 
 
-@layer
-def SpatialBatchNormalization(n_output, eps=1e-5, momentum=0.1, affine=True, init_weight=None, init_bias=None,
-                              init_grad_weight=None, init_grad_bias=None, data_format="NCHW"):  # fmt: skip
-    """Images with mean 0 and deviation 1 of each channel over the batch, scaled."""
-    return _BatchNorm(n_output, eps, momentum, affine, data_format)
+def _attention(m: Any, x: Any) -> Tensor:
+    asked, known, bias = x
+    q, k, v = (
+        linear(given).unflatten(-1, (m.heads, -1)).transpose(1, 2)
+        for linear, given in ((m.query, asked), (m.key, known), (m.value, known))
+    )
+    mask = bias.expand(len(q), m.heads, q.shape[2], k.shape[2])
+    output = F.scaled_dot_product_attention(q, k, v, mask, m.p if m.training else 0.0)
+    return m.joined(output.transpose(1, 2).flatten(2))
 
 
-@layer
-class Attention(nn.Module):
-    """Attention with several heads of a table (queries, keys and values, bias)."""
-
-    def __init__(self, hidden_size: int, num_heads: int, attention_dropout: float) -> None:
-        super().__init__()
-        self.heads, self.p = num_heads, attention_dropout
-        self.query, self.key, self.value, self.joined = (nn.Linear(hidden_size, hidden_size, False) for _ in range(4))
-
-    def forward(self, x: Any) -> Tensor:
-        """Return (batch, length, hidden)."""
-        asked, known, bias = x
-        q, k, v = (
-            linear(given).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for linear, given in ((self.query, asked), (self.key, known), (self.value, known))
-        )
-        mask = bias.expand(len(q), self.heads, q.shape[2], k.shape[2])
-        output = F.scaled_dot_product_attention(q, k, v, mask, self.p if self.training else 0.0)
-        return self.joined(output.transpose(1, 2).flatten(2))
-
-
-@layer
-def FeedForwardNetwork(hidden_size, filter_size, relu_dropout):
-    """Two linear layers with ReLU and Dropout between them."""
-    inner, outer = nn.Linear(hidden_size, filter_size), nn.Linear(filter_size, hidden_size)
-    return nn.Sequential(inner, nn.ReLU(), nn.Dropout(relu_dropout), outer)
-
+rows({
+    "Linear": (lambda input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None, init_weight=None,
+        init_bias=None, init_grad_weight=None, init_grad_bias=None: nn.Linear(input_size, output_size, with_bias),
+        "x W' + b."),
+    "Add": (lambda input_size: Weights(input_size, {"bias": [input_size]}), lambda m, x: x + m.bias.reshape(x.shape[1:
+        ] if x.numel() != m.bias.numel() else x.shape), "A bias that is learned."),
+    "CAdd": (lambda size, bRegularizer=None: Weights(math.prod(size), {"bias": size}), lambda m, x: x + _fitting(m.bias,
+        x), "A bias of any shape that is learned."),
+    "CMul": (lambda size, wRegularizer=None: Weights(math.prod(size), {"weight": size}), lambda m, x: x * _fitting(
+        m.weight, x), "A factor of any shape that is learned."),
+    "Mul": (lambda: Weights(1, {"weight": [1]}), lambda m, x: x * m.weight, "One factor that is learned."),
+    "Scale": (lambda size: Weights(math.prod(size), {"weight": size, "bias": size}), lambda m, x: x * _fitting(m.weight,
+        x) + _fitting(m.bias, x), "A factor and a bias of any shape that are learned."),
+    "Bilinear": (lambda input_size1, input_size2, output_size, bias_res=True, wRegularizer=None, bRegularizer=None:
+        Weights(input_size1, {"weight": [output_size, input_size1, input_size2], "bias": [
+        output_size] if bias_res else None}), lambda m, x: F.bilinear(x[0], x[1], m.weight, m.bias),
+        "x1' W x2 + b of a table of two."),
+    "Cosine": (lambda input_size, output_size: Weights(input_size, {"weight": [output_size, input_size]}), lambda m, x:
+        F.normalize(x, dim=-1) @ F.normalize(m.weight, dim=-1).t(),
+        "The cosine between the input and each row of the weight."),
+    "Euclidean": (lambda input_size, output_size, fast_backward=True: Weights(input_size, {"weight": [input_size,
+        output_size]}), lambda m, x: torch.linalg.vector_norm(x.unsqueeze(-1) - m.weight, dim=-2),
+        "The distance between the input and each column of the weight."),
+    "PReLU": (lambda n_output_plane=0: Weights(1, {"weight": [max(n_output_plane, 1)]}, {"weight": partial(
+        nn.init.constant_, val=0.25)}), _prelu,
+        "x, or below 0 x times a number that is learned, one of each plane or one for all."),
+    "SReLU": (_srelu, _bent,
+        "x between two bounds, straight lines outside; bounds and slopes are learned, the right one as its distance."),
+    "Maxout": (lambda input_size, output_size, maxout_number, with_bias=True, w_regularizer=None, b_regularizer=None,
+        init_weight=None, init_bias=None: Weights(1, number=maxout_number, linear=nn.Linear(input_size,
+        output_size * maxout_number, with_bias)), lambda m, x: m.linear(x).unflatten(-1, (m.number, -1)).max(-2).values,
+        "The largest of several linear layers."),
+    "Highway": (lambda size, with_bias=True, activation=None, wRegularizer=None, bRegularizer=None: Weights(1,
+        gate=nn.Linear(size, size, with_bias), linear=nn.Linear(size, size, with_bias), activation=activation),
+        _highway, "A gate between the input and a layer on it."),
+    "LookupTable": (lambda n_index, n_output, padding_value=0.0, max_norm=DOUBLEMAX, norm_type=2.0,
+        should_scale_grad_by_freq=False, wRegularizer=None: Weights(1, {"weight": [n_index, n_output]}, {"weight":
+        nn.init.normal_}, norm=norm_type, padding=int(padding_value) - 1 if padding_value else None,
+        limit=max_norm if max_norm < 1e30 else None, by_frequency=should_scale_grad_by_freq), _looked_up,
+        "The row of the weight for each index, which counts from 1."),
+    "Normalize": (_normalize,
+        "The input divided by its norm over the features: the first dimension of one row, the second of a batch."),
+    "NormalizeScale": (lambda p, scale, size, w_regularizer=None, eps=1e-10: Weights(1, {"weight": size}, {"weight":
+        partial(nn.init.constant_, val=scale)}, p=p, eps=eps), lambda m, x: _normalize(x, m.p, m.eps) * _fitting(
+        m.weight, x), "Normalize, times a factor that is learned."),
+    "LayerNormalization": (lambda hidden_size: nn.LayerNorm(hidden_size, eps=1e-6),
+        "The input with mean 0 and deviation 1 over its last dimension, scaled."),
+    "BatchNormalization": (lambda n_output, eps=1e-5, momentum=0.1, affine=True, init_weight=None, init_bias=None,
+        init_grad_weight=None, init_grad_bias=None: BatchNorm(n_output, eps, momentum, affine),
+        "(batch, features) with mean 0 and deviation 1 over the batch, scaled."),
+    "SpatialBatchNormalization": (lambda n_output, eps=1e-5, momentum=0.1, affine=True, init_weight=None,
+        init_bias=None, init_grad_weight=None, init_grad_bias=None, data_format="NCHW": BatchNorm(n_output, eps,
+        momentum, affine, data_format), "Images with mean 0 and deviation 1 of each channel over the batch, scaled."),
+    "Attention": (_heads, _attention, "Attention with several heads of a table (queries, keys and values, bias)."),
+    "FeedForwardNetwork": (lambda hidden_size, filter_size, relu_dropout: nn.Sequential(nn.Linear(hidden_size,
+        filter_size), nn.ReLU(), nn.Dropout(relu_dropout), nn.Linear(filter_size, hidden_size)),
+        "Two linear layers with ReLU and Dropout between them."),
+})  # fmt: skip
 
 # Sequences and images.
 
 
-@layer
-class TemporalConvolution(Weights):
-    """A convolution over time of (batch, time, features)."""
-
-    def __init__(self, input_frame_size: int, output_frame_size: int, kernel_w: int, stride_w: int = 1,
-                 propagate_back: bool = True, weight_regularizer: Any = None, bias_regularizer: Any =
-                 None, init_weight: Any = None, init_bias: Any = None, init_grad_weight: Any = None,
-                 init_grad_bias: Any = None) -> None:  # fmt: skip
-        fan_in = input_frame_size * kernel_w
-        super().__init__(fan_in, weight=[output_frame_size, fan_in], bias=[output_frame_size])
-        self.kernel, self.stride, self.propagates = kernel_w, stride_w, propagate_back
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, time, features)."""
-        weight = self.weight.unflatten(1, (self.kernel, -1)).transpose(1, 2)
-        given = x if self.propagates else x.detach()
-        return F.conv1d(given.transpose(-2, -1), weight, self.bias, self.stride).transpose(-2, -1)
+def _temporal(m: Any, x: Tensor) -> Tensor:
+    """Convolve over time: a weight goes with the frames of a window one after the other."""
+    weight = m.weight.unflatten(1, (m.kernel, -1)).transpose(1, 2)
+    return F.conv1d((x if m.propagates else x.detach()).mT, weight, m.bias, m.stride).mT
 
 
-@layer
-def TemporalMaxPooling(x, k_w, d_w=-1):
-    """The largest of some steps of (batch, time, features)."""
-    steps = x.shape[-2] if k_w == -1 else k_w
-    return F.max_pool1d(x.transpose(-2, -1), steps, steps if d_w == -1 else d_w).transpose(-2, -1)
+def _local(planes: tuple[int, int], size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+           padding: Sequence[int], bias: bool, propagates: bool, form: str = "NCHW") -> Weights:  # fmt: skip
+    """Return a convolution with weights of its own at each place."""
+    out = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True)]
+    places, fan_in = math.prod(out), planes[0] * math.prod(kernel)
+    shapes = {"weight": [places, planes[1], fan_in], "bias": [places, planes[1]] if bias else None}
+    return Weights(fan_in, shapes, out=out, kernel=tuple(kernel), stride=tuple(stride), padding=tuple(padding),
+                   propagates=propagates, form=form)  # fmt: skip
 
 
-class _Convolution(nn.Conv2d):
-    """A convolution of images; padding -1 gives outputs of size / stride."""
-
-    def __init__(self, planes: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding:
-                 tuple[int, int], dilation: tuple[int, int] = (1, 1), groups: int = 1, bias: bool = True,
-                 form: str = "NCHW", propagates: bool = True) -> None:  # fmt: skip
-        self.same, self.form, self.propagates = -1 in padding, form, propagates
-        super().__init__(*planes, kernel, stride, (0, 0) if self.same else padding, dilation, groups, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the images."""
-        y = nchw(x if self.propagates else x.detach(), self.form)
-        if self.same:
-            spans = [(k - 1) * d + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
-            y = F.pad(y, same_padding(y, spans, self.stride))
-        return nchw(super().forward(y), self.form, back=True)
+def _weighed(m: Any, windows: Tensor) -> Tensor:
+    output = torch.einsum("...pf,pof->...po", windows, m.weight)
+    return output if m.bias is None else output + m.bias
 
 
-@layer
-def SpatialConvolution(n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1, pad_w=0,
-                       pad_h=0, n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None,
-                       init_weight=None, init_bias=None, init_grad_weight=None, init_grad_bias=None,
-                       with_bias=True, data_format="NCHW"):  # fmt: skip
-    """A convolution of images; padding -1 gives outputs of size / stride."""
-    return _Convolution((n_input_plane, n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w),
-                        groups=n_group, bias=with_bias, form=data_format, propagates=propagate_back)  # fmt: skip
+def _local1d(m: Any, x: Tensor) -> Tensor:
+    return _weighed(m, (x if m.propagates else x.detach()).unfold(-2, m.kernel[0], m.stride[0]).mT.flatten(-2))
 
 
-@layer
-def SpatialShareConvolution(n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1, pad_w=0, pad_h=0,
-                            n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None, init_weight=None,
-                            init_bias=None, init_grad_weight=None, init_grad_bias=None, with_bias=True):  # fmt: skip
-    """A convolution of images, as SpatialConvolution."""
-    return _Convolution((n_input_plane, n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w),
-                        groups=n_group, bias=with_bias, propagates=propagate_back)  # fmt: skip
+def _local2d(m: Any, x: Tensor) -> Tensor:
+    def made(y: Tensor) -> Tensor:
+        windows = F.unfold(y, m.kernel, padding=m.padding, stride=m.stride)
+        return _weighed(m, windows.mT).mT.unflatten(-1, m.out)
+
+    return ordered(x if m.propagates else x.detach(), m.form, lambda y: batched(y, 3, made))
 
 
-@layer
-def SpatialDilatedConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0,
-                              dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None):  # fmt: skip
-    """A convolution of images with holes in its kernel."""
-    return _Convolution((n_input_plane, n_output_plane), (kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w))
+def _separable(m: Any, x: Tensor) -> Tensor:
+    return m.point(m.deep(x))
 
 
-@layer
-def SpatialFullConvolution(n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
-                           adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None):  # fmt: skip
-    """The transpose of a convolution: larger images."""
-    return nn.ConvTranspose2d(n_input_plane, n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group,
-                              not no_bias)  # fmt: skip
-
-
-@layer
-class SpatialSeparableConvolution(nn.Module):
+class Separable(Weights):
     """A convolution of each channel by itself, then one of 1 x 1."""
 
     weight_kinds: ClassVar[dict[str, str]] = {"point.weight": "point"}
 
-    def __init__(self, n_input_channel: int, n_output_channel: int, depth_multiplier: int, kernel_w: int,
-                 kernel_h: int, stride_w: int = 1, stride_h: int = 1, pad_w: int = 0, pad_h: int = 0,
-                 with_bias: bool = True, data_format: str = "NCHW", w_regularizer: Any = None,
-                 b_regularizer: Any = None, p_regularizer: Any = None) -> None:  # fmt: skip
-        super().__init__()
-        inner = n_input_channel * depth_multiplier
-        self.deep = _Convolution((n_input_channel, inner), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w),
-                                 groups=n_input_channel, bias=False, form=data_format)  # fmt: skip
-        self.point = _Convolution((inner, n_output_channel), (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the images."""
-        return self.point(self.deep(x))
+def _average(x: Tensor, kw: int, kh: int, dw: int = 1, dh: int = 1, pad_w: int = 0, pad_h: int = 0,
+             global_pooling: bool = False, ceil_mode: bool = False, count_include_pad: bool = True,
+             divide: bool = True, format: str = "NCHW") -> Tensor:  # fmt: skip
+    if global_pooling:
+        return ordered(x, format, lambda y: y.mean((-2, -1), keepdim=True) if divide else y.sum((-2, -1), keepdim=True))
+    return pooled("avg", x, (kh, kw), (dh, dw), (pad_h, pad_w), format, ceil_mode, count_include_pad, divide)
 
 
-@layer
-def VolumetricConvolution(n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d_w=1, d_h=1, pad_t=0, pad_w=0, pad_h=0,
-                          with_bias=True, wRegularizer=None, bRegularizer=None):  # fmt: skip
-    """A convolution of volumes."""
-    same = -1 in (pad_t, pad_w, pad_h)
-    if same and (d_t, d_w, d_h) != (1, 1, 1):
-        raise ArgumentError(
-            "VolumetricConvolution has a padding of -1 for strides of 1 alone. Give the padding in numbers."
-        )
-    padding: Any = "same" if same else (pad_t, pad_h, pad_w)
-    return nn.Conv3d(n_input_plane, n_output_plane, (k_t, k_h, k_w), (d_t, d_h, d_w), padding, bias=with_bias)
-
-
-@layer
-def VolumetricFullConvolution(n_input_plane, n_output_plane, kt, kw, kh, dt=1, dw=1, dh=1, pad_t=0,
-                              pad_w=0, pad_h=0, adj_t=0, adj_w=0, adj_h=0, n_group=1, no_bias=False,
-                              wRegularizer=None, bRegularizer=None):  # fmt: skip
-    """The transpose of a convolution of volumes."""
-    return nn.ConvTranspose3d(n_input_plane, n_output_plane, (kt, kh, kw), (dt, dh, dw), (pad_t, pad_h, pad_w),
-                              (adj_t, adj_h, adj_w), n_group, not no_bias)  # fmt: skip
-
-
-class _Local(Weights):
-    """A convolution with weights of its own at each place, over one or two dimensions behind the channels."""
-
-    def __init__(self, planes: tuple[int, int], size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
-                 padding: Sequence[int], bias: bool = True) -> None:  # fmt: skip
-        spans = zip(size, kernel, stride, padding, strict=True)
-        self.out = [(n + 2 * p - k) // s + 1 for n, k, s, p in spans]
-        places, fan_in = math.prod(self.out), planes[0] * math.prod(kernel)
-        super().__init__(fan_in, weight=[places, planes[1], fan_in], bias=[places, planes[1]] if bias else None)
-        self.kernel, self.stride, self.padding = kernel, stride, padding
-        self.propagates = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output, channels first."""
-        alone = x.dim() == len(self.kernel) + 1
-        y = x if self.propagates else x.detach()
-        y = y.unsqueeze(0) if alone else y
-        if len(self.kernel) == 1:
-            y = y.unsqueeze(-2)
-        one = [1] * (2 - len(self.kernel))
-        zero = [0] * (2 - len(self.kernel))
-        blocks = F.unfold(y, (*one, *self.kernel), padding=(*zero, *self.padding), stride=(*one, *self.stride))
-        output = torch.einsum("bfp,pof->bpo", blocks, self.weight)
-        output = output if self.bias is None else output + self.bias
-        output = output.transpose(1, 2).unflatten(-1, self.out)
-        return output.squeeze(0) if alone else output
-
-
-@layer
-class LocallyConnected1D(_Local):
-    """A convolution over time with weights of its own at each step; (batch, time, features)."""
-
-    def __init__(self, n_input_frame: int, input_frame_size: int, output_frame_size: int, kernel_w: int,
-                 stride_w: int = 1, propagate_back: bool = True, weight_regularizer: Any = None,
-                 bias_regularizer: Any = None, init_weight: Any = None, init_bias: Any = None,
-                 init_grad_weight: Any = None, init_grad_bias: Any = None) -> None:  # fmt: skip
-        super().__init__((input_frame_size, output_frame_size), [n_input_frame], [kernel_w], [stride_w], [0])
-        self.propagates = propagate_back
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, time, features)."""
-        return _Local.forward(self, x.transpose(-2, -1)).transpose(-2, -1)
-
-
-@layer
-class LocallyConnected2D(_Local):
-    """A convolution of images with weights of its own at each place."""
-
-    def __init__(self, n_input_plane: int, input_width: int, input_height: int, n_output_plane: int,
-                 kernel_w: int, kernel_h: int, stride_w: int = 1, stride_h: int = 1, pad_w: int = 0,
-                 pad_h: int = 0, propagate_back: bool = True, wRegularizer: Any = None, bRegularizer: Any
-                 = None, init_weight: Any = None, init_bias: Any = None, init_grad_weight: Any = None,
-                 init_grad_bias: Any = None, with_bias: bool = True, data_format: str = "NCHW") -> None:  # fmt: skip
-        size, kernel, stride = [input_height, input_width], [kernel_h, kernel_w], [stride_h, stride_w]
-        super().__init__((n_input_plane, n_output_plane), size, kernel, stride, [pad_h, pad_w], with_bias)
-        self.form, self.propagates = data_format, propagate_back
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the images."""
-        return nchw(_Local.forward(self, nchw(x, self.form)), self.form, back=True)
-
-
-@layer
-def SpatialMaxPooling(x, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, to_ceil=False, format="NCHW"):
-    """The largest number of each window of images; padding -1 gives outputs of size / stride."""
-    y, padding = nchw(x, format), (pad_h, pad_w)
-    if -1 in padding:
-        y, padding = F.pad(y, same_padding(y, (kh, kw), (dh, dw)), value=-math.inf), (0, 0)
-    return nchw(F.max_pool2d(y, (kh, kw), (dh, dw), padding, ceil_mode=to_ceil), format, back=True)
-
-
-@layer
-def SpatialAveragePooling(x, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, global_pooling=False, ceil_mode=False,
-                          count_include_pad=True, divide=True, format="NCHW"):  # fmt: skip
-    """The mean (or sum) of each window of images; padding -1 gives outputs of size / stride."""
-    y, padding = nchw(x, format), (pad_h, pad_w)
-    (kh, kw), (dh, dw) = (y.shape[-2:], (1, 1)) if global_pooling else ((kh, kw), (dh, dw))
-    if -1 in padding:
-        pad = same_padding(y, (kh, kw), (dh, dw))
-        sums, counts = (
-            F.avg_pool2d(F.pad(each, pad), (kh, kw), (dh, dw), divisor_override=1) for each in (y, torch.ones_like(y))
-        )
-        return nchw(sums / counts if divide else sums, format, back=True)
-    output = F.avg_pool2d(y, (kh, kw), (dh, dw), padding, ceil_mode, count_include_pad, None if divide else 1)
-    return nchw(output, format, back=True)
-
-
-@layer
-def VolumetricMaxPooling(x, k_t, k_w, k_h, d_t, d_w, d_h, pad_t=0, pad_w=0, pad_h=0):
-    """The largest number of each window of volumes."""
-    return F.max_pool3d(x, (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w))
-
-
-@layer
-def VolumetricAveragePooling(x, k_t, k_w, k_h, d_t, d_w, d_h, pad_t=0, pad_w=0, pad_h=0, count_include_pad=True,
-                             ceil_mode=False):  # fmt: skip
-    """The mean of each window of volumes."""
-    return F.avg_pool3d(x, (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w), ceil_mode, count_include_pad)
-
-
-@layer
-def SpatialCrossMapLRN(x, size=5, alpha=1.0, beta=0.75, k=1.0, data_format="NCHW"):
-    """Images divided by a power of what neighbouring channels have at the same place."""
-    y = nchw(x, data_format)
-    y = (
-        F.local_response_norm(y.unsqueeze(0), size, alpha, beta, k).squeeze(0)
-        if y.dim() == 3
-        else F.local_response_norm(y, size, alpha, beta, k)
-    )
-    return nchw(y, data_format, back=True)
-
-
-@layer
-def SpatialWithinChannelLRN(x, size=5, alpha=1.0, beta=0.75):
-    """Images divided by a power of what the channel has around the place."""
-    return x / (1 + alpha * F.avg_pool2d(x.square(), size, 1, (size - 1) // 2)) ** beta
-
-
-@layer
-def UpSampling1D(x, length):
-    """Each step of (batch, time, features) several times."""
-    return x.repeat_interleave(length, -2)
-
-
-@layer
-def UpSampling2D(x, size, data_format="nchw"):
-    """Each row and column of images several times."""
-    y = nchw(x, data_format).repeat_interleave(size[0], -2).repeat_interleave(size[1], -1)
-    return nchw(y, data_format, back=True)
-
-
-@layer
-def UpSampling3D(x, size):
-    """Each plane, row and column of volumes several times."""
-    return x.repeat_interleave(size[0], -3).repeat_interleave(size[1], -2).repeat_interleave(size[2], -1)
-
-
-@layer
-def ResizeBilinear(x, output_height, output_width, align_corner=False, data_format="NCHW"):
-    """Images of another size; corners are where TensorFlow 1 puts them."""
-    y = nchw(x, data_format)
-    for at, size in ((-2, output_height), (-1, output_width)):
-        old = y.shape[at]
-        scale = (old - 1) / (size - 1) if align_corner and size > 1 else old / size
-        where = torch.arange(size, device=y.device, dtype=y.dtype) * scale
-        low = where.floor().clamp(max=old - 1)
-        share = (where - low).reshape([-1, 1] if at == -2 else [-1])
-        high = (low + 1).clamp(max=old - 1)
-        y = y.index_select(at, low.long()) * (1 - share) + y.index_select(at, high.long()) * share
-    return nchw(y, data_format, back=True)
-
-
-def _around(x: Tensor, kernel: Tensor) -> Tensor:
-    """Return the weighted mean over the neighbourhood and all channels, exact at the edges."""
-    weight = (kernel / kernel.sum() / x.shape[1]).expand(1, x.shape[1], *kernel.shape)
-    pads = [kernel.shape[1] // 2, (kernel.shape[1] - 1) // 2, kernel.shape[0] // 2, (kernel.shape[0] - 1) // 2]
-    sums, shares = (F.conv2d(F.pad(each, pads), weight) for each in (x, torch.ones_like(x)))
-    return sums / shares
+def _across(
+    x: Tensor, size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, data_format: str = "NCHW"
+) -> Tensor:
+    if size % 2 == 0:
+        raise DataError(f"size must be odd; got {size}")
+    norm = partial(F.local_response_norm, size=size, alpha=alpha, beta=beta, k=k)
+    return ordered(x, data_format, lambda y: batched(y, 3, norm))
 
 
 class _Neighbourhood(nn.Module):
-    """Images without the mean around each place, divided by the deviation there, or both."""
+    """Images without the mean around each place, divided by the deviation there, or both; edges are made up for."""
 
     def __init__(
-        self, kernel: Any, subtracts: bool, divides: bool, threshold: float = 1e-4, value: float = 1e-4
+        self, planes: int, kernel: Any, subtracts: bool, threshold: float | None = None, value: float = 1e-4
     ) -> None:
         super().__init__()
         given = torch.ones(9, 9) if kernel is None else torch.as_tensor(kernel, dtype=torch.float32)
         self.register_buffer("kernel", given if given.dim() == 2 else given.reshape(-1, 1) @ given.reshape(1, -1))
-        self.subtracts, self.divides, self.threshold, self.value = subtracts, divides, threshold, value
+        self.planes, self.subtracts, self.threshold, self.value = planes, subtracts, threshold, value
+
+    def _around(self, x: Tensor) -> Tensor:
+        kernel: Any = self.kernel
+        if not (kernel.shape[0] % 2 and kernel.shape[1] % 2):
+            raise DataError(f"the kernel must have odd sizes; got {tuple(kernel.shape)}")
+        weight = (kernel / kernel.sum() / x.shape[1]).expand(1, x.shape[1], *kernel.shape)
+        return F.conv2d(x, weight, padding=(kernel.shape[0] // 2, kernel.shape[1] // 2))
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.planes:
+            raise DataError(f"n_input_plane is {self.planes}")
+        share = self._around(torch.ones_like(x))
+        x = x - self._around(x) / share if self.subtracts else x
+        if self.threshold is None:
+            return x
+        deviation = self._around(x.square()).sqrt() / share
+        return x / torch.where(deviation > self.threshold, deviation, self.value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the images."""
-        y = x.unsqueeze(0) if x.dim() == 3 else x
-        y = y - _around(y, self.kernel) if self.subtracts else y  # type: ignore[arg-type]
-        if self.divides:
-            deviation = _around(y.square(), self.kernel).clamp(min=0).sqrt()  # type: ignore[arg-type]
-            bound = torch.maximum(deviation, deviation.mean((1, 2, 3), keepdim=True))
-            y = y / torch.where(bound > self.threshold, bound, torch.full_like(bound, self.value))
-        return y.squeeze(0) if x.dim() == 3 else y
+        return batched(x, 3, self._normalized)
 
 
-@layer
-def SpatialSubtractiveNormalization(n_input_plane=1, kernel=None):
-    """Images without the mean around each place."""
-    return _Neighbourhood(kernel, subtracts=True, divides=False)
+rows({
+    "TemporalConvolution": (lambda input_frame_size, output_frame_size, kernel_w, stride_w=1, propagate_back=True,
+        weight_regularizer=None, bias_regularizer=None, init_weight=None, init_bias=None, init_grad_weight=None,
+        init_grad_bias=None: Weights(input_frame_size * kernel_w, {"weight": [output_frame_size,
+        input_frame_size * kernel_w], "bias": [output_frame_size]}, kernel=kernel_w, stride=stride_w,
+        propagates=propagate_back), _temporal, "A convolution over time of (batch, time, features)."),
+    "TemporalMaxPooling": (lambda x, k_w, d_w=-1: pooled("max", x, [x.shape[-2] if k_w == -1 else k_w], [
+        d_w if d_w != -1 else x.shape[-2] if k_w == -1 else k_w], form="NHWC"),
+        "The largest of some steps of (batch, time, features)."),
+    "SpatialConvolution": (lambda n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1, pad_w=0,
+        pad_h=0, n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None,
+        init_grad_weight=None, init_grad_bias=None, with_bias=True, data_format="NCHW": Convolution((n_input_plane,
+        n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (), n_group, with_bias,
+        data_format, propagate_back), "A convolution of images; padding -1 gives outputs of size / stride."),
+    "SpatialShareConvolution": (lambda n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1,
+        pad_w=0, pad_h=0, n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None, init_weight=None,
+        init_bias=None, init_grad_weight=None, init_grad_bias=None, with_bias=True: Convolution((n_input_plane,
+        n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (), n_group, with_bias,
+        propagates=propagate_back), "A convolution of images, as SpatialConvolution."),
+    "SpatialDilatedConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0,
+        dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane, n_output_plane), (
+        kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w)),
+        "A convolution of images with holes in its kernel."),
+    "SpatialFullConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
+        adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None: nn.ConvTranspose2d(n_input_plane,
+        n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group, not no_bias),
+        "The transpose of a convolution: larger images."),
+    "SpatialSeparableConvolution": (lambda n_input_channel, n_output_channel, depth_multiplier, kernel_w, kernel_h,
+        stride_w=1, stride_h=1, pad_w=0, pad_h=0, with_bias=True, data_format="NCHW", w_regularizer=None,
+        b_regularizer=None, p_regularizer=None: Separable(1, deep=Convolution((n_input_channel,
+        n_input_channel * depth_multiplier), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (),
+        n_input_channel, False, data_format), point=Convolution((n_input_channel * depth_multiplier, n_output_channel),
+        (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format)), _separable,
+        "A convolution of each channel by itself, then one of 1 x 1."),
+    "VolumetricConvolution": (lambda n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d_w=1, d_h=1, pad_t=0,
+        pad_w=0, pad_h=0, with_bias=True, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane,
+        n_output_plane), (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w), bias=with_bias),
+        "A convolution of volumes; padding -1 gives outputs of size / stride."),
+    "VolumetricFullConvolution": (lambda n_input_plane, n_output_plane, kt, kw, kh, dt=1, dw=1, dh=1, pad_t=0, pad_w=0,
+        pad_h=0, adj_t=0, adj_w=0, adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None:
+        nn.ConvTranspose3d(n_input_plane, n_output_plane, (kt, kh, kw), (dt, dh, dw), (pad_t, pad_h, pad_w), (adj_t,
+        adj_h, adj_w), n_group, not no_bias), "The transpose of a convolution of volumes."),
+    "LocallyConnected1D": (lambda n_input_frame, input_frame_size, output_frame_size, kernel_w, stride_w=1,
+        propagate_back=True, weight_regularizer=None, bias_regularizer=None, init_weight=None, init_bias=None,
+        init_grad_weight=None, init_grad_bias=None: _local((input_frame_size, output_frame_size), [n_input_frame], [
+        kernel_w], [stride_w], [0], True, propagate_back), _local1d,
+        "A convolution over time with weights of its own at each step; (batch, time, features)."),
+    "LocallyConnected2D": (lambda n_input_plane, input_width, input_height, n_output_plane, kernel_w, kernel_h,
+        stride_w=1, stride_h=1, pad_w=0, pad_h=0, propagate_back=True, wRegularizer=None, bRegularizer=None,
+        init_weight=None, init_bias=None, init_grad_weight=None, init_grad_bias=None, with_bias=True,
+        data_format="NCHW": _local((n_input_plane, n_output_plane), [input_height, input_width], [kernel_h, kernel_w], [
+        stride_h, stride_w], [pad_h, pad_w], with_bias, propagate_back, data_format), _local2d,
+        "A convolution of images with weights of its own at each place."),
+    "SpatialMaxPooling": (lambda x, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, to_ceil=False, format="NCHW": pooled("max", x,
+        (kh, kw), (dh, dw), (pad_h, pad_w), format, to_ceil),
+        "The largest number of each window of images; padding -1 gives outputs of size / stride."),
+    "SpatialAveragePooling": (_average,
+        "The mean (or sum) of each window of images; padding -1 gives outputs of size / stride."),
+    "VolumetricMaxPooling": (lambda x, k_t, k_w, k_h, d_t, d_w, d_h, pad_t=0, pad_w=0, pad_h=0: pooled("max", x, (k_t,
+        k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w)), "The largest number of each window of volumes."),
+    "VolumetricAveragePooling": (lambda x, k_t, k_w, k_h, d_t, d_w, d_h, pad_t=0, pad_w=0, pad_h=0,
+        count_include_pad=True, ceil_mode=False: pooled("avg", x, (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h,
+        pad_w), "NCHW", ceil_mode, count_include_pad), "The mean of each window of volumes."),
+    "SpatialCrossMapLRN": (_across,
+        "Images divided by a power of what neighbouring channels have at the same place; size is odd."),
+    "SpatialWithinChannelLRN": (lambda x, size=5, alpha=1.0, beta=0.75: x / (1 + alpha * F.avg_pool2d(x.square(), size,
+        1, (size - 1) // 2)) ** beta, "Images divided by a power of what the channel has around the place."),
+    "SpatialSubtractiveNormalization": (lambda n_input_plane=1, kernel=None: _Neighbourhood(n_input_plane, kernel,
+        True), "Images without the mean around each place."),
+    "SpatialDivisiveNormalization": (lambda n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4: _Neighbourhood(
+        n_input_plane, kernel, False, threshold, thresval), "Images divided by the deviation around each place."),
+    "SpatialContrastiveNormalization": (lambda n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4:
+        _Neighbourhood(n_input_plane, kernel, True, threshold, thresval),
+        "Images without the mean around each place, divided by the deviation there."),
+})  # fmt: skip
 
-
-@layer
-def SpatialDivisiveNormalization(n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4):
-    """Images divided by the deviation around each place."""
-    return _Neighbourhood(kernel, False, True, threshold, thresval)
-
-
-@layer
-def SpatialContrastiveNormalization(n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4):
-    """Images without the mean around each place, divided by the deviation there."""
-    return _Neighbourhood(kernel, True, True, threshold, thresval)
-
-
-Model = LAYERS["Model"]
+__getattr__ = lookup(LAYERS, "layer")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from orca.bigdl.optimizer import SummaryPair, TrainSummary
+from orca.bigdl.optimizer import Trainer, one_method
 from orca.classic.sample import EvaluatedResult, JTensor
 from orca.errors import ArgumentError, MissingDependency, NotSupported
 
@@ -21,19 +22,20 @@ class Net:
 
     @staticmethod
     def load_bigdl(model_path: str, weight_path: str | None = None, bigdl_type: str = "float") -> Any:
-        """Return the model that saveModel wrote."""
+        """Return the model that saveModel wrote; a graph as a GraphNet."""
         from orca.bigdl.files import load_layer
+        from orca.bigdl.keras.engine import graph_net
 
-        return load_layer(model_path, weight_path)
+        return graph_net(load_layer(model_path, weight_path))
 
     load = load_bigdl
 
     @staticmethod
     def load_torch(path: Any, bigdl_type: str = "float") -> Any:
         """Return the layer of a TorchScript file."""
-        from orca.bigdl.layer import Model
+        from orca.bigdl.layer import Layer
 
-        return Model.load_torch(path)
+        return Layer.of(_script(path))
 
     @staticmethod
     def load_tf(path: str, *args: Any, **kwargs: Any) -> Any:
@@ -58,58 +60,56 @@ class Net:
 
 
 class GraphNet:
-    """A graph of layers from inputs to outputs, with `new_graph` and `freeze_up_to`: a Model of `bigdl.nn.layer`."""
+    """A graph of layers from inputs to outputs, with `new_graph`, `freeze_up_to` and `to_keras`."""
 
     def __new__(cls, input: Any, output: Any, jvalue: Any = None, **kwargs: Any) -> Any:
-        """Return the Model."""
-        from orca.bigdl.layer import Model
+        """Return the graph."""
+        from orca.bigdl.keras.engine import GraphNet as Graph
 
-        return Model(input, output)
+        return Graph(input, output)
 
 
 class InferenceModel:
-    """A trained model of any kind that answers for arrays.
+    """A trained model of any kind that answers for arrays, also in several threads at a time.
 
     Args:
-        supported_concurrent_num: Accepted: calls from several threads take turns in the framework itself.
+        supported_concurrent_num: Accepted: as many threads as there are may call predict.
     """
 
     def __init__(self, supported_concurrent_num: int = 1, bigdl_type: str = "float") -> None:
-        self.answer: Any = None
-        self.source: tuple[str, tuple[Any, ...]] | None = None
+        self.answer: Callable[[Any], Any] | None = None
+        self.source: Callable[[], Callable[[Any], Any]] | None = None
 
-    def _load(self, kind: str, *source: Any) -> None:
-        self.answer, self.source = _LOADERS[kind](*source), (kind, source)
+    def _load(self, loader: Callable[..., Any], *arguments: Any) -> None:
+        self.source = partial(loader, *arguments)
+        self.answer = self.source()
 
     def load_bigdl(self, model_path: str, weight_path: str | None = None) -> None:
         """Load a model that saveModel wrote."""
-        self._load("bigdl", model_path, weight_path)
+        self._load(_bigdl, model_path, weight_path)
 
     load = load_bigdl
 
     def load_torch(self, model_path: Any) -> None:
         """Load a TorchScript file, or take a torch module."""
-        self._load("torch", model_path)
+        self._load(_torch, model_path)
 
     def load_openvino(self, model_path: str, weight_path: str | None = None, batch_size: int = 0) -> None:
-        """Load an OpenVINO model (.xml, and .bin beside it)."""
-        self._load("openvino", model_path, weight_path)
+        """Load an OpenVINO model: .xml, with the .bin beside it unless its path is given; or .onnx."""
+        self._load(_openvino, model_path, weight_path, batch_size)
 
     load_openvino_ng = load_openvino
 
     def load_tensorflow(self, model_path: str, model_type: str = "frozenModel",
                         intra_op_parallelism_threads: int = 1, inter_op_parallelism_threads: int = 1,
                         use_per_session_threads: bool = True) -> None:  # fmt: skip
-        """Load a SavedModel of TensorFlow ("savedModel"); of a frozen graph, TFNet is the layer."""
-        if model_type != "savedModel":
-            raise NotSupported("a frozen graph is read by TFNet(path); load_tensorflow takes model_type='savedModel'.")
-        self._load("tensorflow", model_path)
+        """Load a folder that `export_tf` wrote ("frozenModel"), or a SavedModel of TensorFlow ("savedModel")."""
+        self._load(_tensorflow, model_path, model_type)
 
-    def load_tensorflow_graph(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: TFNet reads graphs."""
-        raise NotSupported(
-            "load_tensorflow_graph is not supported: use TFNet, which reads frozen graphs and SavedModels."
-        )
+    def load_tensorflow_graph(self, model_path: str, model_type: str, inputs: Any, outputs: Any, *threads: Any,
+                              **more: Any) -> None:  # fmt: skip
+        """Load a frozen graph or a SavedModel, to answer with some of its tensors for others, by their names."""
+        self._load(_tensorflow, model_path, model_type, inputs, outputs)
 
     def load_caffe(self, model_path: str, weight_path: str) -> None:
         """Refuse: nothing reads Caffe's format today."""
@@ -117,19 +117,17 @@ class InferenceModel:
 
     def predict(self, inputs: Any) -> Any:
         """Return the outputs for an array, a JTensor, or a list of them for several inputs, as arrays."""
-        if self.answer is None:
-            raise ArgumentError("there is no model yet. Call load_bigdl, load_torch, load_openvino or load_tensorflow.")
-        return self.answer(_inputs(inputs))
+        return self._loaded(self.answer)(_inputs(inputs))
 
     def distributed_predict(self, inputs: Any, sc: Any = None) -> Any:
-        """Return the outputs of an RDD of inputs, as an RDD."""
-        if self.source is None:
+        """Return the outputs of an RDD of inputs, as an RDD; the workers load the model from where it was."""
+        return inputs.mapPartitions(partial(_answers, self._loaded(self.source)))
+
+    @staticmethod
+    def _loaded(part: Callable[..., Any] | None) -> Callable[..., Any]:
+        if part is None:
             raise ArgumentError("there is no model yet. Call load_bigdl, load_torch, load_openvino or load_tensorflow.")
-        if self.source[0] == "torch" and not isinstance(self.source[1][0], str):
-            raise NotSupported(
-                "distributed_predict of a module in memory is not supported: save it with torch.jit.save first."
-            )
-        return inputs.mapPartitions(partial(_answers, *self.source))
+        return part
 
 
 def _inputs(inputs: Any) -> Any:
@@ -140,24 +138,25 @@ def _inputs(inputs: Any) -> Any:
     return np.asarray(inputs)
 
 
-def _answers(kind: str, source: tuple[Any, ...], rows: Any) -> Any:
-    answer = _LOADERS[kind](*source)
+def _answers(source: Callable[[], Callable[[Any], Any]], rows: Any) -> Any:
+    answer = source()
     return (answer(_inputs(row)) for row in rows)
 
 
 def _bigdl(path: str, weight_path: str | None) -> Any:
     from orca.bigdl.training import predicted
 
-    return partial(predicted, Net.load_bigdl(path, weight_path))  # arrays, also where Spark is up
+    # Answering once for all: threads would take turns in switching a layer that trains to answering and back.
+    return partial(predicted, Net.load_bigdl(path, weight_path).training(False))
 
 
-def _torch(path: Any) -> Any:
+def _torch(given: Any) -> Any:
     import torch
 
     from orca.bigdl.layer import _arrays
 
-    given = isinstance(path, torch.nn.Module)
-    module = copy.deepcopy(path).eval() if given else torch.jit.load(path).eval()  # the user's stays in its mode
+    taken = isinstance(given, torch.nn.Module)
+    module = (copy.deepcopy(given) if taken else _script(given)).eval()  # the user's stays in its mode
 
     def answer(inputs: Any) -> Any:
         arrays = inputs if isinstance(inputs, list) else [inputs]
@@ -168,89 +167,74 @@ def _torch(path: Any) -> Any:
     return answer
 
 
+def _script(path: Any) -> Any:
+    import torch
+
+    from orca.storage.files import filesystem
+
+    fs, place = filesystem(path)
+    if not fs.isfile(place):
+        raise ArgumentError(f"there is no model at {path}. Check the path given to torch.jit.save().")
+    try:
+        with fs.open(place, "rb") as file:
+            return torch.jit.load(file)
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"{path} is no TorchScript file. Write one with torch.jit.save(torch.jit.trace(module, example), path)."
+        ) from error
+
+
 def _kept(dtype: Any) -> Any:
     """Return the type that a torch module gets numbers in: whole numbers stay, all others are float32."""
     return dtype if np.issubdtype(dtype, np.integer) or dtype == np.bool_ else np.float32
 
 
-def _openvino(path: str, weight_path: str | None) -> Any:
+def _openvino(path: str, weight_path: str | None, batch: int) -> Any:
     try:
-        import openvino
-    except ImportError as error:
+        from orca.frameworks.openvino import OpenvinoPredictor
+    except ModuleNotFoundError as error:
         raise MissingDependency.of("openvino", "openvino", "load_openvino") from error
-    core = openvino.Core()
-    model = core.compile_model(core.read_model(path, weight_path or ""), "CPU")
+    if weight_path is not None and weight_path != path.removesuffix(".xml") + ".bin":
+        raise ArgumentError(
+            f"the weights must lie beside {path}, with the same name and the ending .bin; got {weight_path}."
+        )
+    predictor, state = OpenvinoPredictor.of(path, batch)
+    predictor.restore(state)
+    turn = threading.Lock()  # it has one queue of requests, which use all cores
 
     def answer(inputs: Any) -> Any:
-        outputs = list(model(inputs if isinstance(inputs, list) else [inputs]).values())
-        return outputs[0] if len(outputs) == 1 else outputs
+        with turn:
+            return predictor.predict(inputs)
 
     return answer
 
 
-def _tensorflow(path: str) -> Any:
-    import tensorflow as tf
+def _tensorflow(path: str, model_type: str, inputs: Any = None, outputs: Any = None) -> Any:
+    from orca.tfpark import TFNet
 
-    loaded = tf.saved_model.load(path)
-    signature = loaded.signatures["serving_default"]
-    names = list(signature.structured_input_signature[1])
-
-    def answer(inputs: Any) -> Any:
-        given = inputs if isinstance(inputs, list) else [inputs]
-        types = [signature.structured_input_signature[1][name].dtype for name in names]
-        tensors = {name: tf.constant(array, dtype) for name, array, dtype in zip(names, given, types, strict=True)}
-        outputs = [value.numpy() for value in signature(**tensors).values()]
-        return outputs[0] if len(outputs) == 1 else outputs
-
-    answer.loaded = loaded  # type: ignore[attr-defined]  # the signature does not keep it alive
-    return answer
+    if model_type not in ("frozenModel", "savedModel"):
+        raise ArgumentError(f"model_type must be 'frozenModel' or 'savedModel'; got {model_type!r}.")
+    if model_type == "savedModel":
+        return TFNet.from_saved_model(path, inputs=inputs, outputs=outputs).forward
+    return TFNet(path, inputs, outputs).forward
 
 
-_LOADERS: dict[str, Any] = {"bigdl": _bigdl, "torch": _torch, "openvino": _openvino, "tensorflow": _tensorflow}
-
-
-class Estimator:
+class Estimator(Trainer):
     """The low-level Estimator: a model with its optim method, trained by triggers.
 
     Args:
         model: A layer.
         optim_methods: An optim method; SGD() unless given.
         model_dir: Where checkpoints go.
-        backend: "bigdl" where Spark is up, else "local", unless given.
+        backend: The cluster that is up, else "local", unless given.
     """
 
     def __init__(self, model: Any, optim_methods: Any = None, model_dir: str | None = None, jvalue: Any = None,
                  bigdl_type: str = "float", backend: str | None = None) -> None:  # fmt: skip
-        if isinstance(optim_methods, dict):
-            raise NotSupported("an optim method for each layer is not supported: pass one, and freeze other layers.")
-        self.model, self.method, self.model_dir, self.backend = model, optim_methods, model_dir, backend
-        self.estimator: Any = None
-        self.clipping: tuple[Any, Any] = (None, None)
-        self.board: Any = None
+        self.model, self.method, self.model_dir, self.backend = model, one_method(optim_methods), model_dir, backend
 
-    def clear_gradient_clipping(self) -> None:
-        """Clip gradients no more."""
-        self.clipping = None, None
-
-    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
-        """Clip each gradient into [min, max]."""
-        self.clipping = (float(min), float(max)), None
-
-    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
-        """Clip the gradients of a step to a norm."""
-        self.clipping = None, float(clip_norm)
-
-    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
-        """Write what each training gives for TensorBoard."""
-        self.board = TrainSummary(log_dir, app_name)
-
-    def get_train_summary(self, tag: str | None = None) -> Any:
-        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"."""
-        return None if self.board is None else self.board.summaries.read("train", tag)
-
-    def get_validation_summary(self, tag: str | None = None) -> Any:
-        """Return rows of step, value and time of a validation method."""
-        return None if self.board is None else self.board.summaries.read("validation", tag)
+    def _estimator(self, criterion: Any) -> Any:
+        return self.estimator_of(self.model, criterion, self.method, self.backend, model_dir=self.model_dir)
 
     def train(self, train_set: Any, criterion: Any, end_trigger: Any = None, checkpoint_trigger: Any =
               None, validation_set: Any = None, validation_method: Any = None, batch_size: int | None =
@@ -266,16 +250,12 @@ class Estimator:
             validation_method: Validation methods.
             batch_size: Rows of one step over all workers.
         """
-        from orca.bigdl.training import data_of, metrics_for
-        from orca.core.triggers import MaxEpoch
+        from orca.bigdl.training import metrics_for
 
-        est = self._made(criterion)
-        done = est._state.epoch if est._state is not None else 0
+        est = self._estimator(criterion)
         est.fit(
-            data_of(train_set), batch_size=batch_size, end_trigger=end_trigger or MaxEpoch(done + 1),
-            checkpoint_trigger=checkpoint_trigger, shuffle=getattr(train_set, "shuffle", None),
-            validation_data=None if validation_set is None else data_of(validation_set),
-            validation_methods=metrics_for(validation_method),
+            train_set, None if end_trigger else 1, batch_size, end_trigger=end_trigger, validation_data=validation_set,
+            checkpoint_trigger=checkpoint_trigger, validation_methods=metrics_for(validation_method),
         )  # fmt: skip
         est.get_model()
         return self
@@ -289,37 +269,19 @@ class Estimator:
             train_set, criterion, end_trigger, checkpoint_trigger, validation_set, validation_method, None
         )
 
-    def evaluate(
-        self, validation_set: Any, validation_method: Any, batch_size: int | None = 32
-    ) -> list[EvaluatedResult]:
+    def evaluate(self, validation_set: Any, validation_method: Any, batch_size: int | None = 32) -> list[EvaluatedResult]:  # fmt: skip
         """Return an EvaluatedResult of each validation method."""
-        from orca.bigdl.training import data_of, evaluated, is_rdd, samples_of
+        from orca.bigdl.training import evaluated, is_rdd, samples_of
 
         rows = samples_of(validation_set)
         if is_rdd(rows) or isinstance(rows, list | tuple):
             return evaluated(self.model, rows, batch_size or -1, validation_method)
-        methods = validation_method if isinstance(validation_method, Sequence) else [validation_method]
-        found = self._made(None).evaluate(data_of(rows), batch_size=batch_size, validation_methods=methods)
-        return [EvaluatedResult(found[method.name], found["num_samples"], method.name) for method in methods]
+        methods = validation_method if isinstance(validation_method, list | tuple) else [validation_method]
+        statistics = self._estimator(None).evaluate(rows, batch_size, validation_methods=methods)
+        return [EvaluatedResult(statistics[method.name], statistics["num_samples"], method.name) for method in methods]
 
     evaluate_imagefeature = evaluate
 
     def evaluate_minibatch(self, validation_set: Any, validation_method: Any) -> list[EvaluatedResult]:
         """Return an EvaluatedResult of each validation method, of data that comes in batches."""
         return self.evaluate(validation_set, validation_method, None)
-
-    def _made(self, criterion: Any) -> Any:
-        from orca import estimators
-        from orca.bigdl.training import backend_now
-
-        if self.estimator is None or (criterion is not None and self.estimator.criterion is not criterion):
-            state = None if self.estimator is None else self.estimator._state
-            self.estimator = estimators.Estimator.from_bigdl(
-                model=self.model, loss=criterion, optimizer=self.method, model_dir=self.model_dir,
-                backend=self.backend or backend_now(),
-            )  # fmt: skip
-            self.estimator._state = state
-        self.estimator._clip(*self.clipping)
-        if self.board is not None:
-            self.estimator._summaries = SummaryPair(self.board)
-        return self.estimator

@@ -1,12 +1,17 @@
-"""Optimizer: training in the words of bigdl.optim.optimizer. Owns Optimizer and its kin, and summaries of a run."""
+"""Optimizer: training in the words of bigdl.optim.optimizer. Owns Optimizer and its kin, summaries, and Trainer.
+
+A Trainer is what the Keras-style models, the low-level Estimator and the Optimizers have in common.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from orca.bigdl.doors import LEFT_OUT_LAYERS, refused
 from orca.bigdl.initial import L1L2Regularizer, L1Regularizer, L2Regularizer
 from orca.bigdl.validation import (
     MAE,
@@ -43,7 +48,7 @@ from orca.optimizers.methods import (
     RMSprop,
 )
 from orca.optimizers.schedules import Default, Exponential, MultiStep, Plateau, Poly, SequentialSchedule, Step, Warmup
-from orca.report.tensorboard import Summaries
+from orca.report.tensorboard import Summaries, SummaryPair
 
 logger = logging.getLogger(__name__)
 
@@ -91,24 +96,73 @@ class ValidationSummary(TrainSummary):
     part = "validation"
 
 
-class SummaryPair:
-    """The summaries of training and validation, in folders that may differ."""
+class Trainer:
+    """The settings of a training that may change between fits, and what stays from one fit to the next.
 
-    def __init__(self, *given: Any) -> None:
-        named = {(each.log_dir, each.app_name): each.summaries for each in given if each is not None}
-        self.members = list(named.values())
+    Attributes:
+        workers_per_node: Workers (ranks) on each node of the cluster.
+    """
 
-    def write(self, *args: Any, **kwargs: Any) -> None:
-        """Write what a fit gave."""
-        for member in self.members:
-            member.write(*args, **kwargs)
+    workers_per_node = 1
+    estimator: Any = None  # of the last fit
+    outline: Any = None  # of the model that it trained
+    clipping: tuple[Any, Any] = (None, None)
+    board: Any = None
 
-    def read(self, part: str, tag: str | None) -> Any:
-        """Return what was written under a tag."""
-        return self.members[0].read(part, tag)
+    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
+        """Write what each fit gives for TensorBoard, under log_dir/app_name."""
+        self.board = Summaries(log_dir, app_name)
+
+    def get_train_summary(self, tag: str | None = None) -> Any:
+        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"; None without any."""
+        return self._summary("train", tag)
+
+    def get_validation_summary(self, tag: str | None = None) -> Any:
+        """Return rows of step, value and time of a metric of the validation; None without any."""
+        return self._summary("validation", tag)
+
+    def _summary(self, part: str, tag: str | None) -> Any:
+        points = None if self.board is None else self.board.read(part, tag)
+        return None if points is None else np.array(points)
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Clip each gradient into [min, max]."""
+        self.clipping = (float(min), float(max)), None
+
+    def set_gradient_clipping_by_l2_norm(self, clip_norm: float) -> None:
+        """Clip the gradients of a step to a norm."""
+        self.clipping = None, float(clip_norm)
+
+    set_l2_norm_gradient_clipping = set_gradient_clipping_by_l2_norm
+
+    def clear_gradient_clipping(self) -> None:
+        """Clip gradients no more."""
+        self.clipping = None, None
+
+    def estimator_of(self, model: Any, loss: Any, optimizer: Any, backend: str | None = None, **more: Any) -> Any:
+        """Return an Estimator that begins with the weights as they are, and goes on with the optimizer's state."""
+        from orca.bigdl.training import backend_now
+        from orca.estimators import Estimator
+
+        est = Estimator.from_bigdl(
+            model=model, loss=loss, optimizer=optimizer, backend=backend or backend_now(),
+            workers_per_node=self.workers_per_node, **more,
+        )  # fmt: skip
+        outline = outline_of(model.to_torch() if hasattr(model, "to_torch") else model)
+        if outline != self.outline and self.estimator is not None:
+            logger.warning("the layers or regularizers of %s have changed: its optimizer begins anew.", model)
+            self.estimator = None
+        self.outline = outline
+        if self.estimator is not None and self.estimator._state is not None:
+            state = self.estimator._state.settled()
+            est._state = replace(state, payload=state.payload | {"models": [model.to_torch().state_dict()]})
+        est._clip(*self.clipping)
+        est._summaries = self.board
+        self.estimator = est
+        return est
 
 
-class BaseOptimizer:
+class BaseOptimizer(Trainer):
     """The settings of a training, which `optimize` runs.
 
     Args:
@@ -118,23 +172,17 @@ class BaseOptimizer:
         end_trigger: When to end; MaxEpoch(1) unless given.
         batch_size: Rows of one step over all workers.
         optim_method: An optim method; SGD() unless given.
-        backend: Where to train: "bigdl" where Spark is up, else "local", unless given.
+        backend: Where to train: on the cluster that is up, else "local", unless given.
     """
 
     def __init__(self, model: Any, data: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
                  optim_method: Any = None, backend: str | None = None) -> None:  # fmt: skip
-        if isinstance(optim_method, dict):
-            raise NotSupported(
-                "an optim method for each layer is not supported: pass one, and freeze the layers that are not to learn."
-            )
         self.model, self.data, self.criterion = model, data, criterion
         self.end_trigger = MaxEpoch(1) if end_trigger is None else trigger_of(end_trigger)
-        self.batch_size, self.method, self.backend = batch_size, optim_method or SGD(), backend
+        self.batch_size, self.method, self.backend = batch_size, one_method(optim_method), backend
         self.validation: dict[str, Any] = {}
-        self.checkpoint: tuple[Any, str, bool] | None = None
-        self.clipping: dict[str, Any] = {}
+        self.checkpoint: tuple[Any, str | None, bool] = (None, None, False)
         self.summaries: list[Any] = [None, None]
-        self.estimator: Any = None  # of the last training
 
     def set_model(self, model: Any) -> None:
         """Train another model, from the beginning."""
@@ -155,15 +203,10 @@ class BaseOptimizer:
 
     def set_gradclip_const(self, min_value: float, max_value: float) -> None:
         """Clip each gradient into [min_value, max_value]."""
-        self.clipping = {"clip_value": (float(min_value), float(max_value))}
+        self.set_constant_gradient_clipping(min_value, max_value)
 
-    def set_gradclip_l2norm(self, clip_norm: float) -> None:
-        """Clip the gradients of a step to a norm."""
-        self.clipping = {"clip_norm": float(clip_norm)}
-
-    def disable_gradclip(self) -> None:
-        """Clip gradients no more."""
-        self.clipping = {}
+    set_gradclip_l2norm = Trainer.set_gradient_clipping_by_l2_norm
+    disable_gradclip = Trainer.clear_gradient_clipping
 
     def set_train_summary(self, summary: TrainSummary) -> BaseOptimizer:
         """Write the course of training."""
@@ -175,30 +218,32 @@ class BaseOptimizer:
         self.summaries[1] = summary
         return self
 
+    def _validate(self, data: Any, trigger: Any, methods: Any) -> None:
+        self.validation = {
+            "validation_data": data, "validation_trigger": trigger_of(trigger),
+            "validation_methods": [Top1Accuracy()] if methods is None else methods,
+        }  # fmt: skip
+
     def prepare_input(self) -> None:
         """Do nothing: data is read when it is needed."""
 
-    def optimize(self) -> Any:
-        """Train, and return the model with its trained weights; another call goes on where the last one ended."""
-        from orca.bigdl.training import backend_now, data_of, metrics_for
-        from orca.estimators import Estimator
+    def optimize(self, resume: bool = False) -> Any:
+        """Train, and return the model with its trained weights; another call goes on where the last one ended.
 
-        trigger, path, keeps_one = self.checkpoint or (None, None, False)
-        est = Estimator.from_bigdl(
-            model=self.model, loss=self.criterion, optimizer=self.method, backend=self.backend or backend_now(),
-            model_dir=path, **self.clipping,
-        )  # fmt: skip
-        if self.estimator is not None:
-            state = self.estimator.get_state_dict()
-            est.load_state_dict(state | {"models": [self.model.to_torch().state_dict()]})
-        if any(self.summaries):
-            est._summaries = SummaryPair(*self.summaries)
+        Args:
+            resume: Whether to go on from the newest checkpoint under the path of `set_checkpoint`, if there is one: in
+                another program, after the first one was interrupted.
+        """
+        from orca.bigdl.training import metrics_for
+
+        trigger, path, keeps_one = self.checkpoint
+        self.board = SummaryPair(*self.summaries) if any(self.summaries) else None
+        est = self.estimator_of(self.model, self.criterion, self.method, self.backend, model_dir=path)
         est.fit(
-            data_of(self.data), batch_size=self.batch_size, end_trigger=self.end_trigger, checkpoint_trigger=trigger,
-            keep_checkpoints=1 if keeps_one else None,
+            self.data, batch_size=self.batch_size, end_trigger=self.end_trigger, checkpoint_trigger=trigger,
+            keep_checkpoints=1 if keeps_one else None, resume=resume,
             **{**self.validation, "validation_methods": metrics_for(self.validation.get("validation_methods"))},
         )  # fmt: skip
-        self.estimator = est
         return est.get_model()
 
 
@@ -219,10 +264,7 @@ class Optimizer(BaseOptimizer):
 
     def set_validation(self, batch_size: int, val_rdd: Any, trigger: Any, val_method: Any = None) -> None:
         """Validate in epochs in which, or at whose end, a trigger fires, by these methods (Top1Accuracy unless given)."""
-        methods = [Top1Accuracy()] if val_method is None else val_method
-        self.validation = {
-            "validation_data": val_rdd, "validation_trigger": trigger_of(trigger), "validation_methods": methods,
-        }  # fmt: skip
+        self._validate(val_rdd, trigger, val_method)
 
     def set_traindata(self, training_rdd: Any, batch_size: int) -> None:
         """Train on other data."""
@@ -242,21 +284,28 @@ class LocalOptimizer(BaseOptimizer):
 
     def set_validation(self, batch_size: int, X_val: Any, Y_val: Any, trigger: Any, val_method: Any = None) -> None:
         """Validate in epochs in which, or at whose end, a trigger fires, by these methods (Top1Accuracy unless given)."""
-        methods = [Top1Accuracy()] if val_method is None else val_method
-        self.validation = {
-            "validation_data": (X_val, Y_val), "validation_trigger": trigger_of(trigger), "validation_methods": methods,
-        }  # fmt: skip
+        self._validate((X_val, Y_val), trigger, val_method)
 
 
-class ActivityRegularization:
-    """A penalty on activities, which is refused: what it adds to a gradient depends on how rows are dealt out."""
+def outline_of(net: Any) -> list[Any]:
+    """Return what the state of an optimizer goes with: the shape and the penalty of each weight."""
+    from orca.frameworks.torch.penalties import penalised
 
-    def __init__(self, l1: float = 0.0, l2: float = 0.0, **more: Any) -> None:
-        raise NotSupported("ActivityRegularization is not supported: add the penalty to the loss (CustomLoss).")
+    penalties = {id(parameter): sizes for parameter, sizes in penalised(net)}
+    return [(name, tuple(weight.shape), penalties.get(id(weight))) for name, weight in net.named_parameters()]
 
 
-class MeanAveragePrecisionObjectDetection:
-    """The mean average precision of boxes, which is refused: torchmetrics has it."""
+def one_method(optim_method: Any) -> Any:
+    """Return an optim method, SGD() where there is none; several are refused."""
+    if isinstance(optim_method, dict):
+        raise NotSupported(
+            "an optim method for each layer is not supported: pass one, and freeze the layers that are not to learn."
+        )
+    return SGD() if optim_method is None else optim_method
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotSupported("use torchmetrics.detection.MeanAveragePrecision, which every Estimator takes as a metric.")
+
+ActivityRegularization: Any = refused("ActivityRegularization", LEFT_OUT_LAYERS["ActivityRegularization"])
+MeanAveragePrecisionObjectDetection: Any = refused(
+    "MeanAveragePrecisionObjectDetection",
+    "use torchmetrics.detection.MeanAveragePrecision, which every Estimator takes",
+)

@@ -1,7 +1,7 @@
 """Recurrent: BigDL's layers over time. Owns cells, the order of their gates and weights, and how states go on.
 
-A cell has `project` (what all steps need of the input, computed at once), `begin` (the first state) and `step`. Inputs are
-(batch, time, ...). Weights are, in this order: of the input, their bias, of the hidden state.
+A cell has `project` (what all steps need of the input, computed at once), `begin` (the first state) and `step`. Inputs
+are (batch, time, ...). Weights are, in this order: of the input, their bias, of the hidden state.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl.layer import LAYERS, Container, Parts, layer
-from orca.bigdl.layers import Weights
+import orca.bigdl.layers  # noqa: F401  (it fills the table)
+from orca.bigdl.layer import LAYERS, Container, Parts, Weights, lookup, rows
 from orca.errors import ArgumentError, DataError
 
 State = tuple[Tensor, ...]
@@ -24,17 +24,12 @@ State = tuple[Tensor, ...]
 class Cell(Weights):
     """A cell: weights of the input for some gates, and of the hidden state."""
 
-    hidden: Any
-    hidden_value: Any
-    bias_hidden: Any
-    peep: Any
-
-    def __init__(
-        self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, **more: Sequence[int] | None
-    ) -> None:
-        shapes = {"weight": [gates * hidden_size, input_size], "bias": [gates * hidden_size], **more}
-        super().__init__(hidden_size, **shapes)
-        self.size, self.states, self.p = hidden_size, 1, p
+    def __init__(self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, bias: bool = True,
+                 states: int = 1, activation: Any = None, inner_activation: Any = None,
+                 **hidden: Any) -> None:  # fmt: skip
+        own = {"weight": [gates * hidden_size, input_size], "bias": [gates * hidden_size] if bias else None}
+        super().__init__(hidden_size, own | hidden, size=hidden_size, p=p, states=states, value=activation or nn.Tanh(),
+                         gate=inner_activation or nn.Sigmoid())  # fmt: skip
 
     def project(self, x: Tensor) -> Tensor:
         """Return what the gates get of the input at every step."""
@@ -48,60 +43,27 @@ class Cell(Weights):
         """Drop some numbers in training."""
         return F.dropout(x, self.p, self.training) if self.p else x
 
-    def step(self, given: Tensor, state: State) -> State:
-        """Return the next state; its first tensor is the output."""
-        raise NotImplementedError
+
+def _remember(cell: Any, given: Tensor, memory: Tensor, dim: int) -> State:
+    """Return output and memory of an LSTM with its gates in this order; they see the memory where there is a `peep`."""
+    enter, value, forget, leave = given.chunk(4, dim)
+    first, second, third = (0, 0, 0) if cell.peep is None else cell.peep.unbind(0)
+    kept = cell.gate(forget + second * memory) * memory
+    memory = cell.gate(enter + first * memory) * cell.value(value) + kept
+    return cell.gate(leave + third * memory) * cell.value(memory), memory
 
 
-@layer
-class LSTM(Cell):
-    """A cell with the gates input, new value, forget and output."""
-
-    def __init__(self, input_size: int, hidden_size: int, p: float = 0.0, activation: Any = None,
-                 inner_activation: Any = None, wRegularizer: Any = None, uRegularizer: Any = None,
-                 bRegularizer: Any = None) -> None:  # fmt: skip
-        Cell.__init__(self, input_size, hidden_size, 4, p, hidden=[4 * hidden_size, hidden_size])
-        self.states, self.value, self.gate = 2, activation or nn.Tanh(), inner_activation or nn.Sigmoid()
-
-    def step(self, given: Tensor, state: State) -> State:
-        """Return output and memory."""
-        output, memory = state
-        enter, value, forget, leave = (given + F.linear(self.drop(output), self.hidden)).chunk(4, -1)
-        memory = self.gate(enter) * self.value(value) + self.gate(forget) * memory
-        return self.gate(leave) * self.value(memory), memory
-
-
-@layer
-class LSTMPeephole(Cell):
-    """An LSTM whose gates see its memory."""
-
-    def __init__(self, input_size: int = 4, hidden_size: int = 3, p: float = 0.0, wRegularizer: Any = None,
-                 uRegularizer: Any = None, bRegularizer: Any = None) -> None:  # fmt: skip
-        Cell.__init__(self, input_size, hidden_size, 4, p, hidden=[4 * hidden_size, hidden_size], peep=[3, hidden_size])
-        self.states = 2
+class _LSTM(Cell):
+    def __init__(self, input_size: int, size: int, p: float, peephole: bool, *activations: Any) -> None:
+        more = {"hidden": [4 * size, size], "peep": [3, size] if peephole else None}
+        Cell.__init__(self, input_size, size, 4, p, True, 2, *activations, **more)
 
     def step(self, given: Tensor, state: State) -> State:
-        """Return output and memory."""
-        output, memory = state
-        enter, value, forget, leave = (given + F.linear(self.drop(output), self.hidden)).chunk(4, -1)
-        kept = torch.sigmoid(forget + self.peep[1] * memory) * memory
-        memory = torch.sigmoid(enter + self.peep[0] * memory) * torch.tanh(value) + kept
-        return torch.sigmoid(leave + self.peep[2] * memory) * torch.tanh(memory), memory
+        return _remember(self, given + F.linear(self.drop(state[0]), self.hidden), state[1], -1)
 
 
-@layer
-class GRU(Cell):
-    """A cell with the gates reset and update, and a new value."""
-
-    def __init__(self, input_size: int, hidden_size: int, p: float = 0.0, activation: Any = None,
-                 inner_activation: Any = None, wRegularizer: Any = None, uRegularizer: Any = None,
-                 bRegularizer: Any = None) -> None:  # fmt: skip
-        more = {"hidden": [2 * hidden_size, hidden_size], "hidden_value": [hidden_size, hidden_size]}
-        Cell.__init__(self, input_size, hidden_size, 3, p, **more)
-        self.value, self.gate = activation or nn.Tanh(), inner_activation or nn.Sigmoid()
-
+class _GRU(Cell):
     def step(self, given: Tensor, state: State) -> State:
-        """Return the output."""
         (output,) = state
         gates = self.gate(given[..., : 2 * self.size] + F.linear(self.drop(output), self.hidden))
         reset, update = gates.chunk(2, -1)
@@ -109,34 +71,24 @@ class GRU(Cell):
         return ((1 - update) * value + update * output,)
 
 
-@layer
-class RnnCell(Cell):
-    """A cell without gates."""
-
-    def __init__(self, input_size: int, hidden_size: int, activation: Any, isInputWithBias: bool = True,
-                 isHiddenWithBias: bool = True, wRegularizer: Any = None, uRegularizer: Any = None,
-                 bRegularizer: Any = None) -> None:  # fmt: skip
-        more = {"hidden": [hidden_size, hidden_size], "bias_hidden": [hidden_size] if isHiddenWithBias else None}
-        Cell.__init__(self, input_size, hidden_size, 1, 0.0, **more)
-        self.activation = activation
-        if not isInputWithBias:
-            self.bias = None
-
+class _RnnCell(Cell):
     def step(self, given: Tensor, state: State) -> State:
-        """Return the output."""
-        return (self.activation(given + F.linear(state[0], self.hidden, self.bias_hidden)),)
+        return (self.value(given + F.linear(state[0], self.hidden, self.bias_hidden)),)
 
 
-class _ConvolutionCell(nn.Module):
+class ConvolutionCell(nn.Module):
     """An LSTM of images or volumes, whose sums are convolutions."""
 
     weight_kinds: ClassVar[dict[str, str]] = {"inner.weight": "hidden", "peep": "peep"}
 
-    def __init__(self, dims: int, planes: tuple[int, int], kernels: tuple[int, int], stride: int, peephole: bool,
-                 activation: Any = None, inner_activation: Any = None) -> None:  # fmt: skip
+    def __init__(self, dims: int, planes: tuple[int, int], kernels: tuple[int, int], stride: int, padding: int = -1,
+                 peephole: bool = False, activation: Any = None, inner_activation: Any = None) -> None:  # fmt: skip
         super().__init__()
-        if stride != 1:
-            raise ArgumentError(f"a ConvLSTM goes on with images of one size: its stride must be 1; got {stride}.")
+        for word, value, one in (("stride", stride, 1), ("padding", padding, -1)):
+            if value != one:
+                raise ArgumentError(
+                    f"a ConvLSTM goes on with images of one size: its {word} must be {one}; got {value}."
+                )
         kind: Any = (nn.Conv2d, nn.Conv3d)[dims - 2]
         self.size, self.outer = planes[1], kind(planes[0], 4 * planes[1], kernels[0], padding="same")
         self.inner = kind(planes[1], 4 * planes[1], kernels[1], padding="same", bias=False)
@@ -153,52 +105,25 @@ class _ConvolutionCell(nn.Module):
 
     def step(self, given: Tensor, state: State) -> State:
         """Return output and memory."""
-        output, memory = state
-        enter, value, forget, leave = (given + self.inner(output)).chunk(4, 1)
-        a, b, c = (0, 0, 0) if self.peep is None else self.peep.unbind(0)
-        memory_now = self.gate(enter + a * memory) * self.value(value) + self.gate(forget + b * memory) * memory
-        return self.gate(leave + c * memory_now) * self.value(memory_now), memory_now
+        return _remember(self, given + self.inner(state[0]), state[1], 1)
 
 
-@layer
-def ConvLSTMPeephole(input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, activation=None,
-                     inner_activation=None, wRegularizer=None, uRegularizer=None, bRegularizer=None,
-                     cRegularizer=None, with_peephole=True):  # fmt: skip
-    """An LSTM of images, whose sums are convolutions."""
-    planes, kernels = (input_size, output_size), (kernel_i, kernel_c)
-    return _ConvolutionCell(2, planes, kernels, stride, with_peephole, activation, inner_activation)
-
-
-@layer
-def ConvLSTMPeephole3D(input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1,
-                       wRegularizer=None, uRegularizer=None, bRegularizer=None, cRegularizer=None,
-                       with_peephole=True):  # fmt: skip
-    """An LSTM of volumes, whose sums are convolutions."""
-    return _ConvolutionCell(3, (input_size, output_size), (kernel_i, kernel_c), stride, with_peephole)
-
-
-@layer
-class MultiRNNCell(nn.Module):
-    """Cells one above the other."""
-
+class _MultiRNNCell(nn.Module):
     def __init__(self, cells: Sequence[Any]) -> None:
         super().__init__()
         self.cells: Any = nn.ModuleList(cells)
 
     def project(self, x: Tensor) -> Tensor:
-        """Return what the lowest cell gets of the input at every step."""
         return self.cells[0].project(x)
 
     def begin(self, x: Tensor) -> Any:
-        """Return the first states of all cells."""
         states = [self.cells[0].begin(x)]
         for cell in self.cells[1:]:
             states.append(cell.begin(states[-1][0].unsqueeze(1)))
         return (None, *states)
 
     def step(self, given: Tensor, state: Any) -> Any:
-        """Return the output of the highest cell, and the states of all."""
-        states = []
+        states: list[Any] = []
         for at, (cell, before) in enumerate(zip(self.cells, state[1:], strict=True)):
             given = given if at == 0 else cell.project(given.unsqueeze(1)).squeeze(1)
             states.append(cell.step(given, before))
@@ -209,7 +134,9 @@ class MultiRNNCell(nn.Module):
 def unroll(cell: Any, x: Tensor, backwards: bool = False) -> tuple[Tensor, Any]:
     """Return the outputs of all steps as (batch, time, ...), and the last state."""
     if not hasattr(cell, "project"):
-        raise DataError(f"{type(cell).__name__} is no cell: add LSTM, GRU, RnnCell or another one")
+        raise DataError(
+            f"{getattr(cell, 'row', type(cell).__name__)} is no cell: add LSTM, GRU, RnnCell or another one"
+        )
     if x.dim() < 3:
         raise DataError("the input needs the dimensions batch, time and features")
     given, state = cell.project(x).unbind(1), cell.begin(x)
@@ -224,13 +151,11 @@ class _RecurrentContainer(Container):
     """A container of one cell, whose last state can be read."""
 
     def add(self, model: Any) -> Any:
-        """Add the cell; returns the container."""
         if self.layers:
             raise ArgumentError(f"{self} has its cell already: {self.layers[0]}. Put several into MultiRNNCell([...]).")
         return super().add(model)
 
     def get_hidden_state(self) -> Any:
-        """Return the state behind the last step of the last forward pass, as arrays."""
         state: Any = self.module.state
         if state is None:
             raise ArgumentError(f"{self} has no state yet. Call forward first.")
@@ -238,10 +163,7 @@ class _RecurrentContainer(Container):
         return arrays[0] if len(arrays) == 1 else arrays
 
 
-@layer
-class Recurrent(Parts):
-    """A cell over all steps of (batch, time, ...)."""
-
+class _Recurrent(Parts):
     layer_bases: ClassVar[tuple[type, ...]] = (_RecurrentContainer,)
 
     def __init__(self) -> None:
@@ -249,8 +171,9 @@ class Recurrent(Parts):
         self.state: Any = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, time, ...) of the outputs."""
-        outputs, state = unroll(self.parts[0], x)
+        return self._kept(*unroll(self.parts[0], x))
+
+    def _kept(self, outputs: Tensor, state: Any) -> Tensor:
         self.state = tuple(each.detach() if isinstance(each, Tensor) else each for each in state)
         return outputs
 
@@ -258,51 +181,70 @@ class Recurrent(Parts):
         return {**super().__getstate__(), "state": None}
 
 
-@layer
-class RecurrentDecoder(Parts):
-    """A cell that begins with (batch, ...) and gets each of its outputs as its next input."""
-
-    layer_bases: ClassVar[tuple[type, ...]] = (_RecurrentContainer,)
-
+class _RecurrentDecoder(_Recurrent):
     def __init__(self, output_length: int) -> None:
         super().__init__()
-        self.length, self.state = output_length, None
+        self.length = output_length
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, time, ...) of the outputs."""
         cell: Any = self.parts[0]
         state, outputs = cell.begin(x.unsqueeze(1)), []
         for _ in range(self.length):
             state = cell.step(cell.project(x.unsqueeze(1)).squeeze(1), state)
             x = state[0]
             outputs.append(x)
-        return torch.stack(outputs, 1)
+        return self._kept(torch.stack(outputs, 1), state)
 
 
 class _BothWays(_RecurrentContainer):
     """A container of a cell and of another like it that reads backwards."""
 
     def add(self, model: Any) -> Any:
-        """Add the cell; returns the container."""
         super().add(model)
         self.module.back = copy.deepcopy(model).reset().module
         return self
 
 
-@layer
-class BiRecurrent(Parts):
-    """A cell forwards and another backwards, their outputs added up or merged by a layer."""
-
+class _BiRecurrent(_Recurrent):
     layer_bases: ClassVar[tuple[type, ...]] = (_BothWays,)
 
     def __init__(self, merge: Any = None) -> None:
         super().__init__()
-        self.merge, self.state = merge, None
+        self.merge = merge
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (batch, time, ...) of the merged outputs."""
         ways = [unroll(self.parts[0], x)[0], unroll(self.back, x, backwards=True)[0]]
         return ways[0] + ways[1] if self.merge is None else self.merge(ways)
 
 
-__all__ = sorted(LAYERS)
+rows({
+    "LSTM": (lambda input_size, hidden_size, p=0.0, activation=None, inner_activation=None, wRegularizer=None,
+        uRegularizer=None, bRegularizer=None: _LSTM(input_size, hidden_size, p, False, activation, inner_activation),
+        "A cell with the gates input, new value, forget and output."),
+    "LSTMPeephole": (lambda input_size=4, hidden_size=3, p=0.0, wRegularizer=None, uRegularizer=None, bRegularizer=None:
+        _LSTM(input_size, hidden_size, p, True), "An LSTM whose gates see its memory."),
+    "GRU": (lambda input_size, hidden_size, p=0.0, activation=None, inner_activation=None, wRegularizer=None,
+        uRegularizer=None, bRegularizer=None: _GRU(input_size, hidden_size, 3, p, True, 1, activation, inner_activation,
+        hidden=[2 * hidden_size, hidden_size], hidden_value=[hidden_size, hidden_size]),
+        "A cell with the gates reset and update, and a new value."),
+    "RnnCell": (lambda input_size, hidden_size, activation, isInputWithBias=True, isHiddenWithBias=True,
+        wRegularizer=None, uRegularizer=None, bRegularizer=None: _RnnCell(input_size, hidden_size, 1, 0.0,
+        isInputWithBias, 1, activation, hidden=[hidden_size, hidden_size], bias_hidden=[
+        hidden_size] if isHiddenWithBias else None), "A cell without gates."),
+    "ConvLSTMPeephole": (lambda input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, activation=None,
+        inner_activation=None, wRegularizer=None, uRegularizer=None, bRegularizer=None, cRegularizer=None,
+        with_peephole=True: ConvolutionCell(2, (input_size, output_size), (kernel_i, kernel_c), stride, padding,
+        with_peephole, activation, inner_activation), "An LSTM of images, whose sums are convolutions."),
+    "ConvLSTMPeephole3D": (lambda input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, wRegularizer=None,
+        uRegularizer=None, bRegularizer=None, cRegularizer=None, with_peephole=True: ConvolutionCell(3, (input_size,
+        output_size), (kernel_i, kernel_c), stride, padding, with_peephole),
+        "An LSTM of volumes, whose sums are convolutions."),
+    "MultiRNNCell": (_MultiRNNCell, "Cells one above the other."),
+    "Recurrent": (_Recurrent, "A cell over all steps of (batch, time, ...)."),
+    "RecurrentDecoder": (_RecurrentDecoder,
+        "A cell that begins with (batch, ...) and gets each of its outputs as its next input."),
+    "BiRecurrent": (_BiRecurrent,
+        "A cell forwards and another backwards, their outputs added up or merged by a layer."),
+})  # fmt: skip
+
+__getattr__ = lookup(LAYERS, "layer")

@@ -1,27 +1,27 @@
-"""Training: BigDL's data and verbs on the Estimator. Owns rows of Samples as arrays, and answers on RDDs.
+"""Training: BigDL's data and verbs on the Estimator. Owns rows of Samples as arrays, and answers row by row.
 
 An RDD of Samples becomes XShards of blocks of rows; the Estimator does the rest.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import cloudpickle
 import numpy as np
+import torch
 
-from orca.bigdl.layer import Layer
+from orca.bigdl.layer import Layer, LayerEntry, _arrays, _tensors, run
 from orca.bigdl.validation import Loss
 from orca.classic.sample import EvaluatedResult, JTensor, Sample
 from orca.core.metrics import Metric
 from orca.errors import ArgumentError, DataError
-
-logger = logging.getLogger(__name__)
+from orca.frameworks.torch.learner import evaluating
+from orca.rows.tree import cut_rows, rows_of
 
 BLOCK = 256  # rows that are answered, or put together, at a time
 
@@ -31,8 +31,13 @@ def is_rdd(data: Any) -> bool:
     return hasattr(data, "mapPartitions") and hasattr(data, "context")
 
 
+def is_samples(data: Any) -> bool:
+    """Recognise a list of Samples."""
+    return isinstance(data, Sequence) and bool(data) and isinstance(data[0], Sample)
+
+
 def samples_of(data: Any) -> Any:
-    """Return data as it comes from a set of features, an image set or a text set: what `to_samples` gives."""
+    """Return the Samples of a FeatureSet, an ImageSet or a TextSet; all else stays as it is."""
     while hasattr(data, "to_samples"):
         data = data.to_samples()
     return data
@@ -41,11 +46,13 @@ def samples_of(data: Any) -> Any:
 def data_of(data: Any) -> Any:
     """Return data as the Estimator takes it: RDDs and lists of Samples become XShards and arrays, all else stays."""
     data = samples_of(data)
+    if isinstance(data, list | tuple) and not data:
+        raise DataError("there are no rows: the data is empty.")
     if is_rdd(data):
         from orca.data.shard import SparkXShards
 
         return SparkXShards.lazy(data.mapPartitions(blocks))
-    if isinstance(data, Sequence) and data and isinstance(data[0], Sample):
+    if is_samples(data):
         block = stacked(data)
         return (block["x"], block["y"]) if "y" in block else block["x"]
     return data
@@ -59,18 +66,18 @@ def rows_for(data: Any, features: Any, labels: Any) -> tuple[Any, bool]:
         features: The preprocessing of features, or None.
         labels: That of labels, or None.
     """
-    samples = is_rdd(samples_of(data))
     given = data_of(data)
-    if hasattr(given, "columns") and not hasattr(given, "transform_shard"):
+    shards = hasattr(given, "transform_shard")
+    if hasattr(given, "columns") and not shards:
         return given, True
     if features is None and labels is None:
-        return given, hasattr(given, "transform_shard") and not samples
-    if hasattr(given, "transform_shard"):
-        return given.transform_shard(partial(_preprocessed, features=features, labels=labels)), False
+        return given, shards and given is data
+    step = partial(_preprocessed, features=features, labels=labels)
+    if shards:
+        return given.transform_shard(step), False
     if isinstance(given, tuple) and len(given) == 2:
-        block = _preprocessed({"x": given[0], "y": given[1]}, features, labels)
-        return (block["x"], block["y"]), False
-    return _preprocessed({"x": given}, features, None)["x"], False
+        return tuple(step({"x": given[0], "y": given[1]}).values()), False
+    return step({"x": given})["x"], False
 
 
 def _preprocessed(block: Any, features: Any, labels: Any) -> Any:
@@ -93,76 +100,99 @@ def stacked(rows: Sequence[Any]) -> dict[str, Any]:
     """Return Samples (or arrays, which have no labels) as arrays, with a first dimension of rows; several as tuples.
 
     Raises:
-        DataError: Rows differ in shape.
+        DataError: Rows differ in shape, or in how many arrays they have.
     """
     if isinstance(rows[0], Sample):
         parts = {"x": [row.features for row in rows], "y": [row.labels for row in rows]}
     else:
         parts = {"x": [row if isinstance(row, list | tuple) else [row] for row in rows]}
-    return {key: _columns(values) for key, values in parts.items() if values[0]}
+    return {key: _columns(cells, key) for key, cells in parts.items() if any(cells)}
 
 
-def _columns(rows: Sequence[Sequence[Any]]) -> Any:
+def _columns(rows: Sequence[Sequence[Any]], key: str) -> Any:
+    what = {"x": "features", "y": "labels"}[key]
+    if len(counts := {len(row) for row in rows}) > 1:
+        raise DataError(f"all rows must have as many {what}; got rows with {sorted(counts)}. Complete or drop them.")
     columns = []
     for column in zip(*rows, strict=True):
         arrays = [cell.to_ndarray() if isinstance(cell, JTensor) else np.asarray(cell, np.float32) for cell in column]
-        shapes = {array.shape for array in arrays}
-        if len(shapes) > 1:
-            raise DataError(f"all rows must have one shape; got {sorted(shapes)[:3]}. Pad or resize them first.")
+        if len(shapes := {array.shape for array in arrays}) > 1:
+            raise DataError(f"all {what} must have one shape; got {sorted(shapes)[:3]}. Pad or resize them first.")
         columns.append(np.stack(arrays))
     return columns[0] if len(columns) == 1 else tuple(columns)
 
 
-def backend_now(data: Any = None) -> str:
-    """Return where to train: on Spark where it is up or the data is there, else in processes of this machine."""
+def backend_now() -> str:
+    """Return where to train: on the Spark or Ray that is up, else in processes of this machine."""
     from orca.cluster.context import OrcaContext
 
     pyspark = sys.modules.get("pyspark")
     up = pyspark is not None and pyspark.SparkContext._active_spark_context is not None
     cluster = OrcaContext.cluster()
-    return "bigdl" if up or (cluster is not None and cluster.runtime == "spark") else "local"
+    runtime = "spark" if up else cluster.runtime if cluster is not None else "local"
+    return {"spark": "bigdl"}.get(runtime, runtime)
 
 
-def predicted(layer: Layer, features: Any, batch_size: int = -1) -> Any:
-    """Return the outputs of a layer: arrays for arrays and Samples, an RDD of arrays for an RDD, XShards for XShards."""
-    size = batch_size if batch_size and batch_size > 0 else BLOCK
-    data = samples_of(features)
+def predicted(layer: Any, features: Any, batch_size: int = -1) -> Any:
+    """Return the outputs of a layer: arrays for arrays and Samples, an RDD of arrays for an RDD of either."""
+    data, size = samples_of(features), batch_size if batch_size > 0 else BLOCK
     if is_rdd(data):
-        answer = data.context.broadcast(_frozen(layer))
-        return data.mapPartitions(partial(_answers, answer, size))
-    if isinstance(data, Sequence) and data and isinstance(data[0], Sample):
+        return answered(layer, data, size)
+    if is_samples(data):
         data = stacked(data)["x"]
-    if hasattr(data, "transform_shard") or hasattr(data, "toPandas"):
-        raise ArgumentError(
-            f"predict of a layer takes arrays and RDDs; got {type(data).__name__}. Use Estimator.from_bigdl(model=...).predict."
-        )
-    outputs = [_call(layer.module, _cut(data, slice(at, at + size))) for at in range(0, _length(data), size)]
-    return _joined(outputs)
+    outputs = [_call(entry_of(layer), piece["x"]) for piece in _pieces({"x": data}, size)]
+    if isinstance(outputs[0], list):
+        return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+    return np.concatenate(outputs)
 
 
-def evaluated(layer: Layer, data: Any, batch_size: int, methods: Any) -> list[EvaluatedResult]:
+def answered(layer: Any, rows: Any, size: int = BLOCK, sample: Callable[[Any], Any] | None = None,
+             joined: Callable[[Any, Any], Any] | None = None) -> Any:  # fmt: skip
+    """Return what becomes of each row of a list or an RDD when a layer has answered for it.
+
+    Args:
+        layer: The layer.
+        rows: The rows.
+        size: Rows that the layer sees at a time.
+        sample: Returns the Sample (or array) of a row; the row itself unless given.
+        joined: Returns the result of a row and its output; the output alone unless given.
+    """
+    if not is_rdd(rows):
+        return list(_answers(entry_of(layer), size, sample, joined, rows))
+    model = rows.context.broadcast(cloudpickle.dumps(entry_of(layer)))
+    return rows.mapPartitions(lambda some: _answers(cloudpickle.loads(model.value), size, sample, joined, some))
+
+
+def _answers(net: Any, size: int, sample: Any, joined: Any, rows: Iterable[Any]) -> Iterator[Any]:
+    rows = iter(rows)
+    while some := list(islice(rows, size)):
+        output = _call(net, stacked([sample(row) for row in some] if sample else some)["x"])
+        outputs = zip(*output, strict=True) if isinstance(output, list) else output
+        yield from map(joined, some, outputs) if joined else outputs
+
+
+def evaluated(layer: Any, data: Any, batch_size: int, methods: Any) -> list[EvaluatedResult]:
     """Return an EvaluatedResult of each validation method over all rows, exactly."""
     metrics = list(methods) if isinstance(methods, list | tuple) else [methods]
-    wrong = [type(each).__name__ for each in metrics if not isinstance(each, Metric)]
-    if wrong:
+    if wrong := [type(each).__name__ for each in metrics if not isinstance(each, Metric)]:
         raise ArgumentError(
             f"validation methods are Top1Accuracy(), Loss(), ... with brackets; got {', '.join(wrong)}."
         )
-    data = samples_of(data)
-    size = batch_size if batch_size and batch_size > 0 else BLOCK
+    data, size = samples_of(data), batch_size if batch_size and batch_size > 0 else BLOCK
     if is_rdd(data):
-        answer = data.context.broadcast(_frozen(layer))
-        states = data.mapPartitions(partial(_counted, answer, size, metrics)).collect()
+        model = data.context.broadcast(cloudpickle.dumps(entry_of(layer)))
+        states = data.mapPartitions(
+            lambda rows: [_count(cloudpickle.loads(model.value), blocks(rows, size), metrics)]
+        ).collect()
+    elif is_samples(data):
+        states = [_count(entry_of(layer), blocks(data, size), metrics)]
+    elif isinstance(data, list | tuple) and len(data) == 2:
+        states = [_count(entry_of(layer), _pieces({"x": data[0], "y": data[1]}, size), metrics)]
     else:
-        if isinstance(data, Sequence) and data and isinstance(data[0], Sample):
-            block = stacked(data)
-            data = block["x"], block.get("y")
-        x, y = data
-        pieces = (
-            {"x": _cut(x, slice(at, at + size)), "y": _cut(y, slice(at, at + size))}
-            for at in range(0, _length(x), size)
+        raise ArgumentError(
+            f"evaluate takes arrays x and y, Samples, or an RDD of Samples; got {type(data).__name__}. "
+            "Estimator.from_bigdl(model=...).evaluate takes XShards and DataFrames."
         )
-        states = [_count(layer.module, pieces, metrics)]
     results = []
     for at, metric in enumerate(metrics):
         total = metric.start()
@@ -185,58 +215,56 @@ def metrics_for(methods: Any) -> Any:
     return kept
 
 
-def _frozen(layer: Layer) -> bytes:
-    return cloudpickle.dumps(layer.to_torch().eval() if not layer.is_training() else _in_eval(layer))
+def entry_of(layer: Any) -> torch.nn.Module:
+    """Return the torch module of a layer, which takes numbers of any type, or a torch module as it is."""
+    module: torch.nn.Module = layer.to_torch() if isinstance(layer, Layer) else layer
+    if isinstance(module, LayerEntry) and not module._forward_pre_hooks:
+        module.register_forward_pre_hook(_floats)
+    return module
 
 
-def _in_eval(layer: Layer) -> Any:
-    import copy
-
-    return copy.deepcopy(layer.to_torch()).eval()
-
-
-def _answers(answer: Any, size: int, rows: Iterable[Any]) -> Iterator[Any]:
-    module = cloudpickle.loads(answer.value).layer
-    for block in blocks(rows, size):
-        output = _call(module, block["x"])
-        yield from zip(*output, strict=True) if isinstance(output, list) else output
+def _floats(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return inputs as BigDL's tensors are: of floats, also where pixels are bytes."""
+    return tuple(x.float() if isinstance(x, torch.Tensor) and not x.is_floating_point() else x for x in inputs)
 
 
-def _counted(answer: Any, size: int, metrics: list[Metric], rows: Iterable[Any]) -> Iterator[Any]:
-    yield _count(cloudpickle.loads(answer.value).layer, blocks(rows, size), metrics)
-
-
-def _count(module: Any, pieces: Iterable[dict[str, Any]], metrics: list[Metric]) -> list[Any]:
+def _count(net: torch.nn.Module, pieces: Iterable[dict[str, Any]], metrics: list[Metric]) -> list[Any]:
     counters = [metric.start() for metric in metrics]
     for piece in pieces:
-        output = _call(module, piece["x"])
+        if piece.get("y") is None:
+            raise DataError(
+                "these rows have no labels to compare with. Evaluate on Samples with labels, or on x and y."
+            )
+        output = _call(net, piece["x"])
         for counter in counters:
             counter.update(output, piece["y"])
     return [counter.state() for counter in counters]
 
 
-def _call(module: Any, x: Any) -> Any:
+def _call(net: torch.nn.Module, x: Any) -> Any:
     """Return the output for some rows, computed as in answering, whatever mode the module is in."""
-    import torch
-
-    from orca.bigdl.layer import _arrays, _tensors, run
-    from orca.frameworks.torch.learner import evaluating
-
-    with torch.no_grad(), evaluating([module]):
-        return _arrays(run(module, _tensors(list(x) if isinstance(x, tuple) else x), "model"))
+    inputs = [_tensors(part) for part in (x if isinstance(x, list | tuple) else [x])]
+    with torch.no_grad(), evaluating([net]):
+        if isinstance(net, LayerEntry):  # whose errors name the layer
+            return _arrays(run(net.layer, inputs[0] if len(inputs) == 1 else inputs, "model"))
+        return _arrays(net(*inputs))
 
 
-def _length(data: Any) -> int:
-    return len(data[0] if isinstance(data, list | tuple) else data)
+def _pieces(data: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
+    """Yield arrays in blocks of rows; a block without rows where there are none."""
+    arrays = {key: _array_tree(tree) for key, tree in data.items()}
+    count = rows_of(arrays)
+    return (cut_rows(arrays, slice(at, at + size)) for at in range(0, max(count, 1), size))
 
 
-def _cut(data: Any, rows: slice) -> Any:
-    return [part[rows] for part in data] if isinstance(data, list | tuple) else data[rows]
-
-
-def _joined(outputs: list[Any]) -> Any:
-    if not outputs:
-        raise DataError("there are no rows to answer for.")
-    if isinstance(outputs[0], list):
-        return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
-    return np.concatenate(outputs)
+def _array_tree(tree: Any) -> Any:
+    several = isinstance(tree, list | tuple) and any(isinstance(each, np.ndarray | JTensor) for each in tree)
+    if several:
+        return tuple(_array_tree(each) for each in tree)
+    array = tree.to_ndarray() if isinstance(tree, JTensor) else np.asarray(tree)
+    if array.dtype == object:
+        raise DataError(
+            f"a layer answers for arrays of numbers, Samples and RDDs of them; got {type(tree).__name__}. "
+            "Estimator.from_bigdl(model=...) takes XShards and DataFrames."
+        )
+    return array

@@ -51,9 +51,9 @@ class Loss(Metric):
     """The mean of a criterion, ClassNLLCriterion unless given."""
 
     def __init__(self, cri: Any = None) -> None:
-        from orca.bigdl.criterion import ClassNLLCriterion
+        from orca.bigdl.criterion import CRITERIONS
 
-        self.criterion = ClassNLLCriterion() if cri is None else cri
+        self.criterion = CRITERIONS["ClassNLLCriterion"]() if cri is None else cri
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return the sum of losses, and what it is a mean over."""
@@ -127,9 +127,9 @@ class MeanAveragePrecision(Metric):
         for number in range(self.classes):
             order = scores[:, number].argsort(descending=True, stable=True)[: self.k]
             hits = (labels[order] == number).double()
-            found = (labels == number).sum()
+            positives = (labels == number).sum()
             precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1, dtype=torch.float64)
-            values.append((precision * hits).sum() / found if found else hits.sum() * 0)
+            values.append((precision * hits).sum() / positives if positives else hits.sum() * 0)
         return torch.stack(values).mean()
 
 

@@ -10,34 +10,16 @@ from orca.bigdl.featuresets import DistributedImageSet as DistributedImageFrame
 from orca.bigdl.featuresets import ImageSet as ImageFrame
 from orca.bigdl.featuresets import LocalImageSet as LocalImageFrame
 from orca.bigdl.featuresets import Pipeline
-from orca.feature.image import ImageAspectScale as AspectScale
-from orca.feature.image import ImageBrightness as Brightness
-from orca.feature.image import ImageBytesToMat as BytesToMat
-from orca.feature.image import ImageCenterCrop as CenterCrop
+from orca.feature import image
 from orca.feature.image import ImageChannelNormalize, ImageFeature, ImageMatToTensor, ImageSetToSample
-from orca.feature.image import ImageChannelOrder as ChannelOrder
-from orca.feature.image import ImageColorJitter as ColorJitter
-from orca.feature.image import ImageContrast as Contrast
-from orca.feature.image import ImageExpand as Expand
-from orca.feature.image import ImageFiller as Filler
-from orca.feature.image import ImageFixedCrop as FixedCrop
-from orca.feature.image import ImageHFlip as HFlip
-from orca.feature.image import ImageHue as Hue
-from orca.feature.image import ImagePixelBytesToMat as PixelBytesToMat
-from orca.feature.image import ImagePixelNormalize as PixelNormalize
 from orca.feature.image import ImagePreprocessing as FeatureTransformer
-from orca.feature.image import ImageRandomAspectScale as RandomAspectScale
-from orca.feature.image import ImageRandomCrop as RandomCrop
 from orca.feature.image import ImageRandomPreprocessing as RandomTransformer
-from orca.feature.image import ImageResize as Resize
-from orca.feature.image import ImageSaturation as Saturation
 
+# Steps whose names here lack the word Image.
+STEPS = ("AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelOrder", "ColorJitter", "Contrast", "Expand", "Filler", "FixedCrop", "HFlip", "Hue", "PixelBytesToMat", "PixelNormalize", "RandomAspectScale", "RandomCrop", "Resize", "Saturation")  # fmt: skip
 __all__ = [
-    "AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelNormalize", "ChannelOrder", "ChannelScaledNormalizer",
-    "ColorJitter", "Contrast", "DistributedImageFrame", "Expand", "FeatureTransformer", "Filler", "FixedCrop", "HFlip", "Hue",
-    "ImageFeature", "ImageFrame", "ImageFrameToSample", "LocalImageFrame", "MatToFloats", "MatToTensor", "Pipeline",
-    "PixelBytesToMat", "PixelNormalize", "RandomAspectScale", "RandomCrop", "RandomTransformer", "Resize", "Saturation",
-    *LEFT_OUT_VISION,
+    "ChannelNormalize", "ChannelScaledNormalizer", "DistributedImageFrame", "FeatureTransformer", "ImageFeature", "ImageFrame",
+    "ImageFrameToSample", "LocalImageFrame", "MatToFloats", "MatToTensor", "Pipeline", "RandomTransformer", *STEPS, *LEFT_OUT_VISION,
 ]  # fmt: skip
 
 
@@ -69,4 +51,5 @@ def ImageFrameToSample(input_keys: Sequence[str] = ("imageTensor",), target_keys
     return ImageSetToSample(list(input_keys), list(target_keys or ["label"]), sample_key)
 
 
+globals().update({name: getattr(image, f"Image{name}") for name in STEPS})
 globals().update({name: refused(name, words) for name, words in LEFT_OUT_VISION.items()})

@@ -17,9 +17,9 @@ from orca.errors import ArgumentError
 from orca.estimators.estimator import listed
 from orca.estimators.torch import TorchEstimator
 from orca.estimators.training import TrainingEstimator
-from orca.feature.preprocessing import preprocessing_of
+from orca.feature.preprocessing import SeqToTensor, preprocessing_of
 from orca.optimizers import SGD
-from orca.registry import bigdl_data, bigdl_loader
+from orca.registry import bigdl_data, bigdl_entry, bigdl_loader
 
 ENDLESS = 10**9  # epochs of a fit that a trigger ends
 
@@ -35,19 +35,9 @@ class BigdlEstimator(TorchEstimator):
     readers: dict[str, Any] = {}  # noqa: RUF012  (columns of a DataFrame -> how they are read)
 
     @classmethod
-    def of(  # type: ignore[override]
-        cls,
-        *,
-        model: Any,
-        loss: Any = None,
-        optimizer: Any = None,
-        metrics: Any = None,
-        feature_preprocessing: Any = None,
-        label_preprocessing: Any = None,
-        model_dir: str | None = None,
-        backend: str | None = None,
-        **options: Any,
-    ) -> BigdlEstimator:
+    def of(cls, *, model: Any, loss: Any = None, optimizer: Any = None, metrics: Any = None,  # type: ignore[override]
+           feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
+           backend: str | None = None, **options: Any) -> BigdlEstimator:  # fmt: skip
         """Make an Estimator of a BigDL model.
 
         Args:
@@ -64,10 +54,12 @@ class BigdlEstimator(TorchEstimator):
         Raises:
             ArgumentError: An argument has the wrong kind.
         """
-        module = model.to_torch() if hasattr(model, "to_torch") else model
+        module = bigdl_entry()(model) if hasattr(model, "to_torch") else model
         criterion = loss.to_torch() if hasattr(loss, "to_torch") else loss
         reduction = getattr(loss, "reduction", None) if hasattr(loss, "to_torch") else None
         known = {} if reduction is None else {"loss_reduction": reduction}
+        if getattr(module, "rests", False) and not options.get("shard_model"):
+            known["find_unused_parameters"] = True
         method = optimizer if optimizer is not None else SGD()
         made: Any = super().of(
             model=module,
@@ -82,26 +74,12 @@ class BigdlEstimator(TorchEstimator):
         made.options, made.preprocessing = {"backend": backend, **options}, (feature_preprocessing, label_preprocessing)
         return made  # type: ignore[no-any-return]
 
-    def fit(  # type: ignore[override]
-        self,
-        data: Any,
-        epochs: int | None = None,
-        batch_size: int = 32,
-        feature_cols: Sequence[str] | str | None = "features",
-        label_cols: Sequence[str] | str | None = "label",
-        caching_sample: bool = True,
-        validation_data: Any = None,
-        validation_trigger: Any = None,
-        checkpoint_trigger: Any = None,
-        *,
-        end_trigger: Any = None,
-        validation_methods: Any = None,
-        val_data: Any = None,
-        val_trigger: Any = None,
-        val_methods: Any = None,
-        labels_cols: Sequence[str] | str | None = None,
-        **more: Any,
-    ) -> BigdlEstimator:
+    def fit(self, data: Any, epochs: int | None = None, batch_size: int = 32,  # type: ignore[override]
+            feature_cols: Sequence[str] | str | None = "features", label_cols: Sequence[str] | str | None = "label",
+            caching_sample: bool = True, validation_data: Any = None, validation_trigger: Any = None,
+            checkpoint_trigger: Any = None, *, end_trigger: Any = None, validation_methods: Any = None,
+            val_data: Any = None, val_trigger: Any = None, val_methods: Any = None,
+            labels_cols: Sequence[str] | str | None = None, **more: Any) -> BigdlEstimator:  # fmt: skip
         """Train, going on from where the last fit (or load) ended; returns the Estimator.
 
         Args:
@@ -113,7 +91,8 @@ class BigdlEstimator(TorchEstimator):
             label_cols: Columns of labels of a DataFrame (labels_cols in earlier releases).
             caching_sample: Accepted: rows are kept on the workers' disks while a fit lasts.
             validation_data: Data of the same kind, evaluated after every epoch (val_data in earlier releases).
-            validation_trigger: Which epochs to validate: those in which, or at whose end, it fires; all unless given.
+            validation_trigger: When to validate, also mid-epoch; at the end of every epoch unless given. The line of an
+                epoch has the val_... of its last validation, and all of them, with their steps, under `validations`.
             checkpoint_trigger: When to keep a checkpoint under model_dir.
             end_trigger: When to end before the epochs are over.
             validation_methods: Metrics of the validation, instead of the Estimator's (val_methods in earlier releases).
@@ -125,6 +104,9 @@ class BigdlEstimator(TorchEstimator):
         """
         if epochs is None and end_trigger is None:
             raise ArgumentError("fit needs to know when to end. Pass epochs=, or end_trigger=.")
+        weights = list(self.model.to_torch().parameters()) if hasattr(self.model, "to_torch") else []
+        if weights and not any(weight.requires_grad for weight in weights):
+            raise ArgumentError("there is nothing to learn: all weights of the model are frozen. Call unfreeze().")
         trigger = validation_trigger if validation_trigger is not None else val_trigger
         checking = validation_data if validation_data is not None else val_data
         end = None if end_trigger is None else trigger_of(end_trigger)
@@ -133,33 +115,28 @@ class BigdlEstimator(TorchEstimator):
             epochs = end.max_epoch - done
             if epochs < 1:
                 return self
-        rows = self._rows(data, feature_cols, labels_cols or label_cols)
-        methods = val_methods if validation_methods is None else validation_methods
+        columns = feature_cols, labels_cols or label_cols
+        rows, named = self._rows(data, *columns)
+        if hasattr(data, "to_samples") and hasattr(data, "shuffle"):  # a FeatureSet
+            more = {"shuffle": data.shuffle} | more
         super().fit(
-            rows[0],
+            rows,
             epochs=ENDLESS if epochs is None else epochs,
             batch_size=batch_size,
-            validation_data=None
-            if checking is None
-            else self._rows(checking, feature_cols, labels_cols or label_cols)[0],
+            validation_data=None if checking is None else self._rows(checking, *columns)[0],
             checkpoint_trigger=checkpoint_trigger,
             end_trigger=end,
-            validation_methods=methods,
+            validation_methods=val_methods if validation_methods is None else validation_methods,
             validation_trigger=trigger,
-            **rows[1],
+            **named,
             **more,
         )
         return self
 
-    def evaluate(  # type: ignore[override]
-        self,
-        data: Any,
-        batch_size: int = 32,
-        feature_cols: Sequence[str] | str | None = "features",
-        label_cols: Sequence[str] | str | None = "label",
-        validation_methods: Any = None,
-        **more: Any,
-    ) -> dict[str, Any]:
+    def evaluate(self, data: Any, batch_size: int = 32,  # type: ignore[override]
+                 feature_cols: Sequence[str] | str | None = "features",
+                 label_cols: Sequence[str] | str | None = "label", validation_methods: Any = None,
+                 **more: Any) -> dict[str, Any]:  # fmt: skip
         """Evaluate all metrics, exactly, over all rows.
 
         Returns:
@@ -167,34 +144,47 @@ class BigdlEstimator(TorchEstimator):
         """
         rows, columns = self._rows(data, feature_cols, label_cols)
         metrics = self.metrics if validation_methods is None else metrics_of(validation_methods)
-        found = super().evaluate(rows, batch_size=batch_size, validation_methods=validation_methods, **columns, **more)
+        statistics = super().evaluate(
+            rows, batch_size=batch_size, validation_methods=validation_methods, **columns, **more
+        )
         names = {metric.name.lower(): metric.name for metric in metrics}
-        return {names.get(key.lower(), key): value for key, value in found.items()}
+        return {names.get(key.lower(), key): value for key, value in statistics.items()}
 
-    def predict(  # type: ignore[override]
-        self,
-        data: Any,
-        batch_size: int = 4,
-        feature_cols: Sequence[str] | str | None = "features",
-        sample_preprocessing: Any = None,
-        **more: Any,
-    ) -> Any:
-        """Answer for every row, in the kind the data came in: a DataFrame gets a column "prediction" of arrays."""
-        if sample_preprocessing is not None:
-            raise ArgumentError(
-                "sample_preprocessing is not supported here: pass feature_preprocessing= to from_bigdl."
-            )
-        rows, columns = self._rows(data, feature_cols, None)
+    def predict(self, data: Any, batch_size: int = 4, feature_cols: Sequence[str] | str | None = "features",  # type: ignore[override]
+                sample_preprocessing: Any = None, **more: Any) -> Any:  # fmt: skip
+        """Answer for every row, in the kind the data came in.
+
+        Args:
+            data: Data of any kind `fit` takes.
+            batch_size: Rows the model sees at a time.
+            feature_cols: Columns of features of a DataFrame.
+            sample_preprocessing: The preprocessing of features, instead of the Estimator's.
+            more: Other arguments of the torch Estimator's predict.
+
+        Returns:
+            A DataFrame or XShards with "prediction"; an RDD of arrays for an RDD; an ImageSet or TextSet with
+            predictions; else arrays.
+        """
+        features = sample_preprocessing if sample_preprocessing is not None else self.preprocessing[0]
+        if hasattr(data, "predicted_by") and features is None:
+            return data.predicted_by(self.get_model(), batch_size)
+        rows, columns = self._rows(data, feature_cols, None, features)
         columns.pop("label_cols", None)
-        return super().predict(rows, batch_size=batch_size, **columns, **more)
+        answers = super().predict(rows, batch_size=batch_size, **columns, **more)
+        if hasattr(answers, "transform_shard") and not hasattr(data, "transform_shard"):
+            return answers.rdd.flatMap(_predictions)
+        return answers
 
     def get_model(self) -> Any:
         """Return the model that was given, with its trained weights."""
-        trained = TrainingEstimator.get_model(self)
+        trained = self._framework_model()
         if not hasattr(self.model, "to_torch"):
             return trained
         self.model.to_torch().load_state_dict(trained.state_dict())
         return self.model
+
+    def _framework_model(self) -> Any:
+        return TrainingEstimator.get_model(self)
 
     def save(self, model_path: str | None = None, *args: Any, **other_names: Any) -> str:  # type: ignore[override]
         """Save the trained model: its definition at <path>.bigdl and its weights at <path>.bin; returns the path."""
@@ -202,17 +192,9 @@ class BigdlEstimator(TorchEstimator):
         self.get_model().saveModel(f"{place}.bigdl", f"{place}.bin", True)
         return place
 
-    def load(  # type: ignore[override]
-        self,
-        checkpoint: str | None = None,
-        optimizer: Any = None,
-        loss: Any = None,
-        feature_preprocessing: Any = None,
-        label_preprocessing: Any = None,
-        model_dir: str | None = None,
-        is_checkpoint: bool = False,
-        **other_names: str,
-    ) -> BigdlEstimator:
+    def load(self, checkpoint: str | None = None, optimizer: Any = None, loss: Any = None,  # type: ignore[override]
+             feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
+             is_checkpoint: bool = False, **other_names: str) -> BigdlEstimator:  # fmt: skip
         """Load what save wrote, or with is_checkpoint the newest checkpoint in a folder; returns the Estimator."""
         place = self._path("load", checkpoint, other_names)
         model = self.model if is_checkpoint else bigdl_loader()(f"{place}.bigdl", f"{place}.bin")
@@ -235,22 +217,28 @@ class BigdlEstimator(TorchEstimator):
     save_checkpoint = TorchEstimator.save
     load_checkpoint = TorchEstimator.load
 
-    def _rows(self, data: Any, features: Any, labels: Any) -> tuple[Any, dict[str, Any]]:
+    def _rows(self, data: Any, features: Any, labels: Any, preprocessing: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return data as the torch Estimator takes it, with the columns that it has."""
-        given, tabular = bigdl_data()(data, *map(self._preprocess, self.preprocessing))
+        given = (preprocessing if preprocessing is not None else self.preprocessing[0], self.preprocessing[1])
+        steps = [preprocessing_of(each, "feature_preprocessing") for each in given]
+        rows, tabular = bigdl_data()(data, *steps)
         if not tabular:
-            return given, {}
+            return rows, {}
+        if steps[0] is None and not hasattr(self.model, "to_pytorch"):  # TorchModels take whole numbers as they are
+            steps[0] = SeqToTensor()  # a number is a tensor of one
         self.readers = {
-            name: preprocess.read
-            for columns, preprocess in zip((features, labels), map(self._preprocess, self.preprocessing), strict=True)
+            name: step.read
+            for columns, step in zip((features, labels), steps, strict=True)
             for name in listed(columns)
-            if preprocess is not None
+            if step is not None
         }
-        return given, {"feature_cols": features, "label_cols": labels}
-
-    @staticmethod
-    def _preprocess(given: Any) -> Any:
-        return preprocessing_of(given, "feature_preprocessing")
+        return rows, {"feature_cols": features, "label_cols": labels}
 
     def _spec(self, *args: Any, **kwargs: Any) -> DataSpec:
         return replace(super()._spec(*args, **kwargs), readers=self.readers, vectors=False)
+
+
+def _predictions(shard: dict[str, Any]) -> list[Any]:
+    """Return the predictions of a shard row by row; of several outputs, tuples."""
+    answers = shard["prediction"]
+    return list(zip(*answers, strict=True)) if isinstance(answers, list | tuple) else list(answers)

@@ -5,7 +5,6 @@ An axis counts the rows as 0. A number or an array stands where a variable may.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +15,8 @@ from torch import nn
 
 from orca.bigdl.criterion import Criterion
 from orca.bigdl.keras.engine import KERAS, Input, KerasLayer, Model, Variable, shape_of
-from orca.bigdl.layer import _tensors
+from orca.bigdl.layer import _tensors, lookup, signed
 from orca.errors import ArgumentError
-
-_PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
@@ -35,7 +32,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "mm": lambda x, y, axes=None: x @ y if axes is None else _batch_dot(x, y, axes, False),
     "dot": lambda x, y, axes=1, normalize=False: (_unit(x, normalize) * _unit(y, normalize)).sum(-1, keepdim=True),
     "l2_normalize": lambda x, axis: F.normalize(x, dim=axis, eps=1e-6),
-    "expand_dims": lambda x, axis: x.unsqueeze(axis), "squeeze": lambda x, dim=None: x.squeeze() if dim is None else x.squeeze(dim),
+    "expand_dims": lambda x, axis: x.unsqueeze(axis),
+    "squeeze": lambda x, dim=None: x.squeeze() if dim is None else x.squeeze(dim),
     "stack": lambda *tensors, axis=1: torch.stack(tensors, axis),
     "slice": lambda x, dim, start_index, length: x.narrow(dim, start_index, x.shape[dim] - start_index + length + 1
                                                           if length < 0 else length),
@@ -44,17 +42,18 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _unit(x: Any, normalize: bool) -> Any:
-    return F.normalize(x, dim=-1, eps=1e-12) if normalize else x
+def _unit(x: Any, normalize: bool, dim: int = -1) -> Any:
+    return F.normalize(x, dim=dim) if normalize else x
 
 
 def _batch_dot(x: Any, y: Any, axes: Any, normalize: bool) -> Any:
-    """Multiply rows of matrices over one axis of each."""
+    """Multiply rows of matrices (or of vectors) over one axis of each, whose lengths are 1 where asked for."""
     first, second = (axes, axes) if isinstance(axes, int) else axes
-    a, b = (each.unsqueeze(-1) if each.dim() == 2 else each for each in (_unit(x, normalize), _unit(y, normalize)))
-    product = a.movedim(first, -1) @ b.movedim(second, -2)
-    flat = product.squeeze(-1) if x.dim() == 2 or y.dim() == 2 else product
-    return flat if flat.dim() > 1 else flat.unsqueeze(-1)
+    a, b = _unit(x, normalize, first), _unit(y, normalize, second)
+    a = a.unsqueeze(1) if x.dim() == 2 else a.movedim(first, -1)
+    b = b.unsqueeze(-1) if y.dim() == 2 else b.movedim(second, -2)
+    product = (a @ b).squeeze(-1) if y.dim() == 2 else a @ b
+    return product.squeeze(1) if x.dim() == 2 and y.dim() > 2 else product
 
 
 class Calculated(nn.Module):
@@ -74,10 +73,7 @@ class Calculated(nn.Module):
 class Operation(KerasLayer):
     """The layer of an operation on variables."""
 
-    signature = inspect.Signature(
-        [inspect.Parameter(n, _PLAIN) for n in ("operation", "places", "more")]
-        + [inspect.Parameter(n, _PLAIN, default=None) for n in ("input_shape", "name")]
-    )
+    signature = signed("operation", "places", "more", input_shape=None, name=None)
 
     def _for(self, shape: Any) -> nn.Module:
         return Calculated(self.arguments["operation"], self.arguments["places"], self.arguments["more"])
@@ -156,10 +152,7 @@ class Weight(KerasLayer):
     """The layer of a Parameter or a Constant."""
 
     is_source = True
-    signature = inspect.Signature(
-        [inspect.Parameter(n, _PLAIN) for n in ("shape", "trainable")]
-        + [inspect.Parameter("name", _PLAIN, default=None)]
-    )
+    signature = signed("shape", "trainable", name=None)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return _Weights(torch.zeros(*arguments["shape"]), arguments["trainable"])
@@ -218,10 +211,7 @@ class Lambda(KerasLayer):
         input_shape: The shape of a row, where it is the first layer.
     """
 
-    signature = inspect.Signature(
-        [inspect.Parameter("function", _PLAIN)]
-        + [inspect.Parameter(n, _PLAIN, default=None) for n in ("input_shape", "name")]
-    )
+    signature = signed("function", input_shape=None, name=None)
 
     def _for(self, shape: Any) -> nn.Module:
         inputs = [Input(part) for part in (shape if isinstance(shape, list) else [shape])]
@@ -279,8 +269,4 @@ class CustomLoss(Criterion):
 
 __all__ = ["CustomLoss", "Lambda", "Parameter", "Constant", "Variable", "epsilon", "shape_of", *FUNCTIONS]
 
-
-def __getattr__(name: str) -> Any:
-    if name in FUNCTIONS:
-        return FUNCTIONS[name]
-    raise AttributeError(f"there is no {name!r} in this module; it has {', '.join(__all__)}.")
+__getattr__ = lookup(FUNCTIONS, "name")

@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 from orca.bigdl import layer as graphs
-from orca.bigdl.layer import Layer, Node, Parts, bound, run
-from orca.classic.sample import EvaluatedResult
+from orca.bigdl.layer import SHAPING, Layer, Node, Parts, bound, layer_of, run
+from orca.bigdl.optimizer import Trainer
+from orca.classic.sample import EvaluatedResult, Sample
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import cut_rows, rows_of
 
 KERAS: dict[str, type[KerasLayer]] = {}
 KERAS2: dict[str, type[KerasLayer]] = {}
@@ -26,6 +28,12 @@ _COMMON = {"input_shape": None, "name": None}
 _PENALTIES = {"W_regularizer": "weight", "kernel_regularizer": "weight", "depthwise_regularizer": "weight",
               "pointwise_regularizer": "point", "U_regularizer": "hidden", "b_regularizer": "bias",
               "bias_regularizer": "bias"}  # fmt: skip
+
+
+def signature_of(*required: str, **defaults: Any) -> inspect.Signature:
+    """Return the signature of arguments that must be given, and of others with their defaults."""
+    plain = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in (*required, *defaults)]
+    return inspect.Signature([p.replace(default=defaults[p.name]) if p.name in defaults else p for p in plain])
 
 
 def keras_layer(table: dict[str, Any], name: str = "") -> Any:
@@ -69,6 +77,11 @@ class Variable(Node):
     def name(self) -> str:
         """The name of the layer that gives it."""
         return self.layer.name()
+
+    def followed_by(self, model: Any, nodes: list[Any]) -> Node:
+        """Return the variable of a model with `to_torch`, such as a TFNet, behind variables of which this is one."""
+        variable: Node = KerasLayerWrapper(model)(nodes)
+        return variable
 
     def get_output_shape(self) -> Any:
         """Return the shape, None for the rows."""
@@ -130,7 +143,7 @@ class KerasLayer(Layer):
             self.set_name(self.arguments["name"])
         self.shape_in: Any = None
         self.shape_out: Any = None
-        self.given = _given_shape(self.arguments)
+        self.given = _given_shape(type(self).signature, self.arguments)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return Unbuilt(type(self).__name__)
@@ -159,11 +172,8 @@ class KerasLayer(Layer):
         return self
 
     def _for(self, shape: Any) -> nn.Module:
-        given = {
-            name: value
-            for name, value in self.arguments.items()
-            if name in inspect.signature(type(self).row).parameters
-        }
+        known = inspect.signature(type(self).row).parameters
+        given = {name: value for name, value in self.arguments.items() if name in known}
         module: nn.Module = type(self).row(shape, **given)
         return module
 
@@ -171,8 +181,12 @@ class KerasLayer(Layer):
         """Return the output for zeros, computed as in answering."""
         from orca.frameworks.torch.learner import evaluating
 
-        with torch.no_grad(), evaluating([self.module]):
-            return run(self.module, sample, self._name)
+        before = SHAPING.set(True)
+        try:
+            with torch.no_grad(), evaluating([self.module]):
+                return run(self.module, sample, self._name)
+        finally:
+            SHAPING.reset(before)
 
     def __call__(self, x: Any = None) -> Any:
         """Return the variable of this layer behind one variable or several."""
@@ -180,13 +194,7 @@ class KerasLayer(Layer):
         if not all(isinstance(node, Variable) for node in nodes):
             raise ArgumentError(f"{self} is called with Input(shape=...) and what layers return; got {x!r:.60}.")
         samples = [node.sample for node in nodes]
-        sample = (
-            samples[0]
-            if len(samples) == 1 and not isinstance(x, Sequence)
-            else samples
-            if len(samples) > 1
-            else samples[0]
-        )
+        sample = samples[0] if len(samples) == 1 else samples
         self.build(shape_of(sample))
         return Variable(self, list(nodes), self.call(sample))
 
@@ -219,9 +227,8 @@ class KerasLayer(Layer):
         """Return what describes the layer in a file."""
         from orca.bigdl.files import packed
 
-        arguments = {
-            key: packed(value, f"{key} of {self}") for key, value in self.arguments.items() if key != "weights"
-        }
+        given = {key: value for key, value in self.arguments.items() if key != "weights"}
+        arguments = {key: packed(value, f"{key} of {self}") for key, value in given.items()}
         which = "keras2" if self.table is KERAS2 else "keras"
         return {"kind": "keras", "table": which, "arguments": arguments, "shape": self.shape_in}
 
@@ -245,7 +252,8 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
         for which, places in graph["steps"]:
             nodes = [values[place] for place in places]
             values.append(autograd.placed(parts[which], nodes))
-        return Model(inputs, [values[place] for place in graph["outputs"]])
+        whole = Model(inputs, [values[place] for place in graph["outputs"]])
+        return whole.stop_gradient(graph["stops"]) if graph.get("stops") else whole
     if about.get("wraps"):
         return KerasLayerWrapper(rebuilt(about["wraps"])).build(_tupled(about["shape"]))
     kind = (KERAS2 if about["table"] == "keras2" else KERAS).get(name)
@@ -259,31 +267,23 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
 class KerasLayerWrapper(KerasLayer):
     """A layer of `bigdl.nn.layer`, or a torch module, in the Keras-style API."""
 
-    signature = inspect.Signature(
-        [inspect.Parameter("torch_layer", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        + [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in _COMMON.items()]
-    )
+    signature = signature_of("torch_layer", **_COMMON)
 
     def _for(self, shape: Any) -> nn.Module:
-        inner = self.arguments["torch_layer"]
+        inner = layer_of(self.arguments["torch_layer"])
         return inner.module if isinstance(inner, Layer) else inner
 
     def definition(self, described: Any) -> dict[str, Any]:
         """Return what describes the layer in a file."""
-        inner = self.arguments["torch_layer"]
-        return {
-            "kind": "keras",
-            "wraps": described(inner if isinstance(inner, Layer) else Layer.of(inner)),
-            "shape": self.shape_in,
-        }
+        inner = layer_of(self.arguments["torch_layer"])
+        wrapped = inner if isinstance(inner, Layer) else Layer.of(inner)
+        return {"kind": "keras", "wraps": described(wrapped), "shape": self.shape_in}
 
 
 class InputLayer(KerasLayer):
     """The place where a model begins."""
 
-    signature = inspect.Signature(
-        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in _COMMON.items()]
-    )
+    signature = signature_of(**_COMMON)
 
     def _for(self, shape: Any) -> nn.Module:
         return nn.Identity()
@@ -306,80 +306,61 @@ class Input(Variable):
         super().__init__(layer, [], zeros(given))
 
 
-class KerasNet(KerasLayer):
+class KerasNet(Trainer, KerasLayer):
     """A model: compile, fit, evaluate, predict."""
 
     table: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.estimator: Any = None
         self.compiled: dict[str, Any] = {}
-        self.clipping: tuple[Any, Any] = (None, None)
-        self.board: tuple[str, str] | None = None
-        self.kept: tuple[str, bool] | None = None
+        self.kept: tuple[str | None, bool] = (None, False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "estimator": None}
+
+    def build(self, shape: Any) -> KerasNet:
+        """Do nothing but check: layers were built as they were added, or called."""
+        if shape != self.shape_in:
+            raise DataError(f"{self} takes inputs of shape {self.shape_in}; got {shape}.")
+        return self
 
     def compile(self, optimizer: Any, loss: Any, metrics: Any = None) -> None:
         """Say how to learn.
 
         Args:
             optimizer: An optim method, or its name: "sgd", "adam", "rmsprop", "adagrad", "adadelta", "adamax".
-            loss: An objective, its name as "mse", or a function of the variables (y_true, y_pred).
+            loss: An objective, its name as "mse", or a function of the variables (y_true, y_pred); a list of them, which
+                are added up, for several outputs.
             metrics: Metrics or their names, as ["accuracy"].
         """
+        from orca.bigdl.criterion import ParallelCriterion
         from orca.bigdl.keras.objectives import metrics_named, objective_of, optimizer_of
+        from orca.core.metrics import metrics_of
 
-        shape = self.shape_out
+        shapes = self.shape_out if isinstance(self.shape_out, list) else [self.shape_out]
+        losses = list(loss) if isinstance(loss, list | tuple) else [loss] * len(shapes)
+        if len(losses) != len(shapes):
+            raise ArgumentError(
+                f"{self} has {len(shapes)} outputs; got {len(losses)} losses. Pass one, or one for each."
+            )
+        whole = objective_of(losses[0], shapes[0])
+        if len(shapes) > 1 and (losses[0] is not loss or isinstance(loss, str)):  # else it takes all outputs by itself
+            whole = ParallelCriterion()
+            for each, shape in zip(losses, shapes, strict=True):
+                whole.add(objective_of(each, shape))
         self.compiled = {
-            "optimizer": optimizer_of(optimizer), "loss": objective_of(loss, shape), "metrics": metrics_named(metrics),
+            "optimizer": optimizer_of(optimizer), "loss": whole, "metrics": metrics_of(metrics_named(metrics)),
         }  # fmt: skip
         self.estimator = None
 
-    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
-        """Write what each fit gives for TensorBoard, under log_dir/app_name."""
-        self.board = log_dir, app_name
-
-    def get_train_summary(self, tag: str | None = None) -> Any:
-        """Return rows of step, value and time of "Loss", "LearningRate" or "Throughput"."""
-        return None if self.estimator is None else np.array(self.estimator.get_train_summary(tag))
-
-    def get_validation_summary(self, tag: str | None = None) -> Any:
-        """Return rows of step, value and time of a metric of the validation."""
-        return None if self.estimator is None else np.array(self.estimator.get_validation_summary(tag))
-
     def set_checkpoint(self, path: str, over_write: bool = True) -> None:
-        """Keep a checkpoint under a path at the end of every epoch."""
-        self.kept, self.estimator = (path, over_write), None
+        """Keep a checkpoint under a path at the end of every epoch: the newest alone with over_write, else all."""
+        self.kept = path, over_write
 
-    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
-        """Clip each gradient into [min, max]."""
-        self.clipping = (float(min), float(max)), None
-
-    def set_gradient_clipping_by_l2_norm(self, clip_norm: float) -> None:
-        """Clip the gradients of a step to a norm."""
-        self.clipping = None, float(clip_norm)
-
-    def clear_gradient_clipping(self) -> None:
-        """Clip gradients no more."""
-        self.clipping = None, None
-
-    def fit(
-        self,
-        x: Any,
-        y: Any = None,
-        batch_size: int = 32,
-        nb_epoch: int = 10,
-        validation_split: float = 0,
-        validation_data: Any = None,
-        distributed: bool = True,
-        feature_cols: Any = None,
-        label_cols: Any = None,
-        transform: Any = None,
-        **options: Any,
-    ) -> None:
+    def fit(self, x: Any, y: Any = None, batch_size: int = 32, nb_epoch: int = 10, validation_split: float = 0,
+            validation_data: Any = None, distributed: bool = True, feature_cols: Any = None, label_cols: Any = None,
+            transform: Any = None, **options: Any) -> None:  # fmt: skip
         """Train, going on from the weights as they are.
 
         Args:
@@ -397,40 +378,35 @@ class KerasNet(KerasLayer):
         """
         from orca.core.triggers import EveryEpoch
 
-        est = self._estimator(distributed)
-        data, checking = _paired(x, y, transform), validation_data
+        data, checking = self._paired(x, y, transform), validation_data
         if validation_split:
             data, checking = _split(data, validation_split)
-        elif isinstance(checking, list | tuple) and len(checking) == 2:
-            checking = _paired(checking[0], checking[1], transform)
-        columns = {"feature_cols": feature_cols, "label_cols": label_cols} if feature_cols else {}
-        if self.kept:
+        elif isinstance(checking, list | tuple) and len(checking) == 2 and not isinstance(checking[0], Sample):
+            checking = self._paired(checking[0], checking[1], transform)
+        elif checking is not None:
+            checking = self._paired(checking, None, transform)
+        if self.kept[0]:
             options = {"checkpoint_trigger": EveryEpoch(), "keep_checkpoints": 1 if self.kept[1] else None} | options
-        est.fit(data, epochs=nb_epoch, batch_size=batch_size, validation_data=checking, **columns, **options)
+        est = self._estimator(distributed)
+        columns = _columns(feature_cols, label_cols)
+        est.fit(data, nb_epoch, batch_size, validation_data=checking, **columns, **options)
         est.get_model()
+
+    def _paired(self, x: Any, y: Any, transform: Any = None) -> Any:
+        """Return data and labels as the Estimator takes them; arrays must be as many as the model has inputs."""
+        given, needed = len(x) if _several(x) else 1, len(self.shape_in) if isinstance(self.shape_in, list) else 1
+        if given != needed and (isinstance(x, np.ndarray) or _several(x)):
+            raise DataError(f"{self} has {needed} input(s); got {given}. Pass a list of as many arrays.")
+        return _paired(x, y, transform)
 
     def _estimator(self, distributed: bool | None = None) -> Any:
         """Return the Estimator: on the cluster that is up, in a process here, or where the last fit was."""
-        from orca.bigdl.training import backend_now
-        from orca.estimators import Estimator
-
         if not self.compiled:
             raise ArgumentError(f"{self} does not know how to learn. Call compile(optimizer, loss, metrics) first.")
-        backend = "local" if distributed is False else backend_now()
+        backend = "local" if distributed is False else None
         if distributed is None and self.estimator is not None:
             backend = self.estimator.options["backend"]
-        if self.estimator is None or self.estimator.options["backend"] != backend:
-            self.estimator = Estimator.from_bigdl(
-                model=self, backend=backend, model_dir=self.kept[0] if self.kept else None, **self.compiled
-            )
-        else:  # weights may have been set since
-            state = self.estimator.get_state_dict()
-            self.estimator.load_state_dict(state | {"models": [self.to_torch().state_dict()]})
-        bounds, norm = self.clipping
-        self.estimator._clip(bounds, norm)
-        if self.board:
-            self.estimator.set_tensorboard(*self.board)
-        return self.estimator
+        return self.estimator_of(self, backend=backend, model_dir=self.kept[0], **self.compiled)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Switch to answering; or, with data (x, y, batch_size), return the loss and all metrics as EvaluatedResults."""
@@ -439,21 +415,13 @@ class KerasNet(KerasLayer):
     def _evaluate(self, x: Any, y: Any = None, batch_size: int = 32, feature_cols: Any = None, label_cols: Any = None,
                   transform: Any = None) -> list[EvaluatedResult]:  # fmt: skip
         est = self._estimator()
-        columns = {"feature_cols": feature_cols, "label_cols": label_cols} if feature_cols else {}
-        found = est.evaluate(_paired(x, y, transform), batch_size=batch_size, **columns)
-        rows = found["num_samples"]
+        statistics = est.evaluate(self._paired(x, y, transform), batch_size, **_columns(feature_cols, label_cols))
+        rows = statistics["num_samples"]
         names = ["val_loss", *(metric.name for metric in est.metrics)]
-        return [EvaluatedResult(found[name], rows, "Loss" if name == "val_loss" else name) for name in names]
+        return [EvaluatedResult(statistics[name], rows, "Loss" if name == "val_loss" else name) for name in names]
 
-    def predict(  # type: ignore[override]
-        self,
-        x: Any,
-        batch_per_thread: int = 4,
-        distributed: bool = True,
-        feature_cols: Any = None,
-        prediction_col: str | None = None,
-        transform: Any = None,
-    ) -> Any:
+    def predict(self, x: Any, batch_per_thread: int = 4, distributed: bool = True, feature_cols: Any = None,  # type: ignore[override]
+                prediction_col: str | None = None, transform: Any = None) -> Any:  # fmt: skip
         """Return the outputs: an RDD of arrays where Spark is up and distributed is true, else arrays.
 
         Args:
@@ -464,29 +432,30 @@ class KerasNet(KerasLayer):
             prediction_col: The name of that column, "prediction" unless given.
             transform: A preprocessing of an ImageSet.
         """
-        from orca.bigdl.training import backend_now, is_rdd, predicted
+        from orca.bigdl.training import backend_now
         from orca.estimators import Estimator
 
-        if hasattr(x, "predicted_by"):
-            return x.predicted_by(self, transform)
-        if hasattr(x, "toPandas") or hasattr(x, "transform_shard"):
+        data = self._paired(x, None, transform)
+        if hasattr(data, "columns") or hasattr(data, "transform_shard"):
             est = Estimator.from_bigdl(model=self, backend=backend_now())
-            columns = {"feature_cols": feature_cols} if feature_cols else {}
-            return est.predict(x, batch_size=batch_per_thread, output_cols=prediction_col, **columns)
-        data = _paired(x, None, transform)
-        if distributed and not is_rdd(data) and isinstance(data, np.ndarray) and backend_now() == "bigdl":
-            from pyspark import SparkContext
-
-            data = SparkContext.getOrCreate().parallelize(list(data))
-        return predicted(self, data, batch_per_thread if is_rdd(data) else -1)
+            return est.predict(data, batch_per_thread, output_cols=prediction_col, **_columns(feature_cols))
+        return answers_of(self, data, batch_per_thread, distributed)
 
     def predict_classes(self, x: Any, batch_per_thread: int = 4, zero_based_label: bool = True) -> Any:
-        """Return the class of each row, counted from 0 unless zero_based_label is False."""
-        answers = self.predict(x, batch_per_thread)
-        first = 0 if zero_based_label else 1
+        """Return the class of each row, counted from 0 unless zero_based_label is False; one output is a class from 0.5.
+
+        Raises:
+            ArgumentError: The model has several outputs, or the data is no arrays and no RDD.
+        """
+        if isinstance(self.shape_out, list) or hasattr(x, "predicted_by") or hasattr(x, "columns"):
+            raise ArgumentError(
+                f"predict_classes takes arrays and RDDs, for a model with one output; got {type(x).__name__}, and outputs "
+                f"of {shown(self.shape_out)}. Use predict, and take the largest."
+            )
+        answers, first = self.predict(x, batch_per_thread), 0 if zero_based_label else 1
         if hasattr(answers, "mapPartitions"):
-            return answers.map(lambda answer: int(np.argmax(answer)) + first)
-        return np.argmax(answers, axis=-1) + first
+            return answers.map(lambda answer: int(_class_of(answer)) + first)
+        return _class_of(answers) + first
 
     def set_evaluate_status(self) -> KerasNet:
         """Switch to answering."""
@@ -522,7 +491,7 @@ class KerasNet(KerasLayer):
 class Sequential(KerasNet):
     """Layers one behind the other; the first must know its input's shape."""
 
-    signature = inspect.Signature([inspect.Parameter("jvalue", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)])
+    signature = signature_of(jvalue=None)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return Parts()
@@ -553,12 +522,6 @@ class Sequential(KerasNet):
         self.module.parts.append(part.module)  # type: ignore[operator, union-attr]
         self.module.names.append(part.name)  # type: ignore[operator, union-attr]
 
-    def build(self, shape: Any) -> Sequential:
-        """Do nothing but check: layers were built as they were added."""
-        if shape != self.shape_in:
-            raise DataError(f"{self} takes inputs of shape {self.shape_in}; got {shape}.")
-        return self
-
     def is_built(self) -> bool:
         """Say whether there is a layer."""
         return bool(self.layers)
@@ -576,10 +539,7 @@ class Model(KerasNet, graphs.Model):
         output: A variable, or a list.
     """
 
-    signature = inspect.Signature(
-        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("input", "output")]
-        + [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for n in ("jvalue", "name")]
-    )
+    signature = signature_of("input", "output", jvalue=None, name=None)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -591,20 +551,33 @@ class Model(KerasNet, graphs.Model):
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return graphs.Model._made(self, {"inputs": arguments["input"], "outputs": arguments["output"]})
 
-    def build(self, shape: Any) -> Model:
-        """Do nothing but check: layers were built as they were called."""
-        if shape != self.shape_in:
-            raise DataError(f"{self} takes inputs of shape {self.shape_in}; got {shape}.")
-        return self
-
     def definition(self, described: Any) -> dict[str, Any]:
         """Return what describes the model in a file."""
         graph: Any = self.module
         shapes = [shape_of(node.sample) for node in self.inputs]  # type: ignore[attr-defined]
         steps = [[which, list(places)] for which, places in graph.steps]
         parts = [described(part) for part in self.layers]
-        more = {"steps": steps, "outputs": graph.outputs}
+        more = {"steps": steps, "outputs": graph.outputs, "stops": sorted(graph.stops)}
         return {"kind": "keras", "class": "Model", "layers": parts, "graph": more, "shapes": shapes}
+
+
+class GraphNet(graphs.Model):
+    """A graph of `bigdl.nn.layer` that may be a layer of the Keras-style API."""
+
+    def predict(self, x: Any, batch_per_thread: int = 4, distributed: bool = True) -> Any:  # type: ignore[override]
+        """Return the outputs: an RDD of arrays where Spark is up and distributed is true, else arrays."""
+        return answers_of(self, _paired(x, None), batch_per_thread, distributed)
+
+    def to_keras(self) -> KerasLayerWrapper:
+        """Return the graph as a layer of the Keras-style API; the weights are the same."""
+        return KerasLayerWrapper(self)
+
+
+def graph_net(model: Layer) -> Layer:
+    """Return a graph of `bigdl.nn.layer` as a GraphNet; other layers stay as they are."""
+    if type(model) is graphs.Model:
+        model.__class__ = GraphNet
+    return model
 
 
 # Shapes.
@@ -643,51 +616,74 @@ def _shape(shape: Any, what: str) -> Any:
     return tuple(int(size) for size in sizes)
 
 
-def _given_shape(arguments: dict[str, Any]) -> Any:
-    given = arguments.get("input_shape")
-    if (
-        given is None
-        and arguments.get("input_dim") is not None
-        and "output_dim" in arguments
-        and "input_length" not in arguments
-    ):
-        given = (arguments["input_dim"],)
-    if given is None and arguments.get("input_length") is not None:
-        given = (arguments["input_length"],)
+def _given_shape(signature: inspect.Signature, arguments: dict[str, Any]) -> Any:
+    """Return the shape of a row: input_shape, or input_length and input_dim as far as they are given."""
+    given, names = arguments.get("input_shape"), ["input_length", "input_dim"]
+    if given is None:  # an input_dim that must be given is how many indices a table has
+        sizes = [
+            arguments.get(name) for name in names if name in arguments and signature.parameters[name].default is None
+        ]
+        given = [size for size in sizes if size is not None] or None
     return None if given is None else _shape(given, "input_shape")
 
 
 # Data.
 
 
+def answers_of(layer: Layer, data: Any, batch_per_thread: int, distributed: bool) -> Any:
+    """Return the outputs for arrays or Samples, on Spark where it is up and this is wanted."""
+    from orca.bigdl.training import backend_now, is_rdd, predicted
+
+    if hasattr(data, "predicted_by"):
+        return data.predicted_by(layer, batch_per_thread)
+    if distributed and not is_rdd(data) and backend_now() == "bigdl":
+        from pyspark import SparkContext
+
+        rows = list(zip(*data, strict=True)) if isinstance(data, tuple) else list(data)
+        data = SparkContext.getOrCreate().parallelize(rows)
+    return predicted(layer, data, batch_per_thread if is_rdd(data) else -1)
+
+
+def _class_of(answers: Any) -> Any:
+    """Return the largest class of scores; of one score, whether it is at least a half."""
+    if np.shape(answers)[-1:] == (1,):
+        return (np.asarray(answers)[..., 0] >= 0.5).astype(np.int64)
+    return np.argmax(answers, axis=-1)
+
+
+def _columns(features: Any, labels: Any = None) -> dict[str, Any]:
+    """Return the columns of a DataFrame as the Estimator takes them, which has defaults of its own."""
+    named = {"feature_cols": features, "label_cols": labels}
+    return {key: value for key, value in named.items() if value is not None}
+
+
 def _paired(x: Any, y: Any, transform: Any = None) -> Any:
     """Return data and labels as the Estimator takes them."""
     if transform is not None:
-        if not hasattr(x, "transform"):
+        if not hasattr(x, "transform") or hasattr(x, "columns"):
             raise ArgumentError(
                 f"transform is a preprocessing of an ImageSet or TextSet; got data of {type(x).__name__}."
             )
         x = x.transform(transform)
-    if isinstance(x, list) and x and isinstance(x[0], np.ndarray):
-        x = tuple(x)
-    return (
-        x
-        if y is None
-        else (x, tuple(y) if isinstance(y, list) and y and isinstance(y[0], np.ndarray) else np.asarray(y))
-    )
+    x = tuple(x) if _several(x) else x
+    return x if y is None else (x, tuple(y) if _several(y) else np.asarray(y))
+
+
+def _several(tree: Any) -> bool:
+    return isinstance(tree, list | tuple) and bool(tree) and isinstance(tree[0], np.ndarray)
 
 
 def _split(data: Any, share: float) -> tuple[Any, Any]:
+    """Return arrays x and y without their last rows, and these."""
     if not isinstance(data, tuple) or len(data) != 2:
         raise ArgumentError("validation_split needs arrays x and y; pass validation_data for other kinds of data.")
-    x, y = data
-    rows = len(y[0] if isinstance(y, tuple) else y)
+    rows = rows_of(data)
     cut = rows - int(rows * share)
-
-    def part(tree: Any, where: slice) -> Any:
-        return tuple(leaf[where] for leaf in tree) if isinstance(tree, tuple) else tree[where]
-
-    return tuple((part(x, where), part(y, where)) for where in (slice(0, cut), slice(cut, rows)))  # type: ignore[return-value]
+    if not 0 < cut < rows:
+        raise ArgumentError(f"validation_split={share} of {rows} rows leaves none to train or none to validate with.")
+    return cut_rows(data, slice(0, cut)), cut_rows(data, slice(cut, rows))
 
 
-__all__ = ["KERAS", "KERAS2", "Input", "InputLayer", "KerasLayerWrapper", "Model", "Sequential", "Variable", "bound"]
+__all__ = [
+    "KERAS", "KERAS2", "GraphNet", "Input", "InputLayer", "KerasLayerWrapper", "Model", "Sequential", "Variable", "bound",
+]  # fmt: skip

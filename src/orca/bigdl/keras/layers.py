@@ -1,4 +1,4 @@
-"""Layers: the layers of the Keras-style API as rows. Owns Keras 1's arguments (and those of keras2) and what they build.
+"""Layers: the layers of the Keras-style API as rows of tables. Owns the arguments of Keras 1 (and keras2)'s layers.
 
 A row is a function of the input's shape and its arguments, which returns a torch module on rows of such inputs. Images
 have channels first ("th") unless dim_ordering says "tf". Most rows are modules of `orca.bigdl.layers`.
@@ -6,8 +6,9 @@ have channels first ("th") unless dim_ordering says "tf". Most rows are modules 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce, wraps
 from typing import Any
 
 import numpy as np
@@ -15,44 +16,56 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl import layers as rows
-from orca.bigdl import recurrent
-from orca.bigdl.initial import InitializationMethod, MsraFiller, Ones, RandomNormal, RandomUniform, Xavier, Zeros
+from orca.bigdl.initial import HeNormal, InitializationMethod, Ones, RandomNormal, RandomUniform, Xavier, Zeros
 from orca.bigdl.keras.engine import KERAS, KERAS2, KerasLayer, Variable, keras_layer, zeros
-from orca.bigdl.layer import LAYERS, Layer
-from orca.bigdl.layers import nchw
+from orca.bigdl.layer import LAYERS, SHAPING, Layer
+from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated
+from orca.bigdl.recurrent import ConvolutionCell, unroll
 from orca.errors import ArgumentError, DataError
 
-layer, layer2 = keras_layer(KERAS), keras_layer(KERAS2)
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "softplus": nn.Softplus, "softsign": nn.Softsign, "elu": nn.ELU,
-    "hard_sigmoid": lambda: _module("HardSigmoid"), "softmax": lambda: nn.Softmax(-1), "log_softmax": lambda: nn.LogSoftmax(-1),
-    "relu6": nn.ReLU6, "tanh_shrink": nn.Tanhshrink, "softmin": lambda: nn.Softmin(-1), "log_sigmoid": nn.LogSigmoid,
-    "linear": nn.Identity, "gelu": nn.GELU,
+    "relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "softplus": nn.Softplus, "softsign": nn.Softsign,
+    "elu": nn.ELU, "hard_sigmoid": lambda: _of("HardSigmoid"), "softmax": lambda: nn.Softmax(-1),
+    "log_softmax": lambda: nn.LogSoftmax(-1), "relu6": nn.ReLU6, "tanh_shrink": nn.Tanhshrink,
+    "softmin": lambda: nn.Softmin(-1), "log_sigmoid": nn.LogSigmoid, "linear": nn.Identity, "gelu": nn.GELU,
 }  # fmt: skip
 INITIAL: dict[str, InitializationMethod] = {
     "glorot_uniform": Xavier(), "one": Ones(), "zero": Zeros(), "uniform": RandomUniform(-0.05, 0.05), "ones": Ones(),
-    "normal": RandomNormal(0.0, 0.05), "he_normal": MsraFiller(False), "zeros": Zeros(), "random_uniform": RandomUniform(-0.05, 0.05),
+    "normal": RandomNormal(0.0, 0.05), "he_normal": HeNormal(), "zeros": Zeros(),
+    "random_uniform": RandomUniform(-0.05, 0.05),
 }  # fmt: skip
 
 
-def _module(name: str, *args: Any, **kwargs: Any) -> nn.Module:
+def _of(name: str, *args: Any, **kwargs: Any) -> nn.Module:
     return LAYERS[name](*args, **kwargs).module
 
 
-def activation(given: Any) -> nn.Module:
-    """Return the module of an activation: its name, a layer, or None.
+# Arguments.
+
+
+def _chosen(what: str, given: Any, known: Sequence[str]) -> Any:
+    if given not in known:
+        raise ArgumentError(f"{what} must be one of {', '.join(map(repr, known))}; got {given!r}.")
+    return given
+
+
+def _only(layer: str, **given: tuple[Any, Any]) -> None:
+    """Refuse arguments that have another value than the one there is: name=(value, the one)."""
+    for name, (value, one) in given.items():
+        if value != one:
+            raise ArgumentError(f"{layer} has {name}={one!r} alone; got {value!r}.")
+
+
+def activated(given: Any) -> nn.Module:
+    """Return the module of an activation: its name, a layer, a module, or None.
 
     Raises:
         ArgumentError: There is no such activation.
     """
-    if given is None:
-        return nn.Identity()
     if isinstance(given, Layer):
         return given.module
-    if isinstance(given, nn.Module):
-        return given
+    if given is None or isinstance(given, nn.Module):
+        return given or nn.Identity()
     if given not in ACTIVATIONS:
         raise ArgumentError(f"there is no activation {given!r}; there are {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[given]()
@@ -73,199 +86,72 @@ def initial(init: Any, limits: Any = None) -> InitializationMethod:
 
 
 def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None, bias: Any = "zero") -> nn.Module:
-    """Return a module whose weights are drawn as asked for and whose bias is 0, with an activation behind it.
-
-    Raises:
-        ArgumentError: There is no such way to begin.
-    """
+    """Return a module whose weights are drawn as asked for and whose bias is 0, with an activation behind it."""
     method, other = initial(init), initial(bias)
     for name, parameter in module.named_parameters():
         (other if "bias" in name.rsplit(".", 1)[-1] else method).fill(parameter, getattr(module, "groups", 1))
-    return nn.Sequential(module, activation(act)) if act is not None else module
+    return nn.Sequential(module, activated(act)) if act is not None else module
 
 
-def pair(value: Any, count: int = 2) -> tuple[int, ...]:
-    """Return one number for all dimensions, or the numbers of each."""
+def _pair(value: Any, count: int = 2) -> tuple[int, ...]:
     return (value,) * count if isinstance(value, int) else tuple(value)
 
 
-def form(dim_ordering: str) -> str:
-    """Return how images lie, in BigDL's word.
-
-    Raises:
-        ArgumentError: There is no such order.
-    """
-    if dim_ordering not in ("th", "tf", "channels_first", "channels_last"):
-        raise ArgumentError(
-            f"dim_ordering must be 'th' (channels first) or 'tf' (channels last); got {dim_ordering!r}."
-        )
+def _form(dim_ordering: str) -> str:
+    _chosen("dim_ordering", dim_ordering, ("th", "tf", "channels_first", "channels_last"))
     return "NCHW" if dim_ordering in ("th", "channels_first") else "NHWC"
 
 
-def channels(shape: Sequence[int], dim_ordering: str) -> int:
-    """Return how many channels a shape has."""
-    return shape[0] if form(dim_ordering) == "NCHW" else shape[-1]
+def _channels(shape: Sequence[int], dim_ordering: str) -> int:
+    return shape[0] if _form(dim_ordering) == "NCHW" else shape[-1]
 
 
-def only(layer: str, **given: tuple[Any, Any]) -> None:
-    """Refuse arguments that have another value than the one there is: name=(value, the one)."""
-    for name, (value, one) in given.items():
-        if value != one:
-            raise ArgumentError(f"{layer} has {name}={one!r} alone; got {value!r}.")
+def _border(mode: str, dims: int = 2) -> tuple[int, ...]:
+    return (0 if _chosen("border_mode", mode, ("valid", "same")) == "valid" else -1,) * dims
 
 
-def padding(border_mode: str) -> tuple[int, int]:
-    """Return the padding of a border mode; -1 stands for "same".
+def _ends(value: Any, dims: int) -> list[tuple[int, int]]:
+    """Return pairs of numbers, one for each dimension: of one number for both ends, of pairs, or of four in a row."""
+    given = value if isinstance(value, list | tuple) else (value,) * dims
+    if dims == 2 and len(given) == 4:
+        given = (given[:2], given[2:])
+    if dims == 1 and len(given) == 2:
+        given = (given,)
+    return [(size, size) if isinstance(size, int) else tuple(size) for size in given]
 
-    Raises:
-        ArgumentError: There is no such mode.
-    """
-    if border_mode not in ("valid", "same"):
-        raise ArgumentError(f"border_mode must be 'valid' or 'same'; got {border_mode!r}.")
-    return (0, 0) if border_mode == "valid" else (-1, -1)
+
+# Modules.
 
 
-class Turned(nn.Module):
-    """A module on volumes with channels first, where they come last."""
+class _Called(nn.Module):
+    """A function of a tensor with its rows (or of several), by its name."""
 
-    def __init__(self, inner: nn.Module, places: tuple[int, int]) -> None:
+    def __init__(self, name: str, *arguments: Any) -> None:
         super().__init__()
-        self.inner, self.places = inner, places
+        self.name, self.arguments = name, arguments
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the output, turned back."""
-        return self.inner(x.movedim(*self.places)).movedim(*self.places[::-1])
-
-
-def turned(inner: nn.Module, dim_ordering: str, dims: int) -> nn.Module:
-    """Return a module of channels first for inputs of any order."""
-    return inner if form(dim_ordering) == "NCHW" else Turned(inner, (-1, -1 - dims))
+    def forward(self, x: Any) -> Any:
+        return CALLS[self.name](x, *self.arguments)
 
 
-# Core.
-
-
-@layer
-def Dense(shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
-          b_regularizer=None, bias=True, input_dim=None):  # fmt: skip
-    """A linear layer on the last dimension."""
-    return started(nn.Linear(shape[-1], output_dim, bias), initial(init, limits), activation)
-
-
-@layer
-def SparseDense(shape, output_dim, init="glorot_uniform", activation=None, W_regularizer=None, b_regularizer=None,
-                backward_start=-1, backward_length=-1, init_weight=None, init_bias=None, init_grad_weight=None,
-                init_grad_bias=None, bias=True, input_dim=None):  # fmt: skip
-    """Dense: inputs are dense tensors here."""
-    only("SparseDense", backward_start=(backward_start, -1), backward_length=(backward_length, -1))
-    made = nn.Linear(shape[-1], output_dim, bias)
-    whole = started(made, init, activation)
-    for weight, given in ((made.weight, init_weight), (made.bias, init_bias)):
-        if given is not None:
-            weight.data.copy_(torch.as_tensor(np.asarray(given), dtype=torch.float32).reshape(weight.shape))
-    return whole
-
-
-@layer
-def Activation(shape, activation):
-    """An activation by its name."""
-    return _activation(activation)
-
-
-_activation = activation
-
-
-@layer
-def Dropout(shape, p):
-    """Zeros in place of some numbers in training."""
-    return _module("Dropout", p)
-
-
-@layer
-def Flatten(shape):
-    """A row as one dimension."""
-    return nn.Flatten()
-
-
-@layer
-def Reshape(shape, target_shape):
-    """A row in another shape; one -1 is found out."""
-    return (
-        nn.Unflatten(1, tuple(target_shape))
-        if len(shape) == 1
-        else nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape)))
-    )
-
-
-class _Permuted(nn.Module):
-    def __init__(self, dims: Sequence[int]) -> None:
-        super().__init__()
-        self.dims = tuple(dims)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(0, *self.dims)
-
-
-@layer
-def Permute(shape, dims):
-    """The dimensions of a row in another order, counted from 1."""
-    return _Permuted(dims)
-
-
-class _Repeated(nn.Module):
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(1).expand(-1, self.count, *x.shape[1:])
-
-
-@layer
-def RepeatVector(shape, n):
-    """Each row several times, along a new dimension of time."""
-    return _Repeated(n)
-
-
-@layer
-def Masking(shape, mask_value=0.0):
-    """Steps of time whose features all have a value, as zeros."""
-    return _module("Masking", mask_value)
-
-
-@layer
-def MaxoutDense(shape, output_dim, nb_feature=4, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None):
-    """The largest of several linear layers."""
-    return _module("Maxout", shape[-1], output_dim, nb_feature, bias)
-
-
-@layer
-def Highway(shape, activation=None, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None):
-    """A gate between the input and a layer on it."""
-    return LAYERS["Highway"].made_by(shape[-1], bias, _activation(activation))
-
-
-@layer
-def Embedding(shape, input_dim, output_dim, init="uniform", weights=None, trainable=True, input_length=None,
-              W_regularizer=None, mask_zero=False, padding_value=0, zero_based_id=True):  # fmt: skip
-    """A row of the weight for each index."""
-    padding = padding_value if mask_zero else None
-    return _Indexed(_table(input_dim, output_dim, init, weights, trainable), 0 if zero_based_id else 1, padding)
-
-
-@layer
-def SparseEmbedding(shape, input_dim, output_dim, combiner="sum", max_norm=-1.0, init="uniform", W_regularizer=None):
-    """The sum or mean of the rows of the weight for the indices of a row, which count from 1; 0 stands for none."""
-    return _Combined(_table(input_dim, output_dim, init, None, True), combiner)
-
-
-def _table(count: int, size: int, init: Any, weights: Any, trainable: bool) -> nn.Embedding:
-    table = nn.Embedding(count, size)
-    started(table, init)
-    if weights is not None:
-        table.weight.data.copy_(torch.as_tensor(np.asarray(weights), dtype=torch.float32).reshape(count, size))
-    table.weight.requires_grad_(trainable)
-    return table
+CALLS: dict[str, Callable[..., Any]] = {
+    "permute": lambda x, dims: x.permute(0, *dims),
+    "repeat": lambda x, count: x.unsqueeze(1).expand(-1, count, *x.shape[1:]),
+    "select": lambda x, dim, index: x.select(dim, index),
+    "narrow": lambda x, dim, offset, length: x.narrow(dim, offset, x.shape[
+        dim] - offset + length + 1 if length < 0 else length),
+    "squeeze": lambda x, dims: x.squeeze(dims) if dims else x.reshape(len(x), *[size for size in x.shape[1:
+        ] if size != 1]),
+    "expand": lambda x, dim: x.unsqueeze(dim),
+    "largest": lambda x, dim, value: x.max(dim, keepdim=True).values if value else x.argmax(dim, keepdim=True).to(
+        x.dtype),
+    "pick": lambda x, index: x[index],
+    "shape": lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
+    "pool": lambda x, kind, *how: pooled(kind, x, *how), "max": lambda x, dims: x.amax(dims),
+    "avg": lambda x, dims: x.mean(dims),
+    "pad": lambda x, sizes, order, sign=1: ordered(x, order, lambda y: padded(y, sizes, sign), len(sizes)),
+    "upsample": lambda x, sizes, order: ordered(x, order, lambda y: repeated(y, sizes), len(sizes)),
+}  # fmt: skip
 
 
 class _Indexed(nn.Module):
@@ -276,38 +162,50 @@ class _Indexed(nn.Module):
         self.table, self.first, self.padding = table, first, padding
 
     def forward(self, x: Tensor) -> Tensor:
-        places = x.long() - self.first
-        count = self.table.num_embeddings
-        if self.padding is not None:
-            kept = x.long() != self.padding
-            return self._rows(x, torch.where(kept, places, 0), count) * kept.unsqueeze(-1)
-        if self.first and not x.any():
-            places = torch.zeros_like(places)  # zeros stand for no index while shapes are found
-        return self._rows(x, places, count)
-
-    def _rows(self, x: Tensor, places: Tensor, count: int) -> Tensor:
+        places, count = x.long() - self.first, self.table.num_embeddings
+        kept = torch.ones_like(places, dtype=torch.bool) if self.padding is None else x.long() != self.padding
+        if SHAPING.get():
+            kept = torch.zeros_like(kept)  # zeros stand for no index
+        places = torch.where(kept, places, 0)
         if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
             raise DataError(
                 f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
             )
-        return self.table(places)
+        rows = self.table(places)
+        return rows if self.padding is None else rows * kept.unsqueeze(-1)
 
 
 class _Combined(nn.Module):
-    def __init__(self, table: nn.Embedding, combiner: str) -> None:
+    """The rows of a table for the indices of a row, which count from 1, in one; 0 stands for none."""
+
+    def __init__(self, table: nn.Embedding, combiner: str, max_norm: float) -> None:
         super().__init__()
-        self.table, self.combiner = table, combiner
+        self.table, self.combiner = table, _chosen("combiner", combiner, ("sum", "mean", "sqrtn"))
+        self.max_norm = max_norm if max_norm > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
         there = (x > 0).unsqueeze(-1).to(self.table.weight.dtype)
-        total = (self.table((x.long() - 1).clamp(min=0)) * there).sum(-2)
+        rows = self.table((x.long() - 1).clamp(min=0))
+        if self.max_norm is not None:
+            rows = rows * (self.max_norm / rows.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
         count = there.sum(-2).clamp(min=1)
-        return {"sum": total, "mean": total / count, "sqrtn": total / count.sqrt()}[self.combiner]
+        return (rows * there).sum(-2) / {"sum": 1, "mean": count, "sqrtn": count.sqrt()}[self.combiner]
 
 
-@layer
-def WordEmbedding(shape, embedding_file, word_index=None, trainable=False, input_length=None):
-    """Word vectors of a file in GloVe's format; the index 0 is for words without a vector."""
+def _table(count: int, size: int, init: Any, weights: Any = None, trainable: bool = True) -> nn.Embedding:
+    made = nn.Embedding(count, size)
+    started(made, init)
+    _given(made.weight, weights)
+    made.weight.requires_grad_(trainable)
+    return made
+
+
+def _given(weight: Tensor, values: Any) -> None:
+    if values is not None:
+        weight.data.copy_(torch.as_tensor(np.asarray(values), dtype=torch.float32).reshape(weight.shape))
+
+
+def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, trainable: bool) -> nn.Module:
     vectors = {}
     with open(embedding_file, encoding="utf-8") as lines:
         for line in lines:
@@ -323,518 +221,107 @@ def WordEmbedding(shape, embedding_file, word_index=None, trainable=False, input
     return _Indexed(_table(len(weights), weights.shape[1], "zero", weights, trainable), 0)
 
 
-@layer
-def BatchNormalization(shape, epsilon=0.001, mode=0, axis=1, momentum=0.99, beta_init="zero", gamma_init="one",
-                       dim_ordering="th"):  # fmt: skip
-    """Channels (or features) with mean 0 and deviation 1 over the batch, scaled."""
-    order = dim_ordering if len(shape) == 3 else "th"
-    only("BatchNormalization", mode=(mode, 0))
+def _sparse_dense(
+    shape: Any, output_dim: int, init: Any, act: Any, bias: bool, weight: Any, first: Any, window: Any
+) -> nn.Module:
+    _only("SparseDense", backward_start=(window[0], -1), backward_length=(window[1], -1))
+    made = nn.Linear(shape[-1], output_dim, bias)
+    whole = started(made, init, act)
+    _given(made.weight, weight)
+    _given(made.bias, first)
+    return whole
+
+
+def _normalized(
+    shape: Any, mode: int, epsilon: float, axis: int, momentum: float, beta: Any, gamma: Any, order: str
+) -> nn.Module:
+    _only("BatchNormalization", mode=(mode, 0))
+    order = order if len(shape) == 3 else "th"
     if len(shape) not in (1, 3):
         raise ArgumentError(f"BatchNormalization takes rows of features or of images; got rows of shape {shape}.")
-    if axis not in ((1,) if form(order) == "NCHW" else (1, 3, -1)) and not (len(shape) == 1 and axis == -1):
+    if axis not in ((1,) if _form(order) == "NCHW" else (1, 3, -1)) and not (len(shape) == 1 and axis == -1):
         raise ArgumentError(f"BatchNormalization is over the channels, which dim_ordering says; got axis={axis}.")
-    norm = rows._BatchNorm(channels(shape, order), epsilon, 1 - momentum, True, form(order))
-    initial(gamma_init).fill(norm.weight)
-    initial(beta_init).fill(norm.bias)
+    norm = BatchNorm(_channels(shape, order), epsilon, 1 - momentum, True, _form(order))
+    initial(gamma).fill(norm.weight)
+    initial(beta).fill(norm.bias)
     return norm
 
 
-# Rows of BigDL under the same name: name -> arguments that have another name here.
-
-
-def _same_row(name: str, renames: dict[str, str]) -> None:
-    """Put a layer of `bigdl.nn.layer` into the table, its arguments under the names that they have here."""
-    import inspect
-
-    signature = LAYERS[name].signature
-    back = {new: old for old, new in renames.items()}
-    parameters = [p.replace(name=renames.get(p.name, p.name)) for p in signature.parameters.values()]
-
-    def row(shape: Any, **given: Any) -> nn.Module:
-        return _module(name, **{back.get(key, key): value for key, value in given.items()})
-
-    row.__name__, row.__doc__, row.__module__ = name, LAYERS[name].__doc__, __name__
-    plain = [p for p in parameters if p.name not in ("inplace", "ip")]
-    row.__signature__ = inspect.Signature([inspect.Parameter("shape", inspect.Parameter.POSITIONAL_OR_KEYWORD), *plain])  # type: ignore[attr-defined]
-    layer(row)
-
-
-for _name, _renames in {
-    "ELU": {}, "LeakyReLU": {"negval": "alpha"}, "PReLU": {"n_output_plane": "nOutputPlane"}, "RReLU": {},
-    "HardShrink": {"the_lambda": "value"}, "HardTanh": {}, "SoftShrink": {"the_lambda": "value"}, "Threshold": {},
-    "BinaryThreshold": {"th": "value"}, "Exp": {}, "Log": {}, "Sqrt": {}, "Square": {}, "Negative": {}, "Identity": {},
-    "Power": {}, "AddConstant": {"constant_scalar": "constant"}, "MulConstant": {"scalar": "constant"}, "Mul": {}, "CAdd": {},
-    "CMul": {}, "Scale": {}, "GaussianDropout": {"rate": "p"}, "GaussianNoise": {"stddev": "sigma"}, "GaussianSampler": {},
-    "SpatialDropout1D": {"init_p": "p"},
-}.items():  # fmt: skip
-    _same_row(_name, _renames)
-
-
-@layer
-def SReLU(shape, t_left_init="zero", a_left_init="glorot_uniform", t_right_init="glorot_uniform", a_right_init="one",
-          shared_axes=None):  # fmt: skip
-    """x between two bounds, straight lines outside; bounds and slopes are learned."""
-    made = LAYERS["SReLU"].made_by(shape, shared_axes)
-    inits = (t_left_init, a_left_init, t_right_init, a_right_init)
-    for weight, init in zip((made.left, made.left_slope, made.right, made.right_slope), inits, strict=True):
+def _srelu(shape: Any, shared: Any, *inits: Any) -> nn.Module:
+    made = _of("SReLU", shape, shared)
+    for weight, init in zip(made.parameters(), inits, strict=True):
         initial(init).fill(weight)
     return made
 
 
-@layer
-def ThresholdedReLU(shape, theta=1.0):
-    """x where it is over a threshold, else 0."""
-    return _module("Threshold", theta, 0.0)
+def _convolved(shape: Any, filters: int, kernel: Any, stride: Any, padding: Any, order: str, bias: bool, init: Any,
+               act: Any, dilation: Any = 1, propagates: bool = True, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
+    """Return a convolution in as many dimensions as the kernel has; softmax behind it is one over channels."""
+    dims = len(kernel)
+    padding = _border(padding, dims) if isinstance(padding, str) else padding
+    made = Convolution((_channels(shape, order), filters), kernel, _pair(stride, dims), padding,
+                       _pair(dilation, dims), 1, bias, _form(order), propagates)  # fmt: skip
+    if act in ("softmax", "log_softmax"):
+        act = (nn.Softmax if act == "softmax" else nn.LogSoftmax)(1 if _form(order) == "NCHW" else -1)
+    return started(made, init, act, bias_init)
 
 
-@layer
-def SpatialDropout2D(shape, p=0.5, dim_ordering="th"):
-    """Whole channels of images dropped in training."""
-    return _module("SpatialDropout2D", p, form(dim_ordering))
+def _enlarged(shape: Any, filters: int, kernel: Any, output: Any, init: Any, act: Any, mode: str, stride: Any,
+              order: str, bias: bool) -> nn.Module:  # fmt: skip
+    _only("Deconvolution2D", border_mode=(mode, "valid"))
+    first = _form(order) == "NCHW"
+    size = zip(shape[1:] if first else shape[:2], kernel, _pair(stride), strict=True)
+    high, wide = ((length - 1) * step + span for length, span, step in size)
+    whole = (filters, high, wide) if first else (high, wide, filters)
+    if output is not None and tuple(output)[-3:] != whole:
+        raise ArgumentError(f"Deconvolution2D gives rows of shape {whole} here; got output_shape={tuple(output)}.")
+    made = nn.ConvTranspose2d(_channels(shape, order), filters, kernel, _pair(stride), bias=bias)  # type: ignore[arg-type]
+    return _Turned(started(made, init, act), _form(order))
 
 
-@layer
-def SpatialDropout3D(shape, p=0.5, dim_ordering="th"):
-    """Whole channels of volumes dropped in training."""
-    return _module("SpatialDropout3D", p, form(dim_ordering))
+class _Turned(nn.Module):
+    """A module on images with channels first, for any order."""
 
-
-@layer
-def LRN2D(shape, alpha=1e-4, k=1.0, beta=0.75, n=5, dim_ordering="th"):
-    """Images divided by a power of what neighbouring channels have at the same place."""
-    return _module("SpatialCrossMapLRN", n, alpha, beta, k, form(dim_ordering))
-
-
-@layer
-def WithinChannelLRN2D(shape, size=5, alpha=1.0, beta=0.75):
-    """Images divided by a power of what the channel has around the place."""
-    return _module("SpatialWithinChannelLRN", size, alpha, beta)
-
-
-@layer
-def ResizeBilinear(shape, output_height, output_width, align_corners=False, dim_ordering="th"):
-    """Images of another size."""
-    return _module("ResizeBilinear", output_height, output_width, align_corners, form(dim_ordering))
-
-
-class _OnRow(nn.Module):
-    """A function of tensors with their rows."""
-
-    def __init__(self, name: str, *arguments: Any) -> None:
+    def __init__(self, inner: nn.Module, order: str) -> None:
         super().__init__()
-        self.name, self.arguments = name, arguments
-
-    def forward(self, x: Any) -> Any:
-        return _ROW_FUNCTIONS[self.name](x, *self.arguments)
-
-
-_ROW_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "select": lambda x, dim, index: x.select(dim, index),
-    "narrow": lambda x, dim, offset, length: x.narrow(dim, offset, x.shape[dim] - offset + length + 1 if length < 0 else length),
-    "squeeze": lambda x, dims: x.squeeze(dims) if dims else x.reshape(len(x), *[size for size in x.shape[1:] if size != 1]),
-    "expand": lambda x, dim: x.unsqueeze(dim),
-    "max": lambda x, dim, value: x.amax(dim, keepdim=True) if value else x.argmax(dim, keepdim=True).to(x.dtype),
-    "pick": lambda x, index: x[index],
-    "shape": lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
-}  # fmt: skip
-
-
-@layer
-def Select(shape, dim, index):
-    """The part of one index along a dimension, which goes; both count from 0, and the rows are dimension 0."""
-    return _OnRow("select", dim, index)
-
-
-@layer
-def Narrow(shape, dim, offset, length=1):
-    """Some indices along a dimension; both count from 0, and the rows are dimension 0."""
-    return _OnRow("narrow", dim, offset, length)
-
-
-@layer
-def Squeeze(shape, dim=None):
-    """The input without dimensions of 1; the rows are dimension 0."""
-    return _OnRow("squeeze", () if dim is None else pair(dim, 1))
-
-
-@layer
-def ExpandDim(shape, dim):
-    """The input with one more dimension of 1; the rows are dimension 0."""
-    return _OnRow("expand", dim)
-
-
-@layer
-def Max(shape, dim, num_input_dims=-2147483648, return_value=True):
-    """The largest along a dimension, or its place; the rows are dimension 0."""
-    return _OnRow("max", dim, return_value)
-
-
-@layer
-def SelectTable(shape, index):
-    """One tensor of several, counted from 0."""
-    return _OnRow("pick", index)
-
-
-@layer
-def GetShape(shape):
-    """The sizes of the input, for each row."""
-    return _OnRow("shape")
-
-
-# Images.
-
-
-@layer
-def Convolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None,
-                  border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None,
-                  bias=True, input_dim=None, input_length=None):  # fmt: skip
-    """A convolution over time of (time, features)."""
-    how = initial(init, limits)
-    return _convolution1d(shape, nb_filter, filter_length, subsample_length, border_mode, bias, how, activation)
-
-
-def _convolution1d(shape: Any, filters: int, length: int, stride: int, border: str, bias: bool, init: Any, act: Any,
-                   dilation: int = 1, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
-    kernel = rows._Convolution((shape[1], filters), (1, length), (1, stride), (0, 0) if border == "valid" else padding(border),
-                               (1, dilation), bias=bias)  # fmt: skip
-    started(kernel, init, None, bias_init)
-    return nn.Sequential(_OverTime(kernel), activation(act))
-
-
-class _OverTime(nn.Module):
-    """A module of images on (time, features)."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
+        self.inner, self.order = inner, order
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.transpose(1, 2).unsqueeze(2)).squeeze(2).transpose(1, 2)
+        return ordered(x, self.order, self.inner)
 
 
-@layer
-def AtrousConvolution1D(shape, nb_filter, filter_length, init="glorot_uniform", activation=None,
-                        border_mode="valid", subsample_length=1, atrous_rate=1, W_regularizer=None,
-                        b_regularizer=None, bias=True, input_dim=None, input_length=None):  # fmt: skip
-    """A convolution over time with holes in its kernel."""
-    return _convolution1d(
-        shape, nb_filter, filter_length, subsample_length, border_mode, bias, init, activation, atrous_rate
-    )
-
-
-def _convolution2d(shape: Any, filters: int, kernel: Any, stride: Any, border: str, order: str, bias:
-                   bool, init: Any, act: Any, dilation: Any = 1, groups: int = 1,
-                   bias_init: Any = "zero") -> nn.Module:  # fmt: skip
-    made = rows._Convolution((channels(shape, order), filters), pair(kernel), pair(stride), padding(border), pair(dilation),  # type: ignore[arg-type]
-                             groups, bias, form(order))  # fmt: skip
-    return started(made, init, nn.Identity() if act is None else _by_channel(act, order), bias_init)
-
-
-def _by_channel(act: Any, order: str) -> Any:
-    """Return an activation of images; softmax is one over channels."""
-    if act in ("softmax", "log_softmax"):
-        place = 1 if form(order) == "NCHW" else -1
-        return nn.Softmax(place) if act == "softmax" else nn.LogSoftmax(place)
-    return act
-
-
-@layer
-def Convolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, border_mode="valid",
-                  subsample=(1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
-    """A convolution of images."""
-    return _convolution2d(
-        shape, nb_filter, (nb_row, nb_col), subsample, border_mode, dim_ordering, bias, init, activation
-    )
-
-
-@layer
-def ShareConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
-                       subsample=(1, 1), pad_h=0, pad_w=0, propagate_back=True, dim_ordering="th",
-                       W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
-    """A convolution of images with padding in numbers."""
-    made = rows._Convolution((channels(shape, dim_ordering), nb_filter), (nb_row, nb_col), pair(subsample), (pad_h, pad_w),  # type: ignore[arg-type]
-                             bias=bias, form=form(dim_ordering), propagates=propagate_back)  # fmt: skip
-    return started(made, init, activation)
-
-
-@layer
-def AtrousConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, border_mode="valid",
-                        subsample=(1, 1), atrous_rate=(1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None,
-                        bias=True):  # fmt: skip
-    """A convolution of images with holes in its kernel."""
-    return _convolution2d(shape, nb_filter, (nb_row, nb_col), subsample, border_mode, dim_ordering, bias, init, activation,
-                          atrous_rate)  # fmt: skip
-
-
-@layer
-def Deconvolution2D(shape, nb_filter, nb_row, nb_col, output_shape=None, init="glorot_uniform",
-                    activation=None, border_mode="valid", subsample=(1, 1), dim_ordering="th",
-                    W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
-    """The transpose of a convolution: larger images."""
-    only("Deconvolution2D", border_mode=(border_mode, "valid"))
-    places = zip(
-        shape[1:] if form(dim_ordering) == "NCHW" else shape[:2], (nb_row, nb_col), pair(subsample), strict=True
-    )
-    high, wide = ((size - 1) * step + span for size, span, step in places)
-    whole = (nb_filter, high, wide) if form(dim_ordering) == "NCHW" else (high, wide, nb_filter)
-    if output_shape is not None and tuple(output_shape)[-3:] != whole:
-        raise ArgumentError(
-            f"Deconvolution2D gives rows of shape {whole} here; got output_shape={tuple(output_shape)}."
-        )
-    made = nn.ConvTranspose2d(channels(shape, dim_ordering), nb_filter, (nb_row, nb_col), pair(subsample), bias=bias)  # type: ignore[arg-type]
-    return turned(started(made, init, activation), dim_ordering, 2)
-
-
-@layer
-def SeparableConvolution2D(shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
-                           border_mode="valid", subsample=(1, 1), depth_multiplier=1, dim_ordering="th",
-                           depthwise_regularizer=None, pointwise_regularizer=None, b_regularizer=None,
-                           bias=True):  # fmt: skip
-    """A convolution of each channel by itself, then one of 1 x 1."""
-    pad = padding(border_mode)
-    made = LAYERS["SpatialSeparableConvolution"].made_by(
-        channels(shape, dim_ordering), nb_filter, depth_multiplier, nb_col, nb_row, subsample[1], subsample[0], *pad, bias,
-        form(dim_ordering),
-    )  # fmt: skip
-    return started(made, init, activation)
-
-
-@layer
-def Convolution3D(shape, nb_filter, kernel_dim1, kernel_dim2, kernel_dim3, init="glorot_uniform",
-                  activation=None, border_mode="valid", subsample=(1, 1, 1), dim_ordering="th",
-                  W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
-    """A convolution of volumes."""
-    same = padding(border_mode) != (0, 0)
-    if same and pair(subsample, 3) != (1, 1, 1):
-        raise ArgumentError("Convolution3D has border_mode 'same' for a subsample of (1, 1, 1) alone.")
-    made = nn.Conv3d(channels(shape, dim_ordering), nb_filter, (kernel_dim1, kernel_dim2, kernel_dim3), pair(subsample, 3),  # type: ignore[arg-type]
-                     "same" if same else 0, bias=bias)  # fmt: skip
-    return turned(started(made, init, activation), dim_ordering, 3)
-
-
-@layer
-def LocallyConnected1D(shape, nb_filter, filter_length, activation=None, border_mode="valid",
-                       subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True,
-                       input_dim=None, input_length=None):  # fmt: skip
-    """A convolution over time with weights of its own at each step."""
-    return _local1d(shape, nb_filter, filter_length, subsample_length, activation, bias, border_mode=border_mode)
-
-
-def _local1d(shape: Any, filters: int, length: int, stride: int, act: Any, bias: bool, **border: str) -> nn.Module:
-    only("LocallyConnected1D", **{name: (value, "valid") for name, value in border.items()})
-    made = LAYERS["LocallyConnected1D"].made_by(shape[0], shape[1], filters, length, stride)
+def _local1d(shape: Any, filters: int, length: int, stride: int, act: Any, bias: bool, **mode: str) -> nn.Module:
+    _only("LocallyConnected1D", **{name: (value, "valid") for name, value in mode.items()})
+    made = _of("LocallyConnected1D", shape[0], shape[1], filters, length, stride)
     if not bias:
-        made.bias = None
-    return nn.Sequential(made, _activation(act))
+        made.bias = None  # type: ignore[assignment]
+    return nn.Sequential(made, activated(act))
 
 
-@layer
-def LocallyConnected2D(shape, nb_filter, nb_row, nb_col, activation=None, border_mode="valid", subsample=(1, 1),
-                       dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True):  # fmt: skip
-    """A convolution of images with weights of its own at each place."""
-    high, wide = shape[1:] if form(dim_ordering) == "NCHW" else shape[:2]
-    same = padding(border_mode) != (0, 0)
-    if same and not (tuple(subsample) == (1, 1) and nb_row % 2 and nb_col % 2):
+def _local2d(
+    shape: Any, filters: int, kernel: Any, act: Any, mode: str, stride: Any, order: str, bias: bool
+) -> nn.Module:
+    high, wide = shape[1:] if _form(order) == "NCHW" else shape[:2]
+    same = _border(mode) != (0, 0)
+    if same and not (tuple(stride) == (1, 1) and kernel[0] % 2 and kernel[1] % 2):
         raise ArgumentError(
             "LocallyConnected2D has border_mode='same' for odd kernels and a subsample of (1, 1) alone."
         )
-    pad_w, pad_h = (nb_col // 2, nb_row // 2) if same else (0, 0)
-    made = LAYERS["LocallyConnected2D"].made_by(
-        channels(shape, dim_ordering), wide, high, nb_filter, nb_col, nb_row, subsample[1], subsample[0], pad_w, pad_h,
-        with_bias=bias, data_format=form(dim_ordering),
-    )  # fmt: skip
-    return nn.Sequential(made, _activation(activation))
+    pads = (kernel[1] // 2, kernel[0] // 2) if same else (0, 0)
+    made = _of("LocallyConnected2D", _channels(shape, order), wide, high, filters, kernel[1], kernel[0],
+               stride[1], stride[0], *pads, with_bias=bias, data_format=_form(order))  # fmt: skip
+    return nn.Sequential(made, activated(act))
 
 
-class _Pool(nn.Module):
-    """The largest or the mean of windows, over time, images or volumes with channels first."""
-
-    def __init__(self, kind: str, size: tuple[int, ...], stride: tuple[int, ...], border: str) -> None:
-        super().__init__()
-        self.kind, self.size, self.stride, self.same = kind, size, stride, padding(border) != (0, 0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        dims = len(self.size)
-        pool: Any = {("max", 1): F.max_pool1d, ("max", 2): F.max_pool2d, ("max", 3): F.max_pool3d, ("average", 1): F.avg_pool1d,
-                     ("average", 2): F.avg_pool2d, ("average", 3): F.avg_pool3d}[self.kind, dims]  # fmt: skip
-        if not self.same:
-            return pool(x, self.size, self.stride)
-        pad = rows.same_padding(x, self.size, self.stride)
-        if self.kind == "max":
-            return pool(F.pad(x, pad, value=-math.inf), self.size, self.stride)
-        sums, shares = (pool(F.pad(each, pad), self.size, self.stride) for each in (x, torch.ones_like(x)))
-        return sums / shares
-
-
-def _pooled(kind: str, size: Any, stride: Any, border: str, order: str, dims: int) -> nn.Module:
-    sizes = pair(size, dims)
-    return turned(_Pool(kind, sizes, sizes if stride is None else pair(stride, dims), border), order, dims)
-
-
-@layer
-def MaxPooling1D(shape, pool_length=2, stride=None, border_mode="valid"):
-    """The largest of some steps of (time, features)."""
-    return _pooled("max", pool_length, None if stride in (None, -1) else stride, border_mode, "tf", 1)
-
-
-@layer
-def AveragePooling1D(shape, pool_length=2, stride=None, border_mode="valid"):
-    """The mean of some steps of (time, features)."""
-    return _pooled("average", pool_length, None if stride in (None, -1) else stride, border_mode, "tf", 1)
-
-
-@layer
-def MaxPooling2D(shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th"):
-    """The largest number of each window of images."""
-    return _pooled("max", pool_size, strides, border_mode, dim_ordering, 2)
-
-
-@layer
-def AveragePooling2D(shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th"):
-    """The mean of each window of images."""
-    return _pooled("average", pool_size, strides, border_mode, dim_ordering, 2)
-
-
-@layer
-def MaxPooling3D(shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th"):
-    """The largest number of each window of volumes."""
-    return _pooled("max", pool_size, strides, border_mode, dim_ordering, 3)
-
-
-@layer
-def AveragePooling3D(shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th"):
-    """The mean of each window of volumes."""
-    return _pooled("average", pool_size, strides, border_mode, dim_ordering, 3)
-
-
-class _Global(nn.Module):
-    """The largest or the mean over some dimensions."""
-
-    def __init__(self, kind: str, dims: Sequence[int]) -> None:
-        super().__init__()
-        self.kind, self.dims = kind, tuple(dims)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.amax(self.dims) if self.kind == "max" else x.mean(self.dims)
+def _pool(kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> nn.Module:
+    sizes = _pair(size, dims)
+    return _Called(
+        "pool", kind, sizes, sizes if stride in (None, -1) else _pair(stride, dims), _border(mode, dims), _form(order)
+    )
 
 
 def _over_all(kind: str, order: str, dims: int) -> nn.Module:
-    return _Global(kind, range(2, 2 + dims) if form(order) == "NCHW" else range(1, 1 + dims))
-
-
-@layer
-def GlobalMaxPooling1D(shape):
-    """The largest of all steps of (time, features)."""
-    return _over_all("max", "tf", 1)
-
-
-@layer
-def GlobalAveragePooling1D(shape):
-    """The mean of all steps of (time, features)."""
-    return _over_all("average", "tf", 1)
-
-
-@layer
-def GlobalMaxPooling2D(shape, dim_ordering="th"):
-    """The largest number of each channel."""
-    return _over_all("max", dim_ordering, 2)
-
-
-@layer
-def GlobalAveragePooling2D(shape, dim_ordering="th"):
-    """The mean of each channel."""
-    return _over_all("average", dim_ordering, 2)
-
-
-@layer
-def GlobalMaxPooling3D(shape, dim_ordering="th"):
-    """The largest number of each channel of volumes."""
-    return _over_all("max", dim_ordering, 3)
-
-
-@layer
-def GlobalAveragePooling3D(shape, dim_ordering="th"):
-    """The mean of each channel of volumes."""
-    return _over_all("average", dim_ordering, 3)
-
-
-class _Padded(nn.Module):
-    """Zeros around the dimensions behind the channels; numbers below 0 cut."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self.sizes = list(sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x, self.sizes)
-
-
-def _ends(value: Any, dims: int, sign: int = 1) -> list[int]:
-    """Return what F.pad takes: one number a dimension for both ends, or a pair for each."""
-    given = value if isinstance(value, list | tuple) else (value,) * dims
-    if dims == 2 and len(given) == 4 and all(isinstance(size, int) for size in given):
-        given = (given[:2], given[2:])
-    if dims == 1 and len(given) == 2:
-        given = (given,)
-    pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in given]
-    return [sign * size for both in reversed(pairs) for size in both]
-
-
-@layer
-def ZeroPadding1D(shape, padding=1):
-    """Zeros before and behind the steps of (time, features)."""
-    return turned(_Padded(_ends(padding, 1)), "tf", 1)
-
-
-@layer
-def ZeroPadding2D(shape, padding=(1, 1), dim_ordering="th"):
-    """Zeros around images."""
-    return turned(_Padded(_ends(padding, 2)), dim_ordering, 2)
-
-
-@layer
-def ZeroPadding3D(shape, padding=(1, 1, 1), dim_ordering="th"):
-    """Zeros around volumes."""
-    return turned(_Padded(_ends(padding, 3)), dim_ordering, 3)
-
-
-@layer
-def Cropping1D(shape, cropping=(1, 1)):
-    """(time, features) without some steps at its ends."""
-    return turned(_Padded(_ends(cropping, 1, -1)), "tf", 1)
-
-
-@layer
-def Cropping2D(shape, cropping=((0, 0), (0, 0)), dim_ordering="th"):
-    """Images without some rows and columns at their ends."""
-    return turned(_Padded(_ends(cropping, 2, -1)), dim_ordering, 2)
-
-
-@layer
-def Cropping3D(shape, cropping=((1, 1), (1, 1), (1, 1)), dim_ordering="th"):
-    """Volumes without some planes at their ends."""
-    return turned(_Padded(_ends(cropping, 3, -1)), dim_ordering, 3)
-
-
-@layer
-def UpSampling1D(shape, length=2):
-    """Each step of (time, features) several times."""
-    return _module("UpSampling1D", length)
-
-
-@layer
-def UpSampling2D(shape, size=(2, 2), dim_ordering="th"):
-    """Each row and column of images several times."""
-    return _module("UpSampling2D", pair(size), form(dim_ordering))
-
-
-@layer
-def UpSampling3D(shape, size=(2, 2, 2), dim_ordering="th"):
-    """Each plane, row and column of volumes several times."""
-    return turned(_module("UpSampling3D", pair(size, 3)), dim_ordering, 3)
-
-
-# Time.
+    return _Called(kind, tuple(range(2, 2 + dims) if _form(order) == "NCHW" else range(1, 1 + dims)))
 
 
 class _Unrolled(nn.Module):
@@ -845,72 +332,32 @@ class _Unrolled(nn.Module):
         self.cell, self.sequences, self.backwards = cell, sequences, backwards
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs, state = recurrent.unroll(self.cell, x.flip(1) if self.backwards else x)
+        outputs, state = unroll(self.cell, x.flip(1) if self.backwards else x)
         return outputs if self.sequences else state[0]
 
 
-def _recurrent(cell: nn.Module, init: str, inner_init: str, sequences: bool, backwards: bool) -> nn.Module:
+def _recurrent(cell: nn.Module, init: Any, inner_init: Any, sequences: bool, backwards: bool) -> nn.Module:
     started(cell, init)
     for name, parameter in cell.named_parameters():
-        if name.startswith("hidden") and inner_init == "orthogonal":
-            nn.init.orthogonal_(parameter)
+        if name.startswith("hidden"):
+            if inner_init == "orthogonal":
+                nn.init.orthogonal_(parameter)
+            else:
+                initial(inner_init).fill(parameter)
     return _Unrolled(cell, sequences, backwards)
 
 
-@layer
-def SimpleRNN(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
-              return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None,
-              b_regularizer=None, input_dim=None):  # fmt: skip
-    """A recurrent layer without gates."""
-    cell = LAYERS["RnnCell"].made_by(shape[1], output_dim, _activation(activation), True, False)
-    return _recurrent(cell, init, inner_init, return_sequences, go_backwards)
-
-
-@layer
-def LSTM(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
-         inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
-         U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
-    """A recurrent layer with a memory."""
-    cell = LAYERS["LSTM"].made_by(shape[1], output_dim, 0.0, _activation(activation), _activation(inner_activation))
-    return _recurrent(cell, init, inner_init, return_sequences, go_backwards)
-
-
-@layer
-def GRU(shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
-        inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
-        U_regularizer=None, b_regularizer=None, input_dim=None):  # fmt: skip
-    """A recurrent layer with two gates."""
-    cell = LAYERS["GRU"].made_by(shape[1], output_dim, 0.0, _activation(activation), _activation(inner_activation))
-    return _recurrent(cell, init, inner_init, return_sequences, go_backwards)
-
-
-@layer
-def ConvLSTM2D(shape, nb_filter, nb_kernel, activation="tanh", inner_activation="hard_sigmoid",
-               dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None, b_regularizer=None,
-               return_sequences=False, go_backwards=False, border_mode="same"):  # fmt: skip
-    """An LSTM of images, whose sums are convolutions."""
-    only("ConvLSTM2D", dim_ordering=(dim_ordering, "th"), border_mode=(border_mode, "same"))
-    acts = _activation(activation), _activation(inner_activation)
-    cell = recurrent._ConvolutionCell(2, (shape[1], nb_filter), (nb_kernel, nb_kernel), subsample, False, *acts)
-    return _Unrolled(cell, return_sequences, go_backwards)
-
-
-@layer
-def ConvLSTM3D(shape, nb_filter, nb_kernel, dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None,
-               b_regularizer=None, return_sequences=False, go_backwards=False, border_mode="same"):  # fmt: skip
-    """An LSTM of volumes, whose sums are convolutions."""
-    only("ConvLSTM3D", dim_ordering=(dim_ordering, "th"), border_mode=(border_mode, "same"))
-    cell = recurrent._ConvolutionCell(3, (shape[1], nb_filter), (nb_kernel, nb_kernel), subsample, False)
-    return _Unrolled(cell, return_sequences, go_backwards)
-
-
-@layer
-def TimeDistributed(shape, layer):
-    """A layer on every step of (time, ...)."""
-    return LAYERS["TimeDistributed"].made_by(layer.build(tuple(shape[1:])).module)
+def _film(layer: str, dims: int, shape: Any, filters: int, kernel: int, order: str, stride: int, sequences: bool,
+          backwards: bool, mode: str, *acts: Any) -> nn.Module:  # fmt: skip
+    _only(layer, dim_ordering=(order, "th"), border_mode=(mode, "same"))
+    modules = [activated(act) for act in acts]
+    cell = ConvolutionCell(dims, (shape[1], filters), (kernel, kernel), stride, -1, False, *modules)
+    return _Unrolled(cell, sequences, backwards)
 
 
 class _TwoWays(nn.Module):
+    """A module on the steps as they are, and another on them backwards."""
+
     def __init__(self, forth: nn.Module, back: nn.Module, mode: str) -> None:
         super().__init__()
         self.forth, self.back, self.mode = forth, back, mode
@@ -922,21 +369,13 @@ class _TwoWays(nn.Module):
         return torch.cat(ways, -1) if self.mode == "concat" else MERGES[self.mode](ways)
 
 
-@layer
-def Bidirectional(shape, layer, merge_mode="concat"):
-    """A recurrent layer forwards and another like it backwards."""
-    if merge_mode not in ("concat", "sum", "mul", "ave"):
-        raise ArgumentError(f"merge_mode must be 'concat', 'sum', 'mul' or 'ave'; got {merge_mode!r}.")
+def _two_ways(shape: Any, layer: Any, merge_mode: str) -> nn.Module:
+    _chosen("merge_mode", merge_mode, ("concat", "sum", "mul", "ave"))
     other = type(layer)(**layer.arguments)
     return _TwoWays(layer.build(tuple(shape)).module, other.build(tuple(shape)).module, merge_mode)
 
 
-# Several inputs.
-
-
 def _fold(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
-    from functools import reduce
-
     return lambda tensors: reduce(function, tensors)
 
 
@@ -951,9 +390,9 @@ MERGES: dict[str, Callable[..., Any]] = {
 class _Merged(nn.Module):
     """Several inputs as one, each behind a layer of its own where there are layers."""
 
-    def __init__(self, mode: str, axis: int, parts: Sequence[nn.Module] = ()) -> None:
+    def __init__(self, mode: str, axis: int = -1, parts: Sequence[nn.Module] = ()) -> None:
         super().__init__()
-        self.mode, self.axis, self.parts = mode, axis, nn.ModuleList(parts)
+        self.mode, self.axis, self.parts = _chosen("mode", mode, (*MERGES, "concat")), axis, nn.ModuleList(parts)
 
     def forward(self, x: Any) -> Any:
         tensors = [part(each) for part, each in zip(self.parts, x, strict=True)] if len(self.parts) else list(x)
@@ -965,17 +404,265 @@ class _Merged(nn.Module):
         return MERGES[self.mode](tensors)
 
 
-@layer
-def Merge(shape, layers=None, mode="sum", concat_axis=-1):
-    """Several inputs (each behind a layer of its own where there are layers) as one."""
-    if mode not in (*MERGES, "concat"):
-        raise ArgumentError(f"mode must be one of {', '.join([*MERGES, 'concat'])}; got {mode!r}.")
+def _merged(shape: Any, layers: Any, mode: str, axis: int) -> nn.Module:
     parts = [part.build(part.shape_in or part.given or own) for part, own in zip(layers or [], shape, strict=False)]
-    return _Merged(mode, concat_axis, [part.module for part in parts])
+    return _Merged(mode, axis, [part.module for part in parts])
 
 
-class _MergeOfLayers(Merge):  # type: ignore[misc, valid-type]
-    """Merge, whose inputs are those of its layers."""
+# The rows: name -> (function of the input's shape and the arguments, what it is).
+
+Rows = Mapping[str, tuple[Callable[..., nn.Module], str]]
+
+
+def _rows(table: dict[str, Any], given: Rows) -> None:
+    for name, (row, words) in given.items():
+        row.__doc__ = words
+        kind = keras_layer(table, name)(_fitting(name, row))
+        kind.__qualname__ = name if table is KERAS else f"{name}2"  # pickles find it there
+        kind.__signature__ = kind.signature
+
+
+def _fitting(name: str, row: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return a row that refuses shapes of other dimensions than its name says; errors of its module have its name."""
+    dims = {"SimpleRNN": 2, "LSTM": 2, "GRU": 2, "ResizeBilinear": 3, "RepeatVector": 1}.get(name)
+    if name[-2:] in ("1D", "2D", "3D"):
+        dims = int(name[-2]) + 1 + name.startswith("ConvLSTM")
+
+    @wraps(row)
+    def build(shape: Any, **given: Any) -> nn.Module:
+        if dims is not None and (isinstance(shape, list) or len(shape) != dims):
+            raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
+        if name == "TimeDistributed" and len(shape) < 2:
+            raise DataError(f"{name} takes rows of time and features; got rows of shape {shape}.")
+        module = row(shape, **given)
+        module.label = name  # type: ignore[assignment]
+        return module
+
+    return build
+
+
+def _renamed(name: str, **names: str) -> tuple[Any, str]:
+    """Return the row of a layer of BigDL; its arguments have other names here, and those about memory are left out."""
+    kind = LAYERS[name]
+
+    def row(shape: Any, **given: Any) -> nn.Module:
+        return _of(name, **{names.get(key, key): value for key, value in given.items()})
+
+    back, place = (
+        {old: new for new, old in names.items()},
+        inspect.Parameter("shape", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+    )
+    own = [
+        p.replace(name=back.get(p.name, p.name))
+        for p in kind.signature.parameters.values()
+        if p.name not in ("inplace", "ip")
+    ]
+    row.__signature__ = inspect.Signature([place, *own])  # type: ignore[attr-defined]
+    return row, kind.__doc__ or ""
+
+
+_rows(KERAS, {
+    "Dense": (lambda shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
+        b_regularizer=None, bias=True, input_dim=None: started(nn.Linear(shape[-1], output_dim, bias), initial(init,
+        limits), activation), "A linear layer on the last dimension."),
+    "SparseDense": (lambda shape, output_dim, init="glorot_uniform", activation=None, W_regularizer=None,
+        b_regularizer=None, backward_start=-1, backward_length=-1, init_weight=None, init_bias=None,
+        init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None: _sparse_dense(shape, output_dim, init,
+        activation, bias, init_weight, init_bias, (backward_start, backward_length)),
+        "Dense: inputs are dense tensors here."),
+    "Activation": (lambda shape, activation: activated(activation), "An activation by its name."),
+    "Dropout": (lambda shape, p: _of("Dropout", p), "Zeros in place of some numbers in training."),
+    "Flatten": (lambda shape: nn.Flatten(), "A row as one dimension."),
+    "Reshape": (lambda shape, target_shape: nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape))),
+        "A row in another shape; one -1 is found out."),
+    "Permute": (lambda shape, dims: _Called("permute", tuple(dims)),
+        "The dimensions of a row in another order, counted from 1."),
+    "RepeatVector": (lambda shape, n: _Called("repeat", n), "Each row several times, along a new dimension of time."),
+    "Masking": (lambda shape, mask_value=0.0: _of("Masking", mask_value),
+        "Steps of time whose features all have a value, as zeros."),
+    "MaxoutDense": (lambda shape, output_dim, nb_feature=4, W_regularizer=None, b_regularizer=None, bias=True,
+        input_dim=None: _of("Maxout", shape[-1], output_dim, nb_feature, bias),
+        "The largest of several linear layers."),
+    "Highway": (lambda shape, activation=None, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None: _of(
+        "Highway", shape[-1], bias, activated(activation)), "A gate between the input and a layer on it."),
+    "Embedding": (lambda shape, input_dim, output_dim, init="uniform", weights=None, trainable=True, input_length=None,
+        W_regularizer=None, mask_zero=False, padding_value=0, zero_based_id=True: _Indexed(_table(input_dim, output_dim,
+        init, weights, trainable), 0 if zero_based_id else 1, padding_value if mask_zero else None),
+        "A row of the weight for each index."),
+    "SparseEmbedding": (lambda shape, input_dim, output_dim, combiner="sum", max_norm=-1.0, init="uniform",
+        W_regularizer=None: _Combined(_table(input_dim, output_dim, init), combiner, max_norm),
+        "The sum or mean of the rows of the weight for the indices of a row, which count from 1; 0 stands for none."),
+    "WordEmbedding": (lambda shape, embedding_file, word_index=None, trainable=False, input_length=None: _word_vectors(
+        embedding_file, word_index, trainable),
+        "Word vectors of a file in GloVe's format; the index 0 is for words without a vector."),
+    "BatchNormalization": (lambda shape, epsilon=0.001, mode=0, axis=1, momentum=0.99, beta_init="zero",
+        gamma_init="one", dim_ordering="th": _normalized(shape, mode, epsilon, axis, momentum, beta_init, gamma_init,
+        dim_ordering), "Channels (or features) with mean 0 and deviation 1 over the batch, scaled."),
+    **{name: _renamed(name) for name in ("ELU", "RReLU", "HardTanh", "Threshold", "Exp", "Log", "Sqrt", "Square",
+        "Negative", "Identity", "Power", "Mul", "CAdd", "CMul", "Scale", "GaussianSampler")},
+    "LeakyReLU": _renamed("LeakyReLU", alpha="negval"),
+    "PReLU": _renamed("PReLU", nOutputPlane="n_output_plane"),
+    "HardShrink": _renamed("HardShrink", value="the_lambda"),
+    "SoftShrink": _renamed("SoftShrink", value="the_lambda"),
+    "BinaryThreshold": _renamed("BinaryThreshold", value="th"),
+    "AddConstant": _renamed("AddConstant", constant="constant_scalar"),
+    "MulConstant": _renamed("MulConstant", constant="scalar"),
+    "GaussianDropout": _renamed("GaussianDropout", p="rate"),
+    "GaussianNoise": _renamed("GaussianNoise", sigma="stddev"),
+    "SpatialDropout1D": _renamed("SpatialDropout1D", p="init_p"),
+    "SReLU": (lambda shape, t_left_init="zero", a_left_init="glorot_uniform", t_right_init="glorot_uniform",
+        a_right_init="one", shared_axes=None: _srelu(shape, shared_axes, t_left_init, a_left_init, t_right_init,
+        a_right_init), LAYERS["SReLU"].__doc__ or ""),
+    "ThresholdedReLU": (lambda shape, theta=1.0: _of("Threshold", theta, 0.0),
+        "x where it is over a threshold, else 0."),
+    "SpatialDropout2D": (lambda shape, p=0.5, dim_ordering="th": _of("SpatialDropout2D", p, _form(dim_ordering)),
+        "Whole channels of images dropped in training."),
+    "SpatialDropout3D": (lambda shape, p=0.5, dim_ordering="th": _of("SpatialDropout3D", p, _form(dim_ordering)),
+        "Whole channels of volumes dropped in training."),
+    "LRN2D": (lambda shape, alpha=1e-4, k=1.0, beta=0.75, n=5, dim_ordering="th": _of("SpatialCrossMapLRN", n, alpha,
+        beta, k, _form(dim_ordering)), LAYERS["SpatialCrossMapLRN"].__doc__ or ""),
+    "WithinChannelLRN2D": (lambda shape, size=5, alpha=1.0, beta=0.75: _of("SpatialWithinChannelLRN", size, alpha,
+        beta), LAYERS["SpatialWithinChannelLRN"].__doc__ or ""),
+    "ResizeBilinear": (lambda shape, output_height, output_width, align_corners=False, dim_ordering="th": _of(
+        "ResizeBilinear", output_height, output_width, align_corners, _form(dim_ordering)), "Images of another size."),
+    "Select": (lambda shape, dim, index: _Called("select", dim, index),
+        "The part of one index along a dimension, which goes; both count from 0, and the rows are dimension 0."),
+    "Narrow": (lambda shape, dim, offset, length=1: _Called("narrow", dim, offset, length),
+        "Some indices along a dimension; both count from 0, and the rows are dimension 0."),
+    "Squeeze": (lambda shape, dim=None: _Called("squeeze", () if dim is None else _pair(dim, 1)),
+        "The input without dimensions of 1; the rows are dimension 0."),
+    "ExpandDim": (lambda shape, dim: _Called("expand", dim),
+        "The input with one more dimension of 1; the rows are dimension 0."),
+    "Max": (lambda shape, dim, num_input_dims=-2147483648, return_value=True: _Called("largest", dim, return_value),
+        "The largest along a dimension, or its place; the rows are dimension 0."),
+    "SelectTable": (lambda shape, index: _Called("pick", index), "One tensor of several, counted from 0."),
+    "GetShape": (lambda shape: _Called("shape"), "The sizes of the input, for each row."),
+})  # fmt: skip
+
+# Images.
+
+_rows(KERAS, {
+    "Convolution1D": (lambda shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None,
+        border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None,
+        input_length=None: _convolved(shape, nb_filter, (filter_length,), subsample_length, border_mode, "tf", bias,
+        initial(init, limits), activation), "A convolution over time of (time, features)."),
+    "AtrousConvolution1D": (lambda shape, nb_filter, filter_length, init="glorot_uniform", activation=None,
+        border_mode="valid", subsample_length=1, atrous_rate=1, W_regularizer=None, b_regularizer=None, bias=True,
+        input_dim=None, input_length=None: _convolved(shape, nb_filter, (filter_length,), subsample_length, border_mode,
+        "tf", bias, init, activation, atrous_rate), "A convolution over time with holes in its kernel."),
+    "Convolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
+        border_mode="valid", subsample=(1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True:
+        _convolved(shape, nb_filter, (nb_row, nb_col), subsample, border_mode, dim_ordering, bias, init, activation),
+        "A convolution of images."),
+    "ShareConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, subsample=(
+        1, 1), pad_h=0, pad_w=0, propagate_back=True, dim_ordering="th", W_regularizer=None, b_regularizer=None,
+        bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, (pad_h, pad_w), dim_ordering, bias, init,
+        activation, 1, propagate_back), "A convolution of images with padding in numbers."),
+    "AtrousConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
+        border_mode="valid", subsample=(1, 1), atrous_rate=(1, 1), dim_ordering="th", W_regularizer=None,
+        b_regularizer=None, bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, border_mode,
+        dim_ordering, bias, init, activation, atrous_rate), "A convolution of images with holes in its kernel."),
+    "Deconvolution2D": (lambda shape, nb_filter, nb_row, nb_col, output_shape=None, init="glorot_uniform",
+        activation=None, border_mode="valid", subsample=(1, 1), dim_ordering="th", W_regularizer=None,
+        b_regularizer=None, bias=True: _enlarged(shape, nb_filter, (nb_row, nb_col), output_shape, init, activation,
+        border_mode, subsample, dim_ordering, bias), "The transpose of a convolution: larger images."),
+    "SeparableConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
+        border_mode="valid", subsample=(1, 1), depth_multiplier=1, dim_ordering="th", depthwise_regularizer=None,
+        pointwise_regularizer=None, b_regularizer=None, bias=True: started(_of("SpatialSeparableConvolution", _channels(
+        shape, dim_ordering), nb_filter, depth_multiplier, nb_col, nb_row, subsample[1], subsample[0], *_border(
+        border_mode), bias, _form(dim_ordering)), init, activation),
+        "A convolution of each channel by itself, then one of 1 x 1."),
+    "Convolution3D": (lambda shape, nb_filter, kernel_dim1, kernel_dim2, kernel_dim3, init="glorot_uniform",
+        activation=None, border_mode="valid", subsample=(1, 1, 1), dim_ordering="th", W_regularizer=None,
+        b_regularizer=None, bias=True: _convolved(shape, nb_filter, (kernel_dim1, kernel_dim2, kernel_dim3), subsample,
+        border_mode, dim_ordering, bias, init, activation), "A convolution of volumes."),
+    "LocallyConnected1D": (lambda shape, nb_filter, filter_length, activation=None, border_mode="valid",
+        subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None, input_length=None:
+        _local1d(shape, nb_filter, filter_length, subsample_length, activation, bias, border_mode=border_mode),
+        "A convolution over time with weights of its own at each step."),
+    "LocallyConnected2D": (lambda shape, nb_filter, nb_row, nb_col, activation=None, border_mode="valid", subsample=(1,
+        1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True: _local2d(shape, nb_filter, (nb_row,
+        nb_col), activation, border_mode, subsample, dim_ordering, bias),
+        "A convolution of images with weights of its own at each place."),
+    "MaxPooling1D": (lambda shape, pool_length=2, stride=None, border_mode="valid": _pool("max", pool_length, stride,
+        border_mode, "tf", 1), "The largest of some steps of (time, features)."),
+    "AveragePooling1D": (lambda shape, pool_length=2, stride=None, border_mode="valid": _pool("avg", pool_length,
+        stride, border_mode, "tf", 1), "The mean of some steps of (time, features)."),
+    "MaxPooling2D": (lambda shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool("max",
+        pool_size, strides, border_mode, dim_ordering, 2), "The largest number of each window of images."),
+    "AveragePooling2D": (lambda shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
+        "avg", pool_size, strides, border_mode, dim_ordering, 2), "The mean of each window of images."),
+    "MaxPooling3D": (lambda shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
+        "max", pool_size, strides, border_mode, dim_ordering, 3), "The largest number of each window of volumes."),
+    "AveragePooling3D": (lambda shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
+        "avg", pool_size, strides, border_mode, dim_ordering, 3), "The mean of each window of volumes."),
+    "GlobalMaxPooling1D": (lambda shape: _over_all("max", "tf", 1), "The largest of all steps of (time, features)."),
+    "GlobalAveragePooling1D": (lambda shape: _over_all("avg", "tf", 1), "The mean of all steps of (time, features)."),
+    "GlobalMaxPooling2D": (lambda shape, dim_ordering="th": _over_all("max", dim_ordering, 2),
+        "The largest number of each channel."),
+    "GlobalAveragePooling2D": (lambda shape, dim_ordering="th": _over_all("avg", dim_ordering, 2),
+        "The mean of each channel."),
+    "GlobalMaxPooling3D": (lambda shape, dim_ordering="th": _over_all("max", dim_ordering, 3),
+        "The largest number of each channel of volumes."),
+    "GlobalAveragePooling3D": (lambda shape, dim_ordering="th": _over_all("avg", dim_ordering, 3),
+        "The mean of each channel of volumes."),
+    "ZeroPadding1D": (lambda shape, padding=1: _Called("pad", _ends(padding, 1), "NHWC"),
+        "Zeros before and behind the steps of (time, features)."),
+    "ZeroPadding2D": (lambda shape, padding=(1, 1), dim_ordering="th": _Called("pad", _ends(padding, 2), _form(
+        dim_ordering)), "Zeros around images."),
+    "ZeroPadding3D": (lambda shape, padding=(1, 1, 1), dim_ordering="th": _Called("pad", _ends(padding, 3), _form(
+        dim_ordering)), "Zeros around volumes."),
+    "Cropping1D": (lambda shape, cropping=(1, 1): _Called("pad", _ends(cropping, 1), "NHWC", -1),
+        "(time, features) without some steps at its ends."),
+    "Cropping2D": (lambda shape, cropping=((0, 0), (0, 0)), dim_ordering="th": _Called("pad", _ends(cropping, 2), _form(
+        dim_ordering), -1), "Images without some rows and columns at their ends."),
+    "Cropping3D": (lambda shape, cropping=((1, 1), (1, 1), (1, 1)), dim_ordering="th": _Called("pad", _ends(cropping,
+        3), _form(dim_ordering), -1), "Volumes without some planes at their ends."),
+    "UpSampling1D": (lambda shape, length=2: _Called("upsample", (length,), "NHWC"),
+        "Each step of (time, features) several times."),
+    "UpSampling2D": (lambda shape, size=(2, 2), dim_ordering="th": _Called("upsample", _pair(size), _form(
+        dim_ordering)), "Each row and column of images several times."),
+    "UpSampling3D": (lambda shape, size=(2, 2, 2), dim_ordering="th": _Called("upsample", _pair(size, 3), _form(
+        dim_ordering)), "Each plane, row and column of volumes several times."),
+})  # fmt: skip
+
+# Time, and several inputs.
+
+_rows(KERAS, {
+    "SimpleRNN": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
+        return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None,
+        input_dim=None: _recurrent(_of("RnnCell", shape[1], output_dim, activated(activation), True, False), init,
+        inner_init, return_sequences, go_backwards), "A recurrent layer without gates."),
+    "LSTM": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
+        inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
+        U_regularizer=None, b_regularizer=None, input_dim=None: _recurrent(_of("LSTM", shape[1], output_dim, 0.0,
+        activated(activation), activated(inner_activation)), init, inner_init, return_sequences, go_backwards),
+        "A recurrent layer with a memory."),
+    "GRU": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
+        inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
+        U_regularizer=None, b_regularizer=None, input_dim=None: _recurrent(_of("GRU", shape[1], output_dim, 0.0,
+        activated(activation), activated(inner_activation)), init, inner_init, return_sequences, go_backwards),
+        "A recurrent layer with two gates."),
+    "ConvLSTM2D": (lambda shape, nb_filter, nb_kernel, activation="tanh", inner_activation="hard_sigmoid",
+        dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None, b_regularizer=None,
+        return_sequences=False, go_backwards=False, border_mode="same": _film("ConvLSTM2D", 2, shape, nb_filter,
+        nb_kernel, dim_ordering, subsample, return_sequences, go_backwards, border_mode, activation, inner_activation),
+        "An LSTM of images, whose sums are convolutions."),
+    "ConvLSTM3D": (lambda shape, nb_filter, nb_kernel, dim_ordering="th", subsample=1, W_regularizer=None,
+        U_regularizer=None, b_regularizer=None, return_sequences=False, go_backwards=False, border_mode="same": _film(
+        "ConvLSTM3D", 3, shape, nb_filter, nb_kernel, dim_ordering, subsample, return_sequences, go_backwards,
+        border_mode), "An LSTM of volumes, whose sums are convolutions."),
+    "TimeDistributed": (lambda shape, layer: _of("TimeDistributed", layer.build(tuple(shape[1:])).module),
+        "A layer on every step of (time, ...)."),
+    "Bidirectional": (lambda shape, layer, merge_mode="concat": _two_ways(shape, layer, merge_mode),
+        "A recurrent layer forwards and another like it backwards."),
+    "Merge": (lambda shape, layers=None, mode="sum", concat_axis=-1: _merged(shape, layers, mode, concat_axis),
+        "Several inputs (each behind a layer of its own where there are layers) as one."),
+})  # fmt: skip
+
+
+class Merge(KERAS["Merge"]):  # type: ignore[misc, valid-type]
+    """Several inputs (each behind a layer of its own where there are layers) as one."""
 
     given: Any
 
@@ -984,12 +671,10 @@ class _MergeOfLayers(Merge):  # type: ignore[misc, valid-type]
         self.layers = list(self.arguments["layers"] or [])
         shapes = [part.shape_in if part.shape_in is not None else part.given for part in self.layers]
         if self.given is None and shapes and all(shape is not None for shape in shapes):
-            self.given = shapes
+            self.given = shapes  # its inputs are those of its layers
 
 
-_MergeOfLayers.__name__ = _MergeOfLayers.__qualname__ = "Merge"
-_MergeOfLayers.__doc__ = Merge.__doc__
-Merge = KERAS["Merge"] = _MergeOfLayers
+KERAS["Merge"] = Merge
 
 
 def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, name: str | None = None) -> Variable:
@@ -1000,93 +685,59 @@ def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, 
 
 # Keras 2.
 
-
-def _mode(name: str, mode: str) -> tuple[Any, Any]:
-    def row(shape: Any) -> nn.Module:
-        return _Merged(mode, -1)
-
-    row.__doc__, row.__module__, row.__name__ = f"Several inputs as one: their {name.lower()}.", __name__, name
-    kind = layer2(row)
-
-    def function(inputs: Sequence[Variable], **more: Any) -> Variable:
-        variable: Variable = kind(**more)(list(inputs))
-        return variable
-
-    function.__doc__, function.__name__ = f"Return the {name.lower()} of several variables.", name.lower()
-    return kind, function
-
-
-Maximum, maximum = _mode("Maximum", "max")
-Minimum, minimum = _mode("Minimum", "min")
-Average, average = _mode("Average", "ave")
-
-
-@keras_layer(KERAS2, "Dense")
-def Dense2(shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
-           kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None):  # fmt: skip
-    """A linear layer on the last dimension."""
-    return started(nn.Linear(shape[-1], units, use_bias), kernel_initializer, activation, bias_initializer)
-
-
-@layer2
-def Conv1D(shape, filters, kernel_size, strides=1, padding="valid", activation=None, use_bias=True,
-           kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None,
-           bias_regularizer=None):  # fmt: skip
-    """A convolution over time of (time, features)."""
-    return _convolution1d(shape, filters, kernel_size, strides, padding, use_bias, kernel_initializer, activation,
-                          bias_init=bias_initializer)  # fmt: skip
-
-
-@layer2
-def Conv2D(shape, filters, kernel_size, strides=(1, 1), padding="valid", data_format="channels_first", activation=None,
-           use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None,
-           bias_regularizer=None):  # fmt: skip
-    """A convolution of images."""
-    return _convolution2d(
-        shape, filters, kernel_size, strides, padding, data_format, use_bias, kernel_initializer, activation,
-        bias_init=bias_initializer,
-    )  # fmt: skip
-
-
-@keras_layer(KERAS2, "MaxPooling1D")
-def MaxPooling1D2(shape, pool_size=2, strides=None, padding="valid"):
-    """The largest of some steps of (time, features)."""
-    return _pooled("max", pool_size, strides, padding, "tf", 1)
-
-
-@keras_layer(KERAS2, "AveragePooling1D")
-def AveragePooling1D2(shape, pool_size=2, strides=None, padding="valid"):
-    """The mean of some steps of (time, features)."""
-    return _pooled("average", pool_size, strides, padding, "tf", 1)
-
-
-@keras_layer(KERAS2, "Dropout")
-def Dropout2(shape, rate):
-    """Zeros in place of some numbers in training."""
-    return _module("Dropout", rate)
-
-
-@layer2
-def Softmax(shape, axis=-1):
-    """Softmax over the last dimension."""
-    return nn.Softmax(axis)
-
-
-@keras_layer(KERAS2, "Cropping1D")
-def Cropping1D2(shape, cropping=(1, 1)):
-    """(time, features) without some steps at its ends."""
-    return turned(_Padded(_ends(cropping, 1, -1)), "tf", 1)
-
-
-@keras_layer(KERAS2, "LocallyConnected1D")
-def LocallyConnected1D2(shape, filters, kernel_size, strides=1, padding="valid", activation=None,
-                        kernel_regularizer=None, bias_regularizer=None, use_bias=True):  # fmt: skip
-    """A convolution over time with weights of its own at each step."""
-    return _local1d(shape, filters, kernel_size, strides, activation, use_bias, padding=padding)
-
-
+_rows(KERAS2, {
+    "Dense": (lambda shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
+        kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None: started(nn.Linear(shape[-1],
+        units, use_bias), kernel_initializer, activation, bias_initializer), "A linear layer on the last dimension."),
+    "Conv1D": (lambda shape, filters, kernel_size, strides=1, padding="valid", activation=None, use_bias=True,
+        kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None, bias_regularizer=None:
+        _convolved(shape, filters, _pair(kernel_size, 1), strides, padding, "tf", use_bias, kernel_initializer,
+        activation, bias_init=bias_initializer), "A convolution over time of (time, features)."),
+    "Conv2D": (lambda shape, filters, kernel_size, strides=(1, 1), padding="valid", data_format="channels_first",
+        activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zero",
+        kernel_regularizer=None, bias_regularizer=None: _convolved(shape, filters, _pair(kernel_size), strides, padding,
+        data_format, use_bias, kernel_initializer, activation, bias_init=bias_initializer), "A convolution of images."),
+    "MaxPooling1D": (lambda shape, pool_size=2, strides=None, padding="valid": _pool("max", pool_size, strides, padding,
+        "tf", 1), "The largest of some steps of (time, features)."),
+    "AveragePooling1D": (lambda shape, pool_size=2, strides=None, padding="valid": _pool("avg", pool_size, strides,
+        padding, "tf", 1), "The mean of some steps of (time, features)."),
+    "Dropout": (lambda shape, rate: _of("Dropout", rate), "Zeros in place of some numbers in training."),
+    "Softmax": (lambda shape, axis=-1: nn.Softmax(axis), "Softmax over a dimension."),
+    "Cropping1D": (lambda shape, cropping=(1, 1): _Called("pad", _ends(cropping, 1), "NHWC", -1),
+        "(time, features) without some steps at its ends."),
+    "LocallyConnected1D": (lambda shape, filters, kernel_size, strides=1, padding="valid", activation=None,
+        kernel_regularizer=None, bias_regularizer=None, use_bias=True: _local1d(shape, filters, kernel_size, strides,
+        activation, use_bias, padding=padding), "A convolution over time with weights of its own at each step."),
+    "Maximum": (lambda shape: _Merged("max"), "Several inputs as one: their maximum."),
+    "Minimum": (lambda shape: _Merged("min"), "Several inputs as one: their minimum."),
+    "Average": (lambda shape: _Merged("ave"), "Several inputs as one: their average."),
+})  # fmt: skip
 for _name in ("Activation", "Flatten", "GlobalAveragePooling1D", "GlobalMaxPooling1D", "GlobalAveragePooling2D",
               "GlobalMaxPooling2D", "GlobalAveragePooling3D"):  # fmt: skip
     KERAS2[_name] = KERAS[_name]
 
-__all__ = ["ACTIVATIONS", "KERAS", "KERAS2", "KerasLayer", "average", "maximum", "merge", "minimum", "nchw", "zeros"]
+
+def maximum(inputs: Sequence[Variable], **more: Any) -> Variable:
+    """Return the maximum of several variables."""
+    return KERAS2["Maximum"](**more)(list(inputs))
+
+
+def minimum(inputs: Sequence[Variable], **more: Any) -> Variable:
+    """Return the minimum of several variables."""
+    return KERAS2["Minimum"](**more)(list(inputs))
+
+
+def average(inputs: Sequence[Variable], **more: Any) -> Variable:
+    """Return the average of several variables."""
+    return KERAS2["Average"](**more)(list(inputs))
+
+
+__all__ = ["ACTIVATIONS", "KERAS", "KERAS2", "KerasLayer", "average", "maximum", "merge", "minimum", "zeros"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in KERAS:
+        return KERAS[name]
+    if name.removesuffix("2") in KERAS2:
+        return KERAS2[name.removesuffix("2")]
+    raise AttributeError(f"there is no layer {name!r}; there are {', '.join(KERAS)}.")

@@ -8,82 +8,69 @@ import torch
 import torch.nn.functional as F
 
 from orca import metrics as ours
-from orca.bigdl.criterion import (
-    CRITERIONS,
-    PADDING,
-    AbsCriterion,
-    BCECriterion,
-    CosineProximityCriterion,
-    Criterion,
-    KullbackLeiblerDivergenceCriterion,
-    MarginCriterion,
-    MeanAbsolutePercentageCriterion,
-    MeanSquaredLogarithmicCriterion,
-    PoissonCriterion,
-    _beside,
-    _classes,
-    _word,
-    criterion,
-    likelihood,
-)
-from orca.errors import ArgumentError
+from orca.bigdl.criterion import CRITERIONS, PADDING, Criterion, _beside, _margin, _word, likelihood, rows
+from orca.bigdl.layer import lookup
+from orca.errors import ArgumentError, DataError
 from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMethod, RMSprop
 
 
-@criterion(counts=True)
-def SparseCategoricalCrossEntropy(x, target, log_prob_as_input=False, zero_based_label=True, weights=None,
-                                  size_average=True, padding_value=-1):  # fmt: skip
-    """The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False."""
-    counted = target + 1 if zero_based_label else target
-    scores, labels = _classes(x, torch.where(target == padding_value, torch.full_like(counted, PADDING), counted))
-    return likelihood(scores if log_prob_as_input else scores.clamp(min=1e-8).log(), labels, weights, size_average)
+def _sparse(x: Any, target: Any, log_prob_as_input: bool = False, zero_based_label: bool = True, weights: Any = None,
+            size_average: bool = True, padding_value: int = -1) -> Any:  # fmt: skip
+    labels = torch.where(target == padding_value, PADDING, target + 1 if zero_based_label else target)
+    return likelihood(x if log_prob_as_input else x.clamp(min=1e-8).log(), labels, weights, size_average)
 
 
-@criterion()
-def MeanSquaredError(x, target, size_average=True):
-    """The mean squared difference."""
-    return F.mse_loss(x, _beside(x, target), reduction=_word(size_average))
-
-
-@criterion(reduction=None)
-def RankHinge(x, target, margin=1.0):
-    """By how much the first row of each pair is not ahead of the second by a margin."""
+def _rank_hinge(x: Any, target: Any, margin: float = 1.0) -> Any:
+    if x.numel() % 2:
+        raise DataError(f"RankHinge takes pairs of rows; got {x.numel()} outputs.")
     pairs = x.reshape(-1, 2)
     return F.relu(margin - pairs[:, 0] + pairs[:, 1]).mean()
 
 
-@criterion()
-def Hinge(x, target, margin=1.0, size_average=True):
-    """By how much outputs are not on the side of their truths, -1 or 1, by a margin."""
-    return MarginCriterion.row(x, target, margin, size_average)
+rows({"SparseCategoricalCrossEntropy": (_sparse,
+    "The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False.")},
+     counts=True)  # fmt: skip
+rows(
+    {"RankHinge": (_rank_hinge, "By how much the first row of each pair is not ahead of the second by a margin.")},
+    reduction=None,
+)
+rows({
+    "MeanSquaredError": (lambda x, target, size_average=True: F.mse_loss(x, _beside(x, target), reduction=_word(
+        size_average)), "The mean squared difference."),
+    "Hinge": (lambda x, target, margin=1.0, size_average=True: _margin(x, target, margin, size_average),
+        "By how much outputs are not on the side of their truths, -1 or 1, by a margin."),
+    "SquaredHinge": (lambda x, target, margin=1.0, size_average=False: _margin(x, target, margin, size_average,
+        squared=True), "The square of Hinge."),
+})  # fmt: skip
 
-
-@criterion()
-def SquaredHinge(x, target, margin=1.0, size_average=True):
-    """The square of Hinge."""
-    return MarginCriterion.row(x, target, margin, size_average, squared=True)
-
-
-OBJECTIVES: dict[str, Any] = {
-    "SparseCategoricalCrossEntropy": SparseCategoricalCrossEntropy, "MeanSquaredError": MeanSquaredError,
-    "MeanAbsoluteError": AbsCriterion, "BinaryCrossEntropy": BCECriterion, "Hinge": Hinge, "SquaredHinge": SquaredHinge,
-    "CategoricalCrossEntropy": CRITERIONS["CategoricalCrossEntropy"], "CosineProximity": CosineProximityCriterion,
-    "KullbackLeiblerDivergence": KullbackLeiblerDivergenceCriterion, "Poisson": PoissonCriterion, "RankHinge": RankHinge,
-    "MeanAbsolutePercentageError": MeanAbsolutePercentageCriterion, "LossFunction": Criterion,
-    "MeanSquaredLogarithmicError": MeanSquaredLogarithmicCriterion,
+_NAMES = {
+    "MeanAbsoluteError": "AbsCriterion", "BinaryCrossEntropy": "BCECriterion",
+    "CosineProximity": "CosineProximityCriterion",
+    "KullbackLeiblerDivergence": "KullbackLeiblerDivergenceCriterion",
+    "Poisson": "PoissonCriterion",
+    "MeanAbsolutePercentageError": "MeanAbsolutePercentageCriterion",
+    "MeanSquaredLogarithmicError": "MeanSquaredLogarithmicCriterion",
+    **{name: name for name in ("SparseCategoricalCrossEntropy", "MeanSquaredError", "Hinge", "SquaredHinge",
+        "CategoricalCrossEntropy", "RankHinge")},
 }  # fmt: skip
+OBJECTIVES: dict[str, Any] = {"LossFunction": Criterion} | {name: CRITERIONS[own] for name, own in _NAMES.items()}
 _LOSSES = {
-    "sparse_categorical_crossentropy": "SparseCategoricalCrossEntropy", "categorical_crossentropy": "CategoricalCrossEntropy",
-    "binary_crossentropy": "BinaryCrossEntropy", "mse": "MeanSquaredError", "mean_squared_error": "MeanSquaredError",
-    "mae": "MeanAbsoluteError", "mean_absolute_error": "MeanAbsoluteError", "hinge": "Hinge", "squared_hinge": "SquaredHinge",
-    "mape": "MeanAbsolutePercentageError", "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
-    "msle": "MeanSquaredLogarithmicError", "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
-    "kld": "KullbackLeiblerDivergence", "kullback_leibler_divergence": "KullbackLeiblerDivergence", "poisson": "Poisson",
-    "cosine_proximity": "CosineProximity", "rank_hinge": "RankHinge",
+    "sparse_categorical_crossentropy": "SparseCategoricalCrossEntropy",
+    "categorical_crossentropy": "CategoricalCrossEntropy", "binary_crossentropy": "BinaryCrossEntropy",
+    "mse": "MeanSquaredError", "mean_squared_error": "MeanSquaredError", "mae": "MeanAbsoluteError",
+    "mean_absolute_error": "MeanAbsoluteError", "hinge": "Hinge", "squared_hinge": "SquaredHinge",
+    "mape": "MeanAbsolutePercentageError",
+    "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
+    "msle": "MeanSquaredLogarithmicError",
+    "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
+    "kld": "KullbackLeiblerDivergence",
+    "kullback_leibler_divergence": "KullbackLeiblerDivergence",
+    "poisson": "Poisson", "cosine_proximity": "CosineProximity", "rank_hinge": "RankHinge",
 }  # fmt: skip
 _METHODS: dict[str, Any] = {
     "sgd": lambda: SGD(learningrate=0.01), "adam": KerasAdam, "adagrad": lambda: Adagrad(learningrate=0.01),
-    "adadelta": lambda: Adadelta(decayrate=0.95, epsilon=1e-8), "adamax": Adamax,
+    "adadelta": lambda: Adadelta(decayrate=0.95, epsilon=1e-8),
+    "adamax": Adamax,
     "rmsprop": lambda: RMSprop(learningrate=0.001, decayrate=0.9),
 }  # fmt: skip
 
@@ -97,7 +84,8 @@ def objective_of(loss: Any, shape: Any) -> Any:
     if isinstance(loss, str):
         if loss.lower() not in _LOSSES:
             raise ArgumentError(f"there is no loss named {loss!r}; there are {', '.join(_LOSSES)}.")
-        return OBJECTIVES[_LOSSES[loss.lower()]]()
+        kind = OBJECTIVES[_LOSSES[loss.lower()]]
+        return kind(size_average=True) if "size_average" in kind.signature.parameters else kind()
     if isinstance(loss, Criterion) or hasattr(loss, "to_torch") or hasattr(loss, "parameters") or loss is None:
         return loss
     if callable(loss):
@@ -127,8 +115,12 @@ def optimizer_of(optimizer: Any) -> Any:
 def metrics_named(metrics: Any) -> Any:
     """Return metrics; "acc" and "accuracy" are Accuracy, and other names those of ours."""
     given = [] if metrics is None else list(metrics) if isinstance(metrics, list | tuple) else [metrics]
-    known = {"acc": ours.Accuracy, "accuracy": ours.Accuracy, "top5acc": ours.Top5Accuracy, "top5accuracy": ours.Top5Accuracy,
+    known = {"acc": ours.Accuracy, "accuracy": ours.Accuracy, "top5acc": ours.Top5Accuracy,
+             "top5accuracy": ours.Top5Accuracy,
              "mae": ours.MAE, "mse": ours.MSE, "auc": ours.AUC}  # fmt: skip
     return [
         known[each.lower()]() if isinstance(each, str) and each.lower() in known else each for each in given
     ] or None
+
+
+__getattr__ = lookup(OBJECTIVES, "loss")
