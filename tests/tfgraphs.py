@@ -23,7 +23,9 @@ def momentum() -> Any:
     return tf.train.MomentumOptimizer(0.1, 0.9)
 
 
-def graph(make_loss: Callable[..., Any] | None = None, dropout: float = 0.0) -> SimpleNamespace:
+def graph(
+    make_loss: Callable[..., Any] | None = None, dropout: float = 0.0, normalize: Callable[..., Any] | None = None
+) -> SimpleNamespace:
     """Return the ends of a small classifier in a graph of its own, with a session; always the same weights."""
     made = SimpleNamespace(graph=tf.Graph())
     with made.graph.as_default():
@@ -34,6 +36,9 @@ def graph(make_loss: Callable[..., Any] | None = None, dropout: float = 0.0) -> 
         kernel = tf.get_variable("hidden/kernel", [WIDTH, 8], initializer=first)
         bias = tf.get_variable("hidden/bias", [8], initializer=tf.zeros_initializer())
         hidden = tf.nn.tanh(made.x @ kernel + bias)
+        made.training = tf.placeholder_with_default(False, [], name="learning")
+        if normalize:
+            hidden = normalize(hidden, made.training)
         if dropout:
             hidden = tf.nn.dropout(hidden, rate=dropout, seed=3)
         made.top = tf.get_variable("top", [8, CLASSES], initializer=second)
@@ -42,6 +47,7 @@ def graph(make_loss: Callable[..., Any] | None = None, dropout: float = 0.0) -> 
         made.loss = (make_loss or (lambda ends: tf.reduce_mean(ends.each)))(made)
         right = tf.equal(tf.argmax(made.outputs, 1, output_type=tf.int32), made.y)
         made.accuracy = tf.reduce_mean(tf.cast(right, tf.float32))
+        made.updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
         made.session = tf.Session(graph=made.graph)
         made.session.run(tf.global_variables_initializer())
     return made
@@ -59,15 +65,16 @@ def plain_loop(
     batches: Sequence[np.ndarray],
     make_loss: Any = None,
     change: Callable[[list[Any]], list[Any]] = list,
+    normalize: Any = None,
 ) -> dict[str, np.ndarray]:
     """Train a new graph in this process, with a feed_dict a batch, as programs of TensorFlow 1 do."""
-    made = graph(make_loss)
+    made = graph(make_loss, normalize=normalize)
     with made.graph.as_default():
         optimizer = make_optimizer()
         train_op = optimizer.apply_gradients(change(optimizer.compute_gradients(made.loss)))
         made.session.run(tf.variables_initializer(optimizer.variables()))
         for rows in batches:
-            made.session.run(train_op, {made.x: X[rows], made.y: Y[rows]})
+            made.session.run([train_op, *made.updates], {made.x: X[rows], made.y: Y[rows], made.training: True})
     return values(made)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,12 @@ pytest.importorskip("tensorflow")
 import tensorflow.compat.v1 as tf
 
 from orca import Estimator
+from orca.callbacks import Callback
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
+from orca.data.shard import XShards
 from orca.engines.local import LocalEngine
-from orca.errors import ArgumentError, DataError, NotSupported, WorkerFailed
+from orca.errors import ArgumentError, DataError, NotSupported, WorkerFailed, WorkerLost
 from orca.job import FitJob
 from orca.metrics import Accuracy
 from orca.optimizers import SGD, Adam
@@ -42,16 +48,22 @@ def estimator(made: Any, optimizer: Any = None, **options: Any) -> Any:
         return Estimator.from_graph(**ends, optimizer=optimizer() if callable(optimizer) else optimizer, **options)
 
 
-def trained_on(cuts: list[int], optimizer: Any, make_loss: Any = None, steps: int = 4, **options: Any) -> Any:
+def trained_on(
+    cuts: list[int], optimizer: Any, make_loss: Any = None, steps: int = 4, normalize: Any = None, **options: Any
+) -> Any:
     """Train on rows dealt out so, all of them in each step; return the values that rank 0 ends with."""
-    made = graph(make_loss)
-    est = estimator(made, optimizer, **options)
+    made = graph(make_loss, normalize=normalize)
+    est = estimator(made, optimizer, **normalizing(made) | options)
     parts = [np.arange(ROWS)[start:stop] for start, stop in zip([0, *cuts], [*cuts, ROWS], strict=True)]
     job = FitJob(est._learner(None, None), FitPlan(epochs=steps, batch_size=ROWS, shuffle=False), (), est._held())
     results = LocalEngine(len(parts)).run(job, shards_of([(X[rows], Y[rows]) for rows in parts]), Settings(20))
     est._state = results[0][1]
     est._put_back()
     return values(made)
+
+
+def normalizing(made: Any) -> dict[str, Any]:
+    return {"updates": made.updates, "feeds": {made.training: (True, False)}}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -137,8 +149,9 @@ def test_counts_that_are_learned_need_one_worker() -> None:
         weights = tf.nn.softplus(ends.outputs[:, 0])
         return tf.reduce_sum(ends.each * weights) / tf.reduce_sum(weights)
 
-    est = estimator(graph(learned), momentum)
-    assert [part.kind for part in est.learner.program.loss] == ["whole"]
+    for normalize in (None, by_hand):
+        est = estimator(graph(learned, normalize=normalize), momentum)
+        assert [part.kind for part in est.learner.program.loss] == ["whole"]
 
 
 def test_batches_without_a_counted_row_leave_means_alone() -> None:
@@ -465,3 +478,118 @@ def test_updates_run_and_agree() -> None:
     est = estimator(made, momentum, workers_per_node=2, updates=[update])
     est.fit((X, Y), epochs=2, batch_size=ROWS)
     np.testing.assert_allclose(values(made)["average"], X.mean(0) * 0.19, atol=1e-6)
+
+
+def by_hand(rows: Any, training: Any) -> Any:
+    mean, variance = tf.nn.moments(rows, [0])
+    return tf.nn.batch_normalization(rows, mean, variance, None, None, 1e-3)
+
+
+def fused(rows: Any, training: Any) -> Any:
+    """Normalize in two branches that do not wait for each other, where a condition in the graph is true."""
+    images = tf.reshape(rows, [-1, 2, 2, 2])
+    return tf.reshape(layer(images, training, fused=True) + tf.tanh(layer(images, training, fused=True)), [-1, 8])
+
+
+def not_fused(rows: Any, training: Any) -> Any:
+    return layer(layer(rows, training, fused=False), True, fused=False)
+
+
+def layer(rows: Any, training: Any, fused: bool) -> Any:
+    norm = pytest.importorskip("tf_keras").layers.BatchNormalization(fused=fused, momentum=0.5)
+    rows = norm(rows, training=training)
+    tf.get_collection_ref(tf.GraphKeys.UPDATE_OPS).extend(norm.updates)
+    return rows
+
+
+def own(rows: Any, training: Any) -> Any:
+    return rows - tf.reduce_mean(rows, 0) * tf.reduce_mean(tf.abs(rows), 0, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "normalize", [fused, not_fused, *(pytest.param(each, marks=pytest.mark.full) for each in (by_hand, own))]
+)
+def test_batch_normalization_is_over_the_rows_of_all_ranks(normalize: Any) -> None:
+    plain = plain_loop(momentum, [WHOLE] * 4, normalize=normalize)
+    assert_same(trained_on([11, 11], momentum, normalize=normalize), plain)
+
+
+def test_a_fit_with_batch_normalization_is_resumed_evaluated_and_answers(tmp_path: Path) -> None:
+    def fitted(**options: Any) -> tuple[Any, Any]:
+        made = graph(normalize=fused)
+        est = estimator(made, adam, workers_per_node=2, model_dir=str(tmp_path), **normalizing(made))
+        return made, est.fit((X, Y), epochs=2, batch_size=9, validation_data=(X, Y), **options)
+
+    whole, _ = fitted()
+    fitted(checkpoint_trigger=SeveralIteration(4), end_trigger=MaxIteration(8))
+    shutil.rmtree(path_of(newest_run(str(tmp_path)), 8))  # so that the fourth step is the last that is known
+    made, est = fitted(resume=True)
+    assert est.trained == (2, 12)
+    assert_same(values(made), values(whole), 1e-6)
+    loss, answers = made.session.run([made.loss, made.outputs], {made.x: X, made.y: Y})
+    assert est.evaluate((X, Y), batch_size=10)["loss"] == pytest.approx(loss, abs=1e-6)
+    np.testing.assert_allclose(est.predict(X, batch_size=10), answers, atol=1e-6)
+
+
+@dataclass
+class Death(Callback):
+    """Kill the last rank after a step, once for each mark there is."""
+
+    mark: str
+    step: int
+
+    def after_train_iter(self, runner: Any) -> None:
+        if runner.rank == runner.size - 1 and runner.global_step == self.step and os.path.exists(self.mark):
+            time.sleep(0.3)  # the checkpoint before it is written in the background
+            os.remove(self.mark)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.full
+def test_a_worker_that_dies_is_named_and_the_fit_goes_on(tmp_path: Path) -> None:
+    def fit(folder: str, **options: Any) -> Any:
+        made = graph(normalize=by_hand)  # whose ranks meet in the middle of a step
+        est = estimator(made, adam, workers_per_node=2, model_dir=str(tmp_path / folder))
+        death = Death(str(tmp_path / "mark"), 6)
+        est.fit((X, Y), epochs=2, batch_size=10, callbacks=[death], checkpoint_trigger=SeveralIteration(4), **options)
+        return values(made)
+
+    whole = fit("whole")
+    (tmp_path / "mark").touch()
+    with pytest.raises(WorkerLost, match="rank 1 .*was lost"):
+        fit("lost")
+    assert_same(fit("lost", resume=True), whole, 1e-6)
+    (tmp_path / "mark").touch()
+    assert_same(fit("again", max_failures=1), whole, 1e-6)
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_dataframes_and_shards_train_score_and_answer_as_arrays_do(spark: Any) -> None:
+    made = graph()
+    est = estimator(made, adam, backend="bigdl", workers_per_node=2)
+    frame = spark.createDataFrame([(n, X[n].tolist(), int(Y[n])) for n in range(ROWS)], "n int, x array<float>, y int")
+    columns = {"feature_cols": ["x"], "label_cols": ["y"]}
+    est.fit(frame, epochs=2, batch_size=ROWS, validation_data=frame, **columns)
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 2))
+    shards = XShards.partition({"x": X, "y": Y}, num_shards=3)
+    est.fit(shards, epochs=2, batch_size=ROWS)
+    assert_same(values(made), plain_loop(adam, [WHOLE] * 4))
+    loss, accuracy, truth = made.session.run([made.loss, made.accuracy, made.outputs], {made.x: X, made.y: Y})
+    assert est.evaluate(frame, batch_size=7, **columns) == pytest.approx({"loss": loss, "acc": accuracy}, abs=1e-6)
+    assert est.evaluate(shards, batch_size=7) == pytest.approx({"loss": loss, "acc": accuracy}, abs=1e-6)
+    rows = sorted(est.predict(frame, feature_cols=["x"]).collect(), key=lambda row: row.n)
+    np.testing.assert_allclose([row.prediction for row in rows], truth, atol=1e-5)
+    parts = est.predict(shards).collect()
+    np.testing.assert_allclose(np.concatenate([part["prediction"] for part in parts]), truth, atol=1e-5)
+
+
+def test_a_session_that_ran_before_its_loop_was_differentiated_is_refused() -> None:
+    made = graph()
+    with made.graph.as_default():
+        start = [tf.constant(0), made.each]
+        made.loss = tf.reduce_mean(tf.while_loop(lambda at, _: at < 2, lambda at, rows: (at + 1, rows * 2.0), start)[1])
+        made.session.run(made.loss, {made.x: X, made.y: Y})
+    with pytest.raises(ArgumentError, match="sess has run before the optimizer was made.*tf.while_loop"):
+        estimator(made, adam)

@@ -28,6 +28,7 @@ def test_the_programs_of_the_documents_learn_mnist(tmp_path: Path) -> None:
         "dataframe True",
         "keras True True",
         "keras predicts True",
+        "keras optimizer True True",
         "model function ['Top1Accuracy', 'loss'] True",
         "model function predicts True",
     ]

@@ -11,8 +11,7 @@ from zoo.tfpark import tf1 as tf  # isort: skip: the one line that differs
 
 import numpy as np
 
-from orca.optimizers import Adam
-from orca.triggers import MaxEpoch
+from bigdl.optim.optimizer import Adam, MaxEpoch, TrainSummary
 from zoo.orca import OrcaContext, init_orca_context, stop_orca_context
 from zoo.orca.learn.tf.estimator import Estimator
 from zoo.pipeline.api.net import TFDataset
@@ -38,10 +37,6 @@ train_rdd = sc.parallelize(list(zip(X, Y, strict=True)), 3)
 test_rdd = sc.parallelize(list(zip(TX, TY, strict=True)), 2)
 
 
-class TrainSummary:  # as bigdl.optim.optimizer has it
-    log_dir, app_name = FOLDER + "/logs", "lenet"
-
-
 def lenet(images, is_training):
     slim = tf.contrib.slim
     with slim.arg_scope([slim.conv2d, slim.fully_connected], weights_regularizer=slim.l2_regularizer(0.0)):
@@ -63,7 +58,7 @@ dataset = TFDataset.from_rdd(
 images, labels = dataset.tensors
 loss = tf.reduce_mean(tf.losses.sparse_softmax_cross_entropy(logits=lenet(images, True), labels=tf.squeeze(labels)))
 optimizer = TFOptimizer.from_loss(loss, Adam(1e-3), workers_per_node=2)
-optimizer.set_train_summary(TrainSummary)
+optimizer.set_train_summary(TrainSummary(FOLDER + "/logs", "lenet"))
 optimizer.optimize(end_trigger=MaxEpoch(3))
 losses = [value for _, value, _ in optimizer.estimator.get_train_summary("Loss")]
 print("lenet learns", losses[-1] < 0.5 * losses[0], len(losses))
@@ -122,31 +117,50 @@ print("keras", scores["accuracy"] > 0.8, abs(scores["loss"] - model.evaluate(TX,
 print("keras predicts", share_right(keras_model.predict(testing).collect(), TY) == round(scores["accuracy"], 6))
 
 
+# Keras in the low-level API: trained here, and rebuilt for the predictions.
+def dense_net():
+    tf.keras.backend.clear_session()
+    tf.reset_default_graph()
+    data = tf.keras.layers.Input(shape=[28, 28, 1])
+    x = tf.keras.layers.Dense(64, activation="relu")(tf.keras.layers.Flatten()(data))
+    return tf.keras.models.Model(inputs=data, outputs=tf.keras.layers.Dense(10, activation="softmax")(x))
+
+
+model = dense_net()
+model.compile(optimizer="rmsprop", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+optimizer = TFOptimizer.from_keras(keras_model=model, dataset=dataset, workers_per_node=2)
+optimizer.set_train_summary(TrainSummary(FOLDER + "/logs", "keras"))
+optimizer.optimize(end_trigger=MaxEpoch(2))
+model.save_weights(FOLDER + "/low.h5")
+model = dense_net()
+model.load_weights(FOLDER + "/low.h5")
+answers = TFPredictor.from_keras(model, testing).predict().collect()
+losses = TrainSummary(FOLDER + "/logs", "keras").read_scalar("Loss")[:, 1]
+print("keras optimizer", share_right(answers, TY) > 0.8, losses[-1] < 0.5 * losses[0])
+
+
 # A model function.
-def model_fn(features, labels, mode):
-    hidden = tf.layers.dense(tf.layers.flatten(features), 32, activation=tf.nn.relu)
-    logits = tf.layers.dense(hidden, 10)
-    if mode == tf.estimator.ModeKeys.EVAL or mode == tf.estimator.ModeKeys.TRAIN:
-        loss = tf.reduce_mean(tf.losses.sparse_softmax_cross_entropy(logits=logits, labels=labels))
-        return TFEstimatorSpec(mode, predictions=logits, loss=loss)
-    return TFEstimatorSpec(mode, predictions=logits)
+def classify(features, labels, mode):
+    scores = tf.layers.dense(tf.layers.dense(tf.layers.flatten(features), 32, activation=tf.nn.relu), 10)
+    known = mode != tf.estimator.ModeKeys.PREDICT
+    error = tf.losses.sparse_softmax_cross_entropy(labels, scores) if known else None
+    return TFEstimatorSpec(mode, predictions=scores, loss=error)
 
 
-def input_fn(mode):
-    shape = {"features": (tf.float32, [28, 28, 1])}
-    if mode == tf.estimator.ModeKeys.TRAIN:
-        return TFDataset.from_rdd(train_rdd, labels=(tf.int32, []), batch_size=320, **shape)
-    if mode == tf.estimator.ModeKeys.EVAL:
-        return TFDataset.from_rdd(test_rdd, labels=(tf.int32, []), batch_size=320, **shape)
-    return TFDataset.from_rdd(test_rdd.map(lambda pair: (pair[0],)), batch_per_thread=80, **shape)
+def digits(mode):
+    modes, shape = tf.estimator.ModeKeys, {"features": (tf.float32, [28, 28, 1])}
+    if mode == modes.PREDICT:
+        return TFDataset.from_rdd(test_rdd.map(lambda pair: (pair[0],)), batch_per_thread=80, **shape)
+    rows = {modes.TRAIN: train_rdd, modes.EVAL: test_rdd}[mode]
+    return TFDataset.from_rdd(rows, labels=(tf.int32, []), batch_size=320, **shape)
 
 
-estimator = TFEstimator(model_fn, tf.train.AdamOptimizer(), model_dir=FOLDER + "/estimator")
-estimator.train(input_fn, steps=60)
-result = estimator.evaluate(input_fn, ["acc"])
+estimator = TFEstimator(classify, tf.train.AdamOptimizer(), model_dir=FOLDER + "/estimator")
+estimator.train(digits, steps=60)
+result = estimator.evaluate(digits, ["acc"])
 print("model function", sorted(result), result["Top1Accuracy"] > 0.8)
 print(
     "model function predicts",
-    share_right(estimator.predict(input_fn).collect(), TY) == round(result["Top1Accuracy"], 6),
+    share_right(estimator.predict(digits).collect(), TY) == round(result["Top1Accuracy"], 6),
 )
 stop_orca_context()

@@ -14,12 +14,24 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from orca.errors import ArgumentError, DataError
+from orca.bigdl.optimizer import TrainSummary, ValidationSummary
+from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.metrics import Accuracy
-from orca.tfpark import TFDataset, TFEstimator, TFEstimatorSpec, TFNet, TFOptimizer, TFPredictor, ZooOptimizer
+from orca.optimizers import Adam
+from orca.tfpark import (
+    KerasModel,
+    TFDataset,
+    TFEstimator,
+    TFEstimatorSpec,
+    TFNet,
+    TFOptimizer,
+    TFPredictor,
+    ZooOptimizer,
+)
 from orca.tfpark.gan import GANEstimator
 from orca.tfpark.net import export_tf, get_checkpoint_state, load_tf_checkpoint, save_tf_checkpoint
-from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration
+from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration
+from programs import run_program
 from tfgraphs import CLASSES, ROWS, X, Y, adam
 
 LOCAL = {"backend": "local", "workers_per_node": 2}
@@ -144,6 +156,58 @@ def test_gradients_of_unknown_making_are_refused() -> None:
             TFOptimizer.from_train_op(train_op, loss)
 
 
+def test_a_loss_of_features_alone_is_lowered(spark: Any, tmp_path: Path) -> None:
+    def trained(make: Any, parse: Any) -> np.ndarray:
+        with tf.Graph().as_default():
+            (features,) = make().tensors
+            rows, labels = parse(features)
+            optimizer = TFOptimizer.from_loss(cross_entropy(network(rows), labels), adam(), workers_per_node=2)
+            optimizer.optimize(MaxEpoch(3))
+            return optimizer.sess.run(tf.trainable_variables()[0])
+
+    def parsed(records: Any) -> Any:
+        numbers = tf.reshape(tf.decode_raw(records, tf.float32), [-1, X.shape[1] + 1])
+        return numbers[:, :-1], tf.cast(numbers[:, -1], tf.int32)
+
+    joined = np.concatenate([X, Y[:, None]], 1).astype("float32")
+    records = [row.tobytes() for row in joined]
+    with tf.io.TFRecordWriter(str(tmp_path / "rows")) as writer:
+        for record in records:
+            writer.write(record)
+    df = spark.createDataFrame([(row.tolist(),) for row in joined], "row array<float>")
+    truth = plain(3)
+    for make, parse in (
+        (lambda: TFDataset.from_bytes_rdd(spark.sparkContext.parallelize(records, 3), batch_size=ROWS), parsed),
+        (lambda: TFDataset.from_tfrecord_file(None, str(tmp_path / "rows"), batch_size=ROWS), parsed),
+        (lambda: TFDataset.from_ndarrays(joined, batch_size=ROWS), lambda x: (x[:, :-1], tf.cast(x[:, -1], tf.int32))),
+        (
+            lambda: TFDataset.from_dataframe(df, ["row"], batch_size=ROWS),
+            lambda x: (tf.reshape(x, [-1, 6])[:, :-1], tf.cast(x[:, -1], tf.int32)),
+        ),
+    ):
+        np.testing.assert_allclose(trained(make, parse), truth, atol=2e-6)
+
+
+def test_named_inputs_are_fed_by_their_names() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        a, b = (tf.placeholder(tf.float32, [None], name=name) for name in "ab")
+        net = TFNet.from_session(session, [a, b], a - b, backend="local")
+        given = {"b": X[:, 1], "a": X[:, 0]}
+        np.testing.assert_array_equal(as_array(net.predict(given)), X[:, 0] - X[:, 1])
+        with pytest.raises((DataError, WorkerFailed), match="x has no 'a'; it has"):
+            net.predict({"b": X[:, 1], "c": X[:, 0]})
+
+
+def test_labels_that_a_model_takes_must_be_there() -> None:
+    unlabelled = TFDataset.from_ndarrays(X, batch_size=8)
+    model = tf2.keras.Sequential([tf2.keras.layers.Dense(1, input_shape=(X.shape[1],))])
+    model.compile("sgd", "mse")
+    with pytest.raises(DataError, match="fit needs labels, and this TFDataset has features alone"):
+        KerasModel(model, **LOCAL).fit(unlabelled)
+    with pytest.raises(DataError, match="evaluate needs labels, and this TFDataset has features alone"):
+        KerasModel(model, **LOCAL).evaluate(unlabelled)
+
+
 def test_checkpoints_of_an_optimizer_are_gone_on_from(tmp_path: Path) -> None:
     def make() -> Any:
         images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
@@ -211,6 +275,11 @@ def test_a_model_function_of_later_releases_has_its_train_op() -> None:
     np.testing.assert_allclose(np.array(got), 2 * (X @ plain(3)), atol=1e-5)
     with pytest.raises(ArgumentError, match="there is nothing to lower the loss with"):
         TFEstimator(model_fn, **LOCAL).train(input_fn, steps=1)
+    with pytest.raises(ArgumentError, match="predict_keys asks for 'thrice'; the model's predictions are"):
+        made.predict(rows, predict_keys=["thrice"])
+    for verb in ("predict", "evaluate"):
+        with pytest.raises(ArgumentError, match="the model has not learned anything yet"):
+            getattr(TFEstimator(model_fn, adam(), **LOCAL), verb)(input_fn)
 
 
 def test_a_net_is_read_from_a_session_a_folder_and_a_saved_model(tmp_path: Path) -> None:
@@ -234,46 +303,153 @@ def test_a_net_is_read_from_a_session_a_folder_and_a_saved_model(tmp_path: Path)
         TFNet.from_export_folder(str(tmp_path / "none"))
 
 
-def test_generator_and_discriminator_take_turns(tmp_path: Path) -> None:
-    noise = np.random.default_rng(3).normal(size=(ROWS, 2)).astype("float32")
+def generator(z: Any) -> Any:
+    return z @ tf.get_variable("g", [2, 5], initializer=tf.glorot_uniform_initializer(seed=1))
 
-    def generator(z: Any) -> Any:
-        return z @ tf.get_variable("g", [2, 5], initializer=tf.glorot_uniform_initializer(seed=1))
 
-    def discriminator(data: Any) -> Any:
-        return data @ tf.get_variable("d", [5, 1], initializer=tf.glorot_uniform_initializer(seed=2))
+def discriminator(data: Any) -> Any:
+    return data @ tf.get_variable("d", [5, 1], initializer=tf.glorot_uniform_initializer(seed=2))
 
-    def generator_loss(made: Any) -> Any:
-        return tf.reduce_mean(tf.nn.softplus(-made))
 
-    def discriminator_loss(real: Any, made: Any) -> Any:
-        return tf.reduce_mean(tf.nn.softplus(-real)) + tf.reduce_mean(tf.nn.softplus(made))
+def generator_loss(made: Any) -> Any:
+    return tf.reduce_mean(tf.nn.softplus(-made))
 
-    with tf.Graph().as_default(), tf.Session() as session:  # by hand
+
+def discriminator_loss(real: Any, made: Any) -> Any:
+    return tf.reduce_mean(tf.nn.softplus(-real)) + tf.reduce_mean(tf.nn.softplus(made))
+
+
+NOISE = np.random.default_rng(3).normal(size=(ROWS, 2)).astype("float32")
+
+
+def two_optimizers(turns: str) -> np.ndarray:
+    """Return what a generator makes of NOISE after a plain loop: "d" and "g" say whose turn it is."""
+    with tf.Graph().as_default(), tf.Session() as session:
         z, real = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.float32, [None, 5])
         with tf.variable_scope("G"):
             made = generator(z)
         with tf.variable_scope("D", reuse=tf.AUTO_REUSE):
             of_made, of_real = discriminator(made), discriminator(real)
-        ops = [
-            adam().minimize(discriminator_loss(of_real, of_made), var_list=tf.trainable_variables("D")),
-            adam().minimize(generator_loss(of_made), var_list=tf.trainable_variables("G")),
-        ]
+        ops = {
+            "d": adam().minimize(discriminator_loss(of_real, of_made), var_list=tf.trainable_variables("D")),
+            "g": adam().minimize(generator_loss(of_made), var_list=tf.trainable_variables("G")),
+        }
         session.run(tf.global_variables_initializer())
-        for turn in (0, 0, 1, 0, 0):
-            session.run(ops[turn], {z: noise, real: X})
-        truth = session.run(made, {z: noise})
-        before = noise @ session.run(tf.trainable_variables("G"))[0]
-    np.testing.assert_allclose(truth, before, atol=1e-5)
-    gan = GANEstimator(
-        generator, discriminator, generator_loss, discriminator_loss, adam(), adam(), discriminator_steps=2, **LOCAL
-    )
+        for turn in turns:
+            session.run(ops[turn], {z: NOISE, real: X})
+        return session.run(made, {z: NOISE})
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_generator_and_discriminator_take_turns(workers: int, tmp_path: Path) -> None:
+    def gan() -> GANEstimator:
+        return GANEstimator(
+            generator, discriminator, generator_loss, discriminator_loss, adam(), adam(), discriminator_steps=2,
+            generator_steps=1, model_dir=str(tmp_path / "kept"), backend="local", workers_per_node=workers,
+        )  # fmt: skip
 
     def pairs() -> TFDataset:
-        return TFDataset.from_ndarrays((noise, X), batch_size=ROWS)
+        return TFDataset.from_ndarrays((NOISE, X), batch_size=ROWS)
+
+    with pytest.raises(ArgumentError, match="has not learned anything yet"):
+        gan().generate(NOISE)
+    first = gan()
+    first.train(pairs, MaxIteration(4))  # d d g d
+    np.testing.assert_allclose(first.generate(NOISE), two_optimizers("ddgd"), atol=1e-5)
+    second = gan()  # as another program would, it goes on in the middle of a turn
+    second.train(pairs, MaxIteration(9))
+    np.testing.assert_allclose(second.generate(NOISE.astype("float64")), two_optimizers("ddgddgddg"), atol=1e-5)
+
+
+def test_turns_on_uneven_partitions_are_those_of_one_session(spark: Any) -> None:
+    context, rows = spark.sparkContext, list(zip(NOISE, X, strict=True))
+    rdd = context.parallelize(rows[:40], 1).union(context.parallelize([], 1)).union(context.parallelize(rows[40:], 1))
+    gan = GANEstimator(
+        generator, discriminator, generator_loss, discriminator_loss, adam(), adam(), workers_per_node=2
+    )  # fmt: skip
+
+    def pairs(mode: str) -> TFDataset:
+        return TFDataset.from_rdd(rdd, features=(tf.float32, [2]), labels=(tf.float32, [5]), batch_size=ROWS)
 
     gan.train(pairs, MaxIteration(5))
-    np.testing.assert_allclose(gan.generate(noise), truth, atol=1e-5)
+    np.testing.assert_allclose(gan.generate(NOISE), two_optimizers("dgdgd"), atol=1e-5)
+
+
+def test_triggers_end_a_training_and_keep_its_curves(tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        data = TFDataset.from_ndarrays((X, Y), batch_size=ROWS, val_tensors=(X, Y))
+        images, labels = data.tensors
+        logits = network(images)
+        right = tf.equal(tf.argmax(logits, 1, output_type=tf.int32), labels)
+        loss = cross_entropy(logits, labels)
+        optimizer = TFOptimizer.from_loss(
+            loss, Adam(0.2), metrics={"acc": tf.reduce_mean(tf.cast(right, tf.float32))},
+            model_dir=str(tmp_path / "kept"), **LOCAL,
+        )  # fmt: skip
+        optimizer.set_train_summary(TrainSummary(str(tmp_path / "logs"), "training"))
+        optimizer.set_val_summary(ValidationSummary(str(tmp_path / "logs"), "checking"))
+        limit = 0.6 * float(optimizer.sess.run(loss, {images: X, labels: Y}))
+        optimizer.optimize(end_trigger=MinLoss(limit), checkpoint_trigger=SeveralIteration(2))
+        losses = ValidationSummary(str(tmp_path / "logs"), "checking").read_scalar("Loss")[:, 1]
+        assert losses[-1] < limit
+        assert (losses[:-1] >= limit).all()
+        checked = ValidationSummary(str(tmp_path / "logs"), "checking").read_scalar("acc")
+        kernel = optimizer.sess.run(tf.trainable_variables()[0])
+        assert checked[-1][1] == pytest.approx(((X @ kernel).argmax(1) == Y).mean(), abs=1e-5)
+        steps = len(losses)
+        assert optimizer.optimize(MaxIteration(steps)) is optimizer  # it has taken them
+        np.testing.assert_array_equal(optimizer.sess.run(tf.trainable_variables()[0]), kernel)
+        optimizer.optimize(MaxIteration(steps + 2))
+        assert len(TrainSummary(str(tmp_path / "logs"), "training").read_scalar("Loss")) == steps + 2
+
+
+@pytest.mark.full
+def test_a_saved_session_is_restored_by_a_program_without_orca(tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        images, labels = TFDataset.from_ndarrays((X, Y), batch_size=ROWS).tensors
+        optimizer = TFOptimizer.from_loss(cross_entropy(network(images), labels), adam(), **LOCAL)
+        optimizer.optimize(MaxEpoch(2))
+        tf.train.Saver().save(optimizer.sess, str(tmp_path / "model"))
+        np.save(tmp_path / "kernel.npy", optimizer.sess.run(tf.trainable_variables()[0]))
+    program = """
+import sys
+import numpy as np
+import tensorflow.compat.v1 as tf
+tf.disable_eager_execution()
+kernel = tf.get_variable("net/kernel", [5, 3])
+with tf.Session() as session:
+    tf.train.Saver([kernel]).restore(session, sys.argv[1] + "/model")
+    print(np.array_equal(session.run(kernel), np.load(sys.argv[1] + "/kernel.npy")))
+"""
+    assert run_program(program, timeout=120, args=[str(tmp_path)]).stdout.splitlines() == ["True"]
+
+
+def test_a_keras_model_is_trained_by_an_optimizer_and_twice_by_itself(tmp_path: Path) -> None:
+    def make() -> Any:
+        tf2.keras.utils.set_random_seed(5)
+        made = tf2.keras.Sequential([tf2.keras.layers.Dense(CLASSES, input_shape=(X.shape[1],), activation="softmax")])
+        made.compile(tf2.keras.optimizers.SGD(0.3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return made
+
+    truth, ours, twice = make(), make(), make()
+    truth.fit(X, Y, batch_size=ROWS, epochs=4, verbose=0)
+    data = TFDataset.from_ndarrays((X, Y), batch_size=ROWS, val_tensors=(X, Y))
+    TFOptimizer.from_keras(ours, data, **LOCAL).optimize(MaxEpoch(4))
+    model = KerasModel(twice, **LOCAL)
+    model.fit(data, epochs=2)
+    model.fit(data, epochs=2)
+    for each in (ours, twice):
+        for one, other in zip(truth.get_weights(), each.get_weights(), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    here, there = model.evaluate(X, Y), model.evaluate(TFDataset.from_ndarrays((X, Y), batch_per_thread=7))
+    assert set(here) == {"loss", "accuracy"} <= set(there)
+    assert [there[name] for name in here] == pytest.approx(list(here.values()), abs=1e-4)
+    assert model.metrics_names == ["loss", "accuracy"]
+    np.testing.assert_allclose(as_array(model.predict(TFDataset.from_ndarrays(X))), model.predict(X), atol=1e-5)
+    with pytest.raises(ArgumentError, match="The batch_size of TFDataset must be specified when used in KerasModel"):
+        model.fit(TFDataset.from_ndarrays((X, Y), batch_per_thread=4))
+    with pytest.raises(ArgumentError, match="validation_split is for training here"):
+        model.fit(data, validation_split=0.2)
 
 
 def test_wrong_datasets_are_refused() -> None:
@@ -285,14 +461,31 @@ def test_wrong_datasets_are_refused() -> None:
         TFDataset.from_ndarrays((X, X, Y))
     with tf.Graph().as_default():
         data = TFDataset.from_ndarrays(X, batch_size=8)
-        (features,) = data.tensors
+        assert len(data.tensors) == 1
         assert data.label_tensors is None
-        loss = tf.reduce_mean(network(features))
-        with pytest.raises(DataError, match="fit needs labels, and this TFDataset has features alone"):
-            TFOptimizer.from_loss(loss, adam(), **LOCAL).optimize()
         with pytest.raises(ArgumentError, match="are computed from 0 TFDatasets"):
             TFOptimizer.from_loss(tf.reduce_mean(network(tf.placeholder(tf.float32, [None, 5]))), adam())
     with tf.Graph().as_default():
         with pytest.raises(ArgumentError, match="batch_size should be specified for training"):
             images, labels = TFDataset.from_ndarrays((X, Y)).tensors
             TFOptimizer.from_loss(cross_entropy(network(images), labels), adam(), **LOCAL).optimize()
+
+
+@pytest.mark.full
+def test_slim_normalizes_batches_fused_or_not() -> None:
+    pytest.importorskip("tf_slim")
+    run_program("""
+import numpy as np
+from zoo.tfpark import tf1 as tf
+
+rows = np.random.default_rng(0).normal(3.0, 2.0, (7, 4)).astype("float32")
+wanted = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
+for fused in (True, False):
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, training = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.bool, [])
+        y = tf.contrib.slim.batch_norm(x, is_training=training, fused=fused)
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_allclose(session.run(y, {x: rows, training: True}), wanted, atol=1e-4)
+        moving = session.run(y, {x: rows, training: False})
+        np.testing.assert_allclose(moving, rows / np.sqrt(1 + 1e-3), atol=1e-4)
+""")

@@ -1,4 +1,4 @@
-"""GraphEstimator: the verbs of the TensorFlow 1 Estimator. Owns their arguments, and the user's session.
+"""GraphEstimator: a graph of TensorFlow 1 that learns. Owns how it is described, and the user's session.
 
 The variables live in the user's session: a fit begins with their values there, and leaves the trained values there.
 """
@@ -16,6 +16,7 @@ from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
 from orca.errors import ArgumentError, NotSupported
 from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.tfverbs import GraphVerbs
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
 from orca.frameworks.tfgraph.learner import GraphLearner, TensorMetric, Values
@@ -24,10 +25,9 @@ from orca.frameworks.tfgraph.program import GraphProgram, VariableSpec, quiet, t
 from orca.frameworks.tfgraph.terms import SUM, ancestors
 from orca.registry import backend_of, source_of
 from orca.rows.tree import flatten
-from orca.sources.tfrows import PackedDataset
 
 
-class GraphEstimator(TrainingEstimator):
+class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
     """A graph of TensorFlow 1 that learns and answers on any engine. Made by `Estimator.from_graph`.
 
     Args:
@@ -167,168 +167,56 @@ class GraphEstimator(TrainingEstimator):
                     start_timeout=start_timeout,
                 ),
             )
-            initialize(session)
+            try:
+                initialize(session)
+            except tf.errors.InvalidArgumentError as error:
+                if "output_all_intermediates" not in str(error):
+                    raise
+                raise ArgumentError(
+                    "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or "
+                    "tf.cond. Make the session afterwards (leave sess out), or call tf.disable_control_flow_v2() first."
+                ) from error
         return estimator
 
-    def fit(  # type: ignore[override]
+    def _fit(
         self,
         data: Any,
-        epochs: int = 1,
-        batch_size: int = 32,
-        feature_cols: Sequence[str] | str | None = None,
-        label_cols: Sequence[str] | str | None = None,
-        validation_data: Any = None,
-        session_config: Any = None,
-        checkpoint_trigger: Any = None,
-        auto_shard_files: bool = False,
-        feed_dict: Mapping[Any, Any] | None = None,
-        labels_cols: Sequence[str] | str | None = None,
-        hard_code_batch_size: bool = False,
-        *,
-        shuffle: bool = True,
-        on_nan: str = "raise",
-        callbacks: Any = None,
-        max_steps: int | None = None,
-        end_trigger: Any = None,
-        max_failures: int = 0,
-        resume: bool = False,
-        keep_checkpoints: int | None = None,
-    ) -> GraphEstimator:
-        """Train, beginning with the values that variables have in the session, and leave the trained ones there.
-
-        Args:
-            data: XShards of {"x", "y"}, a Spark DataFrame, an unbatched tf.data.Dataset of (features, labels), a
-                TFDataset, or arrays `(x, y)`.
-            epochs: How many times to see every row.
-            batch_size: Rows of one step over all workers: any number.
-            feature_cols: Columns for the inputs, in their order.
-            label_cols: Columns for the labels.
-            validation_data: Data of the same kind, evaluated after every epoch.
-            session_config: A tf.ConfigProto for the workers' sessions.
-            checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
-            auto_shard_files: Accepted: each worker reads a tf.data.Dataset, and keeps its part of the rows.
-            feed_dict: Tensor -> value, or a pair of its value in training and its value in the validation.
-            labels_cols: The name that label_cols had in an older release.
-            hard_code_batch_size: Accepted as False alone: workers have different numbers of rows.
-            shuffle: Whether each epoch reads in a new order.
-            on_nan: "raise", "warn" or "ignore" when the loss is not finite.
-            callbacks: Callbacks (`orca.callbacks`), called on every worker.
-            max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
-            end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
-            max_failures: How many times to go on by itself when a worker is lost or stuck.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one.
-            keep_checkpoints: How many of the newest checkpoints stay; all unless given.
-
-        Returns:
-            This Estimator; `history` has the losses.
-
-        Raises:
-            ArgumentError: An argument or the data is wrong.
-            WorkerFailed: A worker failed, was lost or stalled; says which and why.
-        """
-        refuse_fixed_batch(hard_code_batch_size)
-        feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
+        valid: Any,
+        cols: tuple[Any, Any],
+        batch_size: int,
+        feed_dict: Any,
+        session_config: Any,
+        **plan: Any,
+    ) -> None:
         learner = self._learner(feed_dict, session_config)
         learner.check_trainable()
         learner.program.checked()
-        given = tuple(listed(callbacks))
-        learner.check_callbacks(given)
-        spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
-        if self.model_dir is not None and self._summaries is None:
-            self.set_tensorboard(self.model_dir, "summary")
+        plan |= {"callbacks": tuple(listed(plan["callbacks"])), "epochs": positive("epochs", plan["epochs"])}
+        learner.check_callbacks(plan["callbacks"])
+        spec = self._spec(batch_size, *cols)
         self._state = self._held()
-        self._train(
-            packed(data, "fit"),
-            None if validation_data is None else packed(validation_data, "fit"),
-            spec,
-            learner=learner,
-            metrics=self.metrics,
-            checkpoint_trigger=checkpoint_trigger,
-            keep_checkpoints=keep_checkpoints,
-            resume=resume,
-            max_failures=max_failures,
-            epochs=positive("epochs", epochs),
-            shuffle=bool(shuffle),
-            on_nan=on_nan,
-            max_steps=max_steps,
-            callbacks=given,
-            end_trigger=end_trigger,
-        )
+        self._train(data, valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
-        return self
 
-    def evaluate(  # type: ignore[override]
-        self,
-        data: Any,
-        batch_size: int = 32,
-        feature_cols: Sequence[str] | str | None = None,
-        label_cols: Sequence[str] | str | None = None,
-        auto_shard_files: bool = False,
-        labels_cols: Sequence[str] | str | None = None,
-        hard_code_batch_size: bool = False,
-        feed_dict: Mapping[Any, Any] | None = None,
-        num_steps: int | None = None,
+    def _score(
+        self, data: Any, cols: tuple[Any, Any], batch_size: int, feed_dict: Any, num_steps: int | None
     ) -> dict[str, float]:
-        """Evaluate the loss and all metrics, exactly, over all rows.
-
-        Args:
-            data: Labelled data of any kind `fit` takes.
-            batch_size: Rows of one step over all workers.
-            feature_cols: Columns for the inputs.
-            label_cols: Columns for the labels.
-            auto_shard_files: Accepted.
-            labels_cols: The name that label_cols had in an older release.
-            hard_code_batch_size: Accepted as False alone.
-            feed_dict: Tensor -> value, or a pair of its value in training and its value here.
-            num_steps: Stop after this many steps; None sees every row.
-
-        Returns:
-            "loss", where there is one, and each metric under its name.
-        """
-        refuse_fixed_batch(hard_code_batch_size)
-        feature_cols, label_cols = columns_of(data, feature_cols, label_cols)
         learner = self._learner(feed_dict, None)
         learner = replace(learner, program=learner.program.evaluating().checked(), method=None)
         if not learner.program.loss and not self.metrics:
             raise ArgumentError("there is nothing to evaluate. Pass loss= or metrics= to from_graph.")
         self._state = self._held()
-        spec = self._spec(batch_size, feature_cols, label_cols if label_cols is not None else labels_cols)
-        ((statistics, _), *_) = self._evaluate(packed(data, "evaluate"), spec, num_steps, self.metrics, learner=learner)
+        spec = self._spec(batch_size, *cols)
+        ((statistics, _), *_) = self._evaluate(data, spec, num_steps, self.metrics, learner=learner)
         loss = {"loss": statistics["val_loss"]} if learner.program.loss else {}
         return loss | {name: value for name, value in statistics.items() if name not in ("val_loss", "num_samples")}
 
-    def predict(  # type: ignore[override]
-        self,
-        data: Any,
-        batch_size: int | None = None,
-        feature_cols: Sequence[str] | str | None = None,
-        auto_shard_files: bool = False,
-        hard_code_batch_size: bool = False,
-        output_cols: Sequence[str] | str | None = None,
-        feed_dict: Mapping[Any, Any] | None = None,
-    ) -> Any:
-        """Answer for every row, in the kind the data came in and in its order.
-
-        Args:
-            data: Data of any kind `fit` takes; labels are not needed.
-            batch_size: Rows the graph sees at a time.
-            feature_cols: Columns for the inputs.
-            auto_shard_files: Accepted.
-            hard_code_batch_size: Accepted as False alone.
-            output_cols: Names of the prediction columns; `prediction` unless given.
-            feed_dict: Tensor -> value, or a pair of its value in training and its value here.
-
-        Returns:
-            Arrays for arrays and a tf.data.Dataset; the same XShards with "prediction"; a DataFrame with one more
-            column an output, computed lazily.
-        """
-        refuse_fixed_batch(hard_code_batch_size)
-        feature_cols, _ = columns_of(data, feature_cols, None)
+    def _answer(self, data: Any, feature_cols: Any, batch_size: int | None, output_cols: Any, feed_dict: Any) -> Any:
         learner = self._learner(feed_dict, None)
         self._state = self._held()
         answering = replace(learner, program=learner.program.answering().checked(), method=None)
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False)
-        return source_of(packed(data, "predict"), spec).answer(self._answers(answering, spec), self.engine)
+        return source_of(data, spec).answer(self._answers(answering, spec), self.engine)
 
     def get_model(self) -> Any:
         """Refuse: the model is the user's graph.
@@ -406,7 +294,8 @@ class GraphEstimator(TrainingEstimator):
             initialize(self.sess)
         state = State() if self._state is None else self._state
         weights = values.read([spec.name for spec in program.variables if spec.name not in program.slots])
-        optimizers = [{"slots": values.read(sorted(program.slots & values.specs.keys()))}]
+        slots = values.read(sorted(program.slots & values.specs.keys()))
+        optimizers = [{"slots": slots, "steps": state.steps}]  # several optimizers take turns by the steps
         if self.learner.method is not None:
             optimizers = state.payload.get("optimizers") or []
         return replace(state, payload={"models": [weights], "optimizers": optimizers, "schedulers": []})
@@ -447,8 +336,8 @@ def restore_values(session: Any, values: Mapping[str, Any]) -> None:
     initialize(session)
     with session.graph.as_default():
         named = {variable.op.name: variable for variable in tf.global_variables()}
-    found = [VariableSpec.of(named[name]) for name in values if name in named]
-    Values(session, found).write({spec.name: values[spec.name] for spec in found})
+    specs = [VariableSpec.of(named[name]) for name in values if name in named]
+    Values(session, specs).write({spec.name: values[spec.name] for spec in specs})
 
 
 def _is_known(session: Any, variable: Any) -> bool:
@@ -463,10 +352,10 @@ def trained_by(loss: Any) -> list[Any]:
     """
     before = ancestors([loss.op])
     with loss.graph.as_default():
-        found = [variable for variable in tf.trainable_variables() if variable.op in before]
-    if not found:
+        variables = [variable for variable in tf.trainable_variables() if variable.op in before]
+    if not variables:
         raise no_variables(loss)
-    return found
+    return variables
 
 
 def _stepping(loss: Any, optimizer: Any) -> Any:
@@ -478,32 +367,6 @@ def _stepping(loss: Any, optimizer: Any) -> Any:
         return optimizer
     train_op = ZooOptimizer(optimizer).minimize(loss, tf.train.get_global_step(), trained_by(loss))
     return step_of(train_op)
-
-
-def packed(data: Any, verb: str) -> Any:
-    """Return data that can travel: a TFDataset's own, and a tf.data.Dataset written down."""
-    if hasattr(data, "data_for"):
-        data = data.data_for(verb)
-    return PackedDataset.of(data) if hasattr(data, "_variant_tensor") else data
-
-
-def columns_of(data: Any, features: Any, labels: Any) -> tuple[Any, Any]:
-    """Return the columns to read: those given, else those that a TFDataset of a DataFrame names."""
-    own = (getattr(data, "feature_cols", None), getattr(data, "label_cols", None)) if hasattr(data, "data_for") else ()
-    return (features or own[0], labels or own[1]) if own else (features, labels)
-
-
-def refuse_fixed_batch(hard_code_batch_size: bool) -> None:
-    """Refuse placeholders with a fixed number of rows.
-
-    Raises:
-        ArgumentError: They are asked for.
-    """
-    if hard_code_batch_size:
-        raise ArgumentError(
-            "hard_code_batch_size=True is not supported: workers have different numbers of rows, so that no row is "
-            "dropped. Leave it out, and write tf.shape(x)[0] where the graph needs the number of rows."
-        )
 
 
 def _split_metrics(metrics: Any) -> tuple[dict[str, Any], Any]:

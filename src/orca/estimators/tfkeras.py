@@ -7,7 +7,6 @@ eagerly, is trained by KerasEstimator; the trained weights are then given to the
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from orca.core.state import State
 from orca.errors import ArgumentError
 from orca.estimators.estimator import listed
 from orca.estimators.keras import KerasEstimator
-from orca.estimators.tfgraph import GraphEstimator, columns_of, packed, refuse_fixed_batch
+from orca.estimators.tfgraph import GraphEstimator
+from orca.estimators.tfverbs import GraphVerbs
 from orca.frameworks.keras.files import load_weights, save_model, save_weights
 from orca.frameworks.keras.travel import family_of, library, set_weights, weights_of
 from orca.frameworks.tfgraph.program import tf
@@ -140,7 +140,7 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
         return self
 
 
-class EagerKerasEstimator(KerasFiles, KerasEstimator):
+class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: ignore[misc]
     """A Keras model that was built eagerly, with the verbs of TensorFlow 1's Estimator."""
 
     @classmethod
@@ -151,92 +151,36 @@ class EagerKerasEstimator(KerasFiles, KerasEstimator):
         estimator.model = model
         return estimator
 
-    def fit(  # type: ignore[override]
+    def _fit(
         self,
         data: Any,
-        epochs: int = 1,
-        batch_size: int = 32,
-        feature_cols: Sequence[str] | str | None = None,
-        label_cols: Sequence[str] | str | None = None,
-        validation_data: Any = None,
-        session_config: Any = None,
-        checkpoint_trigger: Any = None,
-        auto_shard_files: bool = False,
-        labels_cols: Sequence[str] | str | None = None,
-        hard_code_batch_size: bool = False,
-        **more: Any,
-    ) -> EagerKerasEstimator:
-        """Train, and give the user's model the trained weights; see `GraphEstimator.fit` for the arguments.
-
-        Args:
-            data: Data of any kind that `GraphEstimator.fit` takes.
-            epochs: How many times to see every row.
-            batch_size: Rows of one step over all workers.
-            feature_cols: Columns for the inputs.
-            label_cols: Columns for the labels.
-            validation_data: Data of the same kind, evaluated after every epoch.
-            session_config: Accepted.
-            checkpoint_trigger: When to keep a checkpoint under model_dir.
-            auto_shard_files: Accepted.
-            labels_cols: The name that label_cols had in an older release.
-            hard_code_batch_size: Accepted as False alone.
-            more: More arguments of `KerasEstimator.fit`: callbacks, shuffle, end_trigger, max_steps, resume, ...
-        """
-        refuse_fixed_batch(hard_code_batch_size)
-        feature_cols, label_cols = columns_of(data, feature_cols, label_cols or labels_cols)
-        valid = None if validation_data is None else packed(validation_data, "fit")
-        if self.model_dir is not None and self._summaries is None:
-            self.set_tensorboard(self.model_dir, "summary")
+        valid: Any,
+        cols: tuple[Any, Any],
+        batch_size: int,
+        feed_dict: Any,
+        session_config: Any,
+        **plan: Any,
+    ) -> None:
+        refuse_feeding(feed_dict)
         self._take_weights()
-        KerasEstimator.fit(
-            self,
-            packed(data, "fit"),
-            epochs,
-            batch_size,
-            validation_data=valid,
-            feature_cols=feature_cols,
-            label_cols=label_cols,
-            checkpoint_trigger=checkpoint_trigger,
-            **more,
-        )
+        names = dict(zip(("feature_cols", "label_cols"), cols, strict=True))
+        KerasEstimator.fit(self, data, batch_size=batch_size, validation_data=valid, **names, **plan)
         assert self._state is not None
         set_weights(self.model, self._state.payload["models"][0])
-        return self
 
-    def evaluate(  # type: ignore[override]
-        self,
-        data: Any,
-        batch_size: int = 32,
-        feature_cols: Sequence[str] | str | None = None,
-        label_cols: Sequence[str] | str | None = None,
-        auto_shard_files: bool = False,
-        labels_cols: Sequence[str] | str | None = None,
-        hard_code_batch_size: bool = False,
-    ) -> dict[str, Any]:
-        """Evaluate the loss and the compiled metrics, exactly, over all rows; returns them under Keras' names."""
-        refuse_fixed_batch(hard_code_batch_size)
-        feature_cols, label_cols = columns_of(data, feature_cols, label_cols or labels_cols)
+    def _score(
+        self, data: Any, cols: tuple[Any, Any], batch_size: int, feed_dict: Any, num_steps: int | None
+    ) -> dict[str, float]:
+        refuse_feeding(feed_dict)
         self._take_weights()
-        scores = KerasEstimator.evaluate(
-            self, packed(data, "evaluate"), batch_size, feature_cols=feature_cols, label_cols=label_cols
-        )
+        names = dict(zip(("feature_cols", "label_cols"), cols, strict=True))
+        scores = KerasEstimator.evaluate(self, data, batch_size, num_steps, **names)
         return {name.removeprefix("validation_"): value for name, value in scores.items() if name != "num_samples"}
 
-    def predict(  # type: ignore[override]
-        self,
-        data: Any,
-        batch_size: int | None = None,
-        feature_cols: Sequence[str] | str | None = None,
-        auto_shard_files: bool = False,
-        hard_code_batch_size: bool = False,
-        output_cols: Sequence[str] | str | None = None,
-    ) -> Any:
-        """Answer for every row, in the kind the data came in and in its order."""
-        refuse_fixed_batch(hard_code_batch_size)
-        feature_cols, _ = columns_of(data, feature_cols, None)
+    def _answer(self, data: Any, feature_cols: Any, batch_size: int | None, output_cols: Any, feed_dict: Any) -> Any:
+        refuse_feeding(feed_dict)
         self._take_weights()
-        given = packed(data, "predict")
-        return KerasEstimator.predict(self, given, batch_size, feature_cols=feature_cols, output_cols=output_cols)
+        return KerasEstimator.predict(self, data, batch_size, feature_cols=feature_cols, output_cols=output_cols)
 
     def load(self, path: str | None = None, **other_names: str) -> EagerKerasEstimator:  # type: ignore[override]
         """Load a model that Keras or `save` wrote, in place of this one's."""
@@ -271,11 +215,11 @@ class EagerKerasEstimator(KerasFiles, KerasEstimator):
 def _compiled_metrics(model: Any) -> dict[str, Any]:
     """Return the metrics that a model was compiled with, by name: a metric of ours, or a tensor of Keras' function."""
     asked = getattr(model, "_compile_metrics", None)
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for metric in listed(asked):
         name = metric if isinstance(metric, str) else getattr(metric, "name", getattr(metric, "__name__", ""))
         if name in ("acc", "accuracy"):
-            found[name] = Accuracy()
+            metrics[name] = Accuracy()
             continue
         function = metric
         if isinstance(metric, str):
@@ -288,8 +232,20 @@ def _compiled_metrics(model: Any) -> dict[str, Any]:
                 "Compile with the function of it, or pass metrics= of orca.metrics to from_keras."
             )
         values = function(model._feed_targets[0], model.outputs[0])
-        found[name] = tf.reduce_mean(tf.cast(values, tf.float32))
-    return found
+        metrics[name] = tf.reduce_mean(tf.cast(values, tf.float32))
+    return metrics
+
+
+def refuse_feeding(feed_dict: Any) -> None:
+    """Refuse values for placeholders, which a model that was built eagerly has none of.
+
+    Raises:
+        ArgumentError: Some are given.
+    """
+    if feed_dict is not None:
+        raise ArgumentError(
+            "feed_dict has values for placeholders of a graph, and the model was built eagerly. Leave it out."
+        )
 
 
 def _single(tensors: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +15,12 @@ import numpy as np
 
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError, DataError
+from orca.estimators.estimator import positive
 from orca.rows.tree import flatten, map_tree, rows_of, unflatten
 
 _BLOCK = 256  # records that become one shard
+_MEMORY = re.compile(r"DRAM|PMEM|DIRECT|DISK_\d+")
+_REGROUPS = re.compile("nbatch|FlatMap|Interleave|Window")  # datasets whose elements are not those they are made of
 _made: weakref.WeakKeyDictionary[Any, list[TFDataset]] = weakref.WeakKeyDictionary()
 
 
@@ -44,10 +49,12 @@ class TFDataset:
         validation: Data of the same kind for validations.
         feature_cols: Columns for the features, where data is a DataFrame.
         label_cols: Columns for the labels.
+        memory_type: "DRAM", "PMEM", "DIRECT" or "DISK_n": accepted, as workers read from files that they map.
+        sequential_order: Whether epochs of training read in the order of the data.
         shuffle: Whether epochs of training read in a new order.
 
     Raises:
-        ArgumentError: Both sizes are given, or the batch shall be fixed.
+        ArgumentError: Both sizes are given, a size is no positive number, or the batch shall be fixed.
     """
 
     def __init__(
@@ -61,14 +68,18 @@ class TFDataset:
         validation: Any = None,
         feature_cols: Sequence[str] | None = None,
         label_cols: Sequence[str] | None = None,
+        memory_type: str = "DRAM",
+        sequential_order: bool = False,
         shuffle: bool = True,
     ) -> None:
+        if not isinstance(memory_type, str) or not _MEMORY.fullmatch(memory_type.upper()):
+            raise ArgumentError(f"memory_type must be 'DRAM', 'PMEM', 'DIRECT' or 'DISK_n'; got {memory_type!r}.")
         if hard_code_batch_size:
             raise ArgumentError(
                 "hard_code_batch_size=True is not supported: workers have different numbers of rows, so that no row "
                 "is dropped. Leave it out, and write tf.shape(x)[0] where the graph needs the number of rows."
             )
-        sizes = [None if size in (None, -1) else size for size in (batch_size, batch_per_thread)]
+        sizes = [_size("batch_size", batch_size), _size("batch_per_thread", batch_per_thread)]
         if None not in sizes:
             raise ArgumentError(
                 f"batch_size is for training and batch_per_thread for evaluation and prediction; got {batch_size} and "
@@ -79,7 +90,8 @@ class TFDataset:
         self.hard_code_batch_size = False
         self.data, self.validation = data, validation
         self.feature_cols, self.label_cols = feature_cols, label_cols
-        self.shuffle = shuffle
+        self.shuffle = bool(shuffle and not sequential_order)
+        self._fills = False
         self._tensors: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
     @property
@@ -123,13 +135,30 @@ class TFDataset:
         Raises:
             DataError: Labels are needed, and there are none.
         """
-        if verb != "predict" and not self.labelled:
-            raise DataError(f"{verb} needs labels, and this TFDataset has features alone. Give it labels.")
-        return self.data(verb) if callable(self.data) else self.data
+        if verb == "predict" and self.feature_cols is not None:
+            return self.data.select(*(f"`{name}`" for name in self.feature_cols))
+        return self._labelled(self.data, verb)
 
     def validation_for(self) -> Any:
         """Return the data of validations, None where there is none."""
-        return self.validation("fit") if callable(self.validation) else self.validation
+        return None if self.validation is None else self._labelled(self.validation, "fit")
+
+    def filled(self) -> TFDataset:
+        """Return the dataset itself; without labels, one with a zero for each row, for graphs that take no labels."""
+        if self.labelled:
+            return self
+        made = copy.copy(self)
+        made._fills, made.label_cols = True, None if self.feature_cols is None else self.feature_cols[:1]
+        return made
+
+    def _labelled(self, data: Any, verb: str) -> Any:
+        """Return data with the labels that a verb needs."""
+        data = data(verb) if callable(data) else data
+        if verb == "predict" or self.labelled:
+            return data
+        if not self._fills:
+            raise DataError(f"{verb} needs labels, and this TFDataset has features alone. Give it labels.")
+        return _with_zeros(data)
 
     def get_training_data(self) -> Any:
         """Return the data, for training.
@@ -139,11 +168,11 @@ class TFDataset:
         """
         if self.batch_size is None:
             raise ArgumentError("batch_size should be specified for training. Pass it to the from_ method.")
-        return self.data_for("fit")
+        return self.get_evaluation_data()
 
     def get_evaluation_data(self) -> Any:
-        """Return the data, for an evaluation."""
-        return self.data_for("evaluate")
+        """Return the data, for an evaluation: with its labels, if it has some."""
+        return self.data_for("evaluate" if self.labelled else "predict")
 
     def get_prediction_data(self) -> Any:
         """Return the data, for predictions."""
@@ -151,7 +180,8 @@ class TFDataset:
 
     def get_validation_data(self) -> Any:
         """Return the data of validations, None where there is none."""
-        return self.validation_for()
+        verb = "fit" if self.labelled else "predict"
+        return None if self.validation is None else self._labelled(self.validation, verb)
 
     def get_num_partitions(self) -> int:
         """Return the partitions of the data in Spark; 1 for data that is not there."""
@@ -198,11 +228,21 @@ class TFDataset:
         if features is None:
             features, labels = _older(names, shapes, types)
         structure = _structure(features, labels)
-        shards = partial(_shards, rdd, structure)
-        valid = None if val_rdd is None else partial(_shards, val_rdd, structure)
-        mixed = shuffle and not sequential_order
+        for name, each in (("rdd", rdd), ("val_rdd", val_rdd)):
+            if not hasattr(each, "mapPartitions") and (each is not None or name == "rdd"):
+                raise ArgumentError(
+                    f"{name} must be an RDD of Spark; got {type(each).__name__}. TFDataset.from_ndarrays takes arrays."
+                )
         return TFDataset(
-            structure, batch_size, batch_per_thread, hard_code_batch_size, data=shards, validation=valid, shuffle=mixed
+            structure,
+            batch_size,
+            batch_per_thread,
+            hard_code_batch_size,
+            data=partial(_shards, rdd, structure),
+            validation=None if val_rdd is None else partial(_shards, val_rdd, structure),
+            memory_type=memory_type,
+            sequential_order=sequential_order,
+            shuffle=shuffle,
         )
 
     @staticmethod
@@ -229,19 +269,18 @@ class TFDataset:
             sequential_order: Whether epochs read in the order of the data.
             shuffle: Whether epochs read in a new order.
         """
-        parts = _parts(tensors)
-        rows_of(parts, "tensors")
+        parts = _parts(tensors, "tensors")
         structure = tuple(_described(part) for part in parts)
-        valid = None if val_tensors is None else partial(_arrays, _parts(val_tensors))
-        mixed = shuffle and not sequential_order
         return TFDataset(
             structure,
             batch_size,
             batch_per_thread,
             hard_code_batch_size,
             data=partial(_arrays, parts),
-            validation=valid,
-            shuffle=mixed,
+            validation=None if val_tensors is None else partial(_arrays, _validation(val_tensors, structure)),
+            memory_type=memory_type,
+            sequential_order=sequential_order,
+            shuffle=shuffle,
         )
 
     @staticmethod
@@ -272,6 +311,10 @@ class TFDataset:
             shuffle: Whether epochs read in a new order.
         """
         groups = [[cols] if isinstance(cols, str) else list(cols or ()) for cols in (feature_cols, labels_cols)]
+        if not groups[0]:
+            raise ArgumentError("from_dataframe must know which columns are features. Pass feature_cols=['…'].")
+        for frame in (df, validation_df) if validation_df is not None else (df,):
+            _check_columns(frame, [*groups[0], *groups[1]])
         structure = tuple(_only([_column(df, name) for name in group]) for group in groups if group)
         return TFDataset(
             structure,
@@ -282,7 +325,9 @@ class TFDataset:
             validation=validation_df,
             feature_cols=groups[0],
             label_cols=groups[1] or None,
-            shuffle=shuffle and not sequential_order,
+            memory_type=memory_type,
+            sequential_order=sequential_order,
+            shuffle=shuffle,
         )
 
     @staticmethod
@@ -310,7 +355,7 @@ class TFDataset:
             validation_dataset: The same for validations.
             sequential_order: Whether epochs read in the order of the data.
             shuffle: Whether epochs read in a new order.
-            remove_checking: Accepted.
+            remove_checking: Whether to take a dataset that looks batched as one of single rows.
             batch_outside: Accepted as False alone: a batched dataset is refused.
             inter_threads: Accepted.
             intra_threads: Accepted.
@@ -318,6 +363,15 @@ class TFDataset:
         """
         if batch_outside:
             raise ArgumentError("batch_outside=True is not supported. Leave out .batch(...), and pass batch_size=.")
+        for name, each in (("dataset", dataset), ("validation_dataset", validation_dataset)):
+            if not hasattr(each, "element_spec") and (each is not None or name == "dataset"):
+                raise ArgumentError(f"{name} must be a tf.data.Dataset; got {type(each).__name__}.")
+            size = None if each is None or remove_checking else batched_by(each)
+            if size is not None:
+                raise ArgumentError(
+                    f"{name} gives batches of {size} rows, where single rows are needed. Leave out .batch(...), and "
+                    f"pass batch_size={size} to from_tf_data_dataset."
+                )
         element = dataset.element_spec
         parts = element if type(element) is tuple and len(element) == 2 else (element,)
         structure = tuple(map_tree(lambda spec: TensorMeta(spec.dtype, None, spec.shape.as_list()), p) for p in parts)
@@ -328,7 +382,8 @@ class TFDataset:
             hard_code_batch_size,
             data=dataset,
             validation=validation_dataset,
-            shuffle=shuffle and not sequential_order,
+            sequential_order=sequential_order,
+            shuffle=shuffle,
         )
 
     @staticmethod
@@ -350,7 +405,18 @@ class TFDataset:
             features=(tf.string, []),
         )
 
-    from_bytes_rdd = from_string_rdd
+    @staticmethod
+    def from_bytes_rdd(
+        bytes_rdd: Any,
+        batch_size: int | None = -1,
+        batch_per_thread: int | None = -1,
+        hard_code_batch_size: bool = False,
+        validation_bytes_rdd: Any = None,
+    ) -> TFDataset:
+        """Make a dataset of an RDD of bytes: one placeholder of tf.string, whose rows the graph parses."""
+        return TFDataset.from_string_rdd(
+            bytes_rdd, batch_size, batch_per_thread, hard_code_batch_size, validation_bytes_rdd
+        )
 
     @staticmethod
     def from_tfrecord_file(
@@ -414,11 +480,10 @@ class TFDataset:
         sequential_order: bool = False,
         shuffle: bool = True,
     ) -> TFDataset:
-        """Make a dataset of an ImageSet: (type, shape) of its images, and of its labels."""
-        read = partial(_paired, method=("get_image", "get_label"))
-        return _of_records(
-            read, image_set, validation_image_set, image, label, batch_size, batch_per_thread, hard_code_batch_size,
-            shuffle and not sequential_order,
+        """Make a dataset of an ImageSet: (type, shape) of the tensors its steps made, and of its labels."""
+        return _of_samples(
+            (image_set, validation_image_set), (image, label), batch_size, batch_per_thread, hard_code_batch_size,
+            memory_type=memory_type, sequential_order=sequential_order, shuffle=shuffle,
         )  # fmt: skip
 
     @staticmethod
@@ -434,9 +499,9 @@ class TFDataset:
         shuffle: bool = True,
     ) -> TFDataset:
         """Make a dataset of a TextSet with samples: (type, shape) of its texts, and of its labels."""
-        return _of_records(
-            _sampled, text_set, validation_image_set, text, label, batch_size, batch_per_thread, hard_code_batch_size,
-            shuffle and not sequential_order,
+        return _of_samples(
+            (text_set, validation_image_set), (text, label), batch_size, batch_per_thread, hard_code_batch_size,
+            sequential_order=sequential_order, shuffle=shuffle,
         )  # fmt: skip
 
     @staticmethod
@@ -449,10 +514,11 @@ class TFDataset:
         hard_code_batch_size: bool = False,
         validation_dataset: Any = None,
     ) -> TFDataset:
-        """Make a dataset of a FeatureSet of Samples: (type, shape) of features and of labels."""
-        return _of_records(
-            _sampled, dataset, validation_dataset, features, labels, batch_size, batch_per_thread, hard_code_batch_size
-        )
+        """Make a dataset of a FeatureSet of Samples: (type, shape) of features and labels; the order is the set's."""
+        return _of_samples(
+            (dataset, validation_dataset), (features, labels), batch_size, batch_per_thread, hard_code_batch_size,
+            shuffle=getattr(dataset, "shuffle", True),
+        )  # fmt: skip
 
 
 def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
@@ -466,18 +532,42 @@ def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
     given = list(tensors)
     graph = given[0].graph
     before = ancestors(tensor.op for tensor in given)
-    found = [
+    datasets = [
         dataset
         for dataset in _made.get(graph, [])
         if any(leaf.op in before for leaf in flatten(dataset._tensors[graph])[0])
     ]
-    if len(found) != 1:
+    if len(datasets) != 1:
         names = [tensor.name for tensor in given]
         raise ArgumentError(
-            f"{names} are computed from {len(found)} TFDatasets, where one is needed. Build the graph on "
+            f"{names} are computed from {len(datasets)} TFDatasets, where one is needed. Build the graph on "
             "dataset.tensors, or pass dataset= and inputs=."
         )
-    return found[0]
+    return datasets[0]
+
+
+def mode_of(dataset: Any) -> Any:
+    """Return the context to go on with a tf.data.Dataset in: eagerly, or in the graph that it is part of."""
+    variant = dataset._variant_tensor
+    eager = hasattr(variant, "numpy")
+    return tensorflow().__internal__.eager_context.eager_mode() if eager else variant.graph.as_default()
+
+
+def batched_by(dataset: Any) -> int | None:
+    """Return the rows of a tf.data.Dataset's batches: 32 where they differ, None where nothing in it makes batches."""
+    stack = [dataset]
+    while stack:
+        part = stack.pop(0)
+        part = getattr(part, "_dataset", part)  # a dataset of TensorFlow 1 holds one of TensorFlow 2
+        size = getattr(part, "_batch_size", None)
+        if size is not None:
+            return int(tensorflow().get_static_value(size) or 32)
+        stack += [] if _REGROUPS.search(type(part).__name__) else part._inputs()
+    return None
+
+
+def _size(name: str, size: Any) -> int | None:
+    return None if size is None or size == -1 else positive(name, size)
 
 
 def _placeholders(tf: Any, part: Any) -> Any:
@@ -518,14 +608,32 @@ def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
     return _only(metas[:-1] or metas), metas[-1] if count > 1 else None
 
 
-def _parts(tensors: Any) -> tuple[Any, ...]:
+def _parts(tensors: Any, what: str) -> tuple[Any, ...]:
+    """Return arrays as features, or features and labels.
+
+    Raises:
+        ArgumentError: It is a tuple of more.
+        DataError: They are no arrays with equally many rows.
+    """
     parts = tensors if isinstance(tensors, tuple) else (tensors,)
-    if len(parts) > 2:
+    if not 1 <= len(parts) <= 2:
         raise ArgumentError(
-            f"tensors must be (features, labels), or features alone; got a tuple of {len(parts)}. Put several inputs "
+            f"{what} must be (features, labels), or features alone; got a tuple of {len(parts)}. Put several inputs "
             "into a list: ([x1, x2], y)."
         )
-    return tuple(map_tree(np.asarray, part) for part in parts)
+    arrays = tuple(map_tree(np.asarray, part) for part in parts)
+    rows_of(arrays, what)
+    return arrays
+
+
+def _validation(tensors: Any, structure: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arrays for validations, which must be as those of training are."""
+    parts = _parts(tensors, "val_tensors")
+    kinds = [[(meta.name, meta.shape) for meta in flatten(each)[0]] for each in (structure, _described(list(parts)))]
+    if kinds[0] != kinds[1]:
+        shapes = [[shape for _, shape in kind] for kind in kinds]
+        raise DataError(f"val_tensors must be shaped as tensors are: rows of {shapes[0]}; got rows of {shapes[1]}.")
+    return parts
 
 
 def _described(part: Any) -> Any:
@@ -538,8 +646,27 @@ def _described(part: Any) -> Any:
     return map_tree(meta, part)
 
 
+def _with_zeros(data: Any) -> Any:
+    """Return data of features alone with a zero for each row; a DataFrame's label is any column."""
+    if isinstance(data, tuple):
+        return data[0], np.zeros(rows_of(data), np.int8)
+    if isinstance(data, dict):
+        return {**data, "y": np.zeros(rows_of(data["x"]), np.int8)}
+    if hasattr(data, "transform_shard"):
+        return data.transform_shard(_with_zeros)
+    if hasattr(data, "element_spec"):
+        with mode_of(data):
+            return data.map(lambda *row: (row[0] if len(row) == 1 else row, 0))
+    return data
+
+
 def _arrays(parts: tuple[Any, ...], verb: str) -> Any:
     return parts[0] if verb == "predict" else tuple(parts)
+
+
+def _check_columns(df: Any, names: Sequence[str]) -> None:
+    if missing := [name for name in names if name not in df.columns]:
+        raise DataError(f"there is no column {missing[0]!r}; the data has {list(df.columns)}.")
 
 
 def _column(df: Any, name: str) -> TensorMeta:
@@ -550,8 +677,6 @@ def _column(df: Any, name: str) -> TensorMeta:
         "tinyint": tf.int8, "boolean": tf.bool, "string": tf.string, "vector": tf.float32,
     }  # fmt: skip
     types = dict(df.dtypes)
-    if name not in types:
-        raise DataError(f"there is no column {name!r}; the data has {list(types)}.")
     text, depth = types[name], 0
     while text.startswith("array<"):
         text, depth = text[len("array<") : -1], depth + 1
@@ -599,9 +724,19 @@ def _column_of(cells: tuple[Any, ...], kind: str) -> np.ndarray:
         column[:] = cells
         return column
     try:
-        return np.stack([np.asarray(cell, kind) for cell in cells])
-    except ValueError as error:
-        raise DataError(f"records differ in shape: {error}. Pad or cut them first.") from error
+        arrays = [np.asarray(cell) for cell in cells]
+        shapes = sorted({array.shape for array in arrays})
+        if len(shapes) > 1:
+            raise DataError(f"records differ in shape: {shapes[0]} and {shapes[-1]}. Pad or cut them first.")
+        column = np.stack(arrays)
+        with np.errstate(invalid="ignore"):
+            cast = column.astype(kind)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"a record cannot be read as {kind}: {error}. Turn it into numbers first.") from error
+    if column.dtype.kind == "f" and cast.dtype.kind in "iu" and not np.array_equal(column, cast):
+        wrong = column[column != cast].ravel()[0]
+        raise DataError(f"a record has {wrong}, where {kind} is described. Describe it as a float, or round it first.")
+    return cast
 
 
 def _leaves(record: Any, forms: list[tuple[list[str], Any]]) -> list[Any]:
@@ -632,52 +767,38 @@ def _tfrecords(path: str) -> Any:
     return tf.data.TFRecordDataset(sorted(files))
 
 
-def _of_records(
-    read: Callable[[Any], Any], data: Any, valid: Any, features: Any, labels: Any, batch_size: Any,
-    batch_per_thread: Any, fixed: bool, shuffle: bool = True,
-) -> TFDataset:  # fmt: skip
-    """Return the dataset of what a reader makes of a set: an RDD of records, or a list of them."""
-    structure = _structure(features, labels)
-    sets = [_records(read(each), structure) if each is not None else None for each in (data, valid)]
-    return TFDataset(structure, batch_size, batch_per_thread, fixed, data=sets[0], validation=sets[1], shuffle=shuffle)
+def _of_samples(sets: tuple[Any, Any], parts: tuple[Any, Any], *sizes: Any, **options: Any) -> TFDataset:
+    """Return the dataset of a set of Samples, and of one for validations: in an RDD, or here."""
+    structure = _structure(*parts)
+    data, valid = (None if each is None else _records(_samples(each), structure) for each in sets)
+    return TFDataset(structure, *sizes, data=data, validation=valid, **options)
 
 
-def _records(records: Any, structure: tuple[Any, ...]) -> Any:
-    if hasattr(records, "mapPartitions"):
-        return partial(_shards, records, structure)
+def _samples(source: Any) -> Any:
+    samples = source
+    while hasattr(samples, "to_samples"):  # a FeatureSet may hold an ImageSet
+        samples = samples.to_samples()
+    if not hasattr(samples, "mapPartitions") and not isinstance(samples, list | tuple):
+        raise ArgumentError(f"a set of Samples is needed: an RDD or a list of them; got {type(samples).__name__}.")
+    return samples
+
+
+def _records(samples: Any, structure: tuple[Any, ...]) -> Any:
+    if hasattr(samples, "mapPartitions"):
+        return partial(_shards, samples.map(partial(_sample_record, labelled=len(structure) > 1)), structure)
     described = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
-    shards = list(_stacked(described, iter(records)))
+    records = (_sample_record(sample, len(structure) > 1) for sample in samples)
+    shards = list(_stacked(described, records))
+    if not shards:
+        raise DataError("the set has no Samples. Check where it was read from.")
     from orca.core.columns import concatenate
 
     parts = [concatenate([shard[key] for shard in shards]) for key in ("x", "y")[: len(structure)]]
     return partial(_arrays, tuple(parts))
 
 
-def _paired(source: Any, method: tuple[str, str]) -> Any:
-    """Return the records (image, label) of an ImageSet, distributed or not."""
-    images, labels = (getattr(source, name)() for name in method)
-    if hasattr(images, "zip"):
-        return images.map(lambda image: (image,)) if labels is None else images.zip(labels)
-    return [(image,) for image in images] if labels is None else list(zip(images, labels, strict=True))
-
-
-def _sampled(source: Any) -> Any:
-    """Return the records of a set of Samples: their features and labels as arrays."""
-    samples = source
-    for name in ("get_samples", "rdd", "samples", "to_rdd"):
-        if hasattr(source, name):
-            held = getattr(source, name)
-            samples = held() if callable(held) and not hasattr(held, "mapPartitions") else held
-            break
-    if hasattr(samples, "mapPartitions"):
-        return samples.map(_sample_record)
-    return list(map(_sample_record, samples))
-
-
-def _sample_record(sample: Any) -> Any:
-    parts = []
-    for name in ("features", "labels"):
-        held = getattr(sample, name, None)
-        held = [] if held is None else held if isinstance(held, list | tuple) else [held]
-        parts += [each.to_ndarray() if hasattr(each, "to_ndarray") else np.asarray(each) for each in held]
-    return parts
+def _sample_record(sample: Any, labelled: bool) -> list[np.ndarray]:
+    """Return the arrays of a Sample: those of the features, and of the labels where they are asked for."""
+    if not hasattr(sample, "features") or not hasattr(sample, "labels"):
+        raise DataError(f"records must be Samples; got {type(sample).__name__}. Make them with Sample.from_ndarray.")
+    return [tensor.to_ndarray() for tensor in (*sample.features, *(sample.labels if labelled else ()))]

@@ -9,15 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from orca.core.metrics import metrics_of
 from orca.core.triggers import MaxIteration
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
-from orca.tfpark.dataset import TFDataset
+from orca.tfpark.dataset import TFDataset, batched_by, mode_of
 from orca.tfpark.predictor import as_records
+from orca.tfpark.summaries import Summarized
 
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 # What a metric is asked for as -> what BigDL calls it, and our metric of it.
@@ -45,7 +46,32 @@ class TFEstimatorSpec(SimpleNamespace):
         super().__init__(mode=mode, predictions=predictions, loss=loss, train_op=None, eval_metric_ops=None)
 
 
-class TFEstimator:
+class Remembering:
+    """Something that builds a graph with each call, and keeps the values of its variables between them."""
+
+    model_dir: str | None
+    _values: Mapping[str, Any] = MappingProxyType({})
+
+    def _held(self, path: str | None = None) -> Mapping[str, Any]:
+        """Return the values of a checkpoint: of the newest in model_dir unless given, else of the last training."""
+        from orca.frameworks.tfgraph.checkpoints import latest, read_checkpoint
+
+        path = path or (latest(self.model_dir) if self.model_dir else None)
+        return self._values if path is None else read_checkpoint(path)
+
+    def _keep(self, session: Any) -> None:
+        """Remember the values of a session's variables, and write them to model_dir."""
+        from orca.frameworks.tfgraph.checkpoints import save_checkpoint
+
+        tf = tensorflow().compat.v1
+        variables = tf.global_variables()
+        self._values = {v.op.name: value for v, value in zip(variables, session.run(variables), strict=True)}
+        if self.model_dir is not None:
+            number = int(session.run(tf.train.get_global_step()))
+            save_checkpoint(session, f"{self.model_dir.rstrip('/')}/model-{number}")
+
+
+class TFEstimator(Remembering, Summarized):
     """A model function that is trained, evaluated and asked, distributed.
 
     Args:
@@ -78,8 +104,6 @@ class TFEstimator:
         self.model_fn, self.optimizer, self.model_dir = model_fn, optimizer, model_dir
         self.config, self.params, self.warm_start_from, self.options = config, params, warm_start_from, options
         self._clip: dict[str, Any] = {}
-        self._summary: Any = None
-        self._values: dict[str, Any] = {}
         self._trained = (0, 0)  # epochs and steps
 
     @classmethod
@@ -111,12 +135,6 @@ class TFEstimator:
         """Keep the norm of all gradients together from exceeding a number from now on."""
         self._clip["clip_norm"] = clip_norm
 
-    def set_train_summary(self, summary: Any) -> None:
-        """Write the curves of training for TensorBoard, where a TrainSummary says."""
-        self._summary = summary
-
-    set_val_summary = set_train_summary
-
     def train(self, input_fn: Callable[..., Any], steps: int | None = None, session_config: Any = None) -> TFEstimator:
         """Train on what an input function gives.
 
@@ -131,7 +149,6 @@ class TFEstimator:
         Raises:
             ArgumentError: There is no loss, or nothing to lower it with.
         """
-        from orca.frameworks.tfgraph.checkpoints import save_checkpoint
         from orca.frameworks.tfgraph.optimizers import step_of
 
         with self._graph(input_fn, TRAIN) as (tf, dataset, spec):
@@ -147,26 +164,19 @@ class TFEstimator:
                 )
             updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
             estimator = self._estimator(dataset, loss=spec.loss, optimizer=optimizer, updates=updates, **self._clip)
-            if self._summary is not None:
-                estimator.set_tensorboard(self._summary.log_dir, self._summary.app_name)
             self._restore(estimator.sess)
             epochs, trained = self._trained
             estimator.begin_after(epochs, trained)
             ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(trained + steps)}
-            estimator.fit(
-                dataset,
+            self._show(estimator).fit(
+                dataset.filled(),
                 batch_size=dataset.batch_size or dataset.batch_per_thread or 32,
                 shuffle=dataset.shuffle,
                 session_config=session_config,
                 **ends,
             )
             self._trained = estimator.trained
-            variables = tf.global_variables()
-            values = estimator.sess.run(variables)
-            self._values = {variable.op.name: value for variable, value in zip(variables, values, strict=True)}
-            if self.model_dir is not None:
-                number = int(estimator.sess.run(tf.train.get_global_step()))
-                save_checkpoint(estimator.sess, f"{self.model_dir.rstrip('/')}/model-{number}")
+            self._keep(estimator.sess)
         return self
 
     def evaluate(
@@ -200,9 +210,9 @@ class TFEstimator:
             head = spec.predictions
             head = next(iter(head.values())) if isinstance(head, Mapping) else head
             estimator = self._estimator(dataset, loss=spec.loss, outputs=head, metrics=metrics or None)
-            self._restore(estimator.sess, checkpoint_path)
+            self._restore(estimator.sess, checkpoint_path, trained=True)
             size = dataset.batch_per_thread or dataset.batch_size or 32
-            return dict(estimator.evaluate(dataset, batch_size=size, num_steps=steps))
+            return dict(estimator.evaluate(dataset.filled(), batch_size=size, num_steps=steps))
 
     def predict(
         self, input_fn: Callable[..., Any], predict_keys: Any = None, checkpoint_path: str | None = None
@@ -220,10 +230,15 @@ class TFEstimator:
                 raise ArgumentError("model_fn must return predictions in the mode PREDICT.")
             if predict_keys is not None:
                 keys = [predict_keys] if isinstance(predict_keys, str) else list(predict_keys)
+                missing = [key for key in keys if not isinstance(heads, Mapping) or key not in heads]
+                if missing:
+                    known = list(heads) if isinstance(heads, Mapping) else "one tensor"
+                    raise ArgumentError(f"predict_keys asks for {missing[0]!r}; the model's predictions are {known}.")
                 heads = {key: heads[key] for key in keys}
             estimator = self._estimator(dataset, labelled=False, outputs=heads)
-            self._restore(estimator.sess, checkpoint_path)
-            return as_records(estimator.predict(dataset, batch_size=dataset.batch_per_thread or dataset.batch_size))
+            self._restore(estimator.sess, checkpoint_path, trained=True)
+            answers = estimator.predict(dataset, batch_size=dataset.batch_per_thread or dataset.batch_size)
+            return as_records(answers, heads)
 
     @contextmanager
     def _graph(self, input_fn: Callable[..., Any], mode: str) -> Iterator[tuple[Any, TFDataset, Any]]:
@@ -231,9 +246,9 @@ class TFEstimator:
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
             tf.train.get_or_create_global_step()
-            dataset = _dataset(tf, _call(input_fn, mode=mode), mode)
+            dataset = dataset_of(call_with(input_fn, mode=mode), mode)
             labels = dataset.label_tensors if mode != PREDICT else None
-            spec = _call(
+            spec = call_with(
                 self.model_fn,
                 dataset.feature_tensors,
                 labels,
@@ -254,19 +269,21 @@ class TFEstimator:
         labels = dataset.label_tensors if labelled else None
         return GraphEstimator.of(inputs=dataset.feature_tensors, labels=labels, **ends, **self.options)
 
-    def _restore(self, session: Any, checkpoint_path: str | None = None) -> None:
-        """Give a new session the values of a checkpoint, or of the last training."""
+    def _restore(self, session: Any, checkpoint_path: str | None = None, trained: bool = False) -> None:
+        """Give a new session the values of a checkpoint, or of the last training, which there may have to be."""
         from orca.estimators.tfgraph import restore_values
-        from orca.frameworks.tfgraph.checkpoints import latest, read_checkpoint
 
-        path = checkpoint_path or (latest(self.model_dir) if self.model_dir else None)
-        if path is None and not self._values:
-            path = self.warm_start_from
-        restore_values(session, self._values if path is None else read_checkpoint(path))
+        values = self._held(checkpoint_path) or (self._held(self.warm_start_from) if self.warm_start_from else {})
+        if trained and not values and tensorflow().compat.v1.trainable_variables():
+            raise ArgumentError(
+                "the model has not learned anything yet. Call train first, or pass a model_dir or checkpoint_path with "
+                "a checkpoint."
+            )
+        restore_values(session, values)
 
 
-def _dataset(tf: Any, data: Any, mode: str) -> TFDataset:
-    """Return what an input function gave as a TFDataset."""
+def dataset_of(data: Any, mode: str) -> TFDataset:
+    """Return what an input function gave as a TFDataset; a tf.data.Dataset gives batches, as in `tf.estimator`."""
     if isinstance(data, TFDataset):
         return data
     if not hasattr(data, "element_spec"):
@@ -274,28 +291,14 @@ def _dataset(tf: Any, data: Any, mode: str) -> TFDataset:
             f"input_fn must return a TFDataset or a tf.data.Dataset; got {type(data).__name__}. Wrap arrays with "
             "TFDataset.from_ndarrays((x, y), batch_size=32)."
         )
-    size = _batch_of(tf, data)
+    size = batched_by(data) or 32
     sizes = (size, None) if mode == TRAIN else (None, size)
-    return TFDataset.from_tf_data_dataset(data.unbatch(), *sizes)
+    with mode_of(data):
+        rows = data.unbatch()
+    return TFDataset.from_tf_data_dataset(rows, *sizes)
 
 
-def _batch_of(tf: Any, dataset: Any) -> int:
-    """Return the rows of a dataset's batches: 32 where nothing in it says so."""
-    first = tf.nest.flatten(dataset.element_spec)[0].shape.as_list()
-    if first and first[0]:
-        return int(first[0])
-    stack = [dataset]
-    while stack:
-        part = stack.pop(0)
-        part = getattr(part, "_dataset", part)  # a dataset of TensorFlow 1 holds one of TensorFlow 2
-        size = getattr(part, "_batch_size", None)
-        if size is not None:
-            return int(tensorflow().get_static_value(size) or 32)
-        stack += part._inputs()
-    return 32
-
-
-def _call(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
+def call_with(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
     """Call a function with those of the named arguments that it takes."""
     parameters = inspect.signature(function).parameters
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

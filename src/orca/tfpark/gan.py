@@ -9,12 +9,13 @@ from typing import Any
 from orca.core.triggers import trigger_of
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
-from orca.tfpark.estimator import TRAIN, _call, _dataset
+from orca.tfpark.dataset import TFDataset
+from orca.tfpark.estimator import TRAIN, Remembering, call_with, dataset_of
 
 _GENERATOR, _DISCRIMINATOR = "Generator", "Discriminator"
 
 
-class GANEstimator:
+class GANEstimator(Remembering):
     """A generative adversarial network, trained distributed.
 
     Args:
@@ -53,27 +54,25 @@ class GANEstimator:
         self.optimizers = discriminator_optimizer, generator_optimizer
         self.steps = discriminator_steps, generator_steps
         self.model_dir, self.session_config, self.options = model_dir, session_config, options
-        self._values: dict[str, Any] = {}
-        self._trained = (0, 0)
+        self._epochs = 0
 
     def train(self, input_fn: Callable[..., Any], end_trigger: Any) -> GANEstimator:
         """Train until a trigger fires.
 
         Args:
             input_fn: A function (mode), or (), that returns a TFDataset of (noise, real data).
-            end_trigger: When to stop, such as MaxIteration(1000).
+            end_trigger: When to stop, such as MaxIteration(1000). Steps count from those in model_dir on.
 
         Returns:
             This estimator.
         """
         from orca.estimators.tfgraph import GraphEstimator, restore_values
-        from orca.frameworks.tfgraph.checkpoints import latest, read_checkpoint, save_checkpoint
         from orca.frameworks.tfgraph.optimizers import ZooOptimizer, step_of
 
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
             counter = tf.train.get_or_create_global_step()
-            dataset = _dataset(tf, _call(input_fn, mode=TRAIN), TRAIN)
+            dataset = dataset_of(call_with(input_fn, mode=TRAIN), TRAIN)
             noise, real = dataset.feature_tensors, dataset.label_tensors
             if real is None:
                 raise ArgumentError("input_fn must return a TFDataset of two parts: noise, and real data.")
@@ -90,9 +89,8 @@ class GANEstimator:
                 updates=tf.get_collection(tf.GraphKeys.UPDATE_OPS),
                 **self.options,
             )
-            path = latest(self.model_dir) if self.model_dir else None
-            restore_values(estimator.sess, self._values if path is None else read_checkpoint(path))
-            estimator.begin_after(*self._trained)
+            restore_values(estimator.sess, self._held())
+            estimator.begin_after(self._epochs, int(estimator.sess.run(counter)))  # it says whose turn is next
             estimator.fit(
                 dataset,
                 epochs=1 << 30,
@@ -101,26 +99,27 @@ class GANEstimator:
                 session_config=self.session_config,
                 shuffle=dataset.shuffle,
             )
-            self._trained = estimator.trained
-            variables = tf.global_variables()
-            values = estimator.sess.run(variables)
-            self._values = {variable.op.name: value for variable, value in zip(variables, values, strict=True)}
-            if self.model_dir is not None:
-                number = int(estimator.sess.run(counter))
-                save_checkpoint(estimator.sess, f"{self.model_dir.rstrip('/')}/model-{number}")
+            self._epochs = estimator.trained[0]
+            self._keep(estimator.sess)
         return self
 
     def generate(self, noise: Any) -> Any:
-        """Return what the trained generator makes of noise, an array."""
+        """Return what the trained generator makes of noise, an array.
+
+        Raises:
+            ArgumentError: It was not trained, and there is no checkpoint in model_dir.
+        """
         from orca.estimators.tfgraph import restore_values
 
-        tf = tensorflow().compat.v1
+        tf, values = tensorflow().compat.v1, self._held()
+        if not values:
+            raise ArgumentError("the generator has not learned anything yet. Call train first.")
         with tf.Graph().as_default(), tf.Session() as session:
-            fed = tf.placeholder(noise.dtype, [None, *noise.shape[1:]])
+            fed = TFDataset.from_ndarrays(noise).feature_tensors
             with tf.variable_scope(_GENERATOR):
                 made = self.generator_fn(fed)
             session.run(tf.global_variables_initializer())
-            restore_values(session, self._values)
+            restore_values(session, values)
             return session.run(made, {fed: noise})
 
     def _losses(self, tf: Any, noise: Any, real: Any) -> tuple[Any, Any]:

@@ -9,11 +9,12 @@ import numpy as np
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset
 from orca.tfpark.predictor import as_records
+from orca.tfpark.summaries import Summarized
 
 _LOCAL = 32
 
 
-class KerasModel:
+class KerasModel(Summarized):
     """A compiled Keras model: built in a graph (with tf1), or eagerly by the Keras of today.
 
     Args:
@@ -26,7 +27,6 @@ class KerasModel:
     def __init__(self, model: Any, model_dir: str | None = None, optimizer: Any = None, **options: Any) -> None:
         self.model, self.model_dir, self.optimizer, self.options = model, model_dir, optimizer, options
         self._estimator: Any = None
-        self._summary: Any = None
         self._metrics: dict[str, Any] = {}
 
     @property
@@ -38,14 +38,16 @@ class KerasModel:
             self._estimator = keras_estimator(
                 self.model, self._metrics or None, self.model_dir, self.optimizer, **self.options
             )
-            if self._summary is not None:
-                self._estimator.set_tensorboard(self._summary.log_dir, self._summary.app_name)
         return self._estimator
 
     @property
     def metrics_names(self) -> list[str]:
-        """Return the names of what an evaluation tells, as Keras lists them."""
-        return list(self.model.metrics_names)
+        """Return the names of what an evaluation tells, as Keras lists them; before any training, "loss" alone."""
+        names = []
+        for name in self.model.metrics_names:
+            whole = name == "compile_metrics"  # Keras 3 lists all of compile as one
+            names += [metric.name for metric in self.model._compile_metrics.metrics] if whole else [name]
+        return names
 
     def add_metric(self, tensor: Any, name: str) -> None:
         """Add a metric to evaluations: a scalar tensor of the model's graph, or a metric of `orca.metrics`."""
@@ -78,14 +80,6 @@ class KerasModel:
         from orca.frameworks.keras.files import load_model
 
         return KerasModel(load_model(path))
-
-    def set_train_summary(self, summary: Any) -> None:
-        """Write the curves of training for TensorBoard, where a TrainSummary says."""
-        self._summary = summary
-        if self._estimator is not None:
-            self._estimator.set_tensorboard(summary.log_dir, summary.app_name)
-
-    set_val_summary = set_train_summary
 
     def fit(
         self,
@@ -120,7 +114,7 @@ class KerasModel:
             size: int | None = x.batch_size
             kwargs.setdefault("shuffle", x.shuffle)
         elif not distributed:
-            return self._here().fit(
+            return self.model.fit(
                 x, y, batch_size=batch_size, epochs=epochs, validation_split=validation_split,
                 validation_data=validation_data, **kwargs,
             )  # fmt: skip
@@ -130,7 +124,7 @@ class KerasModel:
             raise ArgumentError(
                 "validation_split is for training here. Pass validation_data, or give the TFDataset validation data."
             )
-        return self.estimator.fit(x, epochs=epochs, batch_size=size, validation_data=valid, **kwargs)
+        return self._show(self.estimator).fit(x, epochs=epochs, batch_size=size, validation_data=valid, **kwargs)
 
     def evaluate(
         self, x: Any = None, y: Any = None, batch_per_thread: int | None = None, distributed: bool = False
@@ -140,31 +134,27 @@ class KerasModel:
             return dict(self.estimator.evaluate(x, batch_size=x.batch_per_thread or x.batch_size or _LOCAL))
         if distributed:
             return dict(self.estimator.evaluate((x, y), batch_size=batch_per_thread or _LOCAL))
-        values = self._here().evaluate(x, y, batch_size=batch_per_thread, verbose=0)
-        return dict(zip(self.metrics_names, values if isinstance(values, list) else [values], strict=False))
+        values = self.model.evaluate(x, y, batch_size=batch_per_thread, verbose=0)
+        return dict(zip(self.metrics_names, values if isinstance(values, list) else [values], strict=True))
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
         """Answer for the rows of a TFDataset, as an RDD where a Spark is up; for arrays, as arrays."""
         if isinstance(x, TFDataset):
-            return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread))
+            return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread), self.model.outputs)
         if distributed:
             return self.estimator.predict(x, batch_size=batch_per_thread)
-        return self._here().predict(x, batch_size=batch_per_thread, verbose=0)
+        return self.model.predict(x, batch_size=batch_per_thread, verbose=0)
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, reset_metrics: bool = True
     ) -> Any:
         """Take one step here, by Keras itself."""
-        return self._here().train_on_batch(x, y, sample_weight=sample_weight, class_weight=class_weight)
+        return self.model.train_on_batch(x, y, sample_weight=sample_weight, class_weight=class_weight)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True) -> Any:
         """Evaluate one batch here, by Keras itself."""
-        return self._here().test_on_batch(x, y, sample_weight=sample_weight)
+        return self.model.test_on_batch(x, y, sample_weight=sample_weight)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Answer for one batch here, by Keras itself."""
-        return self._here().predict_on_batch(x)
-
-    def _here(self) -> Any:
-        """Return the model, for a call that Keras itself answers."""
-        return self.model
+        return self.model.predict_on_batch(x)

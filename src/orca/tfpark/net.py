@@ -48,8 +48,8 @@ class TFNet:
             raise ArgumentError(f"there is no frozen graph at {file}. Pass a .pb file, or a folder of export_tf.")
         if os.path.exists(meta) and (input_names is None or output_names is None):
             with open(meta) as stream:
-                told = json.load(stream)
-            input_names, output_names = input_names or told["input_names"], output_names or told["output_names"]
+                names = json.load(stream)
+            input_names, output_names = input_names or names["input_names"], output_names or names["output_names"]
         if not input_names or not output_names:
             raise ArgumentError(f"{path} does not tell its inputs and outputs. Pass input_names= and output_names=.")
         with open(file, "rb") as stream:
@@ -110,9 +110,9 @@ class TFNet:
                 name = signature or "serving_default"
                 if name not in meta.signature_def:
                     raise ArgumentError(f"the SavedModel has no signature {name!r}; it has {list(meta.signature_def)}.")
-                told = meta.signature_def[name]
-                inputs = inputs or [told.inputs[key].name for key in sorted(told.inputs)]
-                outputs = outputs or [told.outputs[key].name for key in sorted(told.outputs)]
+                chosen = meta.signature_def[name]
+                inputs = inputs or [chosen.inputs[key].name for key in sorted(chosen.inputs)]
+                outputs = outputs or [chosen.outputs[key].name for key in sorted(chosen.outputs)]
             graph = session.graph
             fed, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
             return TFNet.from_session(session, fed, heads, **options)
@@ -133,46 +133,94 @@ class TFNet:
             sess: The session.
             inputs: The tensors that are fed.
             outputs: The tensors to answer with.
-            generate_backward: False: a TFNet answers. Train with TFOptimizer.
-            allow_non_differentiable_input: Accepted.
+            generate_backward: Whether gradients must pass through it, where it is a layer of a larger model.
+            allow_non_differentiable_input: Whether they may end at some of its inputs.
             tf_session_config: Accepted.
             options: More arguments of `Estimator.from_graph`.
         """
-        if generate_backward:
-            raise ArgumentError("a TFNet only answers. Train the graph with TFOptimizer or Estimator.from_graph.")
         net = TFNet.__new__(TFNet)
         fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+        if generate_backward and not allow_non_differentiable_input:
+            _check_differentiable(fed, heads)
         net._open(frozen(sess, heads), [t.name for t in fed], [t.name for t in heads], options)
         return net
 
     def predict(
         self, x: Any, batch_per_thread: int | None = None, distributed: bool = True, mini_batch: bool = False
     ) -> Any:
-        """Answer for arrays (as arrays), XShards, a DataFrame or a TFDataset (as an RDD where a Spark is up)."""
+        """Answer for arrays (as arrays), XShards, a DataFrame, a TFDataset, or an RDD of Samples or arrays (as RDDs).
+
+        Args:
+            x: The data. A TFDataset is answered as an RDD where a Spark is up.
+            batch_per_thread: Rows that the graph sees at a time.
+            distributed: Whether workers answer; else this process does, for arrays.
+            mini_batch: False: rows are no batches.
+        """
+        if mini_batch:
+            raise ArgumentError("mini_batch=True is not supported: records are rows. Leave it out.")
+        if hasattr(x, "mapPartitions"):
+            x = self._dataset(x, batch_per_thread)
         if isinstance(x, TFDataset):
-            return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread))
+            return as_records(self.estimator.predict(x, batch_size=x.batch_per_thread), self.outputs)
         if not distributed:
             return self.forward(x)
         return self.estimator.predict(x, batch_size=batch_per_thread)
 
+    def _dataset(self, rdd: Any, batch_per_thread: int | None) -> TFDataset:
+        """Return the TFDataset of an RDD of Samples or arrays."""
+        described = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
+        return TFDataset.from_rdd(rdd.map(_record), features=_only(described), batch_per_thread=batch_per_thread)
+
     def forward(self, x: Any) -> Any:
         """Answer for one batch of arrays, here."""
         arrays = [np.asarray(each) for each in flatten(x)[0]]
-        answers = self.estimator.sess.run(self.outputs, dict(zip(self.inputs, arrays, strict=True)))
-        return _only(answers)
+        if len(arrays) != len(self.inputs):
+            raise ArgumentError(f"the graph has the inputs {self.input_names}; got {len(arrays)} array(s).")
+        from orca.frameworks.tfgraph.program import FedTensor
 
-    __call__ = forward
+        fed = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
+        return _only(self.estimator.sess.run(self.outputs, fed))
+
+    def __call__(self, x: Any) -> Any:
+        """Answer for arrays; behind the nodes of a graph of BigDL's layers, return one more node."""
+        nodes = list(x) if isinstance(x, list | tuple) else [x]
+        return nodes[0].followed_by(self, nodes) if hasattr(nodes[0], "followed_by") else self.forward(x)
+
+    def to_torch(self) -> Any:
+        """Return the graph as a torch module: a layer that does not learn, in models of BigDL's layers and NNFrames."""
+        from orca.tfpark.module import GraphModule
+
+        return GraphModule(self.definition, self.input_names, self.output_names)
 
     def evaluate(self, dataset: Any, batch_size: int, val_methods: Any) -> dict[str, float]:
-        """Evaluate metrics of the answers, compared with the labels of (x, y) or a TFDataset."""
+        """Evaluate metrics of the answers, compared with the labels of (x, y) or a TFDataset of arrays."""
         from orca.core.metrics import metrics_of
 
         data = dataset.data_for("evaluate") if isinstance(dataset, TFDataset) else dataset
+        if not isinstance(data, tuple) or len(data) != 2:
+            raise ArgumentError(f"evaluate of a TFNet takes arrays (x, y); got {type(data).__name__}.")
         metrics = metrics_of(val_methods)
         answers, y = self.estimator.predict(data[0], batch_size=batch_size), data[1]
         for metric in metrics:
             metric.update(answers, y)
         return {metric.name: metric.result() for metric in metrics}
+
+
+def _record(row: Any) -> list[Any]:
+    """Return the arrays of a Sample's features, or of a row that is arrays already."""
+    if hasattr(row, "features"):
+        return [tensor.to_ndarray() for tensor in row.features]
+    return list(row) if isinstance(row, list | tuple) else [row]
+
+
+def _check_differentiable(inputs: list[Any], outputs: list[Any]) -> None:
+    gradients = tensorflow().gradients(outputs, inputs)
+    ends = [tensor.name for tensor, gradient in zip(inputs, gradients, strict=True) if gradient is None]
+    if ends:
+        raise ArgumentError(
+            f"no gradient passes from the outputs to {', '.join(ends)}. Leave it out of the inputs, or pass "
+            "allow_non_differentiable_input=True."
+        )
 
 
 def frozen(session: Any, outputs: list[Any]) -> bytes:

@@ -6,16 +6,17 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from orca.core.triggers import MaxEpoch, Trigger, trigger_of
+from orca.core.triggers import MaxEpoch, MaxIteration, Trigger, trigger_of
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten
 from orca.tfpark.dataset import TFDataset, dataset_behind
+from orca.tfpark.summaries import Summarized
 
 _ENDLESS = 1 << 30  # epochs of a fit that a trigger ends
 
 
-class TFOptimizer:
+class TFOptimizer(Summarized):
     """The training of a graph on the data of a TFDataset. Make one with a `from_...` method.
 
     Args:
@@ -171,14 +172,16 @@ class TFOptimizer:
         """
         data = self.dataset
         data.get_training_data()
+        if getattr(self.estimator, "ends", {"labels": ...})["labels"] is None:
+            data = data.filled()
         state = getattr(self.estimator, "_state", None)
-        done = state.epoch if state is not None else 0
+        done, steps = (0, 0) if state is None else (state.epoch, state.steps)
         trigger = MaxEpoch(done + 1) if end_trigger is None else trigger_of(end_trigger)
         epochs = trigger.max_epoch - done if isinstance(trigger, MaxEpoch) else _ENDLESS
-        if epochs < 1:
+        if epochs < 1 or (isinstance(trigger, MaxIteration) and steps >= trigger.max_iteration):
             return self
         options = {} if self.session_config is None else {"session_config": self.session_config}
-        self.estimator.fit(
+        self._show(self.estimator).fit(
             data,
             epochs=epochs,
             batch_size=data.batch_size,
@@ -189,12 +192,6 @@ class TFOptimizer:
             **options,
         )
         return self
-
-    def set_train_summary(self, summary: Any) -> None:
-        """Write the curves of training for TensorBoard, where a TrainSummary says."""
-        self.estimator.set_tensorboard(summary.log_dir, summary.app_name)
-
-    set_val_summary = set_train_summary
 
     def set_constant_gradient_clipping(self, min_value: float, max_value: float) -> None:
         """Keep every value of a gradient between two numbers."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ class TFPredictor:
         from orca.estimators.tfgraph import GraphEstimator
 
         heads = outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
-        self.dataset = dataset or dataset_behind(flatten(heads)[0])
+        self.dataset, self.outputs = dataset or dataset_behind(flatten(heads)[0]), heads
         with flatten(heads)[0][0].graph.as_default():
             fed = self.dataset.feature_tensors if inputs is None else inputs
             self.estimator: Any = GraphEstimator.of(inputs=fed, outputs=heads, sess=sess, **options)
@@ -46,17 +48,26 @@ class TFPredictor:
 
         predictor = cls.__new__(cls)
         predictor.dataset, predictor.estimator = dataset, keras_estimator(keras_model, **options)
+        predictor.outputs = keras_model.outputs
         return predictor
 
     def predict(self) -> Any:
         """Return the answers: an RDD of arrays where a Spark is up (of lists, for several outputs), else arrays."""
-        return as_records(self.estimator.predict(self.dataset, batch_size=self.dataset.batch_per_thread))
+        answers = self.estimator.predict(self.dataset, batch_size=self.dataset.batch_per_thread)
+        return as_records(answers, self.outputs)
 
 
-def as_records(answers: Any) -> Any:
-    """Return answers as an RDD with a record a row where a Spark is up; else arrays as they are."""
+def as_records(answers: Any, outputs: Any = None) -> Any:
+    """Return answers as an RDD with a record a row where a Spark is up; else arrays as they are.
+
+    Args:
+        answers: Arrays, XShards, or a DataFrame with a column an output.
+        outputs: The model's outputs, where a DataFrame may have several: a record is a tree like them.
+    """
     if hasattr(answers, "rdd") and hasattr(answers, "columns"):  # a DataFrame
-        return answers.select("prediction").rdd.map(_cell)
+        columns = [name for name in answers.columns if re.fullmatch(r"prediction(_\d+)?", name)]
+        structure = flatten(outputs)[1] if len(columns) > 1 else None
+        return answers.select(*columns).rdd.map(partial(_cells, structure))
     if hasattr(answers, "rdd"):
         return answers.rdd.flatMap(_shard_rows)
     pyspark = sys.modules.get("pyspark")
@@ -64,9 +75,9 @@ def as_records(answers: Any) -> Any:
     return answers if context is None else context.parallelize(list(_rows(answers)))
 
 
-def _cell(row: Any) -> np.ndarray:
-    value = row[0]
-    return np.asarray(value.toArray() if hasattr(value, "toArray") else value)
+def _cells(structure: Any, row: Any) -> Any:
+    cells = [np.asarray(cell.toArray() if hasattr(cell, "toArray") else cell) for cell in row]
+    return unflatten(structure, cells)
 
 
 def _shard_rows(shard: dict[str, Any]) -> list[Any]:

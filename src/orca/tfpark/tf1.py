@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -89,11 +90,19 @@ def _contrib() -> Any:
 def _slim() -> Any:
     """Import tf_slim, which asks TensorFlow for names that have moved."""
     from tensorflow.python.framework import indexed_slices, ops, tensor
+    from tensorflow.python.ops import cond, control_flow_ops
 
-    moved = {"Tensor": tensor.Tensor, "IndexedSlices": indexed_slices.IndexedSlices}
-    for name, value in moved.items():
-        if not hasattr(ops, name):
-            setattr(ops, name, value)
+    moved = {
+        (ops, "Tensor"): tensor.Tensor,
+        (ops, "IndexedSlices"): indexed_slices.IndexedSlices,
+        (control_flow_ops, "cond"): cond.cond,
+    }
+    for (module, name), value in moved.items():
+        if not hasattr(module, name):
+            setattr(module, name, value)
+    with suppress(ModuleNotFoundError):  # slim asks Keras 2 for its layers by a name that has moved
+        layers = importlib.import_module("tf_keras.src.legacy_tf_layers")
+        sys.modules.setdefault("tf_keras.legacy_tf_layers", layers)
     try:
         return importlib.import_module("tf_slim")
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.tfgraph.learner import GraphLearner
+from orca.frameworks.tfgraph.optimizers import ZooOptimizer, step_of
 from orca.frameworks.tfgraph.program import FedTensor, training_program
 from tfgraphs import X, graph
 
@@ -46,6 +47,26 @@ def test_a_py_func_is_named() -> None:
         output = tf.py_func(np.sign, [made.outputs], tf.float32, name="signs")
     with pytest.raises(ArgumentError, match="'signs:0' is a py_func.*cannot be sent to the workers"):
         shipped(inputs=made.x, outputs=output)
+
+
+def test_a_py_func_within_a_branch_is_named() -> None:
+    made = graph()
+    with made.graph.as_default():
+        output = tf.cond(
+            made.outputs[0, 0] > 0,
+            lambda: tf.py_func(np.sign, [made.outputs], tf.float32, name="signs"),
+            lambda: made.outputs,
+        )
+    with pytest.raises(ArgumentError, match="'signs_0:0' is a py_func.*cannot be sent to the workers"):
+        shipped(inputs=made.x, outputs=output)
+
+
+def test_a_queue_is_named() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [None, 5])
+        row = tf.train.input_producer(X, name="rows").dequeue()
+        with pytest.raises(ArgumentError, match="'rows/rows:0' reads from a queue of tf.train.*pass the data to fit"):
+            shipped(inputs=x, outputs=x + row)
 
 
 def test_an_iterator_is_named() -> None:
@@ -118,3 +139,19 @@ def test_draws_in_a_loop_differ_from_pass_to_pass() -> None:
         learner._make(0)
         assert len(set(learner.session.run(drawn.name).tolist())) == 4
         learner.leave()
+
+
+def test_a_term_of_two_losses_that_take_turns_counts_once() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [None, 2])
+        one, two = tf.get_variable("one", [2]), tf.get_variable("two", [2])
+        both = tf.reduce_mean(x * one * two)
+        losses = tf.reduce_sum(x * one) + both, both
+        made = [ZooOptimizer(tf.train.GradientDescentOptimizer(0.1)) for _ in losses]
+        steps = [
+            step_of(each.minimize(loss, var_list=[variable]))
+            for each, loss, variable in zip(made, losses, (one, two), strict=True)
+        ]
+        program = training_program(inputs=x, loss=losses[0] + losses[1], turns=[(step, 1) for step in steps])
+    assert [part.kind for part in program.loss] == ["sum", "rows"]
+    assert [len(turn.terms) for turn in program.turns] == [2, 1]

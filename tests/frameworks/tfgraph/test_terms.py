@@ -12,6 +12,11 @@ import tensorflow.compat.v1 as tf
 
 from orca.frameworks.tfgraph.terms import Analysis
 
+
+def looped(rows: Any, change: Any) -> Any:
+    return tf.while_loop(lambda at, _: at < 3, lambda at, each: (at + 1, change(each)), [tf.constant(0), rows])[1]
+
+
 LOSSES: dict[str, tuple[Any, list[str]]] = {
     "a mean": (lambda e, w, m: tf.reduce_mean(e), ["rows"]),
     "a mean of all that rows have": (lambda e, w, m: tf.reduce_mean(tf.stack([e, e], 1)), ["rows"]),
@@ -53,12 +58,121 @@ LOSSES: dict[str, tuple[Any, list[str]]] = {
     ),
     "neighbours": (lambda e, w, m: tf.reduce_mean(tf.square(e[1:] - e[:-1])), ["whole"]),
     "rows in another order": (lambda e, w, m: tf.reduce_mean(e * tf.reverse(e, [0])), ["whole"]),
+    "time in another order": (lambda e, w, m: tf.reduce_mean(tf.reverse(tf.transpose(over_time(e)), [0])), ["rows"]),
     "sums so far": (lambda e, w, m: tf.reduce_mean(tf.cumsum(e)), ["whole"]),
     "a softmax over rows": (lambda e, w, m: tf.reduce_mean(tf.nn.softmax(e[:, None], axis=0) * e[:, None]), ["whole"]),
     "a column of rows": (lambda e, w, m: tf.reduce_mean(tf.stack([e, m], 1)[:, 0] + e[:]), ["rows"]),
-    "batch normalization": (lambda e, w, m: tf.reduce_mean(tf.square(e - tf.nn.moments(e, [0])[0])), ["rows"]),
+    "rows of other places": (lambda e, w, m: tf.reduce_mean(e - tf.gather(e, tf.cast(m, tf.int32))), ["whole"]),
+    "columns of other places": (lambda e, w, m: tf.reduce_mean(tf.gather(tf.stack([e, e], 1), [1], axis=1)), ["rows"]),
+    "a column of a table": (lambda e, w, m: tf.reduce_mean(tf.gather(w, tf.cast(m, tf.int32))), ["rows"]),
+    "a column that a row names": (
+        lambda e, w, m: tf.reduce_mean(
+            tf.gather_nd(tf.stack([e, e], 1), tf.stack([tf.range(tf.shape(e)[0]), tf.cast(m, tf.int32)], 1))
+        ),
+        ["rows"],
+    ),
+    "numbers of other rows": (
+        lambda e, w, m: tf.reduce_mean(tf.gather_nd(e, tf.cast(m, tf.int32)[:, None])),
+        ["whole"],
+    ),
+    "groups of rows": (
+        lambda e, w, m: tf.reduce_mean(tf.math.unsorted_segment_sum(e, tf.cast(m, tf.int32), 3)),
+        ["whole"],
+    ),
+    "neighbours in one row": (lambda e, w, m: tf.reduce_mean(tf.reduce_max(tf.reshape(e, [-1, 2]), 1)), ["whole"]),
+    "rows made of their own parts": (
+        lambda e, w, m: tf.reduce_mean(tf.reshape(tf.reshape(tf.stack([e, e], 1), [-1]) * 2.0, [-1, 2])),
+        ["rows"],
+    ),
+    "halves of the rows": (lambda e, w, m: tf.reduce_mean(tf.subtract(*tf.split(e, 2))), ["whole"]),
+    "two passes at once": (
+        lambda e, w, m: tf.reduce_mean(tf.subtract(*tf.split(tf.tanh(tf.concat([e, m], 0)), 2))),
+        ["rows"],
+    ),
+    "weights of classes": (
+        lambda e, w, m: tf.reduce_mean(e / tf.cast(tf.reduce_sum(tf.cast(m, tf.int32)), tf.float32)),
+        ["whole"],
+    ),
+    "a condition": (lambda e, w, m: tf.reduce_mean(tf.cond(w[0, 0] > 0, lambda: e, lambda: -e)), ["rows"]),
+    "a loop": (lambda e, w, m: tf.reduce_mean(looped(e, lambda rows: rows * 2.0)), ["rows"]),
+    "a loop over rows": (
+        lambda e, w, m: tf.reduce_mean(looped(e, lambda rows: rows - tf.reverse(rows, [0]))),
+        ["whole"],
+    ),
+    "a column against itself, turned": (
+        lambda e, w, m: tf.reduce_mean(tf.reduce_sum(tf.square(e[:, None] - tf.transpose(e[:, None])), 1)),
+        ["whole"],
+    ),
+    "ranks of rows": (
+        lambda e, w, m: tf.reduce_mean(e * tf.reduce_sum(tf.cast(column(m) >= tf.transpose(column(m)), tf.float32), 1)),
+        ["whole"],
+    ),
+    "a column beside weights, turned": (lambda e, w, m: tf.reduce_mean(column(e) * tf.transpose(w)), ["rows"]),
+    "logarithms of sums so far": (lambda e, w, m: tf.reduce_mean(tf.math.cumulative_logsumexp(e)), ["whole"]),
+    "rows in another order, after time": (
+        lambda e, w, m: tf.reduce_mean(turned(e) * tf.reverse(turned(e) * 2.0, [1])),
+        ["whole"],
+    ),
+    "the largest of all rows, after time": (
+        lambda e, w, m: tf.reduce_mean(turned(e) - tf.reduce_max(turned(e), 1, keepdims=True)),
+        ["whole"],
+    ),
+    "the largest of all rows, after a known time": (
+        lambda e, w, m: tf.reduce_mean(tf.stack([e, m], 1) - tf.reduce_max(tf.stack([e, m], 0), 1)),
+        ["whole"],
+    ),
+    "the largest of all times, before rows": (
+        lambda e, w, m: tf.reduce_mean(turned(e) - tf.reduce_max(turned(e), 0, keepdims=True)),
+        ["rows"],
+    ),
+    "the last time, before rows": (lambda e, w, m: tf.reduce_mean(tf.tanh(turned(e))[-1]), ["rows"]),
+    "times turned back": (
+        lambda e, w, m: tf.reduce_mean(tf.reverse(tf.transpose(turned(e)), [0]) * column(e)),
+        ["whole"],
+    ),
+    "rows from the last to the first": (
+        lambda e, w, m: tf.reduce_mean(e * tf.gather(m, tf.range(tf.shape(e)[0] - 1, -1, -1))),
+        ["whole"],
+    ),
+    "a place in rows that lie one after another": (
+        lambda e, w, m: tf.reduce_mean(
+            tf.gather(tf.reshape(tf.stack([e, m], 1), [-1]), tf.range(tf.shape(e)[0]) * 2 + tf.cast(m, tf.int32))
+        ),
+        ["rows"],
+    ),
+    "rows at places of a mask": (
+        lambda e, w, m: tf.reduce_mean(tf.gather(e, tf.where(m > 0)[:, 0])),
+        ["counted"],
+    ),
+    "a product over rows": (
+        lambda e, w, m: tf.reduce_mean(e[:, None] * tf.einsum("ij,ik->jk", column(e), column(m))),
+        ["whole"],
+    ),
+    "a product of each row": (lambda e, w, m: tf.reduce_mean(tf.einsum("ji,bj->bi", w[:1], column(e))), ["rows"]),
+    "whether any row is so": (lambda e, w, m: tf.reduce_mean(tf.where(tf.reduce_any(m > 0), e, -e)), ["whole"]),
+    "whether all rows are so": (
+        lambda e, w, m: tf.reduce_mean(e * tf.cast(tf.reduce_all(m > 0), tf.float32)),
+        ["whole"],
+    ),
+    "rows of one of two": (
+        lambda e, w, m: tf.reduce_mean(tf.where(m > 0, tf.stack([e, m], 1), tf.stack([m, e], 1))),
+        ["rows"],
+    ),
     "a penalty alone": (lambda e, w, m: tf.nn.l2_loss(w), ["constant"]),
 }
+
+
+def over_time(each: Any) -> Any:
+    """Return a tensor (rows, time) whose second size is not known."""
+    return tf.placeholder_with_default(tf.stack([each, each], 1), [None, None])
+
+
+def turned(each: Any) -> Any:
+    return tf.transpose(over_time(each))
+
+
+def column(each: Any) -> Any:
+    return each[:, None]
 
 
 @pytest.mark.parametrize("name", LOSSES)

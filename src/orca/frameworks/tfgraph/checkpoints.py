@@ -75,8 +75,8 @@ def latest(folder: str) -> str | None:
     fs, place = filesystem(folder)
     if not fs.isdir(place):
         return None
-    found = [entry for entry in fs.ls(place, detail=True, refresh=True) if entry["name"].endswith(".index")]
-    newest = max(found, key=lambda entry: (_number(entry["name"]), entry["name"]), default=None)
+    indexes = [entry for entry in fs.ls(place, detail=True, refresh=True) if entry["name"].endswith(".index")]
+    newest = max(indexes, key=lambda entry: (_number(entry["name"]), entry["name"]), default=None)
     return None if newest is None else str(newest["name"]).removesuffix(".index")
 
 

@@ -17,15 +17,20 @@ from typing import Any
 import numpy as np
 
 from orca.core.array_learner import ArrayLearner, Arrays
+from orca.core.loading import triton_first
 from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.tfgraph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf, whole_terms
-from orca.frameworks.tfgraph.terms import COUNTED, SUM
+from orca.frameworks.tfgraph.norms import let_ranks_meet
+from orca.frameworks.tfgraph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
+from orca.frameworks.tfgraph.terms import COUNTED, SUM, WHOLE
 from orca.monitor.heartbeat import DATA, EVALUATE, Pulse
 from orca.rows.tree import flatten, unflatten
+
+triton_first()
+from tensorflow.core.protobuf.config_pb2 import CallableOptions  # noqa: E402
 
 logger = logging.getLogger(__name__)
 _ROWS = "//rows"  # what the name of a variable ends in for the numbers of the rows that a sparse gradient has
@@ -83,16 +88,20 @@ class GraphLearner(ArrayLearner):
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Open the session, and give the variables their values."""
-        if world.size > 1 and (wholes := list(whole_terms(self.program))):
+        parts = (*self.program.loss, *self.program.metrics.values())
+        whole = next((part for part in parts if part.kind == WHOLE), None)
+        if world.size > 1 and whole is not None:
+            cause = f" ({whole.cause!r} takes rows together)" if whole.cause else ""
             raise ArgumentError(
-                f"{wholes[0]!r} is neither a mean nor a sum over the rows of a batch, each for itself, so {world.size} "
-                "workers, of which each has a part of the rows, cannot compute it. Make it a mean of one value a row "
-                "(tf.reduce_mean) that needs no other rows, or train with one worker."
+                f"{whole.name!r} is neither a mean nor a sum over the rows of a batch, each for itself{cause}, so "
+                f"{world.size} workers, of which each has a part of the rows, cannot compute it. Make it a mean of one "
+                "value a row (tf.reduce_mean) that needs no other rows, or train with one worker."
             )
         if training and world.size > 1 and world.rank == 0 and self.program.normalizes:
             logger.warning(
-                "%r normalizes by the rows of a batch: each of the %d workers by its own rows. Their moving averages "
-                "are averaged by rows. Use one worker, or larger batches, where that matters.",
+                "%r normalizes by the rows of a batch within a loop, a function of the graph or gradients of yours: "
+                "each of the %d workers by its own rows. Their moving averages are averaged by rows. Use one worker "
+                "where that matters, or take it out of there.",
                 *(self.program.normalizes, world.size),
             )
         super().join(world, state, seed, training)
@@ -102,8 +111,11 @@ class GraphLearner(ArrayLearner):
         program = self.program
         graph = tf.Graph()
         with graph.as_default(), quiet():
+            definition = tf.GraphDef.FromString(program.graph)
+            if program.active and self._ranks() > 1:
+                let_ranks_meet(definition, self._add)
             try:
-                tf.import_graph_def(tf.GraphDef.FromString(program.graph), name="")
+                tf.import_graph_def(definition, name="")
             except (ValueError, tf.errors.NotFoundError) as error:
                 raise ArgumentError(f"the graph cannot be read on this worker: {error}") from error
         self.session = tf.Session(graph=graph, config=_config(self.session_config))
@@ -115,6 +127,8 @@ class GraphLearner(ArrayLearner):
         self.kept = sorted(self.values.specs.keys() - program.slots)
         self.dense = _templates(program)
         self.torch: Any = None
+        self.error: BaseException | None = None
+        self.meets = False
         self.steps = 0
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -151,7 +165,7 @@ class GraphLearner(ArrayLearner):
         rate = self.program.rate
         if isinstance(rate, str):
             names, values = self._fed()
-            rate = self._call("rate", rate, names)(*values, *self._drawn())
+            (rate,) = self._call("rate", [rate], names)(*values, *self._drawn())
         return [] if rate is None else [float(rate)]
 
     def outputs(self, x: Any) -> Any:
@@ -188,6 +202,9 @@ class GraphLearner(ArrayLearner):
 
     def idle(self, batch: Batch) -> None:
         """Meet the other ranks where they meet within a step."""
+        if self.program.active:
+            self._step(batch)
+            return
         if self._counted():
             self._shares(batch, 0, training=True)
         if self.program.updated:
@@ -208,10 +225,11 @@ class GraphLearner(ArrayLearner):
             gradient = gradients[spec.variable]
             if spec.fed_indices is not None:
                 rows = np.flatnonzero(gradients[spec.variable + _ROWS])
-                fed[spec.fed_indices], gradient = rows, gradient[rows]
+                kind = self.session.graph.get_tensor_by_name(spec.fed_indices).dtype.as_numpy_dtype
+                fed[spec.fed_indices], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
             fed[spec.fed] = gradient
         names, values = self._fed()
-        self._call(f"apply {apply}", apply, [*fed, *names])(*fed.values(), *values, *self._drawn())
+        self._call(f"apply {apply}", [apply], [*fed, *names])(*fed.values(), *values, *self._drawn())
         self.steps += 1
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
@@ -343,7 +361,9 @@ class GraphLearner(ArrayLearner):
         more: Mapping[str, np.ndarray] | None = None,
     ) -> list[Any]:
         """Run the session on a batch's rows."""
-        program, more = self.program, more or {}
+        program, more = self.program, dict(more or {})
+        if program.active:
+            more[program.active] = np.array(batch.rows > 0, np.float64)
         arrays = _arranged(program.inputs, batch.x, "x")
         ports = flatten(program.inputs)[0]
         if program.labels is not None and batch.y is not None:
@@ -352,21 +372,52 @@ class GraphLearner(ArrayLearner):
         feeds = [port.name for port in ports] + [name for name, *_ in program.feeds] + list(more)
         values = [value[0 if training else 1] for _, *value in program.feeds]
         call = self._call(purpose, [*names, *operations], feeds)
+        self.meets = True
         try:
-            return list(call(*arrays, *values, *more.values(), *self._drawn()))[: len(names)]
-        except tf.errors.InvalidArgumentError as error:
+            return call(*arrays, *values, *more.values(), *self._drawn())
+        except tf.errors.OpError as error:
+            if self.error is not None:  # of which TensorFlow has kept the text alone
+                raise self.error from None
+            if not isinstance(error, tf.errors.InvalidArgumentError):
+                raise
             raise DataError(f"the graph cannot compute a batch of {batch.rows} rows: {error.message}") from error
+        finally:
+            self.meets = False
 
-    def _call(self, purpose: str, fetches: Any, feeds: Sequence[str]) -> Callable[..., Any]:
-        """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is."""
+    def _ranks(self) -> int:
+        return self.world.size if "world" in self.__dict__ else 1
+
+    def _add(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of an array over all ranks; in answers, which ranks give each for itself, the array."""
+        try:
+            return self.world.all_reduce([array], "sum")[0] if self.meets else array
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _call(self, purpose: str, fetches: Sequence[str], feeds: Sequence[str]) -> Callable[..., list[Any]]:
+        """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is.
+
+        It returns the tensors among what is fetched; those that are operations run with them.
+        """
         key = f"{purpose}/{len(feeds)}"
         if key not in self.calls:
             graph = self.session.graph
-            things = [fetches] if isinstance(fetches, str) else fetches
-            elements = [graph.as_graph_element(name) for name in things]
-            drawn = [self.program.draw] if self.program.draw else []
-            ports = [graph.as_graph_element(name) for name in [*feeds, *drawn]]
-            call = self.session.make_callable(elements[0] if isinstance(fetches, str) else elements, feed_list=ports)
+            tensors = [name for name in fetches if hasattr(graph.as_graph_element(name), "dtype")]
+            ports = [*feeds, *([self.program.draw] if self.program.draw else [])]
+            distinct = [name for name in dict.fromkeys(tensors) if name not in ports]
+            targets = [name for name in fetches if name not in tensors]
+            options = CallableOptions(fetch=distinct, target=targets, feed=ports)
+            kinds = [graph.as_graph_element(name).dtype.as_numpy_dtype for name in ports]
+            names = [*ports, *distinct]
+            places = [names.index(name) for name in tensors]
+            run = self.session._make_callable_from_options(options) if distinct or targets else None
+
+            def call(*values: Any) -> list[Any]:
+                fed = [np.asarray(value, kind) for value, kind in zip(values, kinds, strict=True)]
+                both = [*fed, *(run(*fed) if run else ())]  # a tensor that is fed is its own result
+                return [both[at] for at in places]
+
             self.calls[key] = call
         return self.calls[key]
 
@@ -377,7 +428,8 @@ class GraphLearner(ArrayLearner):
     def _agree_on_updates(self, rows: int, step_rows: int) -> None:
         """Give what updates have written the mean over the ranks, by their rows."""
         values = self.values.read(self.program.updated)
-        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()]) * rows
+        flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
+        flat = flat * rows if rows else np.zeros_like(flat)  # no number may come of the rows that stand in for none
         agreed, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0
         for name, value in values.items():
             part = agreed[start : start + value.size].reshape(value.shape)
@@ -487,6 +539,9 @@ def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
 
 def _arranged(ports: Any, tree: Any, what: str) -> list[np.ndarray]:
     """Return the arrays of x or y in the order of the ports, each as its port takes it."""
+    if isinstance(ports, list | tuple) and isinstance(tree, dict):
+        named = {port.name.partition(":")[0]: port for port in flatten(ports)[0]}
+        ports = named if named.keys() & tree.keys() else ports  # the inputs of a Keras model have names
     if isinstance(ports, dict) and isinstance(tree, dict):
         if missing := [name for name in ports if name not in tree]:
             raise DataError(f"{what} has no {missing[0]!r}; it has {sorted(tree)}. Name its parts as the inputs are.")

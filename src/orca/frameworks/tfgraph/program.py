@@ -18,6 +18,7 @@ import numpy as np
 
 from orca.core.loading import triton_first
 from orca.errors import ArgumentError, DataError
+from orca.frameworks.tfgraph.norms import ACTIVE, GRADIENTS, agreed
 from orca.frameworks.tfgraph.optimizers import TrainStep, learning_rate, no_variables
 from orca.frameworks.tfgraph.terms import COUNTED, ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
 from orca.rows.tree import flatten, map_tree
@@ -27,8 +28,15 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 
 _VARIABLES = {"VariableV2", "Variable", "VarHandleOp"}
 _WRITES = ("Assign", "Scatter", "Apply", "ResourceApply", "ResourceScatter")
-_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
-_ITERATORS = {"Iterator", "IteratorV2", "OneShotIterator", "AnonymousIterator", "AnonymousIteratorV3"}
+# A kind of operation that stays in the user's process -> why, and what to do.
+_STAYING = {
+    r"(Eager)?PyFunc(Stateless)?": "is a py_func: it calls a function of this process, which cannot be sent to the "
+    "workers. Write it with operations of TensorFlow, or apply it to the data before training.",
+    r"(Anonymous|OneShot)?Iterator(V\d)?": "reads from an iterator of tf.data, which stays in this process. Use "
+    "placeholders as inputs, and pass the dataset itself to fit.",
+    r"\w*(Queue|Reader|Barrier|StagingArea)(V2)?": "reads from a queue of tf.train, which is filled in this process. "
+    "Use placeholders as inputs, and pass the data to fit.",
+}
 # An operation that draws by its own count -> the one that draws by a seed it is given.
 _DRAWS = {
     "RandomUniform": ("StatelessRandomUniform", ("dtype", "T")),
@@ -119,12 +127,16 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Part:
-    """A term of a scalar by its names; see terms.py. The lower part of a ratio is fed where a rank's own is zero."""
+    """A term of a scalar by its names; see terms.py.
+
+    The lower part of a ratio is fed where a rank's own is zero. The cause is an operation that takes rows together.
+    """
 
     name: str
     kind: str
     mass: str | None = None
     lower: FedTensor | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +186,8 @@ class GraphProgram:
         targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
-        normalizes: An operation that takes the mean of a batch's rows for batch normalization; "" where there is none.
+        active: The tensor that tells a rank without rows; "" where no statistics of a batch are over all ranks.
+        normalizes: Batch normalization that each rank does by its own rows; "" where there is none.
         unfed: A placeholder that nothing has a value for; "" where there is none.
     """
 
@@ -199,6 +212,7 @@ class GraphProgram:
     targets: Any = None
     turns: tuple[Turn, ...] = ()
     answers: bool = False
+    active: str = ""
     normalizes: str = ""
     unfed: str = ""
 
@@ -230,7 +244,7 @@ class GraphProgram:
         """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
         less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
-        less = replace(less, rate=None, normalizes="", turns=())
+        less = replace(less, rate=None, turns=())
         return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
 
     def tensors(self) -> list[str]:
@@ -278,9 +292,8 @@ def training_program(
     ports = [*flatten(inputs)[0], *([] if labels is None else flatten(labels)[0])]
     things = [*ports, *([] if outputs is None else flatten(outputs)[0]), *([] if loss is None else [loss])]
     graph = _one_graph([*things, *(metrics or {}).values()])
-    analysis = Analysis(ports)
-    variables = _variables(graph)
     steps = [each for each, _ in turns] or ([] if step is None else [step])
+    losses = [each.loss for each, _ in turns] or ([] if loss is None else [loss])
     program = GraphProgram(
         b"",
         (),
@@ -292,25 +305,55 @@ def training_program(
         answers=outputs is not None and not _needs(flatten(outputs)[0], [] if labels is None else flatten(labels)[0]),
         feeds=_fed_values(feeds or {}),
         updates=tuple(getattr(op, "op", op).name for op in updates),
+        rate=_name_of_rate(steps[0]) if steps else None,
+        updated=_written(updates),
     )
+    variables = [VariableSpec.of(variable) for variable in _variables(graph).values()]
+    setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
+    setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
+    heads = [each.op.name for each in (*losses, *(metrics or {}).values())]
+    whole = agreed(graph, [port.name for port in ports], heads, program.updates)
+    program = replace(program, active=f"{ACTIVE}:0" if whole.sums else "", normalizes=whole.alone)
+    learned = [
+        whole.graph.get_tensor_by_name(f"{variable.op.name}:0")
+        for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
+    ]
+    graph = whole.graph
+    there = graph.as_graph_element  # by a name: the graph may be a copy now
+    analysis = Analysis([there(port.name) for port in ports], whole.sums)
     with graph.as_default(), tf.name_scope("orca_step"):
-        losses = [each.loss for each, _ in turns] or ([] if loss is None else [loss])
-        parts = [_loss_part(term) for each in losses for term in analysis.terms(each)]
-        over = {name: _metric_part(analysis, name, tensor) for name, tensor in (metrics or {}).items()}
-        taking = [_turn(analysis, each, count) for each, count in turns]
+        over = {
+            name: _metric_part(analysis, name, there(getattr(tensor, "name", tensor)))
+            for name, tensor in (metrics or {}).items()
+        }
+        terms = {each.name: analysis.terms(there(each.name)) for each in losses}
+        parts = [_loss_part(term, analysis, learned) for term in _distinct(terms.values())]
+    taking = [_turn(terms[each.loss.name], each, count) for each, count in turns]
     program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
     definition = graph.as_graph_def()
     if steps or trained:
         program, definition = _with_gradients(program, graph, loss, steps, trained)
-    program = replace(program, updated=_written(graph, updates))
-    setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
-    setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
-    return _shipped(program, definition, [VariableSpec.of(v) for v in variables.values()], setup)
+    return _shipped(program, definition, variables, setup)
 
 
-def _turn(analysis: Analysis, step: TrainStep, count: int) -> Turn:
-    terms = frozenset(term.tensor.name for term in analysis.terms(step.loss))
-    return Turn(step.apply.name, count, terms, frozenset(point.variable.op.name for point in step.points))
+def _distinct(losses: Iterable[Sequence[Term]]) -> list[Term]:
+    """Return the terms of some losses; one that several losses have is there once, for each of their turns."""
+    terms: list[Term] = []
+    for each in losses:
+        earlier = {term.tensor.name for term in terms}
+        terms += [term for term in each if term.tensor.name not in earlier]
+    return terms
+
+
+def _turn(terms: Iterable[Term], step: TrainStep, count: int) -> Turn:
+    names = frozenset(term.tensor.name for term in terms)
+    return Turn(step.apply.name, count, names, frozenset(point.variable.op.name for point in step.points))
+
+
+def _name_of_rate(step: TrainStep) -> Any:
+    """Return the learning rate of a step, or the name of the tensor that tells it."""
+    rate = learning_rate(step.optimizer)
+    return step.apply.graph.as_graph_element(rate).name if hasattr(rate, "graph") else rate
 
 
 def _with_gradients(
@@ -322,7 +365,7 @@ def _with_gradients(
     used = [variable for variable in targets if variable.op in before]
     if not used:
         raise no_variables(loss)
-    with graph.as_default(), tf.name_scope("orca_gradients"):
+    with graph.as_default(), tf.name_scope(GRADIENTS):
         terms = [graph.get_tensor_by_name(part.name) for part in program.loss]
         shares = tf.placeholder(tf.float32, [len(terms)], name="shares")
         parts = [_shared(shares[at], term) for at, term in enumerate(terms)]
@@ -336,15 +379,12 @@ def _with_gradients(
         ]
     if not specs:
         raise no_variables(loss)
-    rate = learning_rate(steps[0].optimizer) if steps else None
     program = replace(
         program,
         scaled=scaled.name,
         shares=shares.name,
         gradients=tuple(specs),
         apply=steps[0].apply.name if len(steps) == 1 else "",
-        normalizes=_normalizer(before),
-        rate=graph.as_graph_element(rate).name if hasattr(rate, "graph") else rate,
     )
     definition = graph.as_graph_def()
     fed = {_op(name) for spec in specs for name in (spec.fed, spec.fed_indices) if name}
@@ -359,17 +399,6 @@ def _shared(share: Any, term: Any) -> Any:
     """Return a share of a term; nothing for none, whatever the term is: a mean of no rows is not a number."""
     part = tf.reshape(tf.cast(share, term.dtype) * term, [])
     return tf.where(tf.equal(share, 0.0), tf.zeros_like(part), part)
-
-
-def _normalizer(ops: Iterable[Any]) -> str:
-    """Return the name of an operation of batch normalization that takes the mean of the batch; "" for none."""
-    for op in ops:
-        fused = op.type.startswith("FusedBatchNorm") and "Grad" not in op.type and op.get_attr("is_training")
-        moments = op.type == "Mean" and re.search(r"moments(_\d+)?/mean$", op.name) and has_rows(op.inputs[0])
-        axes = tf.get_static_value(op.inputs[1]) if moments else None
-        if fused or (axes is not None and 0 in np.ravel(axes)):
-            return str(op.name)
-    return ""
 
 
 def _gradient(variable: Any, gradient: Any, point: Any) -> GradientSpec:
@@ -399,7 +428,8 @@ def _shipped(
     fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
     used = _closure(nodes, roots, given | fed)
     variables = [spec for spec in specs if spec.name in used]
-    _check_nodes(nodes, used)
+    functions = {function.signature.name: function for function in definition.library.function}
+    _check_nodes((nodes[name] for name in sorted(used)), functions)
     unfed = [name for name in sorted(used - given - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
     program = replace(program, unfed=unfed[0] if unfed else "")
     tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, used)]
@@ -416,23 +446,20 @@ def _shipped(
         draw = program.draw if _DRAW in kept else ""
     else:
         draw = _drawn_by_step(shipped, used)
-    program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw)
+    active = program.active if _op(program.active) in kept else ""
+    program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw, active=active)
     return replace(program, graph=shipped.SerializeToString())
 
 
-def _check_nodes(nodes: Mapping[str, Any], used: Iterable[str]) -> None:
-    for name in sorted(used):
-        node = nodes[name]
-        if node.op in _PYTHON:
-            raise ArgumentError(
-                f"{name + ':0'!r} is a py_func: it calls a function of this process, which cannot be sent to the "
-                "workers. Write it with operations of TensorFlow, or apply it to the data before training."
-            )
-        if node.op in _ITERATORS:
-            raise ArgumentError(
-                f"{name + ':0'!r} reads from an iterator of tf.data, which stays in this process. Use placeholders as "
-                "inputs, and pass the dataset itself to fit."
-            )
+def _check_nodes(nodes: Iterable[Any], functions: dict[str, Any]) -> None:
+    """Check that operations, and the functions that they call, can be shipped."""
+    for node in nodes:
+        for kind, reason in _STAYING.items():
+            if re.fullmatch(kind, node.op):
+                raise ArgumentError(f"{node.name + ':0'!r} {reason}")
+        bodies = [functions.pop(each.func.name, None) for each in node.attr.values() if each.HasField("func")]
+        for body in filter(None, bodies):
+            _check_nodes(body.node_def, functions)
 
 
 def _resources(nodes: Mapping[str, Any], used: set[str]) -> set[str]:
@@ -442,14 +469,14 @@ def _resources(nodes: Mapping[str, Any], used: set[str]) -> set[str]:
 
 def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) -> set[str]:
     """Return nodes and all that must run before them; those to stop at are taken, and what is before them is not."""
-    found: set[str] = set()
+    names: set[str] = set()
     stack = list(roots)
     while stack:
         name = stack.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names:
+            names.add(name)
             stack += [] if name in stops else [_op(each) for each in nodes[name].input]
-    return found
+    return names
 
 
 def _drawn_by_step(definition: Any, used: set[str]) -> str:
@@ -484,20 +511,18 @@ def _drawn_by_step(definition: Any, used: set[str]) -> str:
     return f"{_DRAW}:0"
 
 
-def _part(term: Term) -> Part:
-    return Part(term.tensor.name, term.kind, mass_tensor(term).name if term.mass is not None else None)
+def _part(term: Term, analysis: Analysis) -> Part:
+    mass = mass_tensor(term).name if term.mass is not None else None
+    cause = analysis.mixer_before(term.tensor) if term.kind == WHOLE else ""
+    return Part(term.tensor.name, term.kind, mass, cause=cause)
 
 
-def _loss_part(term: Term) -> Part:
-    part = _part(term)
+def _loss_part(term: Term, analysis: Analysis, variables: Sequence[Any]) -> Part:
+    part = _part(term, analysis)
     if not hasattr(term.mass, "op"):
         return part
-    if any(
-        gradient is not None
-        for gradient in tf.gradients(
-            tf.get_default_graph().get_tensor_by_name(str(part.mass)), tf.trainable_variables()
-        )
-    ):
+    mass = term.tensor.graph.get_tensor_by_name(str(part.mass))
+    if any(gradient is not None for gradient in tf.gradients(mass, variables)):
         return Part(part.name, WHOLE)  # the gradient of one rank's rows needs the counts of the others
     return replace(part, lower=FedTensor.of(term.mass))
 
@@ -511,13 +536,13 @@ def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
     if has_rows(tensor):
         mean = tf.reduce_mean(tf.cast(tensor, tf.float32)).name
         if analysis.mixes(tensor):
-            return Part(mean, WHOLE)
+            return Part(mean, WHOLE, cause=analysis.mixer(tensor))
         if tensor.op in analysis.picked:
             return Part(mean, COUNTED, tf.cast(tf.size(tensor), tf.float32).name)
         return Part(mean, ROWS)
     if tensor.shape.rank is None or tensor.shape.num_elements() != 1:
         raise ArgumentError(f"the metric {name!r} must be one number, or one a row; {tensor.name!r} is {tensor.shape}.")
-    return _part(analysis.term(tensor))
+    return _part(analysis.term(tensor), analysis)
 
 
 def _needs(tensors: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -538,12 +563,12 @@ def _one_graph(tensors: Sequence[Any]) -> Any:
 
 def _variables(graph: Any) -> dict[str, Any]:
     local = {variable.op.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)}
-    found = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-    found += graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
-    return {variable.op.name: variable for variable in found if variable.op.name not in local}
+    variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+    variables += graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
+    return {variable.op.name: variable for variable in variables if variable.op.name not in local}
 
 
-def _written(graph: Any, updates: Sequence[Any]) -> tuple[str, ...]:
+def _written(updates: Sequence[Any]) -> tuple[str, ...]:
     """Return the names of the variables that some operations write."""
     names = []
     for op in ancestors(getattr(each, "op", each) for each in updates):
@@ -580,13 +605,6 @@ def _kind(array: np.ndarray) -> str:
 def _shown(sizes: Iterable[int | None]) -> str:
     listed = list(sizes)
     return f"({', '.join('any' if size is None else str(size) for size in listed)}{',' * (len(listed) == 1)})"
-
-
-def whole_terms(program: GraphProgram) -> Iterator[str]:
-    """Yield the names of what only a rank that has all rows of a step can tell."""
-    for part in (*program.loss, *program.metrics.values()):
-        if part.kind == WHOLE:
-            yield part.name
 
 
 @contextmanager

@@ -7,7 +7,7 @@ to where the rows come in together finds out.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from orca.core.loading import triton_first
 
 triton_first()
 import tensorflow.compat.v1 as tf  # noqa: E402
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def  # noqa: E402
 
 ROWS = "rows"  # a mean over rows, or over what each row has equally many of
 SUM = "sum"  # a sum over rows
@@ -31,9 +32,24 @@ _SAME = {"Identity", "Squeeze", "Reshape", "Cast", "Neg", "ExpandDims", "StopGra
 _ADDS = {"Add", "AddV2", "AddN", "Sub", "BiasAdd"}
 _DIVIDES = {"RealDiv", "Div", "DivNoNan", "Xdivy"}
 _REDUCES = {"Mean", "Sum", "Prod", "Max", "Min", "L2Loss", "EuclideanNorm"}
-_COMPARES = _ADDS | _DIVIDES | {"Mul", "SquaredDifference", "Pow", "Maximum", "Minimum", "Equal", "Greater", "Less"}
-_ALONG = {"Cumsum": 1, "Cumprod": 1, "ReverseV2": 1, "Roll": 2, "ExpandDims": 1}  # the input that has the axes
-_MOMENTS = re.compile(r"moments(_\d+)?/")  # batch normalization, of which the learner warns
+_ORDERS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr"}
+_COMPARES = _ADDS | _DIVIDES | _ORDERS | {"Mul", "SquaredDifference", "Pow", "Maximum", "Minimum", "SelectV2"}
+_DECIDES, _CHOOSES = {"Any", "All"}, {"Select", "SelectV2"}
+_ALONG = {"Cumsum": 1, "Cumprod": 1, "ReverseV2": 1, "Roll": 2, "ExpandDims": 1, "ArgMax": 1, "ArgMin": 1}
+_ALONG |= {"CumulativeLogsumexp": 1, "Split": 0, "SplitV": 2, "GatherV2": 2}  # the input that has the axes
+_ELEMENTWISE = _COMPARES | {
+    "Identity",
+    "Cast",
+    "Neg",
+    "StopGradient",
+    "Tanh",
+    "Sigmoid",
+    "Relu",
+    "Exp",
+    "Log",
+    "Square",
+}
+_NUMBERED = {"GatherNd": 1, "ScatterNd": 0, "TensorScatterUpdate": 1, "TensorScatterAdd": 1}  # that has the places
 
 
 @dataclass(frozen=True)
@@ -56,14 +72,16 @@ class Analysis:
 
     Args:
         data: The tensors that rows are fed to.
+        agreed: Operations whose outputs are the same on all ranks, though rows have a part in them.
     """
 
-    def __init__(self, data: Iterable[Any]) -> None:
+    def __init__(self, data: Iterable[Any], agreed: Iterable[Any] = ()) -> None:
         sources = {tensor.op for tensor in data}
+        self.agreed = frozenset(agreed)
         self.dependent = _after(sources, frozenset())
         self.valued = _after(sources, _SHAPES)  # by the rows' values, not by their shapes alone
         self.picked = _after({op for op in self.dependent if op.type in _PICKS}, frozenset())
-        self._mixed: dict[Any, bool] = {}
+        self._mixed: dict[Any, str] = {}
 
     def terms(self, scalar: Any) -> list[Term]:
         """Return the terms whose sum is the scalar."""
@@ -151,34 +169,82 @@ class Analysis:
         return "rows" if int(np.ravel(begin)[0]) % tensor.shape.rank == 0 and has_rows(tensor) else ""
 
     def mixes(self, tensor: Any) -> bool:
-        """Say whether what a tensor has for a row needs the values of other rows, batch normalization aside."""
+        """Say whether what a tensor has for a row needs the values of other rows of this rank."""
+        return bool(self.mixer(tensor))
+
+    def mixer_before(self, scalar: Any) -> str:
+        """Return the name of an operation that takes rows together before a scalar does; "" where there is none."""
+        rows = [each for op in ancestors([scalar.op], False) & self.valued for each in op.outputs if has_rows(each)]
+        return min(filter(None, map(self.mixer, rows)), default="")
+
+    def mixer(self, tensor: Any) -> str:
+        """Return the name of an operation that takes rows together on the way to a tensor; "" where there is none."""
         if tensor.op not in self._mixed:
-            self._mixed[tensor.op] = any(self._mixes(op) for op in ancestors([tensor.op], False) & self.valued)
+            before = ancestors([tensor.op], False, self.agreed) & self.valued
+            self._mixed[tensor.op] = min((op.name for op in before if self._mixes(op)), default="")
         return self._mixed[tensor.op]
 
     def _mixes(self, op: Any) -> bool:
-        if not op.inputs or not op.outputs or _MOMENTS.search(op.name):
+        if not op.inputs or not op.outputs or op in self.agreed:
             return False
         fed = [each for each in op.inputs if each.op in self.valued]
         rows = [each for each in fed if has_rows(each)]
-        if op.type in _REDUCES:  # rows become numbers, of which other rows are made
-            return bool(rows) and op.outputs[0].dtype.is_floating and op.outputs[0].shape.is_fully_defined()
+        if op.type in _REDUCES | _DECIDES:  # rows become numbers, of which other rows are made
+            whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in fed)
+            axes = tf.get_static_value(op.inputs[1]) if len(op.inputs) == 2 else None
+            turned = [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
+            return (whole or bool(turned)) and _is_value(op.outputs[0])
         if op.type == "MatMul":
             return len(fed) == 2
         if op.type == "Einsum":
-            places = op.get_attr("equation").decode().split("->")[0].split(",")
-            return len(rows) == 2 and places[0][:1] != places[1][:1]
-        if op.type in _COMPARES:  # (rows, 1) and (rows,) become (rows, rows)
-            return len({each.shape.rank for each in rows}) > 1
+            places, _, kept = op.get_attr("equation").decode().partition("->")
+            letters = {
+                place[:1]
+                for place, each in zip(places.split(","), op.inputs, strict=True)
+                if any(each is one for one in rows)
+            }
+            return len(letters) > 1 or any(letter not in kept for letter in letters)
+        if op.type in _COMPARES:  # (rows, 1) and (rows,), or (1, rows), become (rows, rows)
+            return len({each.shape.rank for each in rows}) > 1 or any(_cross(a, b) for a in rows for b in fed)
         if op.type in ("Softmax", "LogSoftmax"):  # rows lie along the last axis
             sizes = fed[0].shape.as_list() if fed and fed[0].shape.rank == 2 else []
             return bool(sizes) and sizes[0] is not None and sizes[1] is None
-        if op.type in _ALONG and rows:
-            axes = tf.get_static_value(op.inputs[_ALONG[op.type]])
-            return axes is not None and 0 in np.ravel(axes) % (rows[0].shape.rank + (op.type == "ExpandDims"))
+        if op.type in _ALONG:
+            value, axes = op.inputs[op.type == "Split"], tf.get_static_value(op.inputs[_ALONG[op.type]])
+            if axes is None or all(each is not value for each in rows):
+                return False
+            if op.type == "ExpandDims":
+                return 0 in np.ravel(axes) % (value.shape.rank + 1) and not _axis_of_rows(value)
+            return _is_among(axes, value) and not _keeps_rows(op)
+        if op.type in _NUMBERED or "Segment" in op.type:
+            return bool(rows) and not (op.type in _NUMBERED and _is_numbered(op.inputs[_NUMBERED[op.type]]))
+        if op.type == "Unpack":
+            return bool(rows) and op.get_attr("axis") % rows[0].shape.rank == 0
+        if op.type == "Reshape":
+            return bool(rows) and _regroups(op)
+        if bodies := [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]:
+            return bool(rows) and any(self._mixes_within(op, name) for name in bodies)
         if op.type == "TopKV2" or op.type == "RandomShuffle":
             return bool(rows) and (op.type == "RandomShuffle" or rows[0].shape.rank == 1)
-        return op.type in ("StridedSlice", "Slice") and bool(rows) and not _takes_all_rows(op)
+        if op.type not in ("StridedSlice", "Slice") or not rows or _axis_of_rows(rows[0]):
+            return False
+        return not _takes_all_rows(op)
+
+    def _mixes_within(self, op: Any, function: str) -> bool:
+        """Say whether a function that an operation calls mixes rows."""
+        library = op.graph.as_graph_def().library
+        definition = next(each for each in library.function if each.signature.name == function)
+        names = [argument.name for argument in definition.signature.input_arg]
+        given = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
+        body, tensors = function_def_to_graph_def(definition, [each.shape for each in given])
+        body.library.CopyFrom(library)
+        for node in body.node:
+            node.attr.pop("_class", None)
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(body, name="")
+        fed = [name for name, tensor in zip(names, given, strict=True) if tensor.op in self.valued]
+        inner = Analysis(graph.get_tensor_by_name(f"{name}:0") for name in fed)
+        return any(inner.mixes(graph.get_tensor_by_name(tensors[end])) for end in definition.ret.values())
 
     @staticmethod
     def _joint(kinds: list[tuple[str, Any]]) -> tuple[str, Any]:
@@ -195,6 +261,80 @@ class _SizeOf:
     """The number of elements of a tensor, as something that becomes a tensor when it is needed."""
 
     tensor: Any
+
+
+def _is_value(number: Any) -> bool:
+    """Say whether a number may become part of rows: a whole one tells a shape, such as the longest length's."""
+    users = [user for user in number.consumers() if user.type == "Cast"]
+    chooses = number.dtype.base_dtype == tf.bool and any(each.type in _CHOOSES for each in number.consumers())
+    return bool(chooses or number.dtype.is_floating or any(user.outputs[0].dtype.is_floating for user in users))
+
+
+def _keeps_rows(op: Any) -> bool:
+    """Say whether an operation along the axis of rows picks some as they are, or parts what was put together."""
+    if op.type == "GatherV2":
+        return op.get_attr("batch_dims") > 0 or bool({"Where", "Range"} & {end.type for end in _ends_of(op.inputs[1])})
+    joins = [each for each in ancestors([op], False) if each.type == "ConcatV2" and has_rows(each.outputs[0])]
+    along = [each for each in joins if tf.get_static_value(each.inputs[-1]) == 0]
+    return op.type in ("Split", "SplitV") and any(len(each.inputs) - 1 == len(op.outputs) for each in along)
+
+
+def _is_numbered(places: Any) -> bool:
+    """Say whether places begin with the number of their own row, or are those of a mask."""
+    while places.op.type in _SAME:
+        places = places.op.inputs[0]
+    first = places.op.inputs[0] if places.op.type in ("Pack", "ConcatV2") else places
+    return bool({"Range", "Where"} & {end.type for end in _ends_of(first)})
+
+
+def _ends_of(tensor: Any) -> set[Any]:
+    """Return where a tensor comes from, by way of operations that keep what it holds."""
+    op = tensor.op
+    while op.type in _SAME | {"Tile", "BroadcastTo", "Pack", "ConcatV2"} and op.inputs:
+        op = op.inputs[0].op
+    if op.type == "StridedSlice" and op.inputs[0].op.type == "Where":  # a column of places
+        return {op.inputs[0].op}
+    products = [each.op for each in op.inputs if each.op.type == "Mul"] if op.type in ("Add", "AddV2") else []
+    parts = [end for each in products for part in each.inputs for end in _ends_of(part) if end.type == "Range"]
+    if op.type == "Range" and tf.get_static_value(op.inputs[2]) != 1:
+        return set()  # rows from the last to the first
+    return set(parts) or {op}  # the number of a row, times the length of rows that lie one after another, and a place
+
+
+def _regroups(op: Any) -> bool:
+    """Say whether a reshape makes one row of several that were never parts of one."""
+    old, new = (_width(each) for each in (op.inputs[0], op.outputs[0]))
+    if old is None or new is None or new <= old:
+        return False
+    earlier = [each for each in ancestors([op], False) - {op} if each.type == "Reshape"]
+    widths = [(_width(each.inputs[0]), _width(each.outputs[0])) for each in earlier]
+    return not any(a is None or b is None or a * old >= b * new for a, b in widths)
+
+
+def _width(tensor: Any) -> int | None:
+    """Return how many numbers a row has; None where that is not known, or there are no rows."""
+    sizes = tensor.shape.as_list()[1:] if has_rows(tensor) else [None]
+    return None if None in sizes else math.prod(sizes)
+
+
+def _axis_of_rows(tensor: Any) -> int:
+    """Return the axis along which rows lie: not the first after a transposition that has put time there."""
+    op = tensor.op
+    if op.type == "Transpose":
+        order = tf.get_static_value(op.inputs[1])
+        return 0 if order is None else list(order).index(_axis_of_rows(op.inputs[0]))
+    alike = [each for each in op.inputs if has_rows(each) and each.shape.rank == tensor.shape.rank]
+    return _axis_of_rows(alike[0]) if alike and op.type in _ELEMENTWISE else 0
+
+
+def _is_among(axes: Any, tensor: Any) -> bool:
+    return _axis_of_rows(tensor) in np.ravel(axes) % tensor.shape.rank
+
+
+def _cross(column: Any, other: Any) -> bool:
+    """Say whether one tensor is (rows, 1), and another (1, rows), whatever axes there are beside these."""
+    sizes, others = column.shape.as_list(), other.shape.as_list() if other.shape.rank == column.shape.rank else [None]
+    return others[0] == 1 and (1, None) in zip(sizes, others, strict=True)
 
 
 def _takes_all_rows(op: Any) -> bool:
@@ -220,27 +360,28 @@ def has_rows(tensor: Any) -> bool:
     return bool(tensor.shape.rank) and tensor.shape.as_list()[0] is None
 
 
-def ancestors(ops: Iterable[Any], control: bool = True) -> set[Any]:
-    """Return these operations and all that must run before them."""
-    found: set[Any] = set()
-    stack = list(ops)
+def ancestors(ops: Iterable[Any], control: bool = True, stops: Iterable[Any] = ()) -> set[Any]:
+    """Return these operations and all that must run before them; not what is before those to stop at."""
+    earlier: set[Any] = set()
+    stack, ends = list(ops), frozenset(stops)
     while stack:
         op = stack.pop()
-        if op not in found:
-            found.add(op)
-            stack += [each.op for each in op.inputs]
-            stack += op.control_inputs if control else ()
-    return found
+        if op not in earlier:
+            earlier.add(op)
+            if op not in ends:
+                stack += [each.op for each in op.inputs]
+                stack += op.control_inputs if control else ()
+    return earlier
 
 
 def _after(sources: Iterable[Any], stops: Iterable[str]) -> set[Any]:
     """Return operations and all that use what they give, except through operations of the types to stop at."""
-    found: set[Any] = set()
+    users: set[Any] = set()
     stack, ends = list(sources), set(stops)
     while stack:
         op = stack.pop()
-        if op in found or op.type in ends:
+        if op in users or op.type in ends:
             continue
-        found.add(op)
+        users.add(op)
         stack += [consumer for output in op.outputs for consumer in output.consumers()]
-    return found
+    return users

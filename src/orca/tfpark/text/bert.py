@@ -9,10 +9,12 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
+from orca.estimators.estimator import positive
+from orca.storage.files import filesystem
 from orca.tfpark.dataset import TFDataset
 from orca.tfpark.estimator import PREDICT, TRAIN, TFEstimator, TFEstimatorSpec
 
@@ -95,12 +97,22 @@ class BERTBaseEstimator(TFEstimator):
         return super().train(input_fn, steps, session_config)
 
 
-class BERTClassifier(BERTBaseEstimator):
-    """BERT with a class for each text: predictions are the classes' probabilities."""
+class HeadedBERT(BERTBaseEstimator):
+    """BERT with an output of its own; a subclass says which.
+
+    Args:
+        bert_config_file: The JSON file with BERT's sizes.
+        init_checkpoint: A checkpoint of BERT to begin with.
+        use_one_hot_embeddings: Accepted.
+        optimizer: The optimizer; Adam with the rate 5e-5 unless given.
+        model_dir: Where checkpoints go, and are taken from.
+        options: backend, workers_per_node and seed.
+    """
+
+    head: ClassVar[Callable[..., TFEstimatorSpec]]
 
     def __init__(
         self,
-        num_classes: int,
         bert_config_file: str,
         init_checkpoint: str | None = None,
         use_one_hot_embeddings: bool = False,
@@ -109,49 +121,67 @@ class BERTClassifier(BERTBaseEstimator):
         **options: Any,
     ) -> None:
         super().__init__(
-            _classifier, bert_config_file, init_checkpoint, use_one_hot_embeddings, model_dir,
-            num_classes=num_classes, optimizer=optimizer, **options,
+            type(self).head, bert_config_file, init_checkpoint, use_one_hot_embeddings, model_dir,
+            optimizer=optimizer, **options,
         )  # fmt: skip
 
 
-class BERTNER(BERTBaseEstimator):
-    """BERT with an entity for each token: predictions are the entities' probabilities."""
+class BERTClassifier(HeadedBERT):
+    """BERT with a class for each text: predictions are the classes' probabilities. See HeadedBERT for the others.
 
-    def __init__(
-        self,
-        num_entities: int,
-        bert_config_file: str,
-        init_checkpoint: str | None = None,
-        use_one_hot_embeddings: bool = False,
-        optimizer: Any = None,
-        model_dir: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            _tagger, bert_config_file, init_checkpoint, use_one_hot_embeddings, model_dir,
-            num_entities=num_entities, optimizer=optimizer, **options,
-        )  # fmt: skip
+    Args:
+        num_classes: The number of classes.
+    """
+
+    def __init__(self, num_classes: int, bert_config_file: str, *more: Any, **options: Any) -> None:
+        super().__init__(bert_config_file, *more, outputs=positive("num_classes", num_classes), **options)
+
+    @staticmethod
+    def head(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
+        """Return the spec of a mode."""
+        _, pooled = bert_outputs(features, mode, params["bert"])
+        return _classified(pooled, labels, mode, params)
 
 
-class BERTSQuAD(BERTBaseEstimator):
+class BERTNER(HeadedBERT):
+    """BERT with an entity for each token: predictions are the entities' probabilities. See HeadedBERT for the others.
+
+    Args:
+        num_entities: The number of entities.
+    """
+
+    def __init__(self, num_entities: int, bert_config_file: str, *more: Any, **options: Any) -> None:
+        super().__init__(bert_config_file, *more, outputs=positive("num_entities", num_entities), **options)
+
+    @staticmethod
+    def head(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
+        """Return the spec of a mode: the loss counts the tokens that input_mask has a 1 for."""
+        tokens, _ = bert_outputs(features, mode, params["bert"])
+        return _classified(tokens, labels, mode, params, features.get("input_mask"))
+
+
+class BERTSQuAD(HeadedBERT):
     """BERT with the place of an answer in a text: predictions are start_logits and end_logits of each token.
 
     Labels are pairs of the places where answers start and end; a feature `unique_ids` comes back with predictions.
     """
 
-    def __init__(
-        self,
-        bert_config_file: str,
-        init_checkpoint: str | None = None,
-        use_one_hot_embeddings: bool = False,
-        optimizer: Any = None,
-        model_dir: str | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            _answerer, bert_config_file, init_checkpoint, use_one_hot_embeddings, model_dir, optimizer=optimizer,
-            **options,
-        )  # fmt: skip
+    @staticmethod
+    def head(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
+        """Return the spec of a mode."""
+        tf = tensorflow().compat.v1
+        tokens, _ = bert_outputs(features, mode, params["bert"])
+        start, end = tf.unstack(_logits(tf, tokens, 2), axis=2)
+        predictions = {"start_logits": start, "end_logits": end}
+        if "unique_ids" in features:
+            predictions["unique_ids"] = features["unique_ids"]
+        if labels is None:
+            return TFEstimatorSpec(mode, predictions)
+        losses = [
+            tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels[:, at]))
+            for at, logits in enumerate((start, end))
+        ]
+        return TFEstimatorSpec(mode, predictions, (losses[0] + losses[1]) / 2.0)
 
 
 def bert_outputs(features: Mapping[str, Any], mode: str, config: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -214,37 +244,11 @@ def _layer(tf: Any, x: Any, hidden: Any, config: Mapping[str, Any], init: Any, d
         return _normalized(tf, x + drop(_dense(tf, inner, width, "dense", init)))
 
 
-def _classifier(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
+def _classified(x: Any, labels: Any, mode: str, params: Mapping[str, Any], mask: Any = None) -> TFEstimatorSpec:
+    """Return the spec of a class for each text or token, of which a mask may leave out some."""
     tf = tensorflow().compat.v1
-    _, pooled = bert_outputs(features, mode, params["bert"])
-    logits = _head(tf, _dropped(tf, pooled, 0.1 if mode == TRAIN else 0.0), params["num_classes"])
-    return _spec(tf, mode, logits, labels)
-
-
-def _tagger(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
-    tf = tensorflow().compat.v1
-    tokens, _ = bert_outputs(features, mode, params["bert"])
-    logits = _head(tf, _dropped(tf, tokens, 0.1 if mode == TRAIN else 0.0), params["num_entities"])
-    return _spec(tf, mode, logits, labels, features.get("input_mask"))
-
-
-def _answerer(features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> TFEstimatorSpec:
-    tf = tensorflow().compat.v1
-    tokens, _ = bert_outputs(features, mode, params["bert"])
-    start, end = tf.unstack(_head(tf, tokens, 2), axis=2)
-    predictions = {"start_logits": start, "end_logits": end}
-    if "unique_ids" in features:
-        predictions["unique_ids"] = features["unique_ids"]
-    if labels is None:
-        return TFEstimatorSpec(mode, predictions)
-    losses = [
-        tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels[:, at]))
-        for at, logits in enumerate((start, end))
-    ]
-    return TFEstimatorSpec(mode, predictions, (losses[0] + losses[1]) / 2.0)
-
-
-def _spec(tf: Any, mode: str, logits: Any, labels: Any, mask: Any = None) -> TFEstimatorSpec:
+    rate = params["bert"].get("hidden_dropout_prob", 0.1) if mode == TRAIN else 0.0
+    logits = _logits(tf, _dropped(tf, x, rate), params["outputs"])
     predictions = tf.nn.softmax(logits)
     if labels is None:
         return TFEstimatorSpec(mode, predictions)
@@ -255,7 +259,7 @@ def _spec(tf: Any, mode: str, logits: Any, labels: Any, mask: Any = None) -> TFE
     return TFEstimatorSpec(mode, predictions, tf.reduce_sum(each * weights) / tf.reduce_sum(weights))
 
 
-def _head(tf: Any, x: Any, size: int) -> Any:
+def _logits(tf: Any, x: Any, size: int) -> Any:
     with tf.variable_scope("head"):
         return _dense(tf, x, size, "dense", tf.truncated_normal_initializer(stddev=0.02))
 
@@ -291,8 +295,10 @@ def _default_optimizer() -> Any:
 
 
 def _config(file: str) -> dict[str, Any]:
-    with open(file) as stream:
-        config: dict[str, Any] = json.load(stream)
+    fs, place = filesystem(file)
+    if not fs.isfile(place):
+        raise ArgumentError(f"there is no file {file}. Pass the bert_config.json of a BERT.")
+    config: dict[str, Any] = json.loads(fs.cat_file(place))
     if missing := [name for name in _CONFIG if name not in config]:
         raise ArgumentError(f"{file} has no {', '.join(missing)}. Pass the bert_config.json of a BERT.")
     return config

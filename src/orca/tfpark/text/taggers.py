@@ -13,18 +13,45 @@ from orca.tfpark.model import KerasModel
 
 
 class TextKerasModel(KerasModel):
-    """A compiled Keras model of texts."""
+    """A compiled Keras model of texts: labels are whole numbers, or rows of 0 and 1.
 
-    @staticmethod
-    def load_model(path: str) -> KerasModel:
+    Where tags are found by a CRF, `predict` answers with the best tags, 1 at each word's; the Keras model itself, in
+    `model`, gives what the loss needs.
+
+    Args:
+        model: The model.
+        options: More arguments of KerasModel: model_dir, backend, workers_per_node, seed.
+    """
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._answering: KerasModel | None = None
+
+    @classmethod
+    def load_model(cls, path: str) -> TextKerasModel:  # type: ignore[override]
         """Load a model that `save_model` wrote."""
-        return KerasModel.load_model(path)
+        from orca.frameworks.keras.files import load_model
+        from orca.tfpark.text import crf  # noqa: F401  # Keras knows its layers then
+
+        made = cls.__new__(cls)
+        TextKerasModel.__init__(made, load_model(path))
+        return made
+
+    def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
+        """Answer as `KerasModel.predict` does: with chances, or with 1 at the best tag where a CRF finds it."""
+        if self._answering is None:
+            self._answering = KerasModel(_with_tags(self.model), **self.options)
+        return self._answering.predict(x, batch_per_thread, distributed)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Answer for one batch here."""
+        return self.predict(x)
 
 
 class NER(TextKerasModel):
-    """A tagger of entities: words (rows, words) and characters (rows, words, word_length) give a chance of each entity.
+    """A tagger of entities: words (rows, words) and characters (rows, words, word_length) give each word's entity.
 
-    Each word's tag is a softmax over what two LSTMs in both directions say of it; there is no CRF.
+    A CRF finds the entities of what two LSTMs in both directions say of the words.
 
     Args:
         num_entities: The number of entities.
@@ -35,9 +62,12 @@ class NER(TextKerasModel):
         char_emb_dim: Size of the characters' embeddings.
         tagger_lstm_dim: Size of the LSTMs.
         dropout: Share of what is dropped in training.
-        crf_mode: Accepted: "reg" or "pad".
+        crf_mode: "reg": every text has as many words as the array; "pad": a third input (rows, 1) has their number.
         optimizer: The optimizer; Adam unless given.
         options: More arguments of the Estimator: backend, workers_per_node, seed.
+
+    Raises:
+        ArgumentError: There is no such mode.
     """
 
     def __init__(
@@ -56,18 +86,18 @@ class NER(TextKerasModel):
     ) -> None:
         if crf_mode not in ("reg", "pad"):
             raise ArgumentError(f"crf_mode must be 'reg' or 'pad'; got {crf_mode!r}.")
-        keras = tensorflow().keras
-        words, chars, x = _embedded(
-            keras, word_vocab_size, char_vocab_size, word_length, word_emb_dim, char_emb_dim, char_emb_dim, dropout
+        texts = _Texts(dropout)
+        x = texts.words_and_chars(
+            word_vocab_size, word_emb_dim, char_vocab_size, char_emb_dim, char_emb_dim, word_length
         )
-        x = _both_ways(keras, x, tagger_lstm_dim, dropout)
-        x = _both_ways(keras, x, tagger_lstm_dim, dropout)
-        tags = keras.layers.Dense(num_entities, activation="softmax", name="entities")(x)
-        super().__init__(_compiled(keras, [words, chars], tags, optimizer, ["accuracy"]), **options)
+        x = texts.both_ways(texts.both_ways(x, tagger_lstm_dim), tagger_lstm_dim)
+        lengths = texts.given("lengths", 1) if crf_mode == "pad" else None
+        texts.tag(x, num_entities, "entities", lengths)
+        super().__init__(texts.compiled(optimizer), **options)
 
 
 class IntentEntity(TextKerasModel):
-    """A model of what a text wants, and of its entities: two outputs.
+    """A model of what a text wants, and of its entities, which a CRF finds: two outputs.
 
     Args:
         num_intents: The number of intents.
@@ -99,16 +129,14 @@ class IntentEntity(TextKerasModel):
         optimizer: Any = None,
         **options: Any,
     ) -> None:
-        keras = tensorflow().keras
-        words, chars, x = _embedded(
-            keras, word_vocab_size, char_vocab_size, word_length, word_emb_dim, char_emb_dim, char_lstm_dim, dropout
+        texts = _Texts(dropout)
+        x = texts.words_and_chars(
+            word_vocab_size, word_emb_dim, char_vocab_size, char_emb_dim, char_lstm_dim, word_length
         )
-        first = _both_ways(keras, x, tagger_lstm_dim, dropout)
-        last = keras.layers.GlobalMaxPooling1D()(first)
-        intent = keras.layers.Dense(num_intents, activation="softmax", name="intent")(last)
-        second = _both_ways(keras, first, tagger_lstm_dim, dropout)
-        tags = keras.layers.Dense(num_entities, activation="softmax", name="entities")(second)
-        super().__init__(_compiled(keras, [words, chars], [intent, tags], optimizer, None), **options)
+        x = texts.both_ways(x, tagger_lstm_dim)
+        texts.classify(texts.layers.GlobalMaxPooling1D()(x), num_intents, "intent")
+        texts.tag(texts.both_ways(x, tagger_lstm_dim), num_entities, "entities")
+        super().__init__(texts.compiled(optimizer), **options)
 
 
 class SequenceTagger(TextKerasModel):
@@ -122,12 +150,12 @@ class SequenceTagger(TextKerasModel):
         word_length: Characters of each word.
         feature_size: Size of embeddings and LSTMs.
         dropout: Share of what is dropped in training.
-        classifier: "softmax".
+        classifier: How chunks are found: "softmax", or "crf".
         optimizer: The optimizer; Adam unless given.
         options: More arguments of the Estimator.
 
     Raises:
-        ArgumentError: The classifier is "crf", which is not built.
+        ArgumentError: There is no such classifier.
     """
 
     def __init__(
@@ -143,43 +171,88 @@ class SequenceTagger(TextKerasModel):
         optimizer: Any = None,
         **options: Any,
     ) -> None:
-        if classifier != "softmax":
-            raise ArgumentError(f"classifier must be 'softmax'; got {classifier!r}, which is not built.")
-        keras = tensorflow().keras
-        layers = keras.layers
+        if classifier not in ("softmax", "crf"):
+            raise ArgumentError(f"classifier must be 'softmax' or 'crf'; got {classifier!r}.")
+        texts = _Texts(dropout)
         if char_vocab_size is None:
-            words = layers.Input((None,), name="words")
-            inputs, x = [words], layers.Dropout(dropout)(layers.Embedding(word_vocab_size, feature_size)(words))
+            x = texts.words(word_vocab_size, feature_size)
         else:
-            words, chars, x = _embedded(
-                keras, word_vocab_size, char_vocab_size, word_length, feature_size, feature_size, feature_size, dropout
+            x = texts.words_and_chars(
+                word_vocab_size, feature_size, char_vocab_size, feature_size, feature_size, word_length
             )
-            inputs = [words, chars]
-        first = _both_ways(keras, x, feature_size, dropout)
-        pos = layers.Dense(num_pos_labels, activation="softmax", name="pos")(first)
-        second = _both_ways(keras, first, feature_size, dropout)
-        chunk = layers.Dense(num_chunk_labels, activation="softmax", name="chunk")(second)
-        super().__init__(_compiled(keras, inputs, [pos, chunk], optimizer, None), **options)
+        x = texts.both_ways(x, feature_size)
+        texts.classify(x, num_pos_labels, "pos")
+        x = texts.both_ways(x, feature_size)
+        (texts.tag if classifier == "crf" else texts.classify)(x, num_chunk_labels, "chunk")
+        super().__init__(texts.compiled(optimizer), **options)
 
 
-def _embedded(
-    keras: Any, words: int, chars: int, length: int, word_size: int, char_size: int, lstm: int, dropout: float
-) -> tuple[Any, Any, Any]:
-    """Return the inputs, and for each word its embedding beside what an LSTM says of its characters."""
-    layers = keras.layers
-    given, spelled = layers.Input((None,), name="words"), layers.Input((None, length), name="chars")
-    x = layers.Embedding(words, word_size)(given)
-    y = layers.Embedding(chars, char_size)(spelled)
-    y = layers.TimeDistributed(layers.Bidirectional(layers.LSTM(lstm)))(y)
-    return given, spelled, layers.Dropout(dropout)(layers.Concatenate()([x, y]))
+class _Texts:
+    """The inputs and outputs of a model of texts, as its layers are made."""
+
+    def __init__(self, dropout: float) -> None:
+        self.keras = tensorflow().keras
+        self.layers = self.keras.layers
+        self.dropout = dropout
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.losses: list[Any] = []
+
+    def given(self, name: str, *shape: int | None) -> Any:
+        """Return one more input."""
+        self.inputs.append(self.layers.Input(shape, name=name))
+        return self.inputs[-1]
+
+    def words(self, vocabulary: int, size: int) -> Any:
+        """Return the words' embeddings."""
+        return self.layers.Dropout(self.dropout)(self.layers.Embedding(vocabulary, size)(self.given("words", None)))
+
+    def words_and_chars(
+        self, vocabulary: int, size: int, letters: int, letter_size: int, lstm: int, length: int
+    ) -> Any:
+        """Return for each word its embedding beside what LSTMs in both directions say of its characters."""
+        layers = self.layers
+        words = layers.Embedding(vocabulary, size)(self.given("words", None))
+        chars = layers.Embedding(letters, letter_size)(self.given("chars", None, length))
+        chars = layers.TimeDistributed(layers.Bidirectional(layers.LSTM(lstm)))(chars)
+        return layers.Dropout(self.dropout)(layers.Concatenate()([words, chars]))
+
+    def both_ways(self, x: Any, size: int) -> Any:
+        """Return what LSTMs in both directions say of each word."""
+        x = self.layers.Bidirectional(self.layers.LSTM(size, return_sequences=True))(x)
+        return self.layers.Dropout(self.dropout)(x)
+
+    def classify(self, x: Any, classes: int, name: str) -> None:
+        """Answer with the chance of each class."""
+        self.outputs.append(self.layers.Dense(classes, activation="softmax", name=name)(x))
+        self.losses.append("sparse_categorical_crossentropy")
+
+    def tag(self, x: Any, tags: int, name: str, lengths: Any = None) -> None:
+        """Answer with tags that a CRF finds."""
+        from orca.tfpark.text.crf import CRF, crf_loss
+
+        scores = self.layers.Dense(tags, name=f"{name}_scores")(x)
+        self.outputs.append(CRF(name=name)(scores if lengths is None else [scores, lengths]))
+        self.losses.append(crf_loss)
+
+    def compiled(self, optimizer: Any) -> Any:
+        """Return the model; one with a single output has its accuracy as a metric."""
+        from orca.tfpark.text.crf import crf_accuracy
+
+        model = self.keras.Model(_only(self.inputs), _only(self.outputs))
+        metrics = [crf_accuracy] if len(self.outputs) == 1 else None
+        model.compile(optimizer=optimizer or "adam", loss=_only(self.losses), metrics=metrics)
+        return model
 
 
-def _both_ways(keras: Any, x: Any, size: int, dropout: float) -> Any:
-    layers = keras.layers
-    return layers.Dropout(dropout)(layers.Bidirectional(layers.LSTM(size, return_sequences=True))(x))
+def _with_tags(model: Any) -> Any:
+    """Return a model of the same layers whose CRFs answer with the best tags."""
+    from orca.tfpark.text.crf import CRF, Tags
+
+    chains = {id(layer.output) for layer in model.layers if isinstance(layer, CRF)}
+    outputs = [Tags()(output) if id(output) in chains else output for output in model.outputs]
+    return tensorflow().keras.Model(model.inputs, _only(outputs))
 
 
-def _compiled(keras: Any, inputs: Any, outputs: Any, optimizer: Any, metrics: Any) -> Any:
-    model = keras.Model(inputs[0] if len(inputs) == 1 else inputs, outputs)
-    model.compile(optimizer=optimizer or "adam", loss="sparse_categorical_crossentropy", metrics=metrics)
-    return model
+def _only(things: list[Any]) -> Any:
+    return things[0] if len(things) == 1 else things

@@ -1,0 +1,28 @@
+"""Summaries: where the curves of a training go. Owns set_train_summary and set_val_summary of all that trains here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orca.report.tensorboard import SummaryPair
+
+
+class Summarized:
+    """Something that trains, with the verbs that say where its curves go."""
+
+    train_summary: Any = None
+    val_summary: Any = None
+
+    def set_train_summary(self, summary: Any) -> None:
+        """Write the curves of training for TensorBoard, where a TrainSummary says."""
+        self.train_summary = summary
+
+    def set_val_summary(self, summary: Any) -> None:
+        """Write the curves of validations for TensorBoard, where a ValidationSummary says."""
+        self.val_summary = summary
+
+    def _show(self, estimator: Any) -> Any:
+        """Return an Estimator that writes curves where they shall go."""
+        if self.train_summary is not None or self.val_summary is not None:
+            estimator._summaries = SummaryPair(self.train_summary, self.val_summary)
+        return estimator
