@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from benchmarks import sizes
 from benchmarks.measure import Result, interleaved, medians
 from benchmarks.sparks import session
 from orca import stop_orca_context
 from orca.data.pandas import read_csv
 
-MEGABYTES = int(os.environ.get("TABLE_MB", "1000"))
+MEGABYTES = 1000
 ITEMS, CITIES, LEAST = 50_000, ["Ulm", "Kiel", "Bonn", "Trier, old town", "Oslo"], 3.0
 PEER = """
 import sys
@@ -32,7 +33,14 @@ print(*timed(by_pandas, Path(sys.argv[1])))
 
 def run(repeats: int) -> list[Result]:
     folder = Path(tempfile.mkdtemp(prefix="orca-bench-"))
-    size = write(folder)
+    try:
+        return measured(folder, write(folder), repeats)
+    finally:
+        stop_orca_context()
+        shutil.rmtree(folder)
+
+
+def measured(folder: Path, size: int, repeats: int) -> list[Result]:
     session()
     contenders: dict[str, Callable[[], tuple[float, ...]]] = {
         "orca": lambda: timed(by_shards, folder),
@@ -45,26 +53,23 @@ def run(repeats: int) -> list[Result]:
         taken, *answers[name] = contenders[name]()
         return taken
 
-    times = medians(interleaved({name: lambda name=name: seconds(name) for name in contenders}, repeats))
+    times = interleaved({name: lambda name=name: seconds(name) for name in contenders}, repeats)
     for name in contenders:
         np.testing.assert_allclose(answers[name], answers["orca"], rtol=1e-4, err_msg=name)
-    peaks = {tasks: peak_memory(folder, tasks) for tasks in (8, 32)}
-    stop_orca_context()
-    shutil.rmtree(folder)
-    name = f"CSV of {size / 1e6:,.0f} MB: read, filter, group, join, to tensors"
-    found = [
-        Result(name, times["orca"], times["pandas"], "pandas on one core", "s", 1.0),
-        Result(name, times["orca"], times["pyspark.pandas"], "pyspark.pandas", "s", 1.0),
-        Result("peak memory of a worker, 8 -> 32 shards", peaks[32], peaks[8], "8 shards", "MB"),
+    middle, title = medians(times), f"CSV of {size / 1e6:,.0f} MB: read, filter, group, join, to tensors"
+    results = [
+        Result(title, middle["orca"], middle[peer], label, "s", 1.0, {"times": times["orca"], "peer's": times[peer]})
+        for peer, label in (("pandas", "pandas on one core"), ("pyspark.pandas", "pyspark.pandas"))
     ]
-    return found
+    peaks = {tasks: peak_memory(folder, size, tasks) for tasks in (8, 32)}
+    return [*results, Result("memory that the pipeline takes of a worker, 32 shards", peaks[32], peaks[8], "8", "MB")]
 
 
 def write(folder: Path) -> int:
     """Write ratings of so many megabytes; return how many bytes they are."""
     draw, path = np.random.default_rng(0), folder / "ratings.csv"
     with path.open("w") as file:
-        while file.tell() < MEGABYTES * 1_000_000:
+        while file.tell() < sizes.rows(MEGABYTES) * 1_000_000:
             rows = 500_000
             seconds = pd.to_timedelta(draw.integers(0, 10**8, rows), unit="s")
             pd.DataFrame(
@@ -144,16 +149,18 @@ def tensors(frame: pd.DataFrame, mean: str, count: str) -> tuple[float, ...]:
     return float(len(x)), float(x.sum(dtype=torch.float64)), float(y.sum(dtype=torch.float64))
 
 
-def peak_memory(folder: Path, tasks: int) -> float:
-    """Return the most memory, in MB, that a worker took which reads files in so many tasks."""
+def peak_memory(folder: Path, size: int, tasks: int) -> float:
+    """Return the most memory, in MB, that a fresh worker takes for the pipeline with so many shards."""
+    stop_orca_context()
     spark = session()
-    size = (folder / "ratings.csv").stat().st_size
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(size // tasks + 1))
-    shards = read_csv(str(folder / "ratings.csv"))
-    return max(shards.transform_shard(peak).collect())
+    workers = spark.sparkContext.parallelize(range(2), 2)
+    idle = min(workers.map(peak).collect())
+    by_shards(folder)
+    return max(workers.map(peak).collect()) - idle
 
 
-def peak(frame: pd.DataFrame) -> float:
+def peak(_: int) -> float:
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("VmHWM"))
     return float(line.split()[1]) / 1024

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from orca import OrcaContext, XShards
-from orca.data import frames
+from orca.data import frames, groups
 from orca.data.shard import SparkXShards
 from orca.errors import ArgumentError, DataError
 
@@ -120,15 +120,19 @@ def test_merged_rows_are_those_of_pandas(spark: Any, left: list[Any], right: lis
 
 
 @few
-@given(pieces=PIECES, by=st.sampled_from(["i", "s", ["f", "s"], ["b"]]))
-def test_groups_are_those_of_pandas(spark: Any, pieces: list[pd.DataFrame], by: Any) -> None:
-    words = ["count", "nunique", "min", "first", "size"]
+@given(
+    pieces=PIECES,
+    by=st.sampled_from(["i", "s", ["f", "s"], ["b"]]),
+    words=st.sampled_from([["count", "nunique", "min", "first", "size"], ["count", "sum", "mean", "min", "max"]]),
+)
+def test_groups_are_those_of_pandas(spark: Any, pieces: list[pd.DataFrame], by: Any, words: list[str]) -> None:
     names = [name for name in "ifb" if name not in by]
-    got = shards_of(pieces).group_by(by, {name: words for name in names}).concat_to_pdf()
+    functions = {name: [*words, *(["var", "std"] if "mean" in words and name != "b" else [])] for name in names}
+    got = shards_of(pieces).group_by(by, functions).concat_to_pdf()
     groups = whole(pieces).groupby(by, dropna=False, sort=False)
     expected = groups.size().index.to_frame(index=False)
     for name in names:
-        for word in words:
+        for word in functions[name]:
             expected[f"{word}({name})"] = getattr(groups[name], word)().to_numpy()
     assert_same_rows(got, expected)
 
@@ -154,7 +158,7 @@ SALES = [
 
 def test_every_word_of_group_by_gives_what_it_says(spark: Any) -> None:
     rows = [pd.DataFrame({"k": [1] * 4, "v": [1.0, 2.0, 2.0, 7.0]}), pd.DataFrame({"k": [1, 2], "v": [np.nan, 3.0]})]
-    got = shards_of(rows).group_by("k", list(frames.AGGREGATES)).concat_to_pdf().set_index("k")
+    got = shards_of(rows).group_by("k", list(groups.AGGREGATES)).concat_to_pdf().set_index("k")
     v = pd.Series([1.0, 2.0, 2.0, 7.0])
     expected = {
         "count": 4, "sum": 12.0, "mean": 3.0, "avg": 3.0, "min": 1.0, "max": 7.0, "median": 2.0, "first": 1.0,
@@ -165,7 +169,7 @@ def test_every_word_of_group_by_gives_what_it_says(spark: Any) -> None:
         "skewness": ((v - 3) ** 3).mean() / v.std(ddof=0) ** 3,
         "kurtosis": ((v - 3) ** 4).mean() / v.var(ddof=0) ** 2 - 3,
     }  # fmt: skip
-    assert {name: got.loc[1, f"{name}(v)"] for name in frames.AGGREGATES} == pytest.approx(expected)
+    assert {name: got.loc[1, f"{name}(v)"] for name in groups.AGGREGATES} == pytest.approx(expected)
     assert got.loc[2, "std(v)"] is np.nan or np.isnan(got.loc[2, "std(v)"])
 
 
@@ -322,8 +326,3 @@ def test_verbs_of_pandas_need_frames(spark: Any, verb: str) -> None:
         getattr(XShards.partition(np.arange(4), 2), verb)()
     with pytest.raises(DataError, match="there are no shards"):
         getattr(SparkXShards(spark.sparkContext.emptyRDD()), verb)()
-
-
-def test_a_side_of_large_objects_is_not_taken_for_a_small_one() -> None:
-    images = pd.DataFrame({"id": range(20), "image": pd.Series([bytes(1 << 20)] * 20, dtype=object)})
-    assert frames._bytes(images) > frames._BROADCAST > frames._bytes(images[["id"]])

@@ -79,6 +79,47 @@ def test_shards_are_transformed_in_ray(spark: Any, ray_context: Any) -> None:
         RayXShards.from_spark_xshards([1])  # type: ignore[arg-type]
 
 
+def test_verbs_do_in_ray_what_pandas_does_with_all_rows(ray_context: Any) -> None:
+    rows = pd.DataFrame(
+        {"k": [1, 2, 1, 2, 3, 1], "s": ["a", None, "b", "a", None, "c"], "v": [1.0, np.nan, 3.0, 4.0, 5.0, 6.0]}
+    )
+    shards = RayXShards.of([[rows[:2], rows[:0]], [rows[2:5]], [], [rows[5:]]])
+    assert len(shards) == 6 and len(shards.first()) == 2 and [len(part) for part in shards.take(3)] == [2, 0, 3]
+    pd.testing.assert_frame_equal(shards.concat_to_pdf(), rows)
+    pd.testing.assert_frame_equal(shards.head(3), rows.head(3))
+    pd.testing.assert_frame_equal(shards.describe(["k", "v"]), rows[["k", "v"]].describe())
+    assert shards.get_null_sum().to_dict() == {"k": 0, "s": 2, "v": 1}
+    assert shards.max_values("v") == 6.0 and shards["s"].unique().tolist()[2:] == ["b", "c"]
+    even = shards.repartition(3)
+    assert [len(part) for part in even.collect()] == [2, 2, 2]
+    pd.testing.assert_frame_equal(even.concat_to_pdf(), rows)
+    together = shards.partition_by("s", 2).collect()
+    assert sum(map(len, together)) == 6
+    assert not set(together[0]["s"].dropna()) & set(together[1]["s"].dropna())
+    ordered = shards.sort_values(["v"], ascending=False).concat_to_pdf()
+    pd.testing.assert_frame_equal(ordered, rows.sort_values("v", ascending=False))
+    assert len(RayXShards.of([[rows], [rows]]).deduplicates()) == 6
+    for words in (["sum", "count", "mean", "std"], ["nunique", "median"]):
+        groups = shards.group_by("k", {"v": words}).concat_to_pdf().set_index("k").sort_index()
+        expected = rows.groupby("k")["v"].agg(words).set_axis([f"{word}(v)" for word in words], axis=1)
+        pd.testing.assert_frame_equal(groups, expected, check_dtype=False)
+    names = RayXShards.of([[pd.DataFrame({"k": [1, 4], "name": ["one", "four"]})]])
+    for how in ("inner", "left", "right", "outer"):
+        merged = shards.merge(names, how, "k").concat_to_pdf().sort_values(["k", "v"], ignore_index=True)
+        expected = rows.merge(names.first(), how, "k").sort_values(["k", "v"], ignore_index=True)
+        pd.testing.assert_frame_equal(merged, expected, check_dtype=False)
+    one, two = shards.select(["v"]).zip(shards.select("k")).split()
+    assert one.concat_to_pdf()["v"].equals(rows["v"]) and two.concat_to_pdf()["k"].equals(rows["k"])
+    assert len(shards.drop_missing_value()) == 4 and len(shards.sample_to_pdf(0.5, random_state=1)) == 3
+    x = shards.drop_missing_value().assembleFeatureLabelCols(["k", "v"], "v").stack_feature_labels()
+    assert np.concatenate([part["x"] for part in x.collect()]).tolist() == [[1, 1], [1, 3], [2, 4], [1, 6]]
+    assert sorted(RayXShards.of([["a"], ["b", "c"]]).repartition(2).collect()) == ["a", "b", "c"]
+    with pytest.raises(ArgumentError, match="group_by: there is no column 'w'; the shards have .'k', 's', 'v'."):
+        shards.group_by("w")
+    with pytest.raises(ArgumentError, match="other should be a RayXShards; got list"):
+        shards.zip([])  # type: ignore[arg-type]
+
+
 def test_actors_get_even_shares_of_the_partitions(ray_context: Any, actors: Any) -> None:
     shards = RayXShards.of([[B + 10 * i] for i in range(5)])
     assigned = shards.assign_partitions_to_actors(actors)

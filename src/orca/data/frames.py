@@ -20,15 +20,15 @@ import pandas as pd
 from pandas.api import types
 
 from orca.core.plan import even_split
-from orca.data.slices import join, peek
-from orca.errors import ArgumentError, DataError
+from orca.data.slices import join
+from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
 _PRIME = np.uint64(1_099_511_628_211)
 _POINTS = 64  # rows of each shard that the borders of a sort are drawn from
-_BROADCAST = 16 << 20  # bytes of a side of merge that is sent to every worker, rather than rows of both to some
+BROADCAST = 16 << 20  # bytes of a side of merge that is sent to every worker, rather than rows of both to some
 _HOW = ("inner", "left", "right", "outer")
 
 # (number of the partition that a row goes to for each row of a frame)
@@ -44,14 +44,14 @@ def regroup(rdd: RDD[Any], choice: Choice, parts: int, empty: pd.DataFrame) -> R
     `empty` is the shard of a partition to which no row comes.
     """
     moved = _moved(rdd, choice, 0).partitionBy(parts, int)
-    return moved.mapPartitions(partial(_meet, work=_only, blanks=[empty]))
+    return moved.mapPartitions(partial(meet, work=_only, blanks=[empty]))
 
 
 def _moved(rdd: RDD[Any], choice: Choice, side: int) -> RDD[Any]:
-    return rdd.mapPartitionsWithIndex(partial(_slices, choice=choice, side=side))
+    return rdd.mapPartitionsWithIndex(partial(slices, choice=choice, side=side))
 
 
-def _slices(partition: int, frames: Iterable[Any], choice: Choice, side: int) -> Iterator[tuple[int, Any]]:
+def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int) -> Iterator[tuple[int, Any]]:
     """Yield (where it goes, (side, where it comes from, rows)) for every part of every frame."""
     for number, frame in enumerate(frames):
         if not len(frame):
@@ -63,7 +63,7 @@ def _slices(partition: int, frames: Iterable[Any], choice: Choice, side: int) ->
             yield target, (side, (partition, number), frame.iloc[places])
 
 
-def _meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
+def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
     """Yield what becomes of the rows that came to a partition: a frame from each side."""
     parts: list[list[Any]] = [[] for _ in blanks]
     for _, (side, place, rows) in pairs:
@@ -81,15 +81,6 @@ def _place(part: tuple[tuple[int, int], Any]) -> tuple[int, int]:
 
 def _only(frame: Any) -> Any:
     return frame
-
-
-def blank(rdd: RDD[Any]) -> pd.DataFrame:
-    """Return a frame without rows and with the columns of the first shard."""
-    return peek(rdd, _emptied)
-
-
-def _emptied(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.iloc[:0]
 
 
 def check_columns(names: Iterable[Any], have: Iterable[Any], what: str) -> None:
@@ -165,15 +156,13 @@ _OBJECTS: list[tuple[Any, Callable[[np.ndarray], np.ndarray]]] = [
 # Verbs that move rows
 
 
-def deduplicated(rdd: RDD[Any], parts: int) -> RDD[Any]:
+def deduplicated(rdd: RDD[Any], empty: pd.DataFrame, parts: int) -> RDD[Any]:
     """Return each row once."""
-    empty = blank(rdd)
     return regroup(rdd, hashed(list(empty.columns), parts), parts, empty).map(pd.DataFrame.drop_duplicates)
 
 
-def ordered(rdd: RDD[Any], columns: Any, ascending: Any, parts: int) -> RDD[Any]:
+def ordered(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, ascending: Any, parts: int) -> RDD[Any]:
     """Return the rows in the order of some columns over all shards; nulls are the last, ties keep their order."""
-    empty = blank(rdd)
     have = list(empty.columns)
     names = have if columns is None else [columns] if isinstance(columns, str) else list(columns)
     check_columns(names, have, "sort_values")
@@ -205,11 +194,14 @@ def _between(frame: pd.DataFrame, borders: pd.DataFrame, sort: Callable[[Any], A
     return targets[len(borders) :]
 
 
-def merged(rdd: RDD[Any], other: RDD[Any], how: str, on: Any, parts: int) -> RDD[Any]:
-    """Return the rows of two sides that have equal keys, joined as pandas joins them."""
+def keys_of_merge(blanks: list[pd.DataFrame], how: str, on: Any) -> list[Any]:
+    """Return the columns with the keys of a merge.
+
+    Raises:
+        ArgumentError: There are none, or `how` is not known.
+    """
     if how not in _HOW:
         raise ArgumentError(f"merge: how must be one of {', '.join(_HOW)}; got {how!r}.")
-    blanks = [blank(rdd), blank(other)]
     if on is None:
         keys = [name for name in blanks[0].columns if name in blanks[1].columns]
         if not keys:
@@ -221,21 +213,21 @@ def merged(rdd: RDD[Any], other: RDD[Any], how: str, on: Any, parts: int) -> RDD
         keys = [on] if isinstance(on, str) else list(on)
     for side in blanks:
         check_columns(keys, side.columns, "merge")
-    if how in ("inner", "left") and _size(other) <= _BROADCAST:
-        small = other.ctx.broadcast(join(other.collect()))
-        return rdd.map(partial(_merge_with, right=small, how=how, on=keys))
+    return keys
+
+
+def merged(
+    sides: tuple[RDD[Any], RDD[Any]], blanks: list[pd.DataFrame], how: str, keys: list[Any], parts: int
+) -> RDD[Any]:
+    """Return the rows of two sides that have equal keys, joined as pandas joins them."""
     choice = hashed(keys, parts)
-    both = _moved(rdd, choice, 0).union(_moved(other, choice, 1)).partitionBy(parts, int)
-    return both.mapPartitions(partial(_meet, work=partial(_merge, how=how, on=keys), blanks=blanks))
+    both = _moved(sides[0], choice, 0).union(_moved(sides[1], choice, 1)).partitionBy(parts, int)
+    return both.mapPartitions(partial(meet, work=partial(_merge, how=how, on=keys), blanks=blanks))
 
 
-def _size(rdd: RDD[Any]) -> int:
-    """Return about how many bytes the frames have; more than `_BROADCAST` where they may be computed at great cost."""
-    return int(rdd.map(_bytes).sum()) if rdd.is_cached else _BROADCAST + 1
-
-
-def _bytes(frame: pd.DataFrame) -> int:
-    return int(frame.memory_usage(index=True, deep=True).sum())
+def merged_with(rdd: RDD[Any], right: pd.DataFrame, how: str, keys: list[Any]) -> RDD[Any]:
+    """Return the rows joined with those of a small frame, which every worker gets."""
+    return rdd.map(partial(_merge_with, right=rdd.ctx.broadcast(right), how=how, on=keys))
 
 
 def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.DataFrame:
@@ -246,113 +238,18 @@ def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> 
     return left.merge(right, how=how, on=on)
 
 
-# Groups
+# Verbs that look at rows
 
 
-def grouped(rdd: RDD[Any], columns: Any, agg: Any, joined: bool, parts: int) -> RDD[Any]:
-    """Return a row for each group, or every row with what its group gives."""
-    keys = [columns] if isinstance(columns, str) else list(columns)
-    empty = blank(rdd)
-    have = list(empty.columns)
-    check_columns(keys, have, "group_by")
-    sums = _aggregates(agg, [name for name in have if name not in keys])
-    check_columns([name for name, _ in sums], have, "group_by")
-    if joined and not keys:
-        raise ArgumentError("group_by: join=True needs the columns that groups are made of. Pass columns=['…'].")
-    if not joined:
-        needed = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
-        rdd, empty = rdd.map(partial(_selected, columns=needed)), empty[needed]
-    choice, parts = (hashed(keys, parts), parts) if keys else (_first_partition, 1)
-    return regroup(rdd, choice, parts, empty).map(partial(_group, keys=keys, sums=sums, joined=joined))
+def selected(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> RDD[Any]:
+    """Return some of the columns."""
+    names = [columns] if isinstance(columns, str) else list(columns)
+    check_columns(names, empty.columns, "select")
+    return rdd.map(partial(_selected, columns=names))
 
 
 def _selected(frame: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
     return frame[columns]
-
-
-def _first_partition(frame: pd.DataFrame) -> np.ndarray:
-    return np.zeros(len(frame), np.int64)
-
-
-def _aggregates(agg: Any, others: list[Any]) -> list[tuple[Any, str]]:
-    """Return (column, function) pairs, in order.
-
-    Raises:
-        ArgumentError: A function is not known.
-    """
-    if isinstance(agg, str):
-        pairs = [(name, agg) for name in others]
-    elif isinstance(agg, list | tuple):
-        pairs = [(name, word) for name in others for word in agg]
-    elif isinstance(agg, dict):
-        pairs = [(name, word) for name, words in agg.items() for word in ([words] if isinstance(words, str) else words)]
-    else:
-        raise ArgumentError(f"group_by: agg must be a function's name, a list or a dict of them; got {agg!r}.")
-    for _, word in pairs:
-        if word not in AGGREGATES:
-            raise ArgumentError(f"group_by: agg must be of {', '.join(AGGREGATES)}; got {word!r}.")
-    return list(dict.fromkeys(pairs))
-
-
-def _group(frame: pd.DataFrame, keys: list[Any], sums: list[tuple[Any, str]], joined: bool) -> pd.DataFrame:
-    by = keys or np.zeros(len(frame), np.int64)
-    groups = frame.groupby(by, dropna=False, sort=False, observed=True)
-    result = groups.size().index.to_frame(index=False) if keys else pd.DataFrame()
-    for name, word in sums:
-        try:
-            result[f"{word}({name})"] = AGGREGATES[word](groups[name]).array
-        except TypeError as error:
-            raise DataError(
-                f"group_by: there is no {word} of column {name!r} ({frame[name].dtype}): {error}. "
-                "Name the columns: agg={'…': '…'}."
-            ) from error
-    return frame.merge(result, how="left", on=keys).set_axis(frame.index) if joined else result
-
-
-def _named(word: str) -> Callable[[Any], Any]:
-    return lambda groups: groups.agg(word)
-
-
-def _of_cells(function: Callable[[pd.Series], Any]) -> Callable[[Any], Any]:
-    return lambda groups: groups.agg(function)
-
-
-def _moment(cells: pd.Series, power: int) -> float:
-    """Return a standardized moment of the values, as of a whole population."""
-    values = cells.dropna().to_numpy(np.float64)
-    if not len(values) or not (spread := values.std()):
-        return np.nan
-    return float((((values - values.mean()) / spread) ** power).mean())
-
-
-# pandas' own words, and those of Spark for what pandas calls otherwise.
-AGGREGATES: dict[str, Callable[[Any], Any]] = {
-    **{word: _named(word) for word in "count sum mean min max median std var first last nunique size prod".split()},
-    **{word: _named("mean") for word in ("avg",)},
-    **{word: _named("std") for word in ("stddev", "stddev_samp")},
-    **{word: _named("var") for word in ("variance", "var_samp")},
-    **{word: _named("nunique") for word in ("approx_count_distinct", "countDistinct", "count_distinct")},
-    "stddev_pop": lambda groups: groups.std(ddof=0),
-    "var_pop": lambda groups: groups.var(ddof=0),
-    "skewness": _of_cells(lambda cells: _moment(cells, 3)),
-    "kurtosis": _of_cells(lambda cells: _moment(cells, 4) - 3),
-    **{
-        word: _of_cells(lambda cells: cells.dropna().drop_duplicates().sum())
-        for word in ("sumDistinct", "sum_distinct")
-    },
-    "collect_list": _of_cells(lambda cells: cells.dropna().tolist()),
-    "collect_set": _of_cells(lambda cells: cells.dropna().drop_duplicates().tolist()),
-}
-
-
-# Verbs that look at rows
-
-
-def selected(rdd: RDD[Any], columns: Any) -> RDD[Any]:
-    """Return some of the columns."""
-    names = [columns] if isinstance(columns, str) else list(columns)
-    check_columns(names, blank(rdd).columns, "select")
-    return rdd.map(partial(_selected, columns=names))
 
 
 def sampled(rdd: RDD[Any], **how: Any) -> RDD[Any]:
@@ -385,9 +282,9 @@ def _head(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
     return frame.head(rows)
 
 
-def largest(rdd: RDD[Any], column: Any) -> Any:
+def largest(rdd: RDD[Any], empty: pd.DataFrame, column: Any) -> Any:
     """Return the largest value of a column; nulls do not count."""
-    check_columns([column], blank(rdd).columns, "max_values")
+    check_columns([column], empty.columns, "max_values")
     tops = [top for top in rdd.map(partial(_largest, column=column)).collect() if not pd.isna(top)]
     return max(tops, default=None)
 
@@ -405,9 +302,8 @@ def _nulls(frame: pd.DataFrame) -> pd.Series:
     return frame.isna().sum()
 
 
-def described(rdd: RDD[Any], columns: Any) -> pd.DataFrame:
+def described(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> pd.DataFrame:
     """Return what pandas' describe says; every column comes together in one place for that."""
-    empty = blank(rdd)
     names = list(empty.columns) if columns is None else [columns] if isinstance(columns, str) else list(columns)
     check_columns(names, empty.columns, "describe")
     numeric = list(empty[names].select_dtypes(include=[np.number, "datetime"]).columns) or names

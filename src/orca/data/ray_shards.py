@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from orca.data.ray_lists import RayLists
 from orca.data.shard import SharedValue, SparkXShards, XShards
+from orca.data.verbs import Verbs
 from orca.errors import ArgumentError, DataError
 from orca.storage import hdfs
 from orca.storage.files import filesystem
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["RayXShards"]
 
 
-class RayXShards(XShards):
-    """Shards in Ray's object store.
+class RayXShards(Verbs, XShards):
+    """Shards in Ray's object store, with the verbs of SparkXShards.
 
-    Verbs return at once, and Ray computes in the background: an error is raised where the shards are used.
+    Most verbs return at once, and Ray computes in the background: an error is raised where the shards are used. Those
+    that must know columns or the number of rows wait for these. Arrays come from the object store as they lie there:
+    a function that changes them in place copies them first.
 
     Args:
         partitions: References to lists of shards.
@@ -36,6 +40,21 @@ class RayXShards(XShards):
 
     def __init__(self, partitions: Sequence[Any]) -> None:
         self._partitions = list(partitions)
+
+    @property
+    def rdd(self) -> RayLists:  # type: ignore[override]
+        """Return the partitions, with methods like those of Spark's RDDs."""
+        _ray()
+        return RayLists(self._partitions)
+
+    def to_lazy(self) -> RayXShards:
+        """Return the shards: Ray computes in the background in any case."""
+        return self
+
+    def _child(self, rdd: Any, class_name: str | None = None) -> RayXShards:
+        made = RayXShards(rdd.refs)
+        made._class_name = class_name
+        return made
 
     @classmethod
     def of(cls, partitions: Iterable[list[Any]]) -> RayXShards:
@@ -79,24 +98,8 @@ class RayXShards(XShards):
 
     def transform_shard(self, func: Callable[..., Any], *args: Any) -> RayXShards:
         """Apply a function to every shard; see SparkXShards.transform_shard."""
-        ray = _ray()
-        work = ray.remote(_transformed)
-        given = [func, *(arg.value if isinstance(arg, SharedValue) else arg for arg in args)]
-        refs = [ray.put(each) for each in given]
-        return RayXShards([work.remote(partition, *refs) for partition in self._partitions])
-
-    def num_partitions(self) -> int:
-        """Return how many partitions the shards lie in."""
-        return len(self._partitions)
-
-    def __len__(self) -> int:
-        """Return the sum of the shards' lengths, as of SparkXShards."""
-        ray = _ray()
-        return sum(ray.get([ray.remote(_length).remote(partition) for partition in self._partitions]))
-
-    def collect(self) -> list[Any]:
-        """Return all shards to the driver."""
-        return list(itertools.chain.from_iterable(self.collect_partitions()))
+        values = [arg.value if isinstance(arg, SharedValue) else arg for arg in args]  # Ray sends them once a call
+        return super().transform_shard(func, *values)
 
     def collect_partitions(self) -> list[list[Any]]:
         """Return all shards to the driver, as a list for each partition."""
@@ -362,16 +365,8 @@ def _only(shards: list[Any]) -> list[Any]:
     return shards
 
 
-def _transformed(shards: list[Any], func: Callable[..., Any], *args: Any) -> list[Any]:
-    return [func(shard, *args) for shard in shards]
-
-
 def _listed(shard: Any) -> list[Any]:
     return [shard]
-
-
-def _length(shards: list[Any]) -> int:
-    return sum(len(shard) if hasattr(shard, "__len__") else 1 for shard in shards)
 
 
 def _table(shards: list[Any]) -> pa.Table:

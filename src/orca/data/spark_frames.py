@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
-# In the text of Spark's error: what our own code refused, or Spark about files whose columns are named differently.
-_REFUSAL = re.compile(
-    r"(orca\.errors\.DataError: (?P<ours>.*?)|(?P<header>CSV header does not conform.*?))"
-    r"(?=\n SQLSTATE|\n\n|\n\tat |\Z)",
+# In the text of Spark's error: what our own code refused, and what Spark says of files with other columns.
+_REFUSAL = re.compile(r"orca\.errors\.DataError: (.*?)(?=\n SQLSTATE|\n\n|\n\tat |\Z)", re.DOTALL)
+_HEADER = re.compile(
+    r"(?:CSV header does not conform.*?Header: (?P<names>.*?)\n\s*Schema: .*?|"
+    r"Number of column in CSV header.*?Header length: (?P<width>\d+).*?)\n\s*CSV file: (?P<file>\S+)",
     re.DOTALL,
 )
 
@@ -89,10 +90,20 @@ def refused() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        match = _REFUSAL.search(str(error))
-        if match is None:
-            raise
-        raise DataError((match["ours"] or match["header"]).strip()) from None
+        ours, header = _REFUSAL.search(str(error)), _HEADER.search(str(error))
+        if header:
+            raise other_header(header["file"], header["names"] or f"{header['width']} columns") from None
+        if ours:
+            raise DataError(ours[1].strip()) from None
+        raise
+
+
+def other_header(path: str, columns: str) -> DataError:
+    """Return the error of CSV files that have different headers."""
+    return DataError(
+        f"the files have different headers: {path} has {columns}, which is not that of the others. Columns go by their "
+        "names: read these files apart, or pass names=['…'], header=0 where they go by position."
+    )
 
 
 @dataclass(frozen=True)

@@ -231,12 +231,36 @@ def test_missing_values_are_no_integers(spark: Any, tmp_path: Path) -> None:
 
 def test_files_must_agree_on_their_columns(spark: Any, tmp_path: Path) -> None:
     path = str(written(tmp_path, a_csv="a,b\n1,2\n", b_csv="b,a\n3,4\n"))
-    with pytest.raises(DataError, match="CSV header does not conform to the schema"):
+    with pytest.raises(DataError, match="the files have different headers: .* has b, a, which.*header=0 where they go"):
         read_csv(path)
     assert sorted(whole(read_csv(path, names=["x", "y"], header=0, dtype=int)).x) == [1, 3]
 
 
 # Rows
+
+
+def test_files_of_one_header_with_equal_names_are_read_together(spark: Any, tmp_path: Path) -> None:
+    for number, first in enumerate(["a,a,", "a,a,", "A,a,"]):
+        (tmp_path / f"{number}.csv").write_text(f"{first}\n{number},#2,x\n")
+    one = {"comment": "~"}  # which Spark reads
+    assert whole(read_csv(str(tmp_path), **one)).columns.tolist() == ["a", "a.1", "Unnamed: 2"]
+    assert len(read_csv(str(tmp_path), **one)) == 3
+    (tmp_path / "3.csv").write_text("a,b,\n1,2,x\n")
+    with pytest.raises(DataError, match="the files have different headers: .*3.csv has a, b, , which is not that of"):
+        read_csv(str(tmp_path), **one)
+    (tmp_path / "3.csv").unlink()
+    (tmp_path / "4.csv").write_text("q,r,s,t\n1,2,3,4\n")
+    with pytest.raises(DataError, match="the files have different headers: .*.csv has "):
+        read_csv(str(tmp_path), **one)
+
+
+def test_a_file_with_more_columns_is_refused(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "1.csv").write_text("a,b,c\n1,2,3\n")
+    with pytest.raises(
+        DataError, match="the files have different headers: .*.csv has [23] columns, which is not that of"
+    ):
+        read_csv(str(tmp_path))
 
 
 def test_rows_with_too_many_fields_are_refused(spark: Any, backend: str, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = (OrcaError, OSError, ValueError, ImportError)  # why Arrow does not read files; its own are ValueErrors
 _BLOCK = 4 << 20  # bytes that are parsed at a time
+_LINE = 1 << 16  # bytes of a line that fits behind a block
 _SAMPLE = 1 << 20  # bytes from which the kinds of columns are guessed
 _BOM = b"\xef\xbb\xbf"
 _ENCODINGS = {"UTF-8": None, "ISO-8859-1": "latin-1"}  # those in which a byte of ASCII is that character
@@ -102,12 +103,13 @@ class CsvForm:
         """
         integers = pa.int64() in columns.values()
         for block in self._blocks(span):
+            cells = np.frombuffer(block, np.uint8)
             self._check(block)
-            if integers and (b"x" in block or b"X" in block) and (b"0x" in block or b"0X" in block):
+            if integers and (cells[np.flatnonzero(np.bitwise_or(cells, 32) == ord("x")) - 1] == ord("0")).any():
                 raise DataError("there may be hexadecimal numbers")
-            if not block.isspace():
+            if not bytes(block[:_LOOK]).isspace() or not bytes(block).isspace():
                 batch = self._parsed(block, columns)
-                self._check_rows(block, batch.num_rows)
+                self._check_rows(cells, batch.num_rows)
                 yield batch
 
     def sample(self, path: str) -> pa.RecordBatch:
@@ -116,7 +118,7 @@ class CsvForm:
             return batch
         return pa.RecordBatch.from_pydict({str(number): pa.array([], pa.string()) for number in range(self.width)})
 
-    def _blocks(self, span: LineRange) -> Iterator[bytes]:
+    def _blocks(self, span: LineRange) -> Iterator[memoryview]:
         fs, place = filesystem(span.path)
         with fs.open(place, "rb") as file:
             begin = 0
@@ -128,15 +130,23 @@ class CsvForm:
                 begin = len(line)
                 if self.fields(line) != self.header and self.exact:  # a blank line is refused in any case
                     raise DataError(f"the header of {span.path} is another one")
+            buffer = bytearray(min(_BLOCK, span.stop - begin) + _LINE if begin < span.stop else 0)
             while begin < span.stop:
-                block = file.read(min(_BLOCK, span.stop - begin))
-                if not block:
+                size = file.readinto(memoryview(buffer)[: min(_BLOCK, span.stop - begin)])
+                if not size:
                     return
-                block += b"" if block.endswith(b"\n") else file.readline()
-                first, begin = begin == 0, begin + len(block)
-                if block.startswith(_BOM) and not first:
+                rest = b"" if buffer[size - 1] == ord("\n") else file.readline()
+                first, begin = begin == 0, begin + size + len(rest)
+                if len(rest) <= _LINE:
+                    buffer[size : size + len(rest)] = rest
+                    block = memoryview(buffer)[: size + len(rest)]
+                else:
+                    block = memoryview(bytes(buffer[:size]) + rest)
+                if block[: len(_BOM)] == _BOM and not first:
                     raise DataError("a line begins with a byte order mark")  # which Arrow takes away from a block
-                yield block if self.encoding is None else block.removeprefix(_BOM).decode(self.encoding).encode()
+                if self.encoding is not None:
+                    block = memoryview(bytes(block).removeprefix(_BOM).decode(self.encoding).encode())
+                yield block  # which is overwritten when the next is asked for
 
     def fields(self, line: bytes) -> tuple[str, ...]:
         """Return the fields of the first line of a file.
@@ -154,17 +164,17 @@ class CsvForm:
         """Return the names of columns as pandas makes them of a header; numbers without one."""
         return list(range(self.width)) if self.header is None else labels_of(self.header)
 
-    def _check(self, block: bytes) -> None:
+    def _check(self, block: bytes | memoryview) -> None:
         """Refuse quotes inside of cells, cells of several lines, and lines of blanks."""
         if self.width == 1 or self.separator.isspace():
             if _BLANK.search(block):
                 raise DataError("there are lines of blanks")
-        if self.quote.encode() not in block:
+        cells = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(cells == ord(self.quote))
+        if not len(quotes):
             return
         if self.null is not None:
             raise DataError("cells are quoted, and missing values have a name")
-        cells = np.frombuffer(block, np.uint8)
-        quotes = np.flatnonzero(cells == ord(self.quote))
         if len(quotes) % 2:
             raise DataError("a quote is not closed")
         opening, closing = quotes[::2], quotes[1::2]
@@ -179,15 +189,14 @@ class CsvForm:
     def _borders(self, cells: np.ndarray) -> np.ndarray:
         return (cells == ord(self.separator)) | (cells == 10) | (cells == 13)
 
-    def _check_rows(self, block: bytes, rows: int) -> None:
+    def _check_rows(self, cells: np.ndarray, rows: int) -> None:
         """Refuse cells of several lines."""
-        if rows != block.count(b"\n") + (not block.endswith(b"\n")) and self.quote.encode() in block:
-            cells = np.frombuffer(block, np.uint8)
+        if rows != np.count_nonzero(cells == 10) + (cells[-1] != 10):
             ends = np.flatnonzero((cells == 10) | (cells == 13))  # some lines may be empty
             if (np.searchsorted(np.flatnonzero(cells == ord(self.quote)), ends) % 2).any():
                 raise DataError("quotes are around several lines")
 
-    def _parsed(self, block: bytes, columns: Mapping[int, pa.DataType]) -> pa.RecordBatch:
+    def _parsed(self, block: memoryview, columns: Mapping[int, pa.DataType]) -> pa.RecordBatch:
         nulls = ["", *([] if self.null is None else [self.null])]
         try:
             table = pa.csv.read_csv(
@@ -427,8 +436,11 @@ def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
         if kind == _TIME:
             if zone != "UTC":
                 pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="raise")
-            usual = _all_in(pc.binary_length(cells), _TIME_LENGTHS)
-            return values if usual and not pc.any(pc.less(values, pa.scalar(_OLD, _TYPES[_TIME]))).as_py() else None
+            lengths = pc.binary_length(cells)
+            ends = {each.as_py() for each in pc.min_max(lengths).values()}
+            usual = ends <= {*_TIME_LENGTHS, None} if len(ends) == 1 else _all_in(lengths, _TIME_LENGTHS)
+            oldest = pc.min(values).as_py()
+            return values if usual and (oldest is None or oldest >= _OLD) else None
     except (pa.ArrowException, ValueError):  # the zone may be one that Arrow does not know
         return None
     sure = kind == _INTEGER or _matches(cells[:_LOOK], _FRACTION) or _matches(cells, _FRACTION)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from orca.data.pandas.lines import UNREADABLE, CsvForm, CsvPlan, LineRange, guess, labels_of, read_form, study
 from orca.data.pandas.paths import DataFile
 from orca.data.slices import FRAME, SERIES
-from orca.data.spark_frames import Assembly, computed, frame_shards
+from orca.data.spark_frames import Assembly, computed, frame_shards, other_header
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -103,22 +103,39 @@ def shards_of_csv(
                 return shards
     frame = loaded("csv", paths, {**options, "inferSchema": dtype is None or isinstance(dtype, Mapping)})
     header = frame.columns
-    labels = _header(paths, options, header) if first else range(len(header))
+    labels = _header(paths, options, header, exact) if first else range(len(header))
     columns = asked(*_chosen(labels, names, usecols))
     # Spark would not know its own names for columns of equal or of no name in the header.
-    options["enforceSchema"] = not exact or (labels != header and len(frame.inputFiles()) == 1)
+    options["enforceSchema"] = not exact or labels != header
     _refuse_open_quotes(paths, OpenQuotes(separator, quotechar, escapechar, skipinitialspace), comment)
     bad_rows = BadCsvRows(len(header), separator, quotechar, escapechar, on_bad_lines == "skip")
     text = encoding_errors == "replace" or encoding or "UTF-8"
     return _shards("csv", paths, options, frame, columns, bad_rows, text)
 
 
-def _header(paths: list[str], options: Mapping[str, Any], columns: list[str]) -> list[Any]:
-    """Return the names that pandas makes of the header: Spark has others for columns of equal or of no name."""
+def _header(paths: list[str], options: Mapping[str, Any], columns: list[str], exact: bool) -> list[Any]:
+    """Return the names that pandas makes of the header: Spark has others for columns of equal or of no name.
+
+    Raises:
+        DataError: Such files have different headers; Spark does not compare them.
+    """
+    from pyspark.sql import functions as F
+
     if not any(name.endswith(str(number)) for number, name in enumerate(columns)):
         return columns
-    row = loaded("csv", paths, {**options, "header": False, "nullValue": None}).first()
-    return labels_of(cell or "" for cell in row) if row is not None and len(row) == len(columns) else columns
+    lines = loaded("csv", paths, {**options, "header": False, "nullValue": None})
+    cells = F.array(*(F.coalesce(F.col(f"`{name}`"), F.lit("")) for name in lines.columns))
+    path, place = F.col("_metadata.file_path"), F.monotonically_increasing_id()
+    begins = lines.where("_metadata.file_block_start = 0")
+    begins = begins.select(path.alias("path"), cells.alias("cells"), place.alias("place"))
+    firsts = begins.groupBy("path").agg(F.min_by("cells", "place").alias("cells")).orderBy("path").collect()
+    if not firsts or len(firsts[0].cells) != len(columns):
+        return columns
+    labels = labels_of(firsts[0].cells)
+    for row in firsts[1:] if exact and labels != columns else []:
+        if [cell.lower() for cell in row.cells] != [cell.lower() for cell in firsts[0].cells]:  # as Spark compares
+            raise other_header(row.path, ", ".join(row.cells))
+    return labels
 
 
 def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) -> SparkXShards | None:

@@ -1,0 +1,354 @@
+"""Kept shards: where computed shards stay until they are used. Owns their files, and what is known without a job.
+
+Where Spark runs on this machine alone, a task writes the shards of a partition to a file beside Spark's own blocks and
+returns a short record of it. Later tasks map the file into memory: arrays and frames are not copied, columns that
+nobody looks at are not read, and no shard passes through the JVM. On a cluster a task may run where the file is not:
+there Spark keeps the bytes of shards itself, and sends them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import pickle
+import shutil
+import sys
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from orca.data.slices import class_name_of
+from orca.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+
+_ALIGNED = 64  # bytes, for vector instructions
+_MAPPED = 1 << 16  # bytes from which a shard is mapped rather than read
+_MOST_MAPS = 256  # shards of a process that are mapped at a time: each takes one of the files it may open
+_ABANDONED = 1 << 30  # bytes of files that nobody holds any more, for which the JVM is asked to look for them
+
+
+class Kept(Protocol):
+    """Shards that stay once they are computed."""
+
+    rdd: RDD[Any]
+
+    def compute(self) -> None:
+        """Compute them now."""
+
+    def is_held(self) -> bool:
+        """Say whether they have not been dropped."""
+
+    def note(self) -> Note | None:
+        """Return what is known of the first of them without a job."""
+
+    def size(self) -> int:
+        """Return about how many bytes they are."""
+
+    def take(self, n: int | None = None) -> list[Any]:
+        """Return all of them, or the first ones, to the driver."""
+
+    def drop(self) -> None:
+        """Let go of them; whatever needs them computes them again."""
+
+
+def keep(rdd: RDD[Any]) -> Kept:
+    """Return the shards of an RDD as such that stay; nothing is computed yet."""
+    here = str(rdd.ctx.master).startswith("local")
+    return InFiles(rdd) if here and not rdd.is_cached else InSpark(rdd)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of a shard: the name of its class, and the shard without its rows where that is a frame."""
+
+    class_name: str
+    blank: Any
+
+
+class InSpark:
+    """Shards that Spark keeps, in its memory or on disk."""
+
+    def __init__(self, rdd: RDD[Any]) -> None:
+        from pyspark import StorageLevel
+
+        self.rdd = rdd
+        if not rdd.is_cached:
+            # Shards are bytes to the JVM: they need not be serialized once more, and compressed.
+            rdd.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+
+    def compute(self) -> None:
+        """Compute the shards now."""
+        compute(self.rdd)
+
+    def is_held(self) -> bool:
+        """Say whether Spark is to keep them."""
+        return bool(self.rdd.is_cached)
+
+    def note(self) -> Note | None:
+        """Return nothing: Spark has bytes alone."""
+        return None
+
+    def size(self) -> int:
+        """Return the bytes of frames, arrays and the like, after a job."""
+        return int(self.rdd.map(_size).sum())
+
+    def take(self, n: int | None = None) -> list[Any]:
+        """Return shards."""
+        return self.rdd.collect() if n is None else self.rdd.take(n)
+
+    def drop(self) -> None:
+        """Let Spark forget them."""
+        self.rdd.unpersist()
+
+
+def _size(shard: Any) -> int:
+    used = getattr(shard, "memory_usage", None)
+    return int(used(index=True, deep=True).sum()) if used else sys.getsizeof(shard)
+
+
+def compute(rdd: RDD[Any]) -> None:
+    """Compute an RDD."""
+    rdd._jrdd.count()  # of what Python wrote: it need not be read again to be counted
+
+
+class InFiles:
+    """Shards in files of this machine; Spark keeps a record of each, and makes a file anew with the record."""
+
+    def __init__(self, rdd: RDD[Any]) -> None:
+        from pyspark import StorageLevel
+
+        self.folder = _folders.new(rdd.ctx)
+        self.records = rdd.mapPartitions(Writing(str(self.folder)))
+        self.records.persist(StorageLevel.MEMORY_AND_DISK)
+        self.rdd = self.records.mapPartitions(read)
+        self._known: list[Record] | None = None
+        self._abandoned = weakref.finalize(self, _folders.abandon, self.folder)
+        self._abandoned.atexit = False
+        _folders.watch(self.folder, self.records)
+
+    def compute(self) -> None:
+        """Write the files, if they are not there yet."""
+        self._known = self.records.collect()
+
+    def _computed(self) -> list[Record]:
+        if self._known is None:
+            self.compute()
+        return self._known or []
+
+    def is_held(self) -> bool:
+        """Say whether Spark is to keep the records."""
+        return bool(self.records.is_cached)
+
+    def note(self) -> Note | None:
+        """Return what the first task that had a shard noted of it."""
+        return next((record.note for record in self._computed() if record.note), None)
+
+    def size(self) -> int:
+        """Return the bytes of the files."""
+        return sum(record.end for record in self._computed())
+
+    def take(self, n: int | None = None) -> list[Any]:
+        """Return shards, read here; where another thread lets go of them meanwhile, they are computed again."""
+        try:
+            return list(itertools.islice(read(self._computed()), n))
+        except DataError:
+            if self.is_held():
+                raise
+            return self.rdd.collect() if n is None else self.rdd.take(n)
+
+    def drop(self) -> None:
+        """Let Spark forget the records, then remove the files: tasks that write them again let shards pass instead.
+
+        While another thread runs a job, whose tasks may be about to open the files, these stay; a later folder's
+        making removes them.
+        """
+        self._abandoned.detach()
+        self.records.unpersist(blocking=True)
+        if not is_busy(self.records.ctx):
+            _folders.remove(self.folder)
+
+
+class _Folders:
+    """The folders with files of shards, of the Spark that runs; it removes what is left when it stops.
+
+    A folder is needed as long as Spark keeps its records, that is until somebody drops them, or the JVM finds that
+    nothing refers to them any more: not a DataFrame either, which Python would not know of.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[Path, int] = {}  # the number of the RDD that has the records of each folder
+        self._spark = ""
+        self._abandoned = 0  # bytes
+
+    def new(self, context: SparkContext) -> Path:
+        """Make a folder, and remove those that nothing refers to."""
+        from orca.cluster.context import when_stopped
+
+        if self._spark != context.applicationId:
+            self._clear()  # Spark removes its folder only when the JVM ends
+            self._spark, self._abandoned = str(context.applicationId), 0
+            when_stopped(self._clear)
+        if self._abandoned > _ABANDONED:
+            context._jvm.System.gc()  # type: ignore[union-attr]
+            self._abandoned = 0
+        alive = context._jsc.getPersistentRDDs()
+        lost = [folder for folder, number in list(self._records.items()) if not alive.containsKey(number)]
+        for folder in lost if lost and not is_busy(context) else []:
+            self.remove(folder)
+        folder = Path(str(context._temp_dir)) / f"shards-{uuid.uuid4().hex}"
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def watch(self, folder: Path, records: RDD[Any]) -> None:
+        """Remember whose folder it is."""
+        self._records[folder] = records.id()
+
+    def abandon(self, folder: Path) -> None:
+        """Count the bytes of a folder that Python has no use for any more."""
+        if folder in self._records:
+            self._abandoned += sum(file.stat().st_size for file in folder.glob("*"))
+
+    def _clear(self) -> None:
+        for folder in list(self._records):
+            self.remove(folder)
+
+    def remove(self, folder: Path) -> None:
+        """Remove a folder."""
+        self._records.pop(folder, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_folders = _Folders()
+
+
+def is_busy(context: SparkContext) -> bool:
+    """Say whether Spark runs a job. Its status tracker hears of the end of jobs later than who waits for them."""
+    return bool(context._jsc.sc().dagScheduler().activeJobs().size())
+
+
+# On executors
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A task that writes the shards of a partition to a file, and returns its record; or lets them pass.
+
+    They pass where the folder is gone, as nobody keeps them any more.
+    """
+
+    folder: str
+
+    def __call__(self, shards: Iterable[Any]) -> Iterator[Any]:
+        """Yield the record."""
+        path = os.path.join(self.folder, uuid.uuid4().hex)
+        try:
+            file = open(path, "wb")  # noqa: SIM115
+        except FileNotFoundError:
+            yield from shards
+            return
+        with file:
+            note, index = None, []
+            for shard in shards:
+                note = note or Note(class_name_of(shard), shard.iloc[:0] if hasattr(shard, "iloc") else None)
+                index.append(_write(file, shard))
+            end = file.tell()
+            pickle.dump(index, file)
+        yield Record(path, end, note)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The file with the shards of a partition: their places are told behind the last of them."""
+
+    path: str
+    end: int
+    note: Note | None
+
+    def shards(self) -> Iterator[Any]:
+        """Yield the shards. They may be changed: the file stays as it is.
+
+        Raises:
+            DataError: The file is gone.
+        """
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115
+        except FileNotFoundError:
+            raise DataError(
+                f"the file of computed shards {self.path} is gone: somebody cleans up Spark's folders while it runs. "
+                "Call uncache() on these XShards to compute them again, or set spark.local.dir to another folder."
+            ) from None
+        with file:
+            file.seek(self.end)
+            for span in pickle.load(file):
+                yield span.read(file)
+
+
+_maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # those that somebody uses
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a shard lies in a file: a pickle, and the buffers of its arrays, by their places in the span.
+
+    Attributes:
+        start: Its first byte; that of a page where the shard may be mapped.
+        stop: The byte behind it.
+        buffers: Where the arrays begin and end.
+        large: Whether to map it.
+    """
+
+    start: int
+    stop: int
+    buffers: tuple[tuple[int, int], ...]
+    large: bool
+
+    def read(self, file: BinaryIO) -> Any:
+        """Return the shard."""
+        size = self.stop - self.start
+        if self.large and len(_maps) < _MOST_MAPS:
+            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=self.start)
+            _maps.add(mapped)
+            view = memoryview(mapped)
+        else:
+            file.seek(self.start)
+            view = memoryview(bytearray(size))
+            file.readinto(view)  # type: ignore[attr-defined]
+        return pickle.loads(view, buffers=[view[start:stop] for start, stop in self.buffers])
+
+
+def _write(file: BinaryIO, shard: Any) -> Span:
+    from pyspark import cloudpickle
+
+    buffers: list[pickle.PickleBuffer] = []
+    head = cloudpickle.dumps(shard, protocol=5, buffer_callback=buffers.append)  # as Spark pickles what RDDs hold
+    views = [buffer.raw() for buffer in buffers]
+    large = len(head) + sum(view.nbytes for view in views) >= _MAPPED
+    start = _skip(file, mmap.ALLOCATIONGRANULARITY if large else _ALIGNED)
+    file.write(head)
+    places = []
+    for view in views:
+        place = _skip(file, _ALIGNED) - start
+        file.write(view)
+        places.append((place, place + view.nbytes))
+    return Span(start, file.tell(), tuple(places), large)
+
+
+def _skip(file: BinaryIO, unit: int) -> int:
+    """Fill up a file to a multiple of some bytes; return its length."""
+    file.write(bytes(-file.tell() % unit))
+    return file.tell()
+
+
+def read(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the shards of records; other items are shards that passed."""
+    for item in items:
+        if isinstance(item, Record):
+            yield from item.shards()
+        else:
+            yield item

@@ -1,0 +1,54 @@
+"""group_by over shards, against pandas with all rows in one frame; without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from orca.data import groups
+from orca.errors import DataError
+
+
+class Lists:
+    """Partitions in this process, with the methods of an RDD that group_by asks for."""
+
+    def __init__(self, partitions: Iterable[Iterable[Any]]) -> None:
+        self.partitions = [list(partition) for partition in partitions]
+
+    def mapPartitions(self, function: Callable[..., Any]) -> Lists:
+        return Lists(function(iter(partition)) for partition in self.partitions)
+
+    def mapPartitionsWithIndex(self, function: Callable[..., Any]) -> Lists:
+        return Lists(function(number, iter(partition)) for number, partition in enumerate(self.partitions))
+
+    def partitionBy(self, parts: int, number_of: Callable[[Any], int]) -> Lists:
+        pairs = [pair for partition in self.partitions for pair in partition]
+        return Lists([pair for pair in pairs if number_of(pair[0]) == part] for part in range(parts))
+
+
+def grouped(shards: list[pd.DataFrame], word: str) -> pd.Series:
+    rdd: Any = Lists([shard] for shard in shards)
+    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", word, joined=False, parts=2)
+    return pd.concat([frame for part in result.partitions for frame in part]).set_index("k")[f"{word}(v)"].sort_index()
+
+
+@pytest.mark.parametrize("word", ["count", "sum", "mean", "var", "std", "min", "max"])
+def test_infinities_of_both_signs_are_not_lost_between_shards(word: str) -> None:
+    shards = [
+        pd.DataFrame({"k": [1, 1, 2, 3, 3], "v": [np.inf, -np.inf, np.inf, np.nan, 2.0]}),
+        pd.DataFrame({"k": [1, 1, 2, 3, 4], "v": [1.0, 2.0, 5.0, 3.0, np.nan]}),
+    ]
+    expected = pd.concat(shards).groupby("k")["v"].agg(word)
+    np.testing.assert_allclose(grouped(shards, word).to_numpy(), expected.to_numpy())
+
+
+@pytest.mark.parametrize("word", ["sum", "min", "mean", "std"])
+@pytest.mark.parametrize("text", ["a", "7"])
+def test_texts_in_one_of_the_shards_are_refused_by_the_name_of_their_column(word: str, text: str) -> None:
+    shards = [pd.DataFrame({"k": [1, 1], "v": [1, 2]}), pd.DataFrame({"k": [1, 2], "v": [text, text]})]
+    with pytest.raises(DataError, match=f"there is no {word} of column 'v'.*Name the columns"):
+        grouped(shards, word)
