@@ -33,3 +33,4 @@ def test_newest_checkpoint_is_found_and_loaded(tmp_path: Path) -> None:
     path, prefix, version = find_latest_checkpoint(str(tmp_path), "pytorch")
     assert version == 6
     assert est.load_orca_checkpoint(path, version, prefix).get_state_dict()["steps"] == 6
+    assert est.load_latest_orca_checkpoint(str(tmp_path)).get_state_dict()["steps"] == 6

@@ -43,7 +43,6 @@ from orca.feature.preprocessing import (  # noqa: E402
     ChainedPreprocessing,
     SeqToMultipleTensors,
     SeqToTensor,
-    from_json,
 )
 
 MAT = np.random.default_rng(2).integers(0, 256, (6, 8, 3), np.uint8)
@@ -138,6 +137,34 @@ def test_steps_of_one_kind_draw_apart_in_a_chain() -> None:
     assert {added: 25 < sums.count(added) < 75 for added in (0, 10, 20, 30)} == dict.fromkeys((0, 10, 20, 30), True)
 
 
+@pytest.mark.parametrize(
+    "step", [ImageHue(60, 60), ImageSaturation(0.3, 0.3), ImageColorJitter(hue_prob=1, saturation_prob=1)]
+)
+def test_grey_has_no_hue_and_alpha_stays(step: Any) -> None:
+    grey = step.apply([ImageFeature(MAT[:, :, :1])])[0].mat
+    assert grey.shape == MAT[:, :, :1].shape and grey.dtype == MAT.dtype
+    if not isinstance(step, ImageColorJitter):
+        np.testing.assert_array_equal(grey, MAT[:, :, :1])
+        alpha = np.concatenate([MAT, MAT[:, :, :1]], axis=2)
+        changed = step.apply([ImageFeature(alpha)])[0].mat
+        np.testing.assert_array_equal(changed[:, :, 3], alpha[:, :, 3])
+        np.testing.assert_array_equal(changed[:, :, :3], step.apply([ImageFeature(MAT)])[0].mat)
+        same = np.repeat(MAT[:, :, :1], 3, axis=2)  # grey in three channels
+        np.testing.assert_array_equal(step.apply([ImageFeature(same)])[0].mat, same)
+
+
+def test_images_of_any_channels_are_expanded_normalized_and_put_in_order() -> None:
+    grey, alpha = MAT[:, :, :1], np.concatenate([MAT, MAT[:, :, :1]], axis=2)
+    assert ImageChannelNormalize(5, 5, 5, 2, 2, 2).apply([ImageFeature(grey)])[0].mat.shape == grey.shape
+    for mat in (grey, alpha):
+        assert (
+            ImageExpand(min_expand_ratio=2, max_expand_ratio=2).apply([ImageFeature(mat)])[0].mat.shape[2]
+            == mat.shape[2]
+        )
+    tensor = ImageMatToTensor(to_RGB=True).apply([ImageFeature(alpha)])[0].tensor
+    np.testing.assert_array_equal(tensor, alpha[:, :, [2, 1, 0, 3]].transpose(2, 0, 1))
+
+
 def test_chain_reads_a_column_of_images_as_one_array() -> None:
     chain = ChainedPreprocessing(
         [RowToImageFeature(), ImageResize(4, 4), ImageMatToTensor(to_RGB=True), ImageFeatureToTensor()]
@@ -145,7 +172,6 @@ def test_chain_reads_a_column_of_images_as_one_array() -> None:
     got = chain.read(column_of([MAT, MAT[:4]]), "image")
     assert got.shape == (2, 3, 4, 4) and got.dtype == np.float32 and chain.grows and not chain.draws
     np.testing.assert_array_equal(got[0, 0], image.resized(MAT, 4, 4)[:, :, 2])
-    assert from_json(chain.as_json()).read(column_of([MAT]), "image").shape == (1, 3, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +182,16 @@ def test_chain_reads_a_column_of_images_as_one_array() -> None:
         (lambda: RowToImageFeature().read(pa.array([None, b"x"]), "picture"), r"'picture' holds 1 null\(s\)"),
         (lambda: ImageResize(2, 2).apply(np.zeros(3)), "Begin the chain with RowToImageFeature"),
         (lambda: ImageCenterCrop(40, 2, is_clip=False).apply([ImageFeature(MAT)]), "does not lie within an image"),
+        (
+            lambda: ImageChannelNormalize(1, 2, 3).apply([ImageFeature(MAT[:, :, :1])]),
+            "three channels, and an image has 1",
+        ),
         (lambda: ImageMatToTensor(format="HW"), "must be 'NCHW' or 'NHWC'; got 'HW'"),
         (lambda: ImagePixelNormalize([1.0]).apply([ImageFeature(MAT)]), "has 1 means; an image has 144 numbers"),
         (lambda: SeqToTensor([3]).apply(np.zeros((2, 4))), "makes tensors of 3 numbers; got rows of 4"),
+        (lambda: SeqToTensor().apply(np.array(["a", "b"])), "makes tensors of numbers; got values such as .*'a'"),
         (lambda: SeqToMultipleTensors([[1], [2]]).apply(np.zeros((2, 4))), "makes tensors of 3 numbers"),
         (lambda: ChainedPreprocessing(["resize"]), "takes a list of preprocessing steps; got str"),
-        (lambda: from_json({"preprocessing": "Spam"}), "there is no preprocessing 'Spam'"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(act: Callable[[], Any], words: str) -> None:

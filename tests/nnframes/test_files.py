@@ -20,7 +20,20 @@ from orca.bigdl.layers import Linear, LogSoftMax, Sequential  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
 from orca.feature.image import ImageMatToTensor, ImageResize, RowToImageFeature  # noqa: E402
 from orca.feature.preprocessing import ChainedPreprocessing  # noqa: E402
-from orca.nnframes import NNClassifier, NNClassifierModel, NNModel  # noqa: E402
+from orca.frameworks.torch.architecture import describe  # noqa: E402
+from orca.nnframes import (  # noqa: E402
+    NNClassifier,
+    NNClassifierModel,
+    NNEstimator,
+    NNModel,
+    files,
+)
+from orca.nnframes.dlframes import DLClassifier, DLEstimator  # noqa: E402
+from orca.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim  # noqa: E402
+from orca.optimizers import SGD  # noqa: E402
+from orca.storage.state import State  # noqa: E402
+from orca.storage.states import save_state  # noqa: E402
+from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration  # noqa: E402
 
 X = np.random.default_rng(5).normal(size=(9, 4)).astype(np.float32)
 
@@ -107,3 +120,112 @@ def test_class_of_the_program_itself_is_refused_and_may_be_given(spark: Any, tmp
     whole.save(str(tmp_path / "stage"))
     other = NNModel.load(str(tmp_path / "stage"), model=Local())
     np.testing.assert_array_equal(other.model.weight.detach(), whole.model.weight.detach())
+
+
+def rates_of(stage: Any, frame: Any) -> list[Any]:
+    """Return the weights that a fit of a stage gives."""
+    return [param.detach() for param in stage.fit(frame).model.to_pytorch().parameters()]
+
+
+def test_unfitted_estimator_is_saved_with_all_that_was_set(spark: Any, tmp_path: Path) -> None:
+    frame = frame_of(spark)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.Adam([{"params": net[0].parameters(), "lr": 0.1}, {"params": net[1].parameters()}], lr=0.01)
+    stage = NNEstimator(TorchModel.from_pytorch(net), TorchLoss.from_pytorch(nn.MSELoss()), [4], [1])
+    stage.setOptimMethod(TorchOptim.from_pytorch(optimizer)).setLearningRate(0.05).setBatchSize(9)
+    stage.setFeaturesCol("array").setValidation(EveryEpoch(), frame, ["mae"], 4).setEndWhen(MaxIteration(3))
+    stage.setCheckpoint(str(tmp_path / "kept"), SeveralIteration(2), False).setConstantGradientClipping(-0.2, 0.2)
+    stage.save(str(tmp_path / "stage"))
+    files = {file.name for file in (tmp_path / "stage").rglob("*") if file.is_file() and not file.name.startswith(".")}
+    assert not [name for name in files if name.endswith((".pkl", ".pt", ".pickle"))]
+    other = NNEstimator.load(str(tmp_path / "stage"))
+    assert type(other) is NNEstimator and other.uid == stage.uid
+    assert {p.name for p in other._paramMap} == {p.name for p in stage._paramMap}
+    for name in ("featuresCol", "batchSize", "learningRate", "endWhen", "clipping", "checkpoint"):
+        assert other.getOrDefault(name) == stage.getOrDefault(name)
+    trigger, rows, methods, size = other.getValidation()
+    assert (
+        (trigger, methods, size) == (EveryEpoch(), ["mae"], 4) and rows.count() == 9 and rows.columns == frame.columns
+    )
+    assert other.label_preprocessing == stage.label_preprocessing
+    for one, two in zip(rates_of(stage, frame), rates_of(other, frame), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
+def test_pipelines_and_searches_of_unfitted_stages_are_saved(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml import Pipeline
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+    from pyspark.ml.tuning import (
+        CrossValidator,
+        CrossValidatorModel,
+        ParamGridBuilder,
+        TrainValidationSplit,
+        TrainValidationSplitModel,
+    )
+
+    frame = frame_of(spark)
+    layer = Sequential().add(Linear(4, 3)).add(LogSoftMax())
+    stage = NNClassifier(layer, ClassNLLCriterion(), [4]).setFeaturesCol("vector").setBatchSize(9)
+    stage.setOptimMethod(SGD(0.1, momentum=0.5))
+    pipeline = Pipeline(stages=[stage])
+    pipeline.save(str(tmp_path / "pipeline"))
+    answers = [
+        [row.prediction for row in each.fit(frame).transform(frame).orderBy("number").collect()]
+        for each in (pipeline, Pipeline.load(str(tmp_path / "pipeline")))
+    ]
+    assert answers[0] == answers[1]
+    grid = ParamGridBuilder().addGrid(stage.maxEpoch, [1, 2]).addGrid(stage.learningRate, [0.1]).build()
+    evaluator = MulticlassClassificationEvaluator()
+    search = CrossValidator(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, seed=0)
+    search.save(str(tmp_path / "search"))
+    fitted = CrossValidator.load(str(tmp_path / "search")).fit(frame)
+    fitted.save(str(tmp_path / "searched"))
+    read = CrossValidatorModel.load(str(tmp_path / "searched"))
+    assert read.avgMetrics == fitted.avgMetrics
+    assert read.transform(frame).orderBy("number").collect() == fitted.transform(frame).orderBy("number").collect()
+    assert [sorted((p.name, v) for p, v in each.items()) for each in read.getEstimatorParamMaps()] == [
+        [("learningRate", 0.1), ("maxEpoch", 1)],
+        [("learningRate", 0.1), ("maxEpoch", 2)],
+    ]
+    split = TrainValidationSplit(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, seed=0).fit(frame)
+    split.save(str(tmp_path / "split"))
+    assert TrainValidationSplitModel.load(str(tmp_path / "split")).validationMetrics == split.validationMetrics
+
+
+def test_models_made_on_workers_and_older_stages_are_saved_by_name(spark: Any, tmp_path: Path) -> None:
+    stage = NNEstimator(TorchModel.from_pytorch(nn.Identity), nn.MSELoss())
+    stage.save(str(tmp_path / "stage"))
+    assert NNEstimator.load(str(tmp_path / "stage")).model.given is nn.Identity
+    given = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(4, 1).parameters(), lr=0.1), 1, 0.5)
+    stage.setOptimMethod(given).write().overwrite().save(str(tmp_path / "stage"))
+    method = NNEstimator.load(str(tmp_path / "stage")).getOptimMethod()
+    assert method.torch_scheduler.optimizer is method.optimizer and method.torch_scheduler.gamma == 0.5
+    older = DLEstimator(Linear(4, 2), ClassNLLCriterion(), [4], [1])
+    older.save(str(tmp_path / "older"))
+    read = DLEstimator.load(str(tmp_path / "older"))
+    assert (type(read), read.label_preprocessing) == (DLEstimator, older.label_preprocessing)
+    np.testing.assert_array_equal(read.model.get_weights()[0], older.model.get_weights()[0])
+    DLClassifier(Linear(4, 2), ClassNLLCriterion(), [4]).save(str(tmp_path / "classifier"))
+    assert isinstance(DLClassifier.load(str(tmp_path / "classifier")).criterion, ClassNLLCriterion)
+
+
+def test_estimator_with_code_of_the_program_itself_is_refused(spark: Any, tmp_path: Path) -> None:
+    stage = NNEstimator(nn.Linear(4, 1), TorchLoss.from_pytorch(lambda output, label: output.sum()))
+    with pytest.raises(ArgumentError, match="criterion needs .*<lambda>.*Put it into a module of its own"):
+        stage.save(str(tmp_path / "refused"))
+    assert not (tmp_path / "refused").exists()
+    with pytest.raises(ArgumentError, match="the model needs .*<lambda>, which is defined in the program itself"):
+        NNEstimator(TorchModel.from_pytorch(lambda: Local()), nn.MSELoss()).save(str(tmp_path / "refused"))
+    NNEstimator(nn.Linear(4, 1), nn.MSELoss()).save(str(tmp_path / "stage"))
+    other = NNEstimator.load(str(tmp_path / "stage"), criterion=stage.criterion)
+    assert other.criterion is stage.criterion
+
+
+def test_a_stage_of_an_older_release_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.DefaultParamsReader, "loadMetadata", lambda *place: {"uid": "older"})
+    module = nn.Linear(4, 1)
+    payload = {"models": [module.state_dict()], "architecture": describe(module)}
+    save_state(State(payload=payload), str(tmp_path / "module"), "torch")
+    with pytest.raises(ArgumentError, match="without the settings of a stage: it was saved by an older release"):
+        NNModel.read().session(object()).load(str(tmp_path))

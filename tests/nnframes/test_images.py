@@ -97,7 +97,7 @@ def test_images_are_trained_on_and_answered_for(spark: Any, pictures: Any) -> No
     assert [rows[number] for number in range(COUNT)] == alone(x).argmax(1).double().tolist()
 
 
-def test_epochs_draw_anew_where_samples_are_not_cached(spark: Any, pictures: Any) -> None:
+def test_epochs_draw_anew_where_samples_are_not_cached(spark: Any, pictures: Any, tmp_path: Path) -> None:
     folder, _ = pictures
     frame = labelled(NNImageReader.readImages(folder))
     crop = chain_of(ImageRandomCrop(2, 2))
@@ -107,7 +107,9 @@ def test_epochs_draw_anew_where_samples_are_not_cached(spark: Any, pictures: Any
         net = nn.Sequential(nn.Flatten(), nn.Linear(12, 1))
         estimator = NNEstimator(net, nn.MSELoss(), crop).setFeaturesCol("image").setBatchSize(COUNT)
         estimator.setOptimMethod(SGD(1e-5)).setCachingSample(caches).setEndWhen(MaxEpoch(3))
-        model = estimator.fit(frame)
+        model = estimator.setCheckpoint(str(tmp_path / str(caches)), EveryEpoch()).fit(frame)
+        (run,) = (tmp_path / str(caches)).iterdir()  # one fit, whose newest checkpoint stays
+        assert sorted(path.name for path in run.iterdir()) == ["model.3", "optimMethod-SGD.3"]
         assert model.state.epoch == 3 and estimator.isCachingSample() is caches
         weights.append(model.model[1].weight)
     assert not torch.equal(*weights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ from orca.errors import ArgumentError, DataError, WorkerFailed  # noqa: E402
 from orca.feature.preprocessing import ChainedPreprocessing, FeatureLabelPreprocessing, SeqToTensor  # noqa: E402
 from orca.nnframes import NNClassifier, NNClassifierModel, NNEstimator, NNModel  # noqa: E402
 from orca.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim  # noqa: E402
-from orca.optimizers import SGD, Adam  # noqa: E402
+from orca.optimizers import SGD, Adam, OptimMethod  # noqa: E402
 from orca.triggers import EveryEpoch, MaxIteration, MinLoss, SeveralIteration  # noqa: E402
+from zoo.orca.learn.utils import find_latest_checkpoint  # noqa: E402
 
 DRAW = np.random.default_rng(7)
 X = DRAW.normal(size=(23, 4)).astype(np.float32)
@@ -199,10 +202,18 @@ def test_validation_summaries_checkpoints_and_triggers(rows: Any, tmp_path: Path
     assert len(train.read_scalar("Loss")) == 11  # 3 steps an epoch
     rates = train.read_scalar("LearningRate")[:, 1]
     np.testing.assert_allclose(rates, [0.05 / (1 + 0.5 * step) for step in range(11)], rtol=1e-5)
-    assert valid.read_scalar("mae")[:, 0].tolist() == [6, 11]  # the epochs in which steps 5 and 10 fall
+    assert valid.read_scalar("mae")[:, 0].tolist() == [5, 10]  # mid-epoch
     assert model.state.steps == 11
     kept = Estimator.latest_checkpoint(str(tmp_path / "kept"))
-    assert kept is not None and kept.endswith("orca.11")
+    assert kept is not None and re.search(r"kept/\d{4}(-\d\d){2}_\d\d(-\d\d){2}/model.11$", kept)
+    folder, prefix, version = find_latest_checkpoint(str(tmp_path / "kept"), "bigdl")
+    assert (f"{folder}/{prefix}.{version}", sorted(os.listdir(folder))) == (kept, ["model.11", "optimMethod-SGD.11"])
+    assert OptimMethod.load(f"{folder}/optimMethod-SGD.11") == SGD(0.05, 0.5)
+    again = Estimator.from_torch(model=nn.Linear(4, 1), optimizer=SGD(0.05), loss=nn.MSELoss(), backend="bigdl")
+    for where in ((folder, version, prefix), (folder, version, "optimMethod-SGD"), (str(tmp_path / "kept"),)):
+        assert again.load_orca_checkpoint(*where).get_state_dict()["steps"] == 11
+    weights = again.get_model().state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.model.state_dict().items())
     assert estimator.clearGradientClipping().getOrDefault("clipping") is None
 
 
@@ -281,6 +292,20 @@ def test_nulls_are_named_with_column_and_count(rows: Any, change: Callable[[Any]
     ("act", "words"),
     [
         (lambda df: NNEstimator("net", nn.MSELoss()), "TorchModel wraps a torch.nn.Module, a class"),
+        (lambda df: NNEstimator(nn.Linear(4, 1), nn.MSELoss()).fit([1, 2]), "fit takes a Spark DataFrame; got list"),
+        (
+            lambda df: NNModel(nn.Linear(4, 1)).transform({"features": [1]}),
+            "transform takes a Spark DataFrame; got dict",
+        ),
+        (
+            lambda df: NNClassifier(nn.Linear(4, 3), nn.CrossEntropyLoss()).setLabelCol("features").fit(df),
+            "labels of a classifier are numbers; the column 'features' is array<float>. Use NNEstimator",
+        ),
+        (
+            lambda df: NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setOptimMethod(torch.optim.Adam).fit(df),
+            r"got the class Adam. Pass Adam\(model.parameters\(\)\)",
+        ),
+        (lambda df: NNModel(nn.Linear(4, 1), jvalue=object()), "no stage lives in a JVM here: leave jvalue out"),
         (lambda df: NNEstimator(nn.Linear(4, 1), nn.MSELoss(), "4"), "feature_preprocessing must be a Preprocessing"),
         (lambda df: NNModel(nn.Linear(4, 1)).transform(df.withColumn("prediction", df.label)), "setPredictionCol"),
         (lambda df: NNModel(nn.Linear(4, 1)).setFeaturesCol("feature").transform(df), "Did you mean 'features'"),

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from frameworks.torch.alone import shards_fully  # noqa: E402
 from orca import Estimator  # noqa: E402
 from orca.errors import ArgumentError, WorkerFailed  # noqa: E402
 from orca.optimizers import (  # noqa: E402
@@ -27,9 +28,11 @@ from orca.optimizers import (  # noqa: E402
     OptimMethod,
     ParallelAdam,
     RMSprop,
+    TorchOptim,
     schedules,
 )
 from orca.registry import BACKENDS, Backend  # noqa: E402
+from orca.triggers import SeveralIteration  # noqa: E402
 
 STEPS, SIZE = 50, 5
 START = np.linspace(-1, 1, SIZE)
@@ -303,7 +306,7 @@ X = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)  # two rank
 Y = (X @ np.array([1.0, -2.0, 0.5], np.float32) + 0.1)[:, None]
 
 
-@pytest.mark.parametrize("sync", ["replicated", "sharded"])
+@pytest.mark.parametrize("sync", ["replicated", "sharded"] + ["fully sharded"] * shards_fully())
 @pytest.mark.parametrize(
     "method",
     [
@@ -342,6 +345,33 @@ def test_estimator_trains_with_a_method_as_a_plain_loop_does(
     np.testing.assert_allclose(np.concatenate([trace.rates for trace in est.history.traces]), rates, rtol=1e-6)
     for name, value in est.get_model().state_dict().items():
         np.testing.assert_allclose(value, alone.state_dict()[name], rtol=1e-4, atol=1e-6)
+
+
+def test_method_that_must_see_whole_weights_is_refused_where_none_is_whole() -> None:
+    est = Estimator.from_torch(
+        model=torch.nn.Linear(3, 1), optimizer=LBFGS(), loss=torch.nn.MSELoss(), backend="local", shard_model=True
+    )
+    with pytest.raises(WorkerFailed, match="fully sharded training cannot use LBFGS: it must see whole weights"):
+        est.fit((X, Y), epochs=1)
+
+
+def test_epochs_without_a_validation_have_no_score() -> None:
+    model = torch.nn.Linear(3, 1)
+    plateau = SGD(1e-6, learningrate_schedule=schedules.Plateau("score", 0.5, 1, "min", epsilon=1.0))
+    reduced = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        torch.optim.SGD(model.parameters(), lr=1e-6), factor=0.5, patience=0, threshold=0.5, eps=0.0
+    )
+    given = {"data": (X, Y), "batch_size": 23, "validation_data": (X, Y), "validation_trigger": SeveralIteration(2)}
+    for method, rates in (
+        (plateau, [1, 1, 1, 1, 1, 1, 0.5, 0.5]),  # the scores of epochs 2, 4 and 6; one is borne
+        (TorchOptim.from_pytorch(reduced, "EpochDecayByScore"), [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]),
+    ):
+        est = Estimator.from_torch(
+            model=model, optimizer=method, loss=torch.nn.MSELoss(), backend="local", metrics="mae"
+        )
+        lines = est.fit(epochs=8, **given)
+        assert [line["epoch"] for line in lines if "val_loss" in line] == [2, 4, 6, 8]
+        np.testing.assert_allclose(np.concatenate([t.rates for t in est.history.traces]), np.multiply(rates, 1e-6))
 
 
 def test_plateau_watches_the_score_of_the_validation() -> None:

@@ -91,7 +91,7 @@ def test_plateau_within_a_sequence_has_a_memory_of_its_own() -> None:
         (lambda: Plateau("Loss", factor=1.0), "must be below 1; got 1.0"),
         (lambda: Plateau("Loss", mode="best"), "must be 'min' or 'max'; got 'best'"),
         (lambda: Plateau("val_acc"), "monitors 'Loss' or 'score'; got 'val_acc'"),
-        (lambda: Plateau("score").watch(0.1, 1, 0, {}, {"Loss": 1.0}), "Pass validation data and a metric"),
+        (lambda: Plateau("score").watch(0.1, 1, 0, {}, {"Loss": 1.0}), "Pass validation data, or monitor"),
         (lambda: SequentialSchedule(1).rate(0.1, 0, 0, {}), "has no schedules. Add some"),
     ],
 )

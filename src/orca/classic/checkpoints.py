@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orca.errors import ArgumentError
-from orca.storage.checkpoints import PREFIX, newest_run, versions
+from orca.storage.checkpoints import newest_run, path_of
 
 MODEL_TYPES = ("bigdl", "pytorch", "tf")
 
@@ -13,7 +13,8 @@ def find_latest_checkpoint(model_dir: str, model_type: str = "bigdl") -> tuple[s
 
     Args:
         model_dir: The model_dir of an Estimator, or the path of setCheckpoint; any fsspec path.
-        model_type: "bigdl", "pytorch" or "tf": checkpoints of all of them lie in the same way.
+        model_type: "bigdl", "pytorch" or "tf": checkpoints of all of them lie in the same way. The backend bigdl keeps
+            them in a folder named by the time of the fit, as `model.<steps>`, others as `orca.<steps>`.
 
     Raises:
         ArgumentError: There is none, or no such model_type.
@@ -29,4 +30,5 @@ def find_latest_checkpoint(model_dir: str, model_type: str = "bigdl") -> tuple[s
     folder = newest_run(model_dir)
     if folder is None:
         raise ArgumentError(f"there is no checkpoint under {model_dir}. Train with checkpoint_trigger= and model_dir=.")
-    return folder, PREFIX, versions(folder)[-1]
+    prefix, version = path_of(folder).rsplit("/", 1)[-1].rsplit(".", 1)
+    return folder, prefix, int(version)

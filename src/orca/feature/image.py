@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -348,8 +348,8 @@ class ImageHue(RandomImagePreprocessing):
 
     def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return the image with other hues."""
-        hue, saturation, value = _to_hsv(mat)
-        return _like(_from_hsv((hue + draw.uniform(self.delta_low, self.delta_high) / 180) % 1, saturation, value), mat)
+        turn = draw.uniform(self.delta_low, self.delta_high) / 180
+        return _recoloured(mat, lambda hue, saturation: ((hue + turn) % 1, saturation))
 
 
 @dataclass(frozen=True)
@@ -361,9 +361,8 @@ class ImageSaturation(RandomImagePreprocessing):
 
     def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return the image with another saturation."""
-        hue, saturation, value = _to_hsv(mat)
         factor = draw.uniform(self.delta_low, self.delta_high)
-        return _like(_from_hsv(hue, np.clip(saturation * factor, 0, 1), value), mat)
+        return _recoloured(mat, lambda hue, saturation: (hue, np.clip(saturation * factor, 0, 1)))
 
 
 @dataclass(frozen=True)
@@ -427,8 +426,16 @@ class ImageChannelNormalize(ImagePreprocessing):
 
     def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return the normalized image."""
-        means = np.array([self.mean_b, self.mean_g, self.mean_r], np.float32)
-        return (mat.astype(np.float32) - means) / np.array([self.std_b, self.std_g, self.std_r], np.float32)
+        means: Sequence[float] = (self.mean_b, self.mean_g, self.mean_r)
+        deviations: Sequence[float] = (self.std_b, self.std_g, self.std_r)
+        if mat.shape[2] == 1 and len(set(means)) == len(set(deviations)) == 1:  # what goes for all goes for grey
+            means, deviations = means[:1], deviations[:1]
+        if mat.shape[2] != len(means):
+            raise DataError(
+                f"ImageChannelNormalize has means of three channels, and an image has {mat.shape[2]}. Read images in "
+                "colours (image_codec=1), or pass three equal means and deviations for grey ones."
+            )
+        return (mat.astype(np.float32) - np.array(means, np.float32)) / np.array(deviations, np.float32)
 
 
 @dataclass(frozen=True)
@@ -529,7 +536,8 @@ class ImageExpand(RandomImagePreprocessing):
         tall, wide = int(height * ratio), int(width * ratio)
         y, x = int(draw.uniform(0, tall - height + 1)), int(draw.uniform(0, wide - width + 1))
         canvas = np.empty((tall, wide, channels), mat.dtype)
-        canvas[:] = np.array([self.means_b, self.means_g, self.means_r], mat.dtype)[:channels]
+        colours = [self.means_b, self.means_g, self.means_r, 255]  # alpha: nothing shines through
+        canvas[:] = np.array(colours[:channels] if channels > 1 else np.mean(colours[:3]), mat.dtype)
         canvas[y : y + height, x : x + width] = mat
         return canvas
 
@@ -612,7 +620,8 @@ class ImageMatToTensor(ImagePreprocessing):
     def transform(self, feature: ImageFeature) -> ImageFeature:
         """Make the tensor of one image."""
         pixels = np.asarray(feature.mat, np.float32)
-        pixels = pixels[:, :, [2, 1, 0]] if self.to_RGB and pixels.shape[2] == 3 else pixels
+        if self.to_RGB and pixels.shape[2] >= 3:
+            pixels = pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
         feature[self.tensor_key] = np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.format == "NCHW" else pixels)
         return feature
 
@@ -675,6 +684,14 @@ def _cropped(mat: np.ndarray, x: float, y: float, width: int, height: int, clips
                 "the image first, or pass is_clip=True."
             )
     return mat[top:bottom, left:right]
+
+
+def _recoloured(mat: np.ndarray, change: Callable[..., tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return an image with other hues and saturations; one channel has neither, and a fourth (alpha) stays."""
+    if mat.shape[2] < 3:
+        return mat
+    hue, saturation, value = _to_hsv(mat)
+    return _like(np.concatenate([_from_hsv(*change(hue, saturation), value), mat[:, :, 3:]], axis=2), mat)
 
 
 def _to_hsv(mat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ inputs, or a list of ImageFeatures. `read` is the door for a column of a Spark D
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,22 +50,6 @@ class Preprocessing:
     def seeded(self, seed: int) -> Preprocessing:
         """Return it with other random numbers."""
         return self
-
-    def as_json(self) -> dict[str, Any]:
-        """Return its name and arguments, of which a JSON file can be made."""
-        given = {one.name: _packed(getattr(self, one.name)) for one in fields(self) if one.init}
-        return {"preprocessing": type(self).__name__, **given}
-
-
-def from_json(about: Mapping[str, Any]) -> Preprocessing:
-    """Return the preprocessing that as_json describes."""
-    import orca.feature.image  # the steps of images are known once it is loaded  # noqa: F401
-
-    kinds = {kind.__name__: kind for kind in _kinds(Preprocessing)}
-    if about["preprocessing"] not in kinds:
-        raise ArgumentError(f"there is no preprocessing {about['preprocessing']!r} to read.")
-    given = {name: _unpacked(value) for name, value in about.items() if name != "preprocessing"}
-    return kinds[about["preprocessing"]](**given)
 
 
 @dataclass(frozen=True)
@@ -130,6 +114,11 @@ class SeqToTensor(Preprocessing):
         """Return float tensors (rows, *size)."""
         if not isinstance(rows, np.ndarray):
             raise DataError(f"{type(self).__name__} makes tensors of numbers; got {_words(rows)}.")
+        if rows.dtype.kind not in "biuf":
+            raise DataError(
+                f"{type(self).__name__} makes tensors of numbers; got values such as {rows.flat[0]!r} ({rows.dtype}). "
+                "Turn them into numbers first, for instance with StringIndexer or a cast."
+            )
         numbers = rows.astype(np.float32, copy=False)
         size = tuple(self.size) or numbers.shape[1:] or (1,)
         each = math.prod(numbers.shape[1:])
@@ -260,25 +249,3 @@ def _words(rows: Any) -> str:
     if isinstance(rows, tuple):
         return f"{len(rows)} tensors a row"
     return "images" if isinstance(rows, list) else type(rows).__name__
-
-
-def _kinds(kind: type[Preprocessing]) -> list[type[Preprocessing]]:
-    return [kind, *(deeper for each in kind.__subclasses__() for deeper in _kinds(each))]
-
-
-def _packed(value: Any) -> Any:
-    if isinstance(value, Preprocessing):
-        return value.as_json()
-    if isinstance(value, list | tuple):
-        return [_packed(one) for one in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ArgumentError(f"a preprocessing with {type(value).__name__} {value!r} cannot be written as JSON.")
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, dict) and "preprocessing" in value:
-        return from_json(value)
-    return [_unpacked(one) for one in value] if isinstance(value, list) else value

@@ -1,32 +1,38 @@
 """Files: stages on disk. Owns their layout: Spark's metadata, and the module as JSON and safetensors beside it.
 
-<path>/metadata   class, uid, params, preprocessing: JSON, written by Spark
-<path>/module     classes and settings of the module, its weights, and what its rows and answers look like
+<path>/metadata     class, uid, and the params that are numbers and texts: JSON, written by Spark
+<path>/module       the module's classes, settings and weights, all other params, the form of rows and answers
+<path>/validation   the rows of setValidation, as Parquet
 """
 
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from typing import Any
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from orca.bigdl.layer import Layer
-from orca.feature.preprocessing import from_json, preprocessing_of
-from orca.frameworks.torch.architecture import build, describe
-from orca.nnframes.wrappers import TorchModel
+from orca.errors import ArgumentError
+from orca.frameworks.torch.architecture import build, describe, imported, reference
+from orca.nnframes.settings import packed, unpacked
+from orca.nnframes.wrappers import TorchModel, TorchOptim
+from orca.storage.state import State
 from orca.storage.states import load_state, save_state
 
-_OBJECTS = ("samplePreprocessing",)  # params that are no numbers or texts
+# Params that are objects, or hold some.
+_OBJECTS = ("samplePreprocessing", "optimMethod", "endWhen", "trainSummary", "validationSummary", "validation",
+            "checkpoint", "clipping")  # fmt: skip
 
 
-class NNModelWriter(MLWriter):
-    """The writer of an NNModel.
+class StageWriter(MLWriter):
+    """The writer of an NNModel or an NNEstimator.
 
     Raises:
-        ArgumentError: The model cannot be told in JSON: its class is part of the program itself, say.
+        ArgumentError: Something cannot be told in JSON: its class is part of the program itself, say.
     """
 
     def __init__(self, instance: Any) -> None:
@@ -35,52 +41,94 @@ class NNModelWriter(MLWriter):
 
     def saveImpl(self, path: str) -> None:
         """Write the stage."""
-        stage = self.instance
-        module = stage.estimator.get_model()
-        about, state = describe(module), stage.state.for_answers()
-        payload = {"models": [module.state_dict()], "architecture": about}  # before anything is written
+        state, rows = self._state(), self._rows()  # before anything is written
+        stage, defaults = self.instance, dict(self.instance._defaultParamMap)
         values = {param.name: value for param, value in stage._paramMap.items() if param.name not in _OBJECTS}
-        preprocessing = preprocessing_of(stage.getSamplePreprocessing(), "samplePreprocessing")
-        extra = {
-            "preprocessing": None if preprocessing is None else preprocessing.as_json(),
-            "model": "layer" if isinstance(stage._given, Layer) and not isinstance(stage._given, TorchModel)
-            else "TorchModel" if isinstance(stage._given, TorchModel) else "module",
-            "attributes": {name: getattr(stage, name) for name in stage.extra_metadata},
-        }  # fmt: skip
-        defaults = dict(stage._defaultParamMap)
         for name in _OBJECTS:
-            stage._defaultParamMap.pop(getattr(stage, name), None)
+            if stage.hasParam(name):
+                stage._defaultParamMap.pop(getattr(stage, name), None)
         try:
-            DefaultParamsWriter.saveMetadata(stage, path, self.sparkSession, {"orca": json.dumps(extra)}, values)
+            DefaultParamsWriter.saveMetadata(stage, path, self.sparkSession, None, values)
         finally:
             stage._defaultParamMap = defaults
-        place = f"{qualified(path, self.sparkSession).rstrip('/')}/module"
-        save_state(replace(state, payload=payload), place, "torch")
+        if rows is not None:
+            rows.write.parquet(f"{path.rstrip('/')}/validation")
+        save_state(state, f"{qualified(path, self.sparkSession).rstrip('/')}/module", "torch")
+
+    def _state(self) -> State:
+        """Return all that is no plain param: the weights, what the model is, and the objects that were set."""
+        stage = self.instance
+        given, module, state = stage.parts()
+        kind = "TorchModel" if isinstance(given, TorchModel) else "layer" if isinstance(given, Layer) else "module"
+        about = {"model": kind} | ({"made_by": reference(given.given, "the model")} if module is None else {})
+        weights = [] if module is None else list(module.parameters())
+        objects = {param.name: value for param, value in stage._paramMap.items() if param.name in _OBJECTS}
+        if objects.get("validation") is not None:
+            trigger, _, *more = objects["validation"]
+            objects["validation"] = [trigger, None, *more]
+        if isinstance(objects.get("optimMethod"), LRScheduler):  # which goes with its optimizer
+            objects["optimMethod"] = TorchOptim.from_pytorch(objects["optimMethod"])
+        payload = {
+            "models": [] if module is None else [module.state_dict()],
+            "architecture": None if module is None else describe(module),
+            "about": about,
+            "objects": {name: packed(value, name, weights) for name, value in objects.items()},
+            "attributes": {name: packed(getattr(stage, name), name, weights) for name in stage.written},
+            "preprocessing": packed(stage._defaultParamMap[stage.samplePreprocessing], "feature_preprocessing"),
+        }
+        return replace(state, payload=payload)
+
+    def _rows(self) -> Any:
+        validation = self.instance.hasParam("validation") and self.instance.getOrDefault("validation")
+        return validation[1] if validation else None
 
 
-class NNModelReader(MLReader[Any]):
-    """The reader of an NNModel, or of a class derived from it."""
+class StageReader(MLReader[Any]):
+    """The reader of an NNModel, an NNEstimator, or a class derived from them."""
 
     def __init__(self, cls: Any) -> None:
         super().__init__()
         self.cls = cls
 
-    def load(self, path: str, model: Any = None) -> Any:
-        """Read a stage; see NNModel.load."""
+    def load(self, path: str, model: Any = None, **attributes: Any) -> Any:
+        """Read a stage.
+
+        Args:
+            path: The path.
+            model: The module to load the weights into, where the saved one cannot be built by its name.
+            attributes: Attributes to use instead of the saved ones.
+        """
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
-        about = json.loads(metadata["orca"])
         state = load_state(f"{qualified(path, self.sparkSession).rstrip('/')}/module", "torch")
-        about_net = state.payload.pop("architecture")
-        net: Any = build(about_net) if model is None else copy.deepcopy(model)
-        net.load_state_dict(state.payload["models"][0])
-        kinds = {"layer": lambda: Layer.of(net.layer), "TorchModel": lambda: TorchModel(net), "module": lambda: net}
-        stage = self.cls(kinds[about["model"]](), about["preprocessing"] and from_json(about["preprocessing"]))
+        saved = state.payload
+        if "objects" not in saved:
+            raise ArgumentError(
+                f"{path} holds a module without the settings of a stage: it was saved by an older release. Load it "
+                "with that one, fit or make the stage again with this one, and save it."
+            )
+        given, module = _model(saved, model)
+        weights = [] if module is None else list(module.parameters())
+        held = {name: unpacked(value, weights) for name, value in saved["attributes"].items() if name not in attributes}
+        stage = self.cls.__new__(self.cls)
+        stage.restore(given, unpacked(saved["preprocessing"]), state, held | attributes)
         stage._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(stage, metadata)
-        for name, value in about["attributes"].items():
-            setattr(stage, name, value)
-        stage.estimator._state = state
-        return stage
+        objects = {name: unpacked(value, weights) for name, value in saved["objects"].items()}
+        if objects.get("validation") is not None:
+            objects["validation"][1] = self.sparkSession.read.parquet(f"{path.rstrip('/')}/validation")
+        return stage._set(**objects)
+
+
+def _model(saved: dict[str, Any], model: Any) -> tuple[Any, nn.Module | None]:
+    """Return the model in the kind that it was given in, and its module, which a class or function has yet to make."""
+    about = saved["about"]
+    if "made_by" in about and model is None:
+        return TorchModel(imported(about["made_by"])), None
+    net: Any = build(saved["architecture"]) if model is None else copy.deepcopy(model)
+    if saved["models"]:
+        net.load_state_dict(saved["models"][0])
+    kinds = {"layer": lambda: Layer.of(net.layer), "TorchModel": lambda: TorchModel(net), "module": lambda: net}
+    return kinds[about["model"]](), net
 
 
 def qualified(path: str, session: Any) -> str:

@@ -17,7 +17,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType
+from pyspark.sql.types import ArrayType, BooleanType, LongType, NumericType
 from torch import nn
 
 from orca.bigdl.layer import Layer
@@ -28,10 +28,11 @@ from orca.core.triggers import Moment, trigger_of
 from orca.errors import ArgumentError, DataError
 from orca.estimators.torch import TorchEstimator
 from orca.feature.preprocessing import FeatureLabelPreprocessing, Preprocessing, SeqToTensor, preprocessing_of
-from orca.nnframes.files import NNModelReader, NNModelWriter
+from orca.nnframes.files import StageReader, StageWriter
 from orca.nnframes.wrappers import TorchModel
 from orca.optimizers import SGD, OptimMethod, TorchOptim
 from orca.registry import source_of
+from orca.storage.checkpoints import new_run
 from orca.storage.state import State
 
 FOREVER = 2**31  # epochs, where a trigger says when to end
@@ -85,6 +86,29 @@ class HasThreshold(Params):
     setThreshold, getThreshold = _accessors("threshold")
 
 
+class Writable(MLWritable, MLReadable[Any]):
+    """A stage that is saved as JSON and safetensors, without pickles.
+
+    Attributes:
+        written: The attributes that are saved besides the model and the params.
+    """
+
+    written: ClassVar[tuple[str, ...]] = ()
+
+    def write(self) -> StageWriter:
+        """Return the writer: JSON and safetensors, no pickles."""
+        return StageWriter(self)
+
+    def save(self, path: str) -> None:
+        """Save the stage; `write().overwrite().save(path)` replaces one."""
+        self.write().save(path)
+
+    @classmethod
+    def read(cls) -> StageReader:
+        """Return the reader of such stages."""
+        return StageReader(cls)
+
+
 class FrameEstimator(TorchEstimator):
     """The Estimator behind a stage: it reads the columns of a DataFrame by preprocessing."""
 
@@ -112,8 +136,9 @@ class FrameEstimator(TorchEstimator):
 
 
 class NNEstimator(
-    Estimator, HasFeaturesCol, HasLabelCol, HasPredictionCol, HasBatchSize, HasOptimMethod, HasSamplePreprocessing
-):  # type: ignore[misc]
+    Estimator, Writable, HasFeaturesCol, HasLabelCol, HasPredictionCol, HasBatchSize, HasOptimMethod,
+    HasSamplePreprocessing,
+):  # type: ignore[misc]  # fmt: skip
     """A model that learns from a DataFrame and becomes an NNModel: a stage of Spark ML.
 
     A fit begins with the weights that the model has, and leaves them as they are: those of the NNModel are trained.
@@ -124,6 +149,7 @@ class NNEstimator(
         feature_preprocessing: A Preprocessing, the size of the model's input as [2], or those of several inputs as
             [[2], [3]]. Numbers, arrays and vectors are taken as they are unless given.
         label_preprocessing: The same, for labels.
+        jvalue: Accepted where it is None: there is no object of a JVM behind a stage.
 
     Example:
         ::
@@ -156,11 +182,14 @@ class NNEstimator(
     setPredictionCol = _accessors("predictionCol")[0]
     getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
     getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
+    written: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
 
     def __init__(
-        self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None
-    ) -> None:
+        self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None,
+        jvalue: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        _refuse(jvalue)
         self.model, self.criterion = model_of(model), criterion
         features = preprocessing_of(feature_preprocessing, "feature_preprocessing")
         labels = preprocessing_of(label_preprocessing, "label_preprocessing")
@@ -197,7 +226,7 @@ class NNEstimator(
         """Validate while training.
 
         Args:
-            trigger: When: EveryEpoch(), or another one, which is asked at the end of each epoch.
+            trigger: When: EveryEpoch(), SeveralIteration(100), ...; mid-epoch too.
             val_df: A DataFrame with the same columns.
             val_method: Metrics, or their names.
             batch_size: Accepted: results do not depend on it.
@@ -206,7 +235,14 @@ class NNEstimator(
         return self._set(validation=[trigger_of(trigger), val_df, list(methods), batch_size])
 
     def setCheckpoint(self, path: str, trigger: Any, isOverWrite: bool = True) -> NNEstimator:
-        """Keep checkpoints under a path, any of fsspec, when a trigger fires; only the newest with isOverWrite."""
+        """Keep checkpoints when a trigger fires; only the newest with isOverWrite.
+
+        Args:
+            path: A folder at any fsspec path. Each fit has a folder named by its time in it, with `model.<steps>` and
+                `optimMethod-<name>.<steps>`; find_latest_checkpoint and Estimator.load_orca_checkpoint read them.
+            trigger: When.
+            isOverWrite: Whether only the newest stays.
+        """
         return self._set(checkpoint=[path, trigger_of(trigger), isOverWrite])
 
     def setConstantGradientClipping(self, min: float, max: float) -> NNEstimator:
@@ -222,8 +258,29 @@ class NNEstimator(
         self.clear(self.clipping)
         return self
 
+    @classmethod
+    def load(cls, path: str, model: nn.Module | None = None, criterion: Any = None) -> Any:
+        """Load a stage that `save` wrote.
+
+        Args:
+            path: The path.
+            model: A module of that kind, where the saved one cannot be built by the name of its class.
+            criterion: A criterion to use instead of the saved one.
+        """
+        return cls.read().load(path, model, **({} if criterion is None else {"criterion": criterion}))
+
+    def parts(self) -> tuple[Any, nn.Module | None, State]:
+        """Return the model as given, its module (None where it is yet to be made), and a state, for a writer."""
+        made = not isinstance(self.model, TorchModel) or isinstance(self.model.given, nn.Module)
+        return self.model, torch_of(self.model) if made else None, State()
+
+    def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
+        """Become the stage that was saved, for a reader."""
+        NNEstimator.__init__(self, model, attributes["criterion"], preprocessing, attributes["label_preprocessing"])
+
     def _fit(self, dataset: Any) -> NNModel:
         """Train on a DataFrame."""
+        _check_frame(dataset, "fit")
         estimator: Any = FrameEstimator.of(
             model=self.model.given if isinstance(self.model, TorchModel) else torch_of(self.model),
             optimizer=self._method(),
@@ -269,12 +326,15 @@ class NNEstimator(
             estimator.readers = self._readers(features, labels, label)
             estimator.fit(dataset, epochs, **options)
             return
+        if kept is not None:  # all epochs are one fit to the user
+            estimator.run_folder = new_run(self._checkpoint()[0] or "", dated=True)
         for epoch in range(epochs):  # what is drawn differs from epoch to epoch
             estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
             line = estimator.fit(dataset, 1, **options)[-1]
             state = estimator._current()
             loss = line.get("val_loss", line["train_loss"])
-            if end is not None and end(Moment(state.epoch, state.steps, True, loss, _score(line))):
+            ended = Moment(state.epoch, state.steps, True, loss, _score(line))
+            if end is not None and (end(ended) or end(Moment(state.epoch - 1, state.steps))):  # perhaps mid-epoch
                 return
 
     def _method(self) -> Any:
@@ -314,7 +374,7 @@ class NNEstimator(
         return model._resetUid(self.uid.replace(type(self).__name__, type(model).__name__))
 
 
-class NNModel(Model, MLWritable, MLReadable, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
+class NNModel(Model, Writable, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
     """A model that answers for the rows of a DataFrame: a stage of Spark ML.
 
     `transform` adds the column of predictions, arrays of floats, lazily. Several outputs are an array of arrays.
@@ -322,14 +382,15 @@ class NNModel(Model, MLWritable, MLReadable, HasFeaturesCol, HasPredictionCol, H
     Args:
         model: A torch module, a TorchModel, or a layer of BigDL.
         feature_preprocessing: As in NNEstimator.
+        jvalue: As in NNEstimator.
     """
 
     setFeaturesCol = _accessors("featuresCol")[0]
     setPredictionCol = _accessors("predictionCol")[0]
-    extra_metadata: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, model: Any, feature_preprocessing: Any = None) -> None:
+    def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
         super().__init__()
+        _refuse(jvalue)
         self._given = model_of(model)
         self._estimator: FrameEstimator | None = None
         self._setDefault(
@@ -363,6 +424,7 @@ class NNModel(Model, MLWritable, MLReadable, HasFeaturesCol, HasPredictionCol, H
         return self.estimator._current()
 
     def _transform(self, dataset: Any) -> Any:
+        _check_frame(dataset, "transform")
         column, name, estimator = self.getFeaturesCol(), self.getPredictionCol(), self.estimator
         if name in dataset.columns:
             raise DataError(f"the DataFrame has the column {name!r} already. Choose another: setPredictionCol('…').")
@@ -383,18 +445,16 @@ class NNModel(Model, MLWritable, MLReadable, HasFeaturesCol, HasPredictionCol, H
         """Return the column of predictions, of those of the model's outputs."""
         return heads[0] if len(heads) == 1 else F.array(*heads)
 
-    def write(self) -> NNModelWriter:
-        """Return the writer: JSON and safetensors, no pickles."""
-        return NNModelWriter(self)
+    def parts(self) -> tuple[Any, nn.Module | None, State]:
+        """Return the model as given, its module, and its state, for a writer."""
+        return self._given, self.estimator.get_model(), self.state.for_answers()
 
-    def save(self, path: str) -> None:
-        """Save the stage; `write().overwrite().save(path)` replaces one."""
-        self.write().save(path)
-
-    @classmethod
-    def read(cls) -> NNModelReader:
-        """Return the reader of such stages."""
-        return NNModelReader(cls)
+    def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
+        """Become the stage that was saved, for a reader."""
+        type(self).__init__(self, model, preprocessing)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.estimator._state = replace(state, payload={"models": state.payload["models"]})
 
     @classmethod
     def load(cls, path: str, model: nn.Module | None = None) -> Any:
@@ -413,8 +473,20 @@ class NNClassifier(NNEstimator):
     Classes count from 1 for criterions of BigDL, and from 0 for losses of torch.
     """
 
-    def __init__(self, model: Any, criterion: Any, feature_preprocessing: Any = None) -> None:
-        super().__init__(model, criterion, feature_preprocessing)
+    def __init__(self, model: Any, criterion: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
+        super().__init__(model, criterion, feature_preprocessing, jvalue=jvalue)
+
+    def _fit(self, dataset: Any) -> NNModel:
+        """Train on a DataFrame whose labels are numbers."""
+        _check_frame(dataset, "fit")
+        label = self.getLabelCol()
+        kinds = {field.name: field.dataType for field in dataset.schema.fields}
+        if not isinstance(kinds.get(label, LongType()), NumericType | BooleanType):
+            raise DataError(
+                f"the labels of a classifier are numbers; the column {label!r} is {kinds[label].simpleString()}. "
+                "Use NNEstimator for labels of other kinds, or StringIndexer for texts."
+            )
+        return super()._fit(dataset)
 
     @property
     def makes(self) -> Any:
@@ -429,10 +501,10 @@ class NNClassifierModel(NNModel, HasThreshold):
     largest: from 1 on for layers and criterions of BigDL, from 0 on for torch's.
     """
 
-    extra_metadata = ("one_based",)
+    written = ("one_based",)
 
-    def __init__(self, model: Any, feature_preprocessing: Any = None) -> None:
-        super().__init__(model, feature_preprocessing)
+    def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
+        super().__init__(model, feature_preprocessing, jvalue)
         self.one_based = isinstance(self._given, Layer) and not isinstance(self._given, TorchModel)
         self._setDefault(threshold=0.5)
 
@@ -457,6 +529,18 @@ def model_of(model: Any) -> Any:
     if isinstance(model, nn.Module) or hasattr(model, "to_torch"):
         return model
     return TorchModel.from_pytorch(model)
+
+
+def _check_frame(dataset: Any, verb: str) -> None:
+    if not hasattr(dataset, "withColumn"):
+        raise DataError(
+            f"{verb} takes a Spark DataFrame; got {type(dataset).__name__}. Make one: spark.createDataFrame(...)."
+        )
+
+
+def _refuse(jvalue: Any) -> None:
+    if jvalue is not None:
+        raise ArgumentError("no stage lives in a JVM here: leave jvalue out, and pass the model itself.")
 
 
 def torch_of(thing: Any) -> Any:

@@ -53,8 +53,9 @@ class OptimMethod:
     def build(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """Return an optimizer of these parameters (or groups of them).
 
-        Its `step()` applies the update and moves the schedule on; `end_epoch(loss, score)` tells it of the end of an
-        epoch. Both counts are in its state dict, so that an optimizer that loads it goes on as if nothing had been.
+        Its `step()` applies the update and moves the schedule on; `end_epoch(loss, score, skipped)` tells it of the end
+        of an epoch, `skipped` that the fit validates, but not in this one. Both counts are in its state dict, so that
+        an optimizer that loads it goes on as if nothing had been.
         """
         optimizer = self._made(list(parameters))
         for group in optimizer.param_groups:
@@ -64,14 +65,14 @@ class OptimMethod:
             optimizer.register_step_pre_hook(lambda stepping, *_: _count_alike(stepping, self.moments))
         optimizer.register_step_post_hook(lambda stepped, *_: self._passed(stepped, "evaluations"))
 
-        def end_epoch(loss: float, score: float | None = None) -> None:
+        def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
             """Hear of the end of an epoch."""
-            numbers = {"Loss": loss} | ({} if score is None else {"score": score})
+            numbers = {"Loss": loss} | ({"score": score} if skipped or score is not None else {})
             for group in optimizer.param_groups:
                 self.scheduler.watch(*_place(group), numbers)
             self._passed(optimizer, "epochs")
 
-        optimizer.end_epoch = end_epoch  # type: ignore[attr-defined]
+        optimizer.end_epoch, optimizer.varies = end_epoch, self.varies  # type: ignore[attr-defined]
         return optimizer
 
     def __call__(self, model: Any, config: Any = None) -> torch.optim.Optimizer:

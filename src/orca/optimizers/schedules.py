@@ -14,6 +14,7 @@ from typing import Any
 from orca.errors import ArgumentError
 
 Memory = dict[str, Any]
+Numbers = Mapping[str, float | None]
 
 
 class Scheduler:
@@ -30,8 +31,11 @@ class Scheduler:
         """
         raise NotImplementedError
 
-    def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Mapping[str, float]) -> None:
-        """Hear of the end of an epoch: after so many steps and epochs, with its "Loss" and perhaps a "score"."""
+    def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
+        """Hear of the end of an epoch: after so many steps and epochs, with its "Loss" and perhaps a "score".
+
+        The score is None where the fit validates, but not in this epoch.
+        """
 
     def get_scheduler(self) -> Scheduler:
         """Return this schedule: older programs asked for that of the engine."""
@@ -141,9 +145,10 @@ class Plateau(Scheduler):
     """A rate that is reduced when a number of the epochs improves no more.
 
     Args:
-        monitor: "Loss" (the training loss of the epoch) or "score" (the first metric of the validation).
+        monitor: "Loss" (the training loss of the epoch) or "score" (the first metric of the validation, else its loss).
+            Epochs that are not validated, where others are, have no score and do not count.
         factor: What the rate is multiplied by; below 1.
-        patience: Epochs without improvement that are borne.
+        patience: Epochs without improvement that are borne: the next one without reduces the rate.
         mode: "min" where less is better, "max" where more is.
         epsilon: The least change that is an improvement.
         cooldown: Epochs after a reduction in which nothing is counted.
@@ -170,14 +175,16 @@ class Plateau(Scheduler):
         """Return the base, or what reductions have made of it."""
         return float(memory.get("rate", base))
 
-    def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Mapping[str, float]) -> None:
+    def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
         """Reduce the rate where the number has not improved for longer than the patience."""
-        number = numbers.get("Loss" if self.monitor.lower() == "loss" else "score")
-        if number is None:
+        name = "Loss" if self.monitor.lower() == "loss" else "score"
+        if name not in numbers:
             raise ArgumentError(
                 f"Plateau(monitor={self.monitor!r}) needs that number of every epoch, and this one has none. Pass "
-                "validation data and a metric, or monitor='Loss'."
+                "validation data, or monitor='Loss'."
             )
+        if (number := numbers[name]) is None:
+            return
         best, wait, rest = memory.get("best"), memory.get("wait", 0), memory.get("rest", 0)
         if rest > 0:
             rest, wait = rest - 1, 0
@@ -224,7 +231,7 @@ class SequentialSchedule(Scheduler):
         part, first, at, seen, own = self._part(base, step, epoch, memory)
         return part.rate(first, at, seen, own)
 
-    def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Mapping[str, float]) -> None:
+    def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
         """Let the part of the epoch's last step hear of its end."""
         part, first, at, seen, own = self._part(base, max(step - 1, 0), epoch, memory)
         part.watch(first, at, seen, own, numbers)

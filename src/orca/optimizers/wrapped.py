@@ -30,7 +30,8 @@ class TorchOptim(OptimMethod):
         optimizer: The optimizer.
         torch_scheduler: The scheduler, or None.
         decayType: When the scheduler steps: "EpochDecay", "IterationDecay", or "EpochDecayByScore", which hands it the
-            score of the validation (its first metric; the loss where there is none).
+            score of the validation (its first metric, else its loss) after epochs that were validated; the loss of the
+            training where nothing is validated.
 
     Example:
         >>> import torch
@@ -141,10 +142,11 @@ class TorchOptim(OptimMethod):
                 scheduler.step(*score)
             _keep(scheduler, optimizer)
 
-        def end_epoch(loss: float, score: float | None = None) -> None:
-            """Hear of the end of an epoch."""
+        def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
+            """Hear of the end of an epoch; one that was not validated, where others are, has no score to step by."""
             if self.decayType == "EpochDecayByScore":
-                step(loss if score is None else score)
+                if not skipped:
+                    step(loss if score is None else score)
             elif self.decayType == "EpochDecay":
                 step()
 
