@@ -1,12 +1,14 @@
 """Startup: what a call takes besides its work.
 
-A warm fit to its first optimizer step, against a bare barrier job that forms a gloo group; and tiny fits of arrays, the
-first and the second of a program, against the import of torch.
+A warm fit to its first optimizer step, against a bare barrier job that forms a gloo group; tiny fits of arrays, the
+first and the second of a program, against the import of torch; the first fit of a DataFrame of Parquet files against
+the second; and init_orca_context against pyspark's own session.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -20,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from benchmarks import sizes
 from benchmarks.measure import Result, compared, interleaved
-from benchmarks.sparks import session
+from benchmarks.sparks import parquet, session
 from orca import Estimator, stop_orca_context
 
 
@@ -62,7 +65,27 @@ def run(repeats: int) -> list[Result]:
         if limit is not None:
             found.append(Result(f"first tiny fit of a program, {backend}", first, None, target=limit))
         found.append(Result(f"second tiny fit, {backend}", second, None, target=most, notes=notes))
-    return found
+    return found + first_fit(repeats) + sessions(repeats)
+
+
+def first_fit(repeats: int) -> list[Result]:
+    rows = sizes.rows(60_000)
+    folder = parquet(rows)
+    lines = [run_program(TABLE, str(folder)) for _ in range(repeats)]
+    shutil.rmtree(folder)
+    first, second = (statistics.median(values) for values in zip(*lines, strict=True))
+    name, notes = f"first fit of a program, {rows:,} x 784, 1 epoch", {"times": lines}
+    return [
+        Result(name, first, None, target=7.0, notes=notes),
+        Result(f"{name}, less the second", first - second, None, target=3.0, notes=notes),
+    ]
+
+
+def sessions(repeats: int) -> list[Result]:
+    """Return our session beside pyspark's, with the same settings of memory and cores."""
+    ways = {"orca": OURS, "pyspark's own session": PYSPARKS}
+    contenders = {name: lambda code=code: run_program(SESSION.format(start=code))[0] for name, code in ways.items()}
+    return compared("init_orca_context", interleaved(contenders, repeats), {"pyspark's own session": 1.0})
 
 
 PROGRAM = """
@@ -90,12 +113,54 @@ print(*times, loaded)
 """
 
 
+TABLE = """
+import sys, time
+import torch
+from orca import Estimator, OrcaContext, init_orca_context, stop_orca_context
+from benchmarks.models import mlp
+
+init_orca_context(cluster_mode="local", cores=2, memory="4g")
+frame = OrcaContext.get_spark_session().read.parquet(sys.argv[1])
+model = mlp()
+est = Estimator.from_torch(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+                           loss=torch.nn.CrossEntropyLoss(), workers_per_node=2)
+times = []
+for _ in range(2):
+    began = time.perf_counter()
+    est.fit(frame, epochs=1, batch_size=256, feature_cols=["x"], label_cols=["y"])
+    times.append(time.perf_counter() - began)
+stop_orca_context()
+print(*times)
+"""
+
+SESSION = """
+import time
+import torch
+from pyspark.sql import SparkSession
+from orca import init_orca_context
+began = time.perf_counter()
+{start}
+print(time.perf_counter() - began)
+"""
+OURS = 'init_orca_context(cluster_mode="local", cores=2, memory="4g")'
+PYSPARKS = """
+settings = {"spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+"""
+
+
 def program(backend: str) -> list[float]:
-    """Run a program of its own; return the seconds of its first fit, of its second, and of torch's import."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent / "src")}
-    command = [sys.executable, "-c", PROGRAM.format(backend=backend)]
+    """Return the seconds of a program's first tiny fit, of its second, and of torch's import."""
+    return run_program(PROGRAM.format(backend=backend))
+
+
+def run_program(code: str, *arguments: str) -> list[float]:
+    """Run a program of its own; return the numbers in the last line that it prints."""
+    root = Path(__file__).parent.parent
+    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
+    command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return list(map(float, done.stdout.split()[-3:]))
+    return list(map(float, done.stdout.splitlines()[-1].split()))
 
 
 def ours(frame) -> float:

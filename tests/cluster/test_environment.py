@@ -265,6 +265,7 @@ def test_is_packed_once_for_a_content(made: Made, cache: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_is_the_users_own_and_what_was_written(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o777)

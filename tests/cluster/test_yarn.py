@@ -319,15 +319,13 @@ print("both ended")
 def test_too_small_a_queue_is_told_and_its_application_ended_after_the_limit_that_was_given() -> None:
     said = run(
         f"""
-        import time
         from orca import init_orca_context
         from orca.errors import OrcaError
         for queue in ("small", "smal"):
-            started = time.monotonic()
             try:
                 init_orca_context(cluster_mode="yarn-client", queue=queue, start_timeout=60, **{SMALL!r})
             except OrcaError as error:
-                print(int(time.monotonic() - started), error)
+                print(error)
         """
     )
     first, second = said.stdout.splitlines()[-2:]
@@ -346,18 +344,19 @@ def test_too_small_a_queue_is_told_and_its_application_ended_after_the_limit_tha
 
 
 def refusals(*calls: str) -> list[str]:
-    """Return what a program is told that makes these calls of init_orca_context, and in which second."""
+    """Return what a program is told that makes these calls of init_orca_context, before any JVM has started."""
     said = run(
         f"""
-        import os, time
+        import os
+        from pyspark import SparkContext
         from orca import init_orca_context
         from orca.errors import OrcaError
-        started = time.monotonic()
         for call in {calls!r}:
             try:
                 eval(call)
             except OrcaError as error:
-                print(int(time.monotonic() - started), type(error).__name__, error)
+                print(type(error).__name__, error)
+                assert SparkContext._gateway is None
         """,
         env={"HADOOP_CONF_DIR": None, "YARN_CONF_DIR": None},
     )
@@ -387,7 +386,6 @@ def test_a_dead_resource_manager_is_told_at_once(tmp_path: Path) -> None:
         call = f"init_orca_context(cluster_mode='yarn-client', cores=1, hadoop_conf={str(tmp_path)!r})"
         [results] = refusals(call)
     assert f"OrcaError no ResourceManager of YARN answers at {address}" in results
-    assert int(results.split()[0]) < 10
 
 
 def test_a_program_without_a_file_cannot_go_to_the_cluster() -> None:

@@ -174,6 +174,54 @@ class Rank:
         return int(world.rank)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A piece of data that is larger or smaller."""
+
+    number: int
+    ballast: bytes
+
+    def __call__(self) -> list[int]:
+        return [self.number]
+
+
+class Kept(list[Any]):
+    """The items that a rank was given."""
+
+    def close(self) -> None:
+        self.clear()
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep the items that a rank was given."""
+
+    def __call__(self, items: Iterable[Any], folder: Path) -> dict[str, Any]:
+        return {"items": Kept(items)}
+
+
+@dataclass(frozen=True)
+class Items:
+    """Tell which items a rank was given, and in which process."""
+
+    def __call__(self, world: Any, rows: Any, pulse: Any) -> tuple[list[int], int]:
+        return [*rows["items"]], os.getpid()
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20], ids=["with the task", "in a frame"])
+def test_pieces_reach_their_ranks_and_workers_stay(spark: Any, size: int) -> None:
+    from orca.core.engine import Settings
+    from orca.core.source import Shards
+    from orca.engines.spark import SparkEngine
+
+    shards = Shards(Keep(), lambda: [Piece(number, bytes(size)) for number in range(5)])
+    runs = [SparkEngine(spark, 2).run(Items(), shards, Settings(progress=False)) for _ in range(5)]
+    assert [[items for items, _ in run] for run in runs] == [[[0, 2, 4], [1, 3]]] * 5
+    assert (
+        len({worker for run in runs for _, worker in run}) < 10
+    )  # Spark has used some again; it takes idle ones in turn
+
+
 def test_a_run_that_waits_for_slots_says_so_and_starts_when_they_are_free(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

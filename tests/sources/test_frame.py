@@ -481,6 +481,20 @@ def test_rows_of_different_lengths_in_two_record_batches_are_named() -> None:
         list(FramePredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(iter(batches)))
 
 
+def test_a_model_that_writes_into_a_column_leaves_the_same_one_beside_it() -> None:
+    column = pa.array(np.arange(6, dtype=np.float32))
+    rows = pa.RecordBatch.from_arrays([column, column], names=["a", "b"])
+
+    def model(x: Any) -> np.ndarray:
+        one, other = (array if array.flags.writeable else array.copy() for array in x)  # as frameworks do
+        one *= 10
+        return other
+
+    task = FramePredictTask(model, ("a", "b"), (0, 1), ("a", "b", "p"), 4, ("float32",), owned=True)
+    answers = [batch.column(2).to_pylist() for batch in task(iter([rows]))]
+    assert list(chain.from_iterable(answers)) == [0, 1, 2, 3, 4, 5]
+
+
 def test_batches_go_across_the_record_batches_of_a_task_on_spark(spark: Any) -> None:
     records = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(records)

@@ -103,6 +103,7 @@ def test_a_column_of_weights_travels_beside_the_labels(way: str, named: bool, tm
         source_of(data, DataSpec(Columns(("x",), ("y",)), weighted=True))
 
 
+@pytest.mark.full
 def test_outputs_of_half_precision_arrive_in_single() -> None:
     task = Task(None, lambda x: (x.astype(np.float16), x[:, 0].astype(np.float16)))
     answer = source_of(_dataset(3), DataSpec(labelled=False)).answer(task, engine=None)

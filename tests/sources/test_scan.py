@@ -402,7 +402,6 @@ def with_an_option(spark: Any, path: Path) -> Any:
 
 
 FILES: dict[str, Callable[[Any, Path], Any]] = {
-    "ORC": written("orc", ["id"]),
     "JSON": written("json", ["id"]),
     "CSV": written("csv", ["id"]),
     "text": written("text", ["cast(id as string)"]),
@@ -521,7 +520,7 @@ def test_validation_data_of_another_type_is_left_to_spark(frame: Any) -> None:
     assert not isinstance(whole.shards(2, halves).native, list)
 
 
-def estimator(workers: int) -> Any:
+def estimator(workers: int, **options: Any) -> Any:
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     return Estimator.from_torch(
@@ -529,6 +528,7 @@ def estimator(workers: int) -> Any:
         optimizer=torch.optim.SGD(model.parameters(), lr=1e-4),
         loss=nn.MSELoss(),
         workers_per_node=workers,
+        **options,
     )
 
 
@@ -610,6 +610,71 @@ def test_weights_and_several_features_of_a_scan(spark: Any, frame: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+# Options together: (the rows, the options of fit)
+TOGETHER: dict[str, tuple[Callable[[Any], Any], Callable[[Any], dict[str, Any]]]] = {
+    "a filter, validation rows and weights": (
+        lambda frame: frame.where("id > 4 and part < 3"),
+        lambda frame: {"validation_data": frame.where("part = 0"), "sample_weight": "weight"},
+    ),
+    "cache, a filter by folders and weights": (
+        lambda frame: frame.where("part in (0, 2)"),
+        lambda frame: {"cache": True, "sample_weight": "part1"},
+    ),
+    "cache, and validation rows of a repartition": (
+        lambda frame: frame,
+        lambda frame: {"cache": True, "validation_data": frame.where("id < 7").repartition(2)},
+    ),
+    "a repartition, cache and weights": (
+        lambda frame: frame.where("part != 1").repartition(2),
+        lambda frame: {"cache": True, "sample_weight": "weight"},
+    ),
+    "a column of folders as a label": (
+        lambda frame: frame.withColumnsRenamed({"y": "z", "part": "y"}),
+        lambda frame: {"validation_data": frame.withColumnsRenamed({"y": "z", "part1": "y"})},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return rows whose columns part and part1 are in the names of folders."""
+    path = tmp_path_factory.mktemp("folders")
+    rows = spark.range(31).selectExpr(
+        "id", "array(id / 31f, 1f) as x", "cast(id % 2 as float) as y", "float(1 + id % 3) as weight",
+        "cast(id % 4 as int) as part", "cast(1 + id % 2 as int) as part1",
+    )  # fmt: skip
+    rows.repartition(2).write.partitionBy("part", "part1").mode("overwrite").parquet(str(path))
+    return spark.read.parquet(str(path))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", TOGETHER)
+def test_options_together_train_as_through_spark(spark: Any, folders: Any, case: str) -> None:
+    rows, options = TOGETHER[case]
+    results = []
+    for setting in ("true", "false"):
+        with settings(spark, {SETTING: setting}):
+            est = estimator(2)
+            stats = est.fit(
+                rows(folders), epochs=2, batch_size=31, feature_cols=["x"], label_cols=["y"], **options(folders)
+            )
+            results.append((weights(est), [{k: v for k, v in line.items() if "loss" in k} for line in stats]))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-5)
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_a_fit_resumed_through_spark_ends_as_the_whole_one(spark: Any, folders: Any, tmp_path: Path) -> None:
+    chosen, columns = folders.where("part < 3"), {"feature_cols": ["x"], "label_cols": ["y"]}
+    whole = estimator(2)
+    whole.fit(chosen, epochs=3, batch_size=31, sample_weight="weight", **columns)
+    for epochs, setting in enumerate(("true", "false", "true"), 1):
+        est = estimator(2, model_dir=str(tmp_path))
+        with settings(spark, {SETTING: setting}):
+            est.fit(chosen, epochs=epochs, batch_size=31, sample_weight="weight", resume=epochs > 1, **columns)
+    np.testing.assert_allclose(weights(est), weights(whole), rtol=1e-5)
+
+
 def test_a_filter_that_leaves_nothing_is_told(spark: Any, frame: Any) -> None:
     assert answer(frame.where("id > 1000")).collect() == []
     with pytest.raises(Exception, match="there are no rows"):
@@ -629,6 +694,27 @@ def test_predict_runs_no_job_and_answers_only_the_rows_that_are_used(spark: Any,
     assert {each.id: each.prediction for each in few} == {i: expected[i] for i in (3, 11, 12, 40, 51)}
     alone = answered.select("prediction").collect()
     assert [each.prediction for each in alone] == list(expected.values())
+
+
+@dataclass(frozen=True)
+class Sloppy:
+    """A model that writes into its features, where it may."""
+
+    output = OutputSpec((("float32", (1,)),))
+
+    def __call__(self, x: Any) -> Any:
+        if x.flags.writeable:
+            x += 1
+            return x.sum(1)
+        return (x + 1).sum(1)
+
+
+def test_a_model_may_write_into_its_features(spark: Any, frame: Any) -> None:
+    source = source_of(frame.select("id", "x"), DataSpec(Columns(("x",)), False, 3))
+    answered = source.answer(Sloppy(), None).collect()
+    assert [(each.x, each.prediction) for each in answered] == [([i, 1.0], i + 3.0) for i in (e.id for e in answered)]
+    with settings(spark, {SETTING: "false"}):
+        assert source.answer(Sloppy(), None).collect() == answered
 
 
 ROWS: dict[str, Callable[[Any], Any]] = {

@@ -40,7 +40,7 @@ from orca.estimators.torch import TorchEstimator
 from orca.monitor.heartbeat import Pulse
 from orca.registry import source_of
 from orca.rows.tree import flatten
-from orca.sources.torchdata import LoaderSource, Reading, loader_rows, split_batch
+from orca.sources.torchdata import LoaderRows, LoaderSource, Reading, loader_rows, split_batch
 
 N = 10
 ROWS = torch.arange(N, dtype=torch.float32)
@@ -708,6 +708,21 @@ class Noise(IterableDataset):  # type: ignore[type-arg]
 
     def __iter__(self) -> Iterator[Any]:
         return iter([(row, row) for row in torch.rand(6, 1)])
+
+
+def test_beginning_to_read_draws_nothing_so_that_resumed_epochs_draw_alike() -> None:
+    class Drawing(Dataset[Any]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, number: int) -> Any:
+            return torch.rand(2), number
+
+    rows = LoaderRows(DataLoader(Drawing(), 2))
+    torch.manual_seed(5)
+    x, _ = next(rows.read([np.array([1])]))
+    torch.manual_seed(5)
+    assert torch.equal(x, torch.rand(1, 2))
 
 
 def test_the_seed_reaches_an_iterable_dataset() -> None:

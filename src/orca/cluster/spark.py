@@ -48,7 +48,7 @@ DEFAULTS = {
     "spark.python.worker.reuse": "true",
     REDACTION: NOT_SHOWN,
 }
-DAEMON = "spark.python.daemon.module"
+DAEMON, OUR_DAEMON = "spark.python.daemon.module", "orca.engines.daemon"
 DYNAMIC = "spark.dynamicAllocation.enabled"
 # A pause of two minutes, of the network or of the driver, ends nothing: Spark's own limit is just that. An executor
 # whose machine is cut off is given up soon after, as the hub does (monitor/protocol.py).
@@ -221,7 +221,22 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     for path in (listed(options.extra_python_lib) + listed(options.py_files)) if kind.brings else []:
         session.sparkContext.addPyFile(path)
     kind.check(session, request)
+    if conf.get(DAEMON) == OUR_DAEMON:
+        threading.Thread(target=_start_daemons, args=(session,), name="orca-daemons", daemon=True).start()
     return session
+
+
+def _start_daemons(session: SparkSession) -> None:
+    """Let Spark start the daemons of its Python workers: they load the framework while the program goes on."""
+    with contextlib.suppress(Exception):  # the session was stopped meanwhile, or a later job tells
+        width = 1 if re.match(r"local(\[|$)", session.conf.get("spark.master") or "") else slots(session) or 1
+        session.range(0, width, 1, width).mapInArrow(iter, "id long").collect()
+
+
+def tell_modules(session: SparkSession) -> None:
+    """Let daemons that Spark starts from now on load what the program has loaded since the session began."""
+    if not is_connect(session) and MODULES in session.sparkContext.environment:
+        session.sparkContext.environment[MODULES] = " ".join(slow_modules())
 
 
 def active_session() -> SparkSession | None:
@@ -322,7 +337,7 @@ def on_this_machine(request: Request, life: ExitStack) -> dict[str, str]:
     if request.options.python_location is None:
         # The workers see the modules this program sees, also those beside its script.
         env["PYTHONPATH"] = os.pathsep.join(_own_path())
-        settings = {DAEMON: "orca.engines.daemon", f"spark.executorEnv.{MODULES}": " ".join(slow_modules())}
+        settings = {DAEMON: OUR_DAEMON, f"spark.executorEnv.{MODULES}": " ".join(slow_modules())}
     set_environment(env, life)
     return {
         **settings,

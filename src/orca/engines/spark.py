@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from orca.cluster.spark import (
     nodes,
     running,
     slots,
+    tell_modules,
 )
 from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
@@ -41,6 +43,7 @@ from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 from orca.monitor.hub import Hub
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
+_SMALL = 1 << 20  # bytes of all pieces that every rank gets: Spark sends larger tasks in another way as well
 _SPARK_ENDS_WITHIN = 5.0  # seconds that Spark has to end the job of a run that failed
 _NOTICED_WITHIN = 210.0  # seconds in which Spark gives a silent executor up (cluster.spark.OUTLIVES_PAUSES)
 _RESULT = "rank int, part int, payload binary"
@@ -75,14 +78,15 @@ class SparkEngine:
     def run(self, job: Job, shards: Shards, settings: Settings) -> list[Any]:
         """Run a job on all ranks together; results in rank order."""
         self._check_slots()
+        tell_modules(self.session)
         host = driver_host(self.session)
         with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
             data: Any = shards.native if shards.home == self.name else shards.portable()
-            native = not isinstance(data, list)  # a frame of rows
-            frame = data if native else self._deal(data, self.workers)
+            frame, task = self._placed(data, envelope)
+            del data
             try:
                 with JobCanceller(self.session, hub) as self._impatience:
-                    ranks = frame.mapInArrow(BarrierTask(envelope, native), _RESULT, barrier=True).collect()
+                    ranks = frame.mapInArrow(task, _RESULT, barrier=True).collect()
             except Exception as error:
                 raise self._failure(hub.error(wait=5.0), error) from None
         return _assemble(ranks, self.workers)
@@ -97,7 +101,7 @@ class SparkEngine:
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
         work = dumps(task, "the task")
-        frame = self._deal(list(enumerate(pieces)), len(pieces))
+        frame = self._deal((dumps(piece, "the data") for piece in enumerate(pieces)), len(pieces))
         rows = frame.mapInArrow(MapTask(work), _RESULT).collect()
         return _assemble(rows, len(pieces))
 
@@ -124,9 +128,24 @@ class SparkEngine:
                 "once. Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
             )
 
-    def _deal(self, pieces: list[Any], ranks: int) -> DataFrame:
+    def _placed(self, data: Any, envelope: Envelope) -> tuple[DataFrame, BarrierTask]:
+        """Return a frame with a partition for each rank, and the task for it.
+
+        Pieces travel in the task, where all together are small; else in the frame, which takes a shuffle.
+        """
+        if not isinstance(data, list):  # a frame of rows
+            return data, BarrierTask(envelope)
+        pieces: list[bytes] = []
+        rest = (dumps(piece, "the data") for piece in data)
+        for piece in rest:
+            pieces.append(piece)
+            if sum(map(len, pieces)) > _SMALL:
+                return self._deal(chain(pieces, rest), self.workers), BarrierTask(envelope, dealt=True)
+        return self.session.range(0, self.workers, 1, self.workers), BarrierTask(envelope, tuple(pieces))
+
+    def _deal(self, pieces: Iterable[bytes], ranks: int) -> DataFrame:
         """Return a frame of pickled pieces, one partition a rank: piece i lies in partition i % ranks."""
-        rows = ((number % ranks, dumps(piece, "the data")) for number, piece in enumerate(pieces))
+        rows = ((number % ranks, piece) for number, piece in enumerate(pieces))
         if int(pyspark.__version__.split(".")[0]) < 4:
             data: Any = list(rows)
         else:  # rows of Python would go through workers of another kind, which load everything once more
@@ -151,7 +170,8 @@ class SparkEngine:
         match = re.search(_MARK.format(rank=r"(\d+)", host=r"(\S+)") + r": (.*)", text)
         if match:
             return WorkerFailed(int(match[1]), match[2], match[3], text)
-        return error
+        match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
+        return error if match is None else DataError(match[1])
 
 
 class JobCanceller:
@@ -212,10 +232,17 @@ class BarrierPeer:
 
 @dataclass(frozen=True)
 class BarrierTask:
-    """One rank inside a barrier task."""
+    """One rank inside a barrier task, whose record batches are its rows.
+
+    Attributes:
+        envelope: What the rank does.
+        pieces: Instead of rows, the pickled pieces of all ranks.
+        dealt: Whether the record batches hold the rank's pieces.
+    """
 
     envelope: Envelope
-    native: bool
+    pieces: tuple[bytes, ...] | None = None
+    dealt: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the rank on the task's record batches and yield its result."""
@@ -223,13 +250,17 @@ class BarrierTask:
         rank = context.partitionId()
         infos = context.getTaskInfos()
         host = _address(infos[rank].address)
-        items = iter(batches) if self.native else chain.from_iterable(piece() for piece in _pieces(batches))
+        pieces = _cells(batches) if self.dealt else self.pieces and self.pieces[rank :: len(infos)]
+        items: Iterable[Any] = batches
+        if pieces is not None:
+            items = chain.from_iterable(cloudpickle.loads(piece)() for piece in pieces)
         peer = BarrierPeer(context, rank, len(infos), host)
         try:
             result = run_rank(self.envelope, rank, lambda _: peer, items)
         except Exception as error:
             where = _MARK.format(rank=rank, host=host)
             raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error
+        deque(batches, 0)  # Spark ends a Python worker that has not read all
         yield from _payload(rank, result)
 
 
@@ -242,14 +273,14 @@ class MapTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results, numbered."""
         task = cloudpickle.loads(self.work)
-        for number, piece in _pieces(batches):
+        for number, piece in map(cloudpickle.loads, _cells(batches)):
             yield from _payload(number, dumps(task(piece), "the result"))
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+def _cells(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for cell in batch.column(1):
-            yield cloudpickle.loads(cell.as_buffer())
+            yield cell.as_buffer()
 
 
 def _payload(rank: int, data: bytes) -> Iterator[pa.RecordBatch]:

@@ -44,7 +44,7 @@ from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
 from orca.errors import DataError
 from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
-from orca.rows.tree import flatten, unflatten
+from orca.rows.tree import flatten, map_tree, unflatten
 from orca.sources.cache import cached
 from orca.sources.export import Export, is_here
 from orca.sources.scan import LOOKUP, LookupTask, Scan, ScanPiece, looked_up, scan_of
@@ -133,8 +133,12 @@ class FrameSource:
         alike = len(known) == len(sources) and all(scan.types == known[0].types for scan in known)
         here = is_here(self.frame.sparkSession)
         pieces = _pieces(known, ranks, here) if alike else []
-        frame = _union([source._tagged(part, kept=not pieces) for part, source in enumerate(sources)])
-        export = Export(lambda parts: deal(frame, parts), ranks)
+
+        def dealt(parts: int) -> DataFrame:
+            frames = [source._tagged(part, kept=not pieces) for part, source in enumerate(sources)]
+            return deal(_union(frames), parts)
+
+        export = Export(dealt, ranks)
         return Shards(
             OpenFrame(
                 len(self.columns.features),
@@ -146,7 +150,7 @@ class FrameSource:
             ),
             portable=(lambda: pieces) if pieces and here else export,
             home="spark",
-            native=pieces or deal(frame, ranks),
+            native=pieces or dealt(ranks),
             release=export.release,
         )
 
@@ -171,8 +175,9 @@ class FrameSource:
             kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
             names = (*(f"c{place}" for place in places), *heads.names)
+            order = tuple(range(len(places)))
             work = FramePredictTask(
-                task, self.columns.features, tuple(range(len(places))), names, self.batch_size, floating, self.readers
+                task, self.columns.features, order, names, self.batch_size, floating, self.readers, owned=True
             )
             result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
             kept = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
@@ -297,6 +302,7 @@ class FramePredictTask:
         batch_size: Rows the model sees at a time.
         floating: For each prediction, the type of a floating output of half precision.
         readers: How the features become arrays, where they are not just numbers.
+        owned: Whether nobody reads the features afterwards: a model may write into them, so that it needs no copy.
     """
 
     task: Callable[[Any], Any]
@@ -306,6 +312,7 @@ class FramePredictTask:
     batch_size: int
     floating: tuple[str, ...]
     readers: Readers = field(default_factory=dict)
+    owned: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each record batch with its predictions; none waits for longer than it takes to fill a batch."""
@@ -323,7 +330,8 @@ class FramePredictTask:
         whole = stretch[0] if len(stretch) == 1 else pa.Table.from_batches(stretch)
         columns = [whole.column(place) for place in self.places]
         named = zip(columns, self.features, strict=True)
-        return single(tuple(_read(column, name, self.readers) for column, name in named))
+        x = single(tuple(_read(column, name, self.readers) for column, name in named))
+        return _writable(x) if self.owned else x
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
         added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
@@ -380,6 +388,34 @@ class DescribeTask:
             x = single(tuple(_read(table.column(i), name, self.readers) for i, name in enumerate(self.features)))
             output = pickle.dumps(OutputSpec.of(self.task(x)))
             yield pa.RecordBatch.from_arrays([pa.array([output])], names=["output"])
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """The memory of an array, to write to."""
+
+    array: np.ndarray
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {**self.array.__array_interface__, "data": (self.array.ctypes.data, False)}
+
+
+def _writable(tree: Any) -> Any:
+    """Return arrays that may be written to: Arrow marks all of its memory as read-only.
+
+    A column that is there twice has its memory once: it stays as it is but for the first.
+    """
+    given: set[int] = set()
+
+    def writable(leaf: Any) -> Any:
+        fixed = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" and leaf.size
+        if not fixed or leaf.flags.writeable or leaf.ctypes.data in given:
+            return leaf
+        given.add(leaf.ctypes.data)
+        return np.asarray(_Memory(leaf))
+
+    return map_tree(writable, tree)
 
 
 def _read(column: pa.Array | pa.ChunkedArray, name: str, readers: Readers) -> Any:

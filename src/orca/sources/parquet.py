@@ -1,8 +1,8 @@
-"""Parquet: rows of Parquet files, by their row groups or by their numbers. Owns how many are in memory at a time."""
+"""Parquet: rows of files, by their row groups or by their numbers. Owns how many are in memory at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -25,7 +25,7 @@ _BUFFER = 1 << 20  # bytes of a column that are read at once
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows of a file that lie together, or a stretch of them."""
+    """Rows of a file that lie together, or a stretch of them: a row group of Parquet, a stripe of ORC."""
 
     path: str
     number: int
@@ -39,6 +39,22 @@ class RowGroup:
         return self.stop - self.start
 
 
+def read_row_groups(reader: Reader, path: str, groups: list[RowGroup], multiple: int) -> Iterator[pa.RecordBatch]:
+    """Yield the columns that a reader asks for of a Parquet file."""
+    with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
+        reader.check(path, file.schema_arrow, [_rows(file.metadata, i) for i in range(file.num_row_groups)], groups)
+        if reader.skips:
+            matching = set(_matching(path, reader.condition))
+            groups = [group for group in groups if group.number in matching]
+        size = batch_rows([_size(file.metadata, group, reader.schema.names) for group in groups[:1]], multiple)
+        for whole, some in groupby(groups, key=lambda group: _is_whole(group, file.metadata)):
+            for run in [list(some)] if whole else [[group] for group in some]:
+                batches = file.iter_batches(
+                    size, row_groups=[group.number for group in run], columns=reader.schema.names, use_threads=False
+                )
+                yield from batches if whole else _cut(batches, run[0])
+
+
 @dataclass(frozen=True)
 class Reader:
     """The columns and rows of files that a scan asks for.
@@ -49,6 +65,7 @@ class Reader:
         condition: What is true of the rows; None for all.
         skips: Whether row groups may be left out by what their footers say of the condition.
         folders: The columns that are no file's, but in the names of folders: each row group says their values.
+        read: Reads row groups of a file.
     """
 
     columns: tuple[str, ...]
@@ -56,6 +73,7 @@ class Reader:
     condition: pc.Expression | None = None
     skips: bool = False
     folders: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    read: Callable[[Reader, str, list[RowGroup], int], Iterator[pa.RecordBatch]] = read_row_groups
 
     @property
     def types(self) -> list[pa.DataType]:
@@ -70,34 +88,20 @@ class Reader:
         """Yield the rows in their order, in record batches of a multiple of rows where nothing is left out."""
         for path, mine in groupby(groups, key=lambda group: group.path):
             try:
-                yield from self._read(path, list(mine), multiple)
+                run = list(mine)
+                for batch in self.read(self, path, run, multiple):
+                    yield from self._chosen(batch, run[0].values)
             except FileNotFoundError:
                 raise DataError(
                     f"the file {path} is not there any more; the DataFrame was made when it was. Make the DataFrame "
-                    "anew (spark.read.parquet) and use that."
+                    "anew (spark.read) and use that."
                 ) from None
 
-    def _read(self, path: str, groups: list[RowGroup], multiple: int) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
-            self._check(file, path, groups)
-            if self.skips:
-                matching = set(_matching(path, self.condition))
-                groups = [group for group in groups if group.number in matching]
-            size = _batch_rows(file.metadata, groups, multiple)
-            for whole, some in groupby(groups, key=lambda group: _is_whole(group, file.metadata)):
-                for run in [list(some)] if whole else [[group] for group in some]:
-                    batches = file.iter_batches(
-                        size, row_groups=[group.number for group in run], columns=self.schema.names, use_threads=False
-                    )
-                    for batch in batches if whole else _cut(batches, run[0]):
-                        yield from self._chosen(batch, groups[0].values)
-
-    def _check(self, file: pq.ParquetFile, path: str, groups: list[RowGroup]) -> None:
-        there = set(file.schema_arrow.names)
-        rows = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    def check(self, path: str, schema: pa.Schema, rows: list[int], groups: Iterable[RowGroup]) -> None:
+        """Raise where a file is another one now: its columns and the rows of its groups say so."""
         fits = all(group.number < len(rows) and group.stop <= rows[group.number] for group in groups)
-        if not there.issuperset(self.schema.names) or not fits:
-            raise _replaced(path)
+        if not set(schema.names).issuperset(self.schema.names) or not fits:
+            raise replaced(path)
 
     def _chosen(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a batch for which the condition holds, as the columns of the scan."""
@@ -152,7 +156,7 @@ class Cursor:
         while row >= self._stop:
             self._batch = next(self._batches, None)
             if self._batch is None:
-                raise _replaced(path_of(self.address))
+                raise replaced(path_of(self.address))
             self._start, self._stop = self._stop, self._stop + self._batch.num_rows
         assert self._batch is not None
         return self._batch
@@ -171,10 +175,11 @@ def row_groups(path: str, footer: pq.FileMetaData) -> Iterator[RowGroup]:
             yield RowGroup(path, number, 0, rows)
 
 
-def _replaced(path: str) -> DataError:
+def replaced(path: str) -> DataError:
+    """Return the error that says that a file is another one now."""
     return DataError(
         f"the file {path} is not the one that was there when the DataFrame was made. Make the DataFrame anew "
-        "(spark.read.parquet) and use that."
+        "(spark.read) and use that."
     )
 
 
@@ -184,16 +189,27 @@ def _matching(path: str, condition: pc.Expression | None) -> list[int]:
     return [group.id for group in fragment.row_groups]
 
 
-def _batch_rows(footer: pq.FileMetaData, groups: list[RowGroup], multiple: int) -> int:
-    """Return how many rows a record batch should have."""
-    sizes = [footer.row_group(group.number) for group in groups[:1]]
-    width = sum(size.total_byte_size // max(1, size.num_rows) for size in sizes)
+def batch_rows(sizes: Iterable[tuple[int, int]], multiple: int) -> int:
+    """Return how many rows a record batch should have, for the bytes and rows that row groups have."""
+    width = sum(size // max(1, rows) for size, rows in sizes)
     rows = min(_MOST_ROWS, _BLOCK // max(1, width))
     return max(1, rows // multiple) * multiple
 
 
+def _size(footer: pq.FileMetaData, group: RowGroup, names: list[str]) -> tuple[int, int]:
+    """Return the bytes of some columns of a row group, and its rows."""
+    whole, wanted = footer.row_group(group.number), set(names)
+    columns = (whole.column(number) for number in range(whole.num_columns))
+    size = sum(each.total_uncompressed_size for each in columns if each.path_in_schema.split(".")[0] in wanted)
+    return size, whole.num_rows
+
+
+def _rows(footer: pq.FileMetaData, number: int) -> int:
+    return int(footer.row_group(number).num_rows)
+
+
 def _is_whole(group: RowGroup, footer: pq.FileMetaData) -> bool:
-    return group.start == 0 and group.stop == footer.row_group(group.number).num_rows
+    return group.start == 0 and group.stop == _rows(footer, group.number)
 
 
 def _cut(batches: Iterable[pa.RecordBatch], group: RowGroup) -> Iterator[pa.RecordBatch]:

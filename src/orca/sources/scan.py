@@ -1,5 +1,5 @@
-"""Scan: a DataFrame that does nothing but read Parquet files, read by ranks themselves. Owns which plans and files
-qualify, and how their rows are cut.
+"""Scan: a DataFrame that does nothing but read Parquet or ORC files, read by ranks themselves. Owns which plans and
+files qualify, and how their rows are cut.
 
 Spark has said which files there are, how they are cut into partitions and in which order: that is taken from its plan.
 Only nodes, types and options that are known to give exactly Spark's values are accepted. All else is left to Spark.
@@ -45,7 +45,8 @@ from pyspark.sql.types import (
 
 from orca.core.source import Items
 from orca.rows.arrow import to_arrow
-from orca.sources.parquet import Cursor, Reader, RowGroup, path_of, row_groups
+from orca.sources.orc import Stripes, read_stripes
+from orca.sources.parquet import Cursor, Reader, RowGroup, path_of, read_row_groups, row_groups
 from orca.sources.sparkplan import RELATION, OtherRoad, need, read_plan
 
 SETTING = "spark.orca.scan"
@@ -64,7 +65,7 @@ _LISTING = {"path", "paths", "basepath", "pathglobfilter", "recursivefilelookup"
 _FILE = r"path: (file:[^\s,]+), range: (\d+)-(\d+), partition values: \[.*?\](?=, path: |\)$)"
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _IN_ORDER = {f"org.apache.spark.sql.catalyst.plans.logical.{name}" for name in ("Project", "Filter", "SubqueryAlias")}
-_MOST_FILES, _MOST_FOLDERS = 10_000, 1_000  # the footers of more files take the driver longer than Spark takes to begin
+_MOST_FOLDERS = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ _IN_FOLDERS: dict[type[DataType], Callable[[Any, int], Any]] = {
     DateType: lambda values, i: values.getInt(i),  # days since 1970
 }
 # Types whose smallest and largest values in a row group decide whether it is read.
-_ORDERED = (BooleanType, ByteType, ShortType, IntegerType, LongType, DateType)
+_ORDERED = {BooleanType, ByteType, ShortType, IntegerType, LongType, DateType}
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,9 @@ def looked_up(frame: DataFrame, task: LookupTask, kind: StructType) -> DataFrame
 def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:
     """Return the scan that a DataFrame is; None where Spark must read it.
 
-    A scan is Parquet files of this machine or of a folder that is mounted on all, read as they are: columns chosen and
-    renamed, rows chosen by comparing columns with values. Each file has the columns in the types of the DataFrame, but
-    for those that are in the names of folders.
+    A scan is Parquet or ORC files of this machine or of a folder that is mounted on all, read as they are: columns
+    chosen and renamed, rows chosen by comparing columns with values. Each file has the columns in the types of the
+    DataFrame, but for those that are in the names of folders. Of rows in ORC files, Spark does not tell the places.
 
     Args:
         frame: The DataFrame.
@@ -238,7 +239,8 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
         _check_places(execution.analyzed())
     columns, condition, compared = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
-    schema, folders = _table_schemas(node.relation())
+    kind, schema, folders = _table_schemas(node.relation())
+    need(kind.numbered or not by_place, "files whose rows Spark does not number")
     need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
     for name in _OWN_WAYS:
         need(str(settings.get(name)).lower() == "false", f"{name} is on")
@@ -249,14 +251,15 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     need(bool(needed), "no column of the files")
     for name in needed:
         need(not any(key.startswith("__") for key in schema[name].metadata or {}), f"{name} is padded or cut")
-    corrected = str(settings.get(_REBASING)).upper() == "CORRECTED"
+    asked = {type(needed.get(name)) for name in compared}
+    need(kind.floats or not asked & {FloatType, DoubleType}, "a filter by floats, of which the files may hold NaN")
     values = _values(node.relation(), folders, named)
-    partitions = _partitions(node, frame.sparkSession, _Footers(needed, corrected), values)
+    partitions = _partitions(node, frame.sparkSession, kind.footers(frame.sparkSession, needed), values)
     need(any(chain.from_iterable(partitions)), "there are no rows")
-    target = pa.schema([(name, _arrow_type(kind)) for name, kind in needed.items()])
-    skips = condition is not None and all(type(needed.get(name)) in _ORDERED for name in compared)
+    target = pa.schema([(name, _arrow_type(type_)) for name, type_ in needed.items()])
+    skips = condition is not None and asked <= _ORDERED
     places = pa.schema([(name, _arrow_type(folders[name].dataType)) for name in named])
-    return Scan(Reader(tuple(columns), target, condition, skips, places), partitions)
+    return Scan(Reader(tuple(columns), target, condition, skips, places, kind.read), partitions)
 
 
 def _check_places(node: Any) -> None:
@@ -280,20 +283,18 @@ def _file_scan(node: Any) -> Any:
         node = node.child()
 
 
-def _table_schemas(relation: Any) -> tuple[StructType, StructType]:
-    """Return the columns of files and of folders, as Spark has them; checks that they are plain Parquet files."""
-    for thing, name in (
-        (relation.fileFormat(), "parquet.ParquetFileFormat"),
-        (relation.location(), "InMemoryFileIndex"),
-    ):
-        need(thing.getClass().getName() == _SOURCES + name, thing.getClass().getName())
+def _table_schemas(relation: Any) -> tuple[_Kind, StructType, StructType]:
+    """Return the kind of plain files, and the columns of files and of folders as Spark has them."""
+    index, form = (str(thing.getClass().getName()) for thing in (relation.location(), relation.fileFormat()))
+    need(index == _SOURCES + "InMemoryFileIndex", index)
+    need(form.removeprefix(_SOURCES) in _KINDS, form)
     need(relation.bucketSpec().isEmpty(), "buckets")
     options = {key.lower() for key in relation.options().keys().mkString("\n").split("\n") if key}
     need(options <= _LISTING, f"the options {options}")
     schemas = [StructType.fromJson(json.loads(s.json())) for s in (relation.dataSchema(), relation.partitionSchema())]
     files, folders = ({name.casefold() for name in schema.names} for schema in schemas)
     need(not files & folders, "a column in files and in the names of folders")
-    return schemas[0], schemas[1]
+    return _KINDS[form.removeprefix(_SOURCES)], schemas[0], schemas[1]
 
 
 def _values(relation: Any, folders: StructType, named: list[str]) -> dict[str, tuple[Any, ...]]:
@@ -318,7 +319,7 @@ def _read_value(way: Callable[[Any, int], Any] | None, row: Any, place: int) -> 
 
 
 def _partitions(
-    node: Any, session: Any, footers: _Footers, values: dict[str, tuple[Any, ...]]
+    node: Any, session: Any, footers: _Footers | Stripes, values: dict[str, tuple[Any, ...]]
 ) -> tuple[tuple[RowGroup, ...], ...]:
     """Return the row groups of each partition that Spark would make."""
     planned = node.inputRDDs().head().filePartitions()
@@ -330,7 +331,7 @@ def _partitions(
         need(text == f"Array({', '.join(match[0] for match in matches)})" and len(matches) == len(files), text)
         cuts.append([(path_of(match[1]), int(match[2]), int(match[3])) for match in matches])
     times = Counter(path for cut in cuts for path, _, _ in cut)
-    need(len(times) <= _MOST_FILES, f"{len(times)} files")
+    need(len(times) <= footers.most, f"{len(times)} files")
     return tuple(
         tuple(
             replace(group, values=values[str(Path(path).parent)]) if values else group
@@ -349,10 +350,12 @@ def _partitions(
 
 
 class _Footers:
-    """The footers of files, checked to hold the needed columns in the types that Spark reads."""
+    """The footers of Parquet files, checked to hold the needed columns in the types that Spark reads."""
 
-    def __init__(self, needed: dict[str, DataType], corrected: bool) -> None:
-        self._needed, self._corrected = needed, corrected
+    most = 10_000  # files: the footers of more take the driver longer than Spark takes to begin
+
+    def __init__(self, session: Any, needed: dict[str, DataType]) -> None:
+        self._needed, self._corrected = needed, str(session.conf.get(_REBASING)).upper() == "CORRECTED"
         self._dated = any(_holds_dates(kind) for kind in needed.values())
         self._known: dict[str, pq.FileMetaData] = {}
         self._checked: list[tuple[pq.ParquetSchema, bytes | None, list[int]]] = []
@@ -390,6 +393,29 @@ class _Footers:
         places = _check_schema(footer.schema, self._needed)
         self._checked.append((footer.schema, types, places))
         return places
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of files.
+
+    Attributes:
+        footers: Makes what knows the row groups of files, for a session and the needed columns.
+        read: Reads row groups.
+        numbered: Whether Spark tells the number of a row in its file.
+        floats: Whether filters may ask for floats; else what footers say of NaN decides which rows Spark finds.
+    """
+
+    footers: Callable[[Any, dict[str, DataType]], _Footers | Stripes]
+    read: Callable[[Reader, str, list[RowGroup], int], Iterator[pa.RecordBatch]]
+    numbered: bool
+    floats: bool
+
+
+_KINDS = {
+    "parquet.ParquetFileFormat": _Kind(_Footers, read_row_groups, numbered=True, floats=True),
+    "orc.OrcFileFormat": _Kind(Stripes, read_stripes, numbered=False, floats=False),
+}
 
 
 def _check_schema(schema: pq.ParquetSchema, needed: dict[str, DataType]) -> list[int]:

@@ -159,7 +159,8 @@ def _in_its_mode(dataset: Any, make: Callable[[], Any]) -> Any:
     """Return the value of a tensor made from a dataset: eagerly, or in a session of the graph it is part of."""
     variant = dataset._variant_tensor
     if hasattr(variant, "numpy"):
-        return map_tree(lambda tensor: tensor.numpy(), make())
+        with tf.__internal__.eager_context.eager_mode():  # also where a graph is being built
+            return map_tree(lambda tensor: tensor.numpy(), make())
     with variant.graph.as_default():
         tensor = make()
         with tf.compat.v1.Session(graph=variant.graph) as session:

@@ -322,12 +322,18 @@ def _whole(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 def _batches(mine: DataLoader[Any], indices: Iterable[Sequence[Any]]) -> Iterator[Any]:
     """Yield the batches of these rows, read with the settings of a loader."""
-    return iter(DataLoader(mine.dataset, batch_sampler=_Once(indices), **_settings(mine)))
+    return _begun(DataLoader(mine.dataset, batch_sampler=_Once(indices), **_settings(mine)))
 
 
 def _items(mine: DataLoader[Any], indices: Iterable[Any]) -> Iterator[Any]:
     """Yield these items of a dataset, read with the settings of a loader."""
-    return iter(DataLoader(mine.dataset, batch_size=None, sampler=_Once(indices), **_settings(mine)))
+    return _begun(DataLoader(mine.dataset, batch_size=None, sampler=_Once(indices), **_settings(mine)))
+
+
+def _begun(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Begin to read. A loader draws a seed for its workers then, also without any: the step's numbers are its rows'."""
+    with torch.random.fork_rng(devices=[]):
+        return iter(loader)
 
 
 def _settings(mine: DataLoader[Any]) -> dict[str, Any]:
