@@ -343,6 +343,17 @@ def test_a_batch_of_one_row_is_not_special_to_a_model_that_squeezes(width: int, 
     assert shaped(np.squeeze, size)(x[:1]).shape == x[:2].squeeze()[:1].shape
 
 
+@pytest.mark.parametrize(("shape", "got"), [(lambda x: x[:-1], r"\(0, 2\)"), (lambda x: x.sum(), r"shape \(\)")])
+def test_one_row_is_no_answer_for_two(shape: Any, got: str) -> None:
+    with pytest.raises(DataError, match=rf"must answer once for each row; for 1 row\(s\) it returned .*{got}"):
+        shaped(shape)(np.ones((1, 2)))
+
+
+def test_a_model_that_takes_no_empty_batch_and_has_seen_no_row_is_told_in_words() -> None:
+    with pytest.raises(DataError, match=r"no row to answer for, .* takes no empty batch: ValueError.* Fit or evaluate"):
+        shaped(lambda x: x.reshape(-1, 0))(np.zeros((0, 2)))
+
+
 def test_answers_of_different_shapes_are_named() -> None:
     x = np.arange(9.0)[:, None]
     with pytest.raises(DataError, match=r"differ in shape from batch to batch: a row has \[\(1,\)\] and then \[\(\)\]"):

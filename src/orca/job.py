@@ -27,10 +27,11 @@ from orca.core.metrics import Metric
 from orca.core.source import Rows
 from orca.core.state import OutputSpec, Position, State
 from orca.core.world import World
-from orca.errors import DataError
-from orca.monitor.heartbeat import Pulse
+from orca.errors import DataError, OrcaError
+from orca.monitor.heartbeat import Pulse, waiting_for_storage
 from orca.rows.tree import cut_rows, flatten, map_tree, rows_of
-from orca.storage.checkpoints import CheckpointWriter
+from orca.storage.checkpoints import CheckpointWriter, prefix_in
+from orca.storage.files import written
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +140,9 @@ class PredictJob:
         if not rows and self.output is not None:  # the rows' shapes may be unknown where there are none
             return self.output.example(0)
         predictor = self._predictor()
-        cuts = range(0, rows, size) if rows else range(1)
-        return concatenate([_answer(predictor, cut_rows(x, slice(at, at + size))) for at in cuts])
+        if not rows:
+            return _answer_nothing(predictor, x)
+        return concatenate([_answer(predictor, cut_rows(x, slice(at, at + size))) for at in range(0, rows, size)])
 
     def takes(self, x: Any) -> bool:
         """Say whether these may be the model's inputs, as far as it can tell."""
@@ -210,7 +212,8 @@ def _answer(predictor: Predictor, x: Any) -> Any:
     """
     rows, output = rows_of(x), predictor.predict(x)
     if rows == 1 and _answered(output) != {1}:
-        output = cut_rows(predictor.predict(map_tree(_twice, x)), slice(0, 1))
+        both = predictor.predict(map_tree(_twice, x))
+        output = cut_rows(both, slice(0, 1)) if _answered(both) == {2} else output
     if _answered(output) != {rows}:
         shapes = [np.shape(head) for head in flatten(output)[0]]
         raise DataError(
@@ -218,6 +221,19 @@ def _answer(predictor: Predictor, x: Any) -> Any:
             "Let its outputs have the rows as their first dimension, as many as its inputs have."
         )
     return output
+
+
+def _answer_nothing(predictor: Predictor, x: Any) -> Any:
+    """Return the answer for no rows of a model whose answers nobody has seen yet."""
+    try:
+        return _answer(predictor, x)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"there is no row to answer for, and the model takes no empty batch: {type(error).__name__}: {error}. Fit "
+            "or evaluate first, so that its answers are known, or leave the call out where there are no rows."
+        ) from error
 
 
 def _answered(output: Any) -> set[int | None]:
@@ -264,7 +280,16 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
     if (plan.checkpoint_trigger is None and not plan.stores) or world.rank:
         yield None
         return
-    with CheckpointWriter(plan.checkpoint_folder, learner.write_state, keep=plan.checkpoint_keep) as writer:
+    folder = plan.checkpoint_folder
+    try:
+        with waiting_for_storage(f"a file is being written to {folder}"), written(folder):
+            pass  # an epoch may take hours: who cannot keep it must know before
+    except Exception as error:
+        raise OrcaError(
+            f"checkpoints cannot be written to {folder}: {type(error).__name__}: {error}. Pass a model_dir that the "
+            "first worker may write to."
+        ) from error
+    with CheckpointWriter(folder, learner.write_state, prefix_in(folder), plan.checkpoint_keep) as writer:
         yield writer
 
 

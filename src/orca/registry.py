@@ -107,6 +107,11 @@ def bigdl_loader() -> Any:
     return _load("orca.bigdl.files", "load_layer", need="a bigdl model")
 
 
+def bigdl_entry() -> Any:
+    """Import the function that returns the torch module of a model of BigDL."""
+    return _load("orca.bigdl.training", "entry_of", need="a bigdl model")
+
+
 def bigdl_data() -> Any:
     """Import the function that brings the data of BigDL's programs into a form that sources know."""
     return _load("orca.bigdl.training", "rows_for", need="a bigdl model")

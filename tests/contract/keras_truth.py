@@ -6,7 +6,9 @@ FitJob that KerasEstimator.fit sends; one process then trains on the same global
 
 from __future__ import annotations
 
+import copy
 import importlib
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +24,13 @@ import tf_keras
 from contract.truth import BATCH, FITS, SEED, rows_for, steps_of
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan
+from orca.core.triggers import SeveralIteration
 from orca.core.world import World
 from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
 from orca.monitor.heartbeat import Pulse
+from orca.storage.checkpoints import newest_run, versions
 
 # Models.
 
@@ -386,16 +390,25 @@ def batches(part: str, steps: list[list[int]], class_weight: dict[int, float] | 
         yield (x[rows], y[rows]) if weights is None else (x[rows], y[rows], weights)
 
 
-def on_ranks(ranks: int, creator: Callable[[Any], Any], data: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Train on so many ranks, which compute in the precision of this process; return (model, statistics)."""
+def on_ranks(
+    ranks: int, creator: Callable[[Any], Any], data: Any, keeps: str | None = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Train on so many ranks, which compute in the precision of this process; return (model, statistics).
+
+    With `keeps`, there are checkpoints on the way; "resumed" trains the rest once more, from the one after five steps.
+    """
     kind = keras.backend.floatx()
 
     def precise(config: Any) -> Any:
         compute_in(kind)
         return creator(config)
 
-    est = KerasEstimator.of(model_creator=precise, backend="local", workers_per_node=ranks)
-    stats = est.fit(data, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        kept: dict[str, Any] = {"checkpoint_trigger": SeveralIteration(5)} if keeps else {}
+        for resume in (False, True) if keeps == "resumed" else (False,):
+            est = KerasEstimator.of(model_creator=precise, backend="local", workers_per_node=ranks, model_dir=folder)
+            stats = est.fit(data, resume=resume, **kept, **copy.deepcopy(options))
+            assert versions(newest_run(folder)) == [5] if keeps else newest_run(folder) is None
     return est.get_model(), stats
 
 
@@ -413,13 +426,14 @@ def assert_same_training(
     batch_size: int,
     tolerance: float = 1e-8,
     apart_from: tuple[str, ...] = (),
+    keeps: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Check that ranks give the weights and the history that one process gives; return the last statistics."""
-    model, history = by_keras(creator, data, batch_size, **options)
+    model, history = by_keras(creator, data, batch_size, **copy.deepcopy(options))
     stats: dict[str, Any] = {}
     for size in ranks:
-        trained, stats = on_ranks(size, creator, data, batch_size=batch_size, **options)
+        trained, stats = on_ranks(size, creator, data, keeps, batch_size=batch_size, **options)
         for mine, theirs in zip(trained.get_weights(), model.get_weights(), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance, err_msg=f"{size} ranks")
         for name in history.keys() - set(apart_from):

@@ -35,6 +35,8 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import PRECISIONS
 from orca.job import FitJob
 from orca.monitor.heartbeat import Pulse
+from orca.optimizers import SGD, Adam, TorchOptim
+from orca.optimizers.schedules import Plateau
 from orca.storage.checkpoints import path_of
 from orca.storage.states import load_state
 
@@ -53,9 +55,10 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "weights": ("no", "rows"),
     "loss": ("mean", "sum", "classes", "ignored"),
     "parameters": ("all", "frozen", "unoptimized", "unused"),
+    "optimizer": ("torch", "method", "schedule", "wrapped"),
     "scheduler": ("no", "batch", "epoch"),
     "keeps": ("no", "checkpoint", "resume"),
-    "hands": ("no", "callback", "forward", "operator"),
+    "hands": ("no", "rates", "thaws", "forward", "operator"),
 }
 
 Choice = tuple[str, str]
@@ -68,9 +71,14 @@ REFUSED: dict[Pair, str] = {
     (("sync", "fully sharded"), ("ema", "average")): "ema and shard_model",
     (("sync", "fully sharded"), ("parameters", "unused")): "find_unused_parameters and shard_model",
     (("accumulate", "pieces"), ("batchnorm", "synchronized")): "accumulate and sync_batchnorm",
+    (("optimizer", "schedule"), ("scheduler", "batch")): "changes the learning rate by itself",
+    (("optimizer", "schedule"), ("scheduler", "epoch")): "changes the learning rate by itself",
+    (("optimizer", "wrapped"), ("scheduler", "batch")): "changes the learning rate by itself",
+    (("optimizer", "wrapped"), ("scheduler", "epoch")): "changes the learning rate by itself",
     (("weights", "rows"), ("hands", "forward")): "sample weights cannot reach a loss of your own",
     (("weights", "rows"), ("hands", "operator")): "sample weights cannot reach a loss of your own",
     (("sync", "fully sharded"), ("hands", "operator")): "where shard_model cannot be brought in",
+    (("sync", "fully sharded"), ("hands", "thaws")): "weights cannot be frozen or unfrozen",
     (("precision", "fp16"), ("hands", "operator")): "where precision='fp16' cannot be brought in",
     (("accumulate", "pieces"), ("hands", "operator")): "where accumulate cannot be brought in",
     (("clip", "norm"), ("hands", "operator")): "where gradient clipping cannot be brought in",
@@ -136,7 +144,7 @@ class Case:
 
     def plan(self) -> FitPlan:
         """Return how the fit goes on."""
-        callbacks: dict[str, tuple[Any, ...]] = {"callback": (Callback(),), "forward": (Forwards(),)}
+        callbacks: dict[str, tuple[Any, ...]] = {"rates": (Rates(),), "thaws": (Thaws(),), "forward": (Forwards(),)}
         return FitPlan(
             EPOCHS,
             BATCH,
@@ -158,6 +166,16 @@ class Case:
     def optimizer(self, net: Net, config: Any) -> torch.optim.Optimizer:
         """Make the optimizer. It decays, so that a weight without a gradient must not get one of zero."""
         optimized = net.head if self["parameters"] == "unoptimized" else net
+        match self["optimizer"]:
+            case "method":  # whose epsilon changes with every step, and whose count of steps is one for all weights
+                return Adam(0.05, epsilon=1e-3)(optimized)
+            case "schedule":
+                plateau = Plateau("score", 0.5, patience=0, epsilon=10.0)
+                return SGD(0.3, 0.0, 0.01, 0.9, 0.0, learningrate_schedule=plateau)(optimized)
+            case "wrapped":
+                # With a large epsilon, rounding is not blown up where the true gradient is zero: a bias before a norm.
+                adam = torch.optim.Adam(optimized.parameters(), lr=0.05, eps=0.1, weight_decay=0.01)
+                return TorchOptim.from_pytorch(StepLR(adam, 2, 0.7), "IterationDecay")(optimized)
         return torch.optim.SGD(optimized.parameters(), lr=0.3, momentum=0.9, weight_decay=0.01)
 
     def loss(self) -> nn.Module:
@@ -169,6 +187,52 @@ class Case:
         }
         loss = nn.CrossEntropyLoss(**options.get(self["loss"], {}))
         return loss.double() if self["precision"] == "whole" else loss
+
+
+class Rates(Callback):
+    """A callback that changes learning rates and weights, by what it counts itself, wherever it is called."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def before_run(self, runner: Any) -> None:
+        slow_down(runner.optimizer, 0.9)
+        scale_down(runner.given_models[0])
+
+    def before_train_epoch(self, runner: Any) -> None:
+        self.epochs += 1
+        slow_down(runner.optimizer, 0.8**self.epochs)
+
+    def after_train_iter(self, runner: Any) -> None:
+        slow_down(runner.optimizer, 0.95)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.epochs = state_dict["epochs"]
+
+
+class Thaws(Callback):
+    """A callback that freezes a weight at first, and lets it train from the second step of the first epoch on."""
+
+    def before_run(self, runner: Any) -> None:
+        runner.given_models[0].head.bias.requires_grad_(False)
+
+    def after_train_iter(self, runner: Any) -> None:
+        if (runner.epochs, runner.batch_idx) == (1, 1):
+            runner.given_models[0].head.bias.requires_grad_(True)
+
+
+def slow_down(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+
+
+def scale_down(net: nn.Module) -> None:
+    with torch.no_grad():
+        for param in net.parameters():
+            param.mul_(0.7)
 
 
 class Net(nn.Module):
@@ -351,10 +415,18 @@ def plain_loop(case: Case, outcomes: list[Outcome]) -> Plain:
         with torch.autocast("cpu", half, enabled=half is not None):
             return _loss_and_mass(case, model(x[index]), labels[index], row_weights[index])
 
+    rates, thaws = (case["hands"] == word for word in ("rates", "thaws"))
+    if rates:
+        slow_down(optimizer, 0.9)
+        scale_down(net)
     for epoch in range(EPOCHS):
         net.train()
         total = mass = 0.0
-        for step in zip(*(outcome.steps[epoch] for outcome in outcomes), strict=True):
+        if rates:
+            slow_down(optimizer, 0.8 ** (epoch + 1))
+        for number, step in enumerate(zip(*(outcome.steps[epoch] for outcome in outcomes), strict=True)):
+            if thaws:
+                net.head.bias.requires_grad_(epoch == 1 or number > 1)
             index = [numbers[row.tobytes()] for part in step for row in part]
             optimizer.zero_grad()
             loss, weight = loss_and_mass(net, index)
@@ -373,6 +445,8 @@ def plain_loop(case: Case, outcomes: list[Outcome]) -> Plain:
                 average = _averaged(average, net)
             if case["scheduler"] == "batch" and scheduler:
                 scheduler.step()
+            if rates:
+                slow_down(optimizer, 0.95)
         losses.append(total / mass)
         if case["scheduler"] == "epoch" and scheduler:
             scheduler.step()
@@ -381,6 +455,8 @@ def plain_loop(case: Case, outcomes: list[Outcome]) -> Plain:
         with torch.no_grad():
             loss, weight = loss_and_mass(judge, list(range(len(x))))
         val_losses.append(float(loss) / (weight if case["loss"] == "sum" else 1))
+        if hasattr(optimizer, "end_epoch"):
+            optimizer.end_epoch(losses[-1], val_losses[-1])
     return Plain(losses, val_losses, net, optimizer, average)
 
 

@@ -162,6 +162,23 @@ def test_a_worker_that_is_lost_costs_no_callback_its_state(tmp_path: Path) -> No
     assert np.array_equal(est.get_model(), whole.get_model())
 
 
+def test_what_begins_an_epoch_is_not_done_twice_to_the_weights(tmp_path: Path) -> None:
+    class Halves(Callback):
+        def before_run(self, runner: Any) -> None:
+            runner.model.weight = np.ones(4)
+
+        def before_train_epoch(self, runner: Any) -> None:
+            runner.model.weight, runner.model.velocity = runner.model.weight / 2, runner.model.velocity / 2
+
+    whole, mark = estimator(), tmp_path / "mark"
+    whole.fit((X, Y), epochs=3, batch_size=BATCH, callbacks=[Halves()])
+    mark.touch()
+    est = estimator(model_dir=str(tmp_path / "models"))
+    options = {"max_failures": 1, "checkpoint_trigger": SeveralIteration(4)}
+    est.fit((X, Y), epochs=3, batch_size=BATCH, callbacks=[Halves(), Cut(10, str(mark), kill=True)], **options)
+    assert not mark.exists() and np.array_equal(est.get_model(), whole.get_model())
+
+
 def test_one_rank_alone_stops_all_after_a_step() -> None:
     class Enough(Callback):
         def after_train_iter(self, runner: Any) -> None:

@@ -49,7 +49,7 @@ def of_config(config: dict[str, Any]) -> Any:
         ("bigdl", "DataFrame"),
         pytest.param("ray", "DataFrame", marks=pytest.mark.full),  # needs both clusters
         ("spark", "creator of config"),
-        ("ray", "creator of config"),
+        pytest.param("ray", "creator of config", marks=pytest.mark.full),
     ],
 )
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.full), 2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from contract.keras_truth import assert_same_training, doubles
 
+pytestmark = pytest.mark.timeout(600)  # a row trains on one, two and three ranks, and the rest once more
 SEED = 5
 ROWS, BATCH = 22, 7
 X = np.random.default_rng(0).normal(size=(ROWS, 4))
@@ -41,14 +43,24 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "own_step": (False, True),
     "schedule": (False, True),
     "steps_per_epoch": (None, 3),
+    "eager": (True, False),
+    "keeps": (None, "checkpoints", "resumed"),
+    "callback": (None, "changes"),
 }
 Row = dict[str, Any]
 
 
 def refused(row: Row) -> bool:
-    """Say whether Keras has no such model: weights of classes are for one output, a vector takes no penalty."""
+    """Say whether Keras has no such model.
+
+    Weights of classes are for one output, a vector takes no penalty, and nobody changes the rate of a schedule.
+    """
     vector = row.get("reduction", "sum") is None
-    return (row.get("weights") == "class" and row.get("outputs") == 2) or (vector and bool(row.get("penalty")))
+    return (
+        (row.get("weights") == "class" and row.get("outputs") == 2)
+        or (vector and bool(row.get("penalty")))
+        or (bool(row.get("schedule")) and bool(row.get("callback")))
+    )
 
 
 def table(seed: int) -> list[Row]:
@@ -74,6 +86,30 @@ def table(seed: int) -> list[Row]:
         wanted -= covered
         rows.append({name: OPTIONS[name][number] for name, number in numbers.items()})
     return rows
+
+
+class Changes(keras.callbacks.Callback):
+    """A callback that changes rate and weights, by what it counts itself, wherever Keras calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._slow_down(0.9)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epochs += 1
+        self._slow_down(0.8**self.epochs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._slow_down(0.95)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.set_weights([0.9 * weight for weight in self.model.get_weights()])
+
+    def _slow_down(self, factor: float) -> None:
+        self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) * factor
 
 
 class Hide(keras.layers.Layer):
@@ -115,7 +151,7 @@ class OwnStep(keras.Model):
         return self.compute_metrics(x, y, outputs, weights)
 
 
-def model_of(row: Row) -> Any:
+def model_of(row: Row, config: Any) -> Any:
     """Return the model of a row, with the same weights each time."""
     layers = keras.layers
     penalized = {"weights": {"kernel_regularizer": "l2"}, "activity": {"activity_regularizer": "l2"}}
@@ -150,7 +186,7 @@ def model_of(row: Row) -> Any:
         keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=ignored, reduction=row["reduction"]),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=row["reduction"]),
     ]
-    model.compile(optimizer, loss=losses if len(heads) > 1 else losses[0], metrics=None, run_eagerly=True)
+    model.compile(optimizer, loss=losses if len(heads) > 1 else losses[0], metrics=None, run_eagerly=row["eager"])
     return model
 
 
@@ -169,13 +205,16 @@ def data_of(row: Row) -> Any:
 
 def check(row: Row, ranks: tuple[int, ...]) -> None:
     options: dict[str, Any] = {"epochs": 2, "steps_per_epoch": row["steps_per_epoch"]}
+    if row["callback"]:
+        options["callbacks"] = [Changes()]
     if row["weights"] == "class":
         options["class_weight"] = {0: 0.5, 1: 2.0, 2: 1.0}
     with nullcontext() if row["mixed"] else doubles():
         tolerance = 1e-2 if row["mixed"] else 1e-6 if row["schedule"] else 1e-8
         # Keras' mean of losses of reduction=None counts a step by the square of its rows.
         apart_from = ("loss",) if row["reduction"] is None else ()
-        assert_same_training(lambda config: model_of(row), data_of(row), ranks, BATCH, tolerance, apart_from, **options)
+        creator = partial(model_of, row)
+        assert_same_training(creator, data_of(row), ranks, BATCH, tolerance, apart_from, row["keeps"], **options)
 
 
 TABLE = table(SEED)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(200)
 QUIET = Settings(stall_timeout=60, progress=False)
 
 
-@pytest.fixture(params=["local", "spark", "ray"])
+@pytest.fixture(params=["local", "spark", pytest.param("ray", marks=pytest.mark.full)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Give each engine, with two ranks."""
     if request.param != "local":

@@ -169,7 +169,7 @@ def test_a_fit_resumed_mid_epoch_ends_where_the_whole_one_does(kind: str, tmp_pa
             assert line[name] == pytest.approx(expected[name], abs=1e-12), name
 
 
-@pytest.fixture(params=["local", "spark", "ray"])
+@pytest.fixture(params=["local", "spark", pytest.param("ray", marks=pytest.mark.full)])
 def engine(request: pytest.FixtureRequest) -> str:
     """Give the word of each backend, with its cluster up."""
     if request.param != "local":

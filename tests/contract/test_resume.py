@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from orca import Estimator
 from orca.callbacks import Callback
 from orca.errors import ArgumentError, WorkerFailed, WorkerLost
 from orca.storage.checkpoints import newest_run, versions
-from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration
+from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIteration, TriggerOr
 
 pytestmark = pytest.mark.timeout(240)
 ROWS, BATCH, EPOCHS = 46, 6, 3  # 8 steps an epoch
@@ -94,6 +95,27 @@ def check_alike(lines: list[Any], made: Estimator, expected: tuple[list[Any], di
     assert state["epoch"] == expected[1]["epoch"] == EPOCHS
     for line, notes in zip(lines, expected[0], strict=True):
         assert line == pytest.approx(notes, rel=1e-9)
+
+
+def test_validation_mid_epoch_changes_nothing_of_training_and_is_resumed(tmp_path: Path) -> None:
+    mark, often = tmp_path / "mark", {"validation_trigger": TriggerOr(EveryEpoch(), SeveralIteration(3))}
+    mark.touch()
+    whole = estimator()
+    lines = whole.fit(data(), EPOCHS, BATCH, callbacks=[Callback()], validation_data=data(), **often)
+    broken = estimator(model_dir=str(tmp_path / "models"))
+    options = {"validation_data": data(), "checkpoint_trigger": SeveralIteration(5), "resume": True, **often}
+    with pytest.raises(WorkerFailed, match="no more"):
+        broken.fit(data(), EPOCHS, BATCH, callbacks=[Trouble(13, str(mark), kill=False)], **options)
+    mark.unlink()
+    resumed = broken.fit(data(), EPOCHS, BATCH, callbacks=[Callback()], **options)  # from step 10, mid-epoch
+    validations = [[line.pop("validations") for line in some] for some in (lines, resumed)]
+    steps = [[at["step"] for at in line] for line in validations[0]]
+    assert steps == [[3, 6, 8], [9, 12, 15, 16], [18, 21, 24]]
+    for one, other in zip(*(chain.from_iterable(some) for some in validations), strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+    expected = unbroken()  # validated after each epoch alone
+    check_alike(lines, whole, expected)
+    check_alike(resumed, broken, expected)
 
 
 @pytest.mark.parametrize("backend", ENGINES)

@@ -21,7 +21,16 @@ from orca.core.loop import evaluate, run_epochs
 from orca.core.metrics import MAE, MSE, ROC, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
 from orca.core.state import Losses, Position, State
-from orca.core.triggers import EveryEpoch, MaxEpoch, MaxIteration, MaxScore, MinLoss, SeveralIteration, trigger_of
+from orca.core.triggers import (
+    EveryEpoch,
+    MaxEpoch,
+    MaxIteration,
+    MaxScore,
+    MinLoss,
+    SeveralIteration,
+    TriggerOr,
+    trigger_of,
+)
 from orca.core.world import World
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerFailed
@@ -288,7 +297,8 @@ class KeptJob(LoopJob):
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
         self.learner.join(world, self.since and State(payload=self.since["payload"]), 0, training=True)
         since = Position.from_json(self.since["position"]) if self.since else Position(0, 0, 0, 0)
-        history = run_epochs(self.learner, feed, None, (), self.plan, world, pulse, since, keeper)
+        valid = Feed(rows["valid"], world, 2, shuffle=False, seed=0) if "valid" in rows else None
+        history = run_epochs(self.learner, feed, valid, self.metrics, self.plan, world, pulse, since, keeper)
         return history, kept, self.learner.state().payload
 
 
@@ -307,6 +317,48 @@ def test_fit_goes_on_from_any_checkpoint_as_if_it_had_not_ended() -> None:
         assert [state.steps for state in later] == [steps for steps in (2, 4, 6, 8) if steps > state.steps]
         np.testing.assert_array_equal(ended["models"][0]["weight"], payload["models"][0]["weight"])
         assert all(other[0].epochs == again.epochs for other in others)
+
+
+VALID = [shard(2), shard(4, 9)]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "steps", "due"),
+    [
+        (SeveralIteration(2), 9, [[2], [4, 6], [8]]),
+        (SeveralIteration(4), 9, [[], [4], [8]]),
+        (TriggerOr(EveryEpoch(), SeveralIteration(3)), 9, [[3], [6], [9]]),  # once where both fire
+        (EveryEpoch(), 8, [[3], [6], [8]]),
+        (SeveralIteration(4), 8, [[], [4], [8]]),  # the fit ends there, mid-epoch
+        (trigger_of(lambda moment: moment.step == 5 and not moment.epoch_ended), 9, [[], [5], []]),
+    ],
+)
+def test_validation_acts_when_its_trigger_fires_and_is_resumed_exactly(
+    trigger: Any, steps: int, due: list[list[int]]
+) -> None:
+    plan = FitPlan(epochs=3, batch_size=2, validation_trigger=trigger, checkpoint_trigger=SeveralIteration(1))
+    plan = replace(plan, end_trigger=MaxIteration(steps))
+    learner = LinearLearner(1, rate=0.001, momentum=0.9)
+    shards, metrics = shards_of([shard(1, 2, 3), shard(5, 7)], VALID), (MAE(),)
+    (history, kept, _), *_ = LocalEngine(2).run(KeptJob(plan, metrics, learner=learner), shards, SETTINGS)
+    assert [[at["step"] for at in line.get("validations", ())] for line in history.epochs] == due
+    weights = {state.steps: state.payload["models"][0]["weight"] for state in kept}
+    x = np.array([2.0, 4.0, 9.0])
+    for line in history.epochs:
+        for stats in line.get("validations", ()):
+            weight, bias = weights[stats["step"]]
+            assert stats["val_loss"] == pytest.approx(np.mean((weight * x + bias - 2 * x) ** 2), rel=1e-9)
+        last = line["validations"][-1] if "validations" in line else {}
+        assert {name: line[name] for name in line if name.startswith("val_")} == {
+            n: last[n] for n in last if n != "step"
+        }
+    for state in kept[1::3]:
+        since = {"position": json.loads(json.dumps(state.position)), "payload": state.payload}
+        job = KeptJob(plan, metrics, learner=learner, since=since)
+        (again, _, _), *_ = LocalEngine(2).run(job, shards, SETTINGS)
+        for line, expected in zip(again.epochs, history.epochs, strict=True):
+            assert line.get("validations") == expected.get("validations")
+            assert {**line, "validations": 0} == pytest.approx({**expected, "validations": 0}, rel=1e-12)
 
 
 def test_end_trigger_stops_within_an_epoch() -> None:

@@ -12,7 +12,14 @@ import pytest
 import torch
 import torchmetrics
 from torch import nn
-from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, MulticlassAccuracy, MulticlassF1Score
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    BinaryAUROC,
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassF1Score,
+    MultilabelF1Score,
+)
 
 from frameworks.torch.pair import Recording, on_two_ranks
 from orca.core.metrics import Accuracy, metrics_of
@@ -26,6 +33,8 @@ TRUTH = (torch.rand(ROWS, generator=DRAW) < 0.4).long()
 SCORES = torch.randn(ROWS, 4, generator=DRAW)
 LABELS = torch.randint(0, 4, (ROWS,), generator=DRAW)
 NUMBERS = torch.randn(ROWS, 1, generator=DRAW)
+LOGITS = torch.rand(ROWS, 4, generator=DRAW) * 1.2 - 0.1  # most rows look like probabilities
+LOGITS[-1] = 3.0
 
 CASES: dict[str, tuple[Any, torch.Tensor, torch.Tensor]] = {
     "sums": (torchmetrics.MeanSquaredError(), CHANCES, NUMBERS),
@@ -35,6 +44,11 @@ CASES: dict[str, tuple[Any, torch.Tensor, torch.Tensor]] = {
     "thresholds": (BinaryAUROC(thresholds=20), CHANCES, TRUTH[:, None]),
     "no rule of its own": (torchmetrics.PearsonCorrCoef(), CHANCES[:, 0], NUMBERS[:, 0]),
     "rank correlation": (torchmetrics.SpearmanCorrCoef(), CHANCES[:, 0], NUMBERS[:, 0]),
+    "logits": (BinaryAUROC(thresholds=None), LOGITS[:, :1], TRUTH[:, None]),
+    "decisions of logits": (BinaryAccuracy(), LOGITS[:, 0], TRUTH),
+    "logits of labels": (MultilabelF1Score(num_labels=4), LOGITS, (SCORES > 0).long()),
+    "logits of classes": (MulticlassAUROC(num_classes=4), LOGITS, LABELS),
+    "composed logits": (BinaryAccuracy() + BinaryAUROC(), LOGITS[:, 0], TRUTH),
     "composed": (torchmetrics.MeanSquaredError() + torchmetrics.MeanAbsoluteError(), CHANCES, NUMBERS),
 }
 

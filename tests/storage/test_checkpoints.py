@@ -18,7 +18,7 @@ from orca.core.state import State
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import STORAGE, Pulse
 from orca.storage import files
-from orca.storage.checkpoints import CheckpointWriter, new_run, newest_run, path_of, versions
+from orca.storage.checkpoints import CheckpointWriter, new_run, newest_run, path_of, prefix_in, versions
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -72,6 +72,38 @@ def test_fits_are_ordered_by_their_number_and_come_after_those_of_older_releases
     for run, number in ((new_run(folder), 1000001), (new_run(f"{folder}/other"), 1)):
         assert re.fullmatch(rf".*/run-0*{number}-[0-9a-f]{{16}}", run)
     assert newest_run(folder) == f"{folder}/run-1000000-00"  # those without a checkpoint do not count
+
+
+def test_dated_folders_are_later_than_those_before_and_one_fit_s_own(folder: str) -> None:
+    future = f"{folder}/2999-12-31_23-59-58"
+    with CheckpointWriter(future, write, prefix_in(future)) as keeper:
+        keeper.keep(state(7))
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda _: new_run(folder, dated=True), range(6)))
+    assert len({*runs, future}) == 7 and all(run > future for run in runs)
+    local = not folder.startswith("memory")
+    assert all(re.fullmatch(r".*/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-[0-9a-f]{16})?", run) for run in runs)
+    assert all((len(run) == len(future)) is local for run in runs)  # no random digits where none are needed
+    assert newest_run(folder) == future and path_of(future) == f"{future}/model.7"
+    numbered = new_run(folder)
+    with CheckpointWriter(numbered, write, prefix_in(numbered)) as keeper:
+        keeper.keep(state(3))
+    assert newest_run(folder) == numbered and path_of(numbered) == f"{numbered}/orca.3"  # the one written last
+
+
+def test_optim_methods_beside_versions_are_no_versions_and_go_with_them(folder: str) -> None:
+    def write_both(kept: State, path: str) -> None:
+        files.write(f"{path.rpartition('/')[0]}/optimMethod-Adam.{kept.steps}", {"": b"{}"}, None)
+        write(kept, path)
+
+    run = new_run(folder, dated=True)
+    with CheckpointWriter(run, write_both, prefix_in(run), keep=2) as keeper:
+        for steps in (9, 10, 11):
+            keeper.keep(state(steps))
+    assert names(run) == ["model.10", "model.11", "optimMethod-Adam.10", "optimMethod-Adam.11"]
+    for prefix in ("orca", "model", "optimMethod-Adam", None):
+        assert (versions(run, prefix), path_of(run, prefix=prefix)) == ([10, 11], f"{run}/model.11")
+    assert newest_run(folder, None) == newest_run(folder) == run
 
 
 class Objects(MemoryFileSystem):
@@ -346,3 +378,12 @@ def test_every_listed_version_loads_wherever_the_process_was_killed(
     drafts, total = map(int, said.stdout.split())
     assert drafts > 3  # it was killed in the middle of writing or removing, and often
     assert total > 20
+
+
+def test_a_fit_goes_on_with_the_prefix_of_the_checkpoints_in_its_folder(folder: str) -> None:
+    run = f"{folder}/2026-11-16_10-11-25"  # of an older release
+    assert prefix_in(run) == "model"
+    for steps in (3, 6):
+        with CheckpointWriter(run, write, "orca" if steps == 3 else prefix_in(run)) as writer:
+            writer.keep(State(payload={"w": b"1"}, steps=steps))
+    assert versions(run) == [3, 6] and path_of(run).endswith("/orca.6")

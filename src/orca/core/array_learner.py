@@ -105,11 +105,16 @@ class ArrayLearner(Learner):
         """Make the model: the seed, or the state, is the same on every rank."""
         self.world, self.seed = world, seed
         self.sample: Any = None
+        self.start = state
         self._make(seed)
-        if state is not None:
-            self.set_weights(state.payload["models"][0])
-            for kept in state.payload.get("optimizers", ()):
-                self.set_optimizer_state(kept)
+        self.revert()
+
+    def revert(self) -> None:
+        """Take over weights and optimizer of the state that this rank joined with, if any."""
+        if self.start is not None:
+            self.set_weights(copy.deepcopy(self.start.payload["models"][0]))
+            for kept in self.start.payload.get("optimizers", ()):
+                self.set_optimizer_state(copy.deepcopy(kept))
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train an epoch, or the part of it that follows its first steps."""
@@ -169,7 +174,8 @@ class ArrayLearner(Learner):
 
     def leave(self) -> None:
         """Let go of the world."""
-        self.__dict__.pop("world", None)
+        for name in ("world", "start"):
+            self.__dict__.pop(name, None)
 
     def _make(self, seed: int) -> None:
         self.generator = np.random.default_rng(seed)

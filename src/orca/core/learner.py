@@ -33,7 +33,7 @@ class FitPlan:
         steps_per_epoch: Steps of an epoch, which goes on in the data where the last one ended; None for all of it.
         validation_steps: Steps of a validation; None for all of the data.
         validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
-        validation_trigger: A trigger that says it instead: in or after an epoch that is validated, it fires.
+        validation_trigger: A trigger that says it instead; it is asked after every step, as that of checkpoints is.
         initial_epoch: The number of the first epoch, for callbacks that count them.
         callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
@@ -116,7 +116,8 @@ class Learner(Predictor):
 
     Attributes:
         framework: The name that saved states carry.
-        pauses: Whether an epoch may be trained in several calls of `train`, so that a checkpoint can be kept mid-epoch.
+        pauses: Whether an epoch may be trained in several calls of `train`, so that a checkpoint can be kept mid-epoch,
+            or the model evaluated.
         spread: Whether no rank holds the whole model, so that its state may be too large to travel.
     """
 
@@ -173,6 +174,12 @@ class Learner(Predictor):
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
 
+    def revert(self) -> None:
+        """Put weights and optimizer back to the state that `join` was given, from which a fit is resumed.
+
+        The loop calls it after the callbacks' hooks that begin a fit or an epoch: what they change is in that state.
+        """
+
     def begin_epoch(self, epoch: int) -> None:
         """Get ready to train an epoch, before its callbacks are called."""
 
@@ -197,6 +204,8 @@ class Learner(Predictor):
 
     def callback_states(self) -> dict[str, Any]:
         """Return the states of the framework's own callbacks, for a resumed fit; as for `state`, rank 0's counts.
+
+        It may also hold what the user's code has changed and `state` does not tell, under names that no class has.
 
         `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
         """

@@ -1,7 +1,7 @@
 """Loop: the epoch driver on every rank. Owns the order of things in a fit and how ranks' numbers become one.
 
     for each epoch:   train all steps  ->  add the ranks' losses up  ->  validate  ->  one line of history  ->  go on?
-                      (pausing where a checkpoint is due)
+                      (pausing where a validation or a checkpoint is due)
 
 Every rank runs it with the same plan, so all of them take the same decisions at the same place. Callbacks are called on
 the way, by their Hooks; those of a framework that has its own, by its learner.
@@ -70,6 +70,8 @@ class EpochLoop:
     """A fit on one rank: what `run_epochs` is given, and how far it is.
 
     `history` has the epochs that are done; `before` has the losses of an interrupted epoch, up to the interruption.
+    `validations` are those of the epoch that is going on: statistics over all ranks, with the step of each; `mine` has
+    this rank's own statistics of the same, and `spent` their seconds, without those before an interruption.
     """
 
     learner: Learner
@@ -86,6 +88,9 @@ class EpochLoop:
     def __post_init__(self) -> None:
         self.history = History(list(self.since.lines), steps=sum(line["batch_count"] for line in self.since.lines))
         self.before = self.since.losses
+        self.validations, self.mine, self.spent = list(self.since.validations), list[dict[str, Any]](), list[float]()
+        if self.valid is None:
+            self.plan = replace(self.plan, validation_trigger=None)
         self.usual_steps = self.plan.steps_per_epoch or self.train.steps
         self.endless = _endless(self.train, self.since, self.plan)
 
@@ -95,7 +100,11 @@ class EpochLoop:
         if self.train.steps == 0:
             return history
         self.learner.begin(plan, self.usual_steps)
+        at_times = plan.validation_trigger is not None or plan.validation_freq != 1
+        self.hooks.runner.skips_validations = self.valid is not None and at_times
         self.hooks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None))
+        if since.lines or since.step:
+            self._revert(begun=not since.step)
         # The steps after which the callbacks' last hooks were called already.
         settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
         ended, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
@@ -120,15 +129,15 @@ class EpochLoop:
             steps = before.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
         began = time.perf_counter()
         losses = self._train(epoch, clock, steps)
-        seconds = {"mean_train_epoch_s": time.perf_counter() - began}
+        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.spent)}
         ranks = world.all_gather(_bare(losses))
         trace = _trace(losses, world, seconds["mean_train_epoch_s"])
         history.steps += before.steps + losses.steps
         mine = _training_stats(epoch, [(before.then(losses) if world.rank == 0 else losses).alone()])
         line = _training_stats(epoch, [before.then(ranks[0]), *ranks[1:]])
-        began = time.perf_counter()
-        if clock.validates(before.steps + losses.steps) and self._validate(line, mine):
-            seconds["mean_validation_s"] = time.perf_counter() - began
+        if self._is_validation_due(clock, before.steps + losses.steps):
+            self._validate(clock.steps + before.steps + losses.steps)
+        self._close_validations(line, mine, seconds)
         if plan.profile:
             self._profile(line, mine, losses.steps, seconds)
         history.epochs.append(line)
@@ -147,40 +156,64 @@ class EpochLoop:
         return "", due
 
     def _train(self, epoch: int, clock: Clock, steps: int | None) -> Losses:
-        """Train an epoch, or the rest of it, in parts: after each but the last one a checkpoint is due."""
+        """Train an epoch, or the rest of it, in parts: after each but the last one something is due."""
         before, losses = self.before, Losses()  # this rank's; those of all ranks before the interruption are rank 0's
         self.pulse.step(epoch, before.steps, steps or 0)
         batches = self.endless if self.plan.steps_per_epoch else self.train.epoch(epoch, before.steps)
         batches = islice(batches, steps and max(steps - before.steps, 0))
         self.learner.begin_epoch(epoch)
         self.hooks.begin_epoch(epoch)
+        if before.steps:
+            self._revert(begun=True)
         while True:
             part = EpochPart(batches, clock, before.steps + losses.steps)
             hooked = self.hooks.steps(part, part.step, self.pulse, self.world)
             losses = losses.then(self.learner.train(hooked, self.pulse, epoch, self.plan, part.step))
-            over = not part.paused or clock.ends(before.steps + losses.steps)
-            if losses.stopped or self.hooks.stopped or over:
+            done = before.steps + losses.steps
+            if losses.stopped or self.hooks.stopped or not part.paused or clock.ends(done):
                 return losses
-            self._keep(_added(before, self.world.all_gather(_bare(losses))))
+            if clock.validates(done):
+                self._validate(clock.steps + done)
+            if clock.keeps(done):
+                self._keep(_added(before, self.world.all_gather(_bare(losses))))
 
-    def _validate(self, line: dict[str, Any], mine: dict[str, Any]) -> bool:
-        """Add the statistics of a validation to those of an epoch; say whether one was due."""
+    def _is_validation_due(self, clock: Clock, steps: int) -> bool:
+        """Say whether an epoch is validated at its end, after so many steps; not twice after the same step."""
         plan = self.plan
-        number = plan.initial_epoch + len(self.history.epochs) + 1
-        if self.valid is None or not _is_due(number, plan.validation_freq):
+        if self.valid is None:
             return False
+        if plan.validation_trigger is None:
+            return _is_due(plan.initial_epoch + len(self.history.epochs) + 1, plan.validation_freq)
+        last = next(reversed(self.validations), {"step": None})
+        return last["step"] != clock.steps + steps and clock.validated(steps)
+
+    def _validate(self, step: int) -> None:
+        """Evaluate after so many steps of all epochs."""
+        assert self.valid is not None
+        began = time.perf_counter()
         reduced, own = evaluate(
-            self.learner, self.valid, self.metrics, self.world, self.pulse, plan.validation_steps, self.hooks
+            self.learner, self.valid, self.metrics, self.world, self.pulse, self.plan.validation_steps, self.hooks
         )
-        line |= _as_validation(reduced)
-        mine |= _as_validation(own)
-        return True
+        self.validations.append({"step": step} | _as_validation(reduced))
+        self.mine.append({"step": step} | _as_validation(own))
+        self.spent.append(time.perf_counter() - began)
+
+    def _close_validations(self, line: dict[str, Any], mine: dict[str, Any], seconds: dict[str, float]) -> None:
+        """Add the last validation to the statistics of an epoch; all of them, where a trigger asked for them."""
+        for stats, validations in ((line, self.validations), (mine, self.mine)):
+            for last in validations[-1:]:
+                stats |= {name: value for name, value in last.items() if name != "step"}
+            if validations and self.plan.validation_trigger is not None:
+                stats["validations"] = validations
+        if self.spent:
+            seconds["mean_validation_s"] = sum(self.spent) / len(self.spent)
+        self.validations, self.mine, self.spent = [], [], []
 
     def _profile(self, line: dict[str, Any], mine: dict[str, Any], trained: int, seconds: dict[str, float]) -> None:
         """Add to the statistics of an epoch where its time went."""
         evaluated = 0
         if self.valid is not None and "mean_validation_s" in seconds:
-            evaluated = _least(self.valid.steps, self.plan.validation_steps) or 0
+            evaluated = (_least(self.valid.steps, self.plan.validation_steps) or 0) * len(mine.get("validations", [1]))
         mine["profile"] = profile_of(self.pulse, trained, evaluated) | seconds
         profiles = self.world.all_gather(mine["profile"])
         line["profile"] = mean_profile(profiles) | {"ranks": profiles}
@@ -190,16 +223,28 @@ class EpochLoop:
             return self.history.steps >= self.plan.max_steps
         return len(self.history.epochs) >= self.plan.epochs
 
+    def _revert(self, begun: bool) -> None:
+        """Undo what callbacks did at the beginning of a resumed fit: they had done it before its state was kept.
+
+        Once the fit, or the epoch that it was interrupted in, has begun, callbacks get their own states back.
+        """
+        self.learner.revert()
+        if begun:
+            self.hooks.restore()
+
     def _keep(self, losses: Losses, ended: str = "") -> None:
         """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
         since, history, phase = self.since, self.history, self.pulse.phase
         self.pulse.at(CHECKPOINT)
-        state, callbacks = self.learner.state(), self.hooks.states() or self.learner.callback_states()
+        state, callbacks = self.learner.state(), self.hooks.states() | self.learner.callback_states()
         if self.writer is not None:
             if callbacks:
                 state.payload["callbacks"] = callbacks
             lines = tuple(history.epochs)
-            position = replace(since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ended)
+            position = replace(
+                since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ended,
+                validations=tuple(self.validations),
+            )  # fmt: skip
             state.epoch = since.first_epoch + len(history.epochs)
             state.steps = since.first_steps + history.steps + losses.steps
             state.position = position.as_json()
@@ -224,6 +269,10 @@ class Clock:
     epochs: int
     last: int | None
 
+    def pauses(self, step: int) -> bool:
+        """Say whether something is due after this step of the epoch."""
+        return self.keeps(step) or self.ends(step) or self.validates(step)
+
     def keeps(self, step: int) -> bool:
         """Say whether a checkpoint is due after this step of the epoch."""
         return self._fires(self.plan.checkpoint_trigger, step)
@@ -232,27 +281,17 @@ class Clock:
         """Say whether the fit ends after this step of the epoch."""
         return self._fires(self.plan.end_trigger, step)
 
-    def validates(self, steps: int) -> bool:
-        """Say whether an epoch of so many steps is validated at its end: the trigger fires there, or within it."""
-        trigger = self.plan.validation_trigger
-        if trigger is None:
-            return True
-        within = range(self.steps + 1, self.steps + steps + 1)
-        return trigger(Moment(self.epochs + 1, self.steps + steps, True)) or any(
-            trigger(Moment(self.epochs, step, False)) for step in within
-        )
+    def validates(self, step: int) -> bool:
+        """Say whether a validation is due after this step of the epoch."""
+        return self._fires(self.plan.validation_trigger, step)
+
+    def validated(self, steps: int) -> bool:
+        """Say whether a validation is due at the end of an epoch of so many steps."""
+        return self._due(self.plan.validation_trigger, Moment(self.epochs + 1, self.steps + steps, True))
 
     def kept(self, moment: Moment) -> bool:
-        """Say whether a checkpoint is due at the end of an epoch; for one that cannot be paused, also those in it."""
-        trigger = self.plan.checkpoint_trigger
-        if trigger is None:
-            return False
-        within = range(self.steps + 1, moment.step) if self.last == 0 else ()
-        return (
-            trigger(moment)
-            or self.keeps(moment.step - self.steps)  # where the epoch was cut
-            or any(trigger(Moment(self.epochs, step, False)) for step in within)
-        )
+        """Say whether a checkpoint is due at the end of an epoch."""
+        return self._due(self.plan.checkpoint_trigger, moment)
 
     def over(self, moment: Moment) -> bool:
         """Say whether the fit ends with the epoch that ended at this moment."""
@@ -265,6 +304,17 @@ class Clock:
         curves = tuple | list  # a list where the line was read from a checkpoint
         score = next((value for value in values if value is not None and not isinstance(value, curves)), None)
         return Moment(self.epochs + 1, self.steps + steps, True, line.get("val_loss", line["train_loss"]), score)
+
+    def _due(self, trigger: Trigger | None, moment: Moment) -> bool:
+        """Say whether a trigger fires at the end of an epoch; for one that cannot be paused, also within it."""
+        if trigger is None:
+            return False
+        within = range(self.steps + 1, moment.step) if self.last == 0 else ()
+        return (
+            trigger(moment)
+            or self._fires(trigger, moment.step - self.steps)  # where the epoch was cut
+            or any(trigger(Moment(self.epochs, step, False)) for step in within)
+        )
 
     def _fires(self, trigger: Trigger | None, step: int) -> bool:
         if trigger is None or (self.last is not None and step >= self.last):
@@ -285,7 +335,7 @@ class EpochPart:
         for batch in self.batches:
             yield batch
             self.step += 1
-            if self.clock.keeps(self.step) or self.clock.ends(self.step):
+            if self.clock.pauses(self.step):
                 self.paused = True
                 return
 

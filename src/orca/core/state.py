@@ -97,6 +97,7 @@ class Position:
         layout: What the order of the rows depends on besides: rows of each rank, and rows of a step.
         losses: What all ranks saw of that epoch.
         lines: The history of the epochs before it.
+        validations: Those of that epoch so far: statistics over all ranks, and the step of each.
         ended: COMPLETE where the fit was over, STOPPED where a callback stopped it, STOPPING before the callbacks' last
             hooks were called, and "" while it was going on.
     """
@@ -109,19 +110,23 @@ class Position:
     losses: Losses = field(default_factory=Losses)
     lines: tuple[dict[str, Any], ...] = ()
     ended: str = ""
+    validations: tuple[dict[str, Any], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return it as numbers, texts, lists and dicts; what cannot be written so is left out of the history."""
         sums = {name: getattr(self.losses, name) for name in _SUMS}
-        lines = [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in self.lines]
+        lines, validations = (
+            [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in held]
+            for held in (self.lines, self.validations)
+        )
         plain = {name: getattr(self, name) for name in ("first_epoch", "first_steps", "step", "seed", "ended")}
-        return plain | {"layout": list(self.layout), "losses": sums, "lines": lines}
+        return plain | {"layout": list(self.layout), "losses": sums, "lines": lines, "validations": validations}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Position:
         """Return the position that as_json wrote down."""
-        losses = Losses(**record["losses"])
-        return cls(**{**record, "layout": tuple(record["layout"]), "losses": losses, "lines": tuple(record["lines"])})
+        rows = {name: tuple(record.get(name, ())) for name in ("layout", "lines", "validations")}
+        return cls(**{**record, **rows, "losses": Losses(**record["losses"])})
 
 
 COMPLETE, STOPPED, STOPPING = "complete", "stopped", "stopping"  # how a fit ended
@@ -132,10 +137,14 @@ _SUMS = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass", "steps")
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
     return isinstance(value, bool | int | float | str | np.bool_ | np.integer | np.floating) or value is None
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
     return value.item() if isinstance(value, np.generic) else value

@@ -3,6 +3,10 @@
 A metric of torchmetrics keeps states, each with a rule by which those of several processes become one. Every rank
 counts with a copy of its own; the states are gathered once and put together by these rules, so that the metric needs no
 process group, and must not look for one.
+
+Metrics of classification take probabilities or logits, and tell them apart by each batch that they are fed: values
+outside of 0 and 1 are logits. How rows are cut into batches, which ranks do, would decide on the result: logits of a
+few rows may all lie between 0 and 1. So such a metric counts both ways until some rank has seen a logit.
 """
 
 from __future__ import annotations
@@ -10,10 +14,13 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orca.core.metrics import Counts, Metric, Tree, _beside, _copy, _one_number, _rows_in
+
+_CLASSIFICATION = "torchmetrics.classification"
+_SCALED = ("MulticlassPrecisionRecallCurve", "MulticlassCalibrationError", "MulticlassHingeLoss")
 
 
 def torch_metrics(item: object) -> list[Metric] | None:
@@ -49,41 +56,55 @@ class TorchMetric(Metric):
         """Forget all that was counted."""
         super().reset()
         self.metric, self._rows = _copied(self.metric), 0
+        self._scale = _scale_of(self.metric)
+        self._scaled = None if self._scale is None else _copied(self.metric)  # counts as if all were logits
+        self._logits = False  # whether some of this rank's were
 
     def _feed(self, verb: str, output: Tree, target: Tree) -> Any:
         output, target = self._read(output, target)
         rows = _rows_in(self.name, output, target)
         target = _beside(output, target)
-        if target.is_floating_point() and type(self.metric).__module__.startswith("torchmetrics.classification"):
+        if target.is_floating_point() and type(self.metric).__module__.startswith(_CLASSIFICATION):
             target = target.long()  # these take whole numbers alone, and labels may come as others
         self._rows += rows
-        if self.metric.device != output.device:  # else it would take the rows that it keeps along each time
-            self.metric.to(output.device)
-            _keep_rows_here(self.metric)
-        return getattr(self.metric, verb)(output, target) if rows else math.nan
+        for metric in filter(None, (self.metric, self._scaled)):
+            if metric.device != output.device:  # else it would take the rows that it keeps along each time
+                metric.to(output.device)
+                _keep_rows_here(metric)
+        if not rows:
+            return math.nan
+        if self._scaled is not None and self._scale is not None and output.is_floating_point():
+            self._scaled.update(self._scale(output), target)
+            self._logits = self._logits or bool(((output < 0) | (output > 1)).any())
+        if self._logits and verb == "update":
+            self.metric.reset()  # which is not asked any more
+            return None
+        return getattr(self.metric, verb)(output, target)
 
     def _total(self) -> Counts:
-        states = tuple(
-            {name: _copied_state(getattr(part, name)) for name in part._reductions} for part in _metrics_in(self.metric)
-        )
-        parts = [part for part in (*self._parts, Counts(self._rows, states)) if part.rows]
+        counted = [() if self._logits else _states_of(self.metric)]
+        if self._scaled is not None:
+            counted.append(_states_of(self._scaled))
+        parts = [part for part in (*self._parts, Counts(self._rows, tuple(counted))) if part.rows]
         return self._join(parts) if parts else Counts(0, ())
 
     def _join(self, parts: Sequence[Counts]) -> Counts:
-        values = tuple(
-            {
-                name: _together(rule, [part.values[place][name] for part in parts])
-                for name, rule in metric._reductions.items()
-            }
+        ways = zip(*(part.values for part in parts), strict=True)
+        # Where one rank saw logits, nothing but the sums of logits of all ranks counts.
+        values = tuple(self._joined(way) if all(way) else () for way in ways)
+        return Counts(sum(part.rows for part in parts), values)
+
+    def _joined(self, states: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+        return tuple(
+            {name: _together(rule, [own[place][name] for own in states]) for name, rule in metric._reductions.items()}
             for place, metric in enumerate(_metrics_in(self.metric))
         )
-        return Counts(sum(part.rows for part in parts), values)
 
     def _value(self, counts: Counts) -> float:
         if not counts.rows:
             return math.nan
         whole = _copied(self.metric).cpu()
-        for metric, states in zip(_metrics_in(whole), counts.values, strict=True):
+        for metric, states in zip(_metrics_in(whole), next(filter(None, counts.values)), strict=True):
             metric._update_count = 1  # else it says that it has seen nothing
             for name, state in states.items():
                 setattr(metric, name, state)
@@ -92,6 +113,31 @@ class TorchMetric(Metric):
             f"The metric {self.name!r} must give one number",
             "Let it average, for example with average='macro'.",
         )
+
+
+def _scale_of(metric: Any) -> Callable[[Any], Any] | None:
+    """Return how a metric makes probabilities of logits, None where it never does."""
+    import torch
+
+    scales: set[Any] = set()
+    for part in _metrics_in(metric):
+        names = [kind.__name__ for kind in type(part).__mro__ if kind.__module__.startswith(_CLASSIFICATION)]
+        if any(name.startswith(("Binary", "Multilabel")) for name in names):
+            scales.add(torch.sigmoid)
+        elif any(name in _SCALED for name in names):  # other metrics of classes look for the largest alone
+            scales.add(_softmax)
+    return scales.pop() if len(scales) == 1 else None
+
+
+def _softmax(logits: Any) -> Any:
+    return logits.softmax(1)
+
+
+def _states_of(metric: Any) -> tuple[dict[str, Any], ...]:
+    """Return copies of the states of a metric and of those that it is made of."""
+    return tuple(
+        {name: _copied_state(getattr(part, name)) for name in part._reductions} for part in _metrics_in(metric)
+    )
 
 
 def _copied(metric: Any) -> Any:

@@ -14,7 +14,7 @@ from orca.core.engine import cores
 from orca.core.units import size_of
 from orca.doctor.examination import Case
 from orca.doctor.finding import Finding, error, ok, said, warn
-from orca.doctor.survey import written
+from orca.storage.files import written
 
 WORKER_BYTES = 700 << 20  # memory of a Python worker once torch is loaded, before any data or model
 TRAINING = 4  # times its weights that a model needs in training: weights, gradients and two moments of Adam

@@ -19,9 +19,10 @@ from orca.cluster.spark import active_session, is_connect
 from orca.core.engine import Settings
 from orca.core.source import Shards
 from orca.doctor.finding import Diagnosis, Finding, error, said, warn, without_secrets
-from orca.doctor.survey import Report, Survey, nothing, written
+from orca.doctor.survey import Report, Survey, nothing
 from orca.errors import OrcaError
 from orca.registry import backend_of, engine_class
+from orca.storage.files import written
 
 T = TypeVar("T")
 

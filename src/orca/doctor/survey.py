@@ -32,7 +32,7 @@ from orca.core.source import Items
 from orca.core.world import Peer, form
 from orca.errors import OrcaError
 from orca.monitor.heartbeat import Pulse
-from orca.storage.files import filesystem
+from orca.storage.files import filesystem, written
 
 KNOCK_WITHIN = 3.0  # seconds to reach another rank
 
@@ -187,24 +187,3 @@ def free_memory() -> int:
         with suppress(OSError, ValueError):  # "max": no limit
             free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
     return max(0, free)
-
-
-@contextmanager
-def written(path: str) -> Iterator[str]:
-    """Write a small file into a folder, read it back, give its name, and leave nothing behind."""
-    fs, folder = filesystem(path)
-    is_new = not fs.exists(folder)
-    fs.makedirs(folder, exist_ok=True)
-    name = f".orca-doctor-{secrets.token_hex(6)}"
-    file = f"{folder.rstrip('/')}/{name}"
-    try:
-        fs.pipe_file(file, b"orca")
-        if fs.cat_file(file) != b"orca":
-            raise OSError(f"{file} does not hold what was written to it")
-        yield name
-    finally:
-        with suppress(Exception):
-            fs.rm_file(file)
-        if is_new:
-            with suppress(Exception):  # an object store has no empty folder; another rank may use this one
-                fs.rmdir(folder)

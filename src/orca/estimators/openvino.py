@@ -40,6 +40,7 @@ _INSTEAD = {
     "save": _COPY,
     "save_checkpoint": _COPY,
     "to_openvino": _COPY,
+    "load_latest_orca_checkpoint": _LOAD,
     "load_orca_checkpoint": _LOAD,
     "set_tensorboard": _TRAIN,
     "get_train_summary": _TRAIN,

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orca.core.engine import Settings
-from orca.errors import ArgumentError
 from orca.estimators.estimator import listed, natural, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
@@ -107,11 +106,6 @@ class TorchEstimator(TrainingEstimator):
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.
         """
-        if scheduler_creator is not None and getattr(optimizer, "varies", False):
-            raise ArgumentError(
-                f"the optim method {type(optimizer).__name__} changes the learning rate by itself, and so would "
-                "scheduler_creator. Leave one of them out."
-            )
         chosen = backend_of(backend or "spark")
         chosen = replace(chosen, sync="fully sharded") if shard_model else chosen
         options = TorchLearner.options_of(

@@ -74,6 +74,7 @@ class TrainingEstimator(Estimator):
         self.sync_stats = sync_stats
         self.metrics = tuple(metrics_of(metrics))
         self.model_dir = model_dir
+        self.run_folder: str | None = None  # where all fits keep their checkpoints, instead of a folder of each
         self.history = RunHistory()
         self._summaries: Summaries | None = None
         self._state: State | None = None
@@ -135,7 +136,8 @@ class TrainingEstimator(Estimator):
                 its next unseen batch, until its epochs are complete.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
             cache: Whether Spark keeps the rows of a DataFrame: later calls with cache=True do not compute them again.
-            validation_trigger: Which epochs to validate: those in which, or at whose end, it fires; all unless given.
+            validation_trigger: When to validate, also mid-epoch; at the end of every epoch unless given. The line of an
+                epoch has the val_... of its last validation, and all of them, with their steps, under `validations`.
 
         Returns:
             A dict an epoch: num_samples, epoch, batch_count, train_loss, last_train_loss and val_... ;
@@ -245,9 +247,9 @@ class TrainingEstimator(Estimator):
             return self._state, plan
         if not self.model_dir:
             raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
-        folder = newest_run(self.model_dir) if resume else None
+        state, folder = self._state, newest_run(self.model_dir) if resume else None
         if folder is None:
-            state, folder = self._state, new_run(self.model_dir)
+            folder = self.run_folder or new_run(self.model_dir, dated=self.backend == backend_of("bigdl"))
         else:
             state = self._resumed(folder)
             plan = replace(plan, seed=state.position["seed"]) if state.position is not None else plan
@@ -472,6 +474,10 @@ class TrainingEstimator(Estimator):
         """Return the model with its trained weights."""
         return self.learner.build(self._current())
 
+    def _framework_model(self) -> Any:
+        """Return the trained model as its framework knows it, where the user holds something else."""
+        return self.get_model()
+
     def get_state_dict(self) -> dict[str, Any]:
         """Return epoch, steps, models, optimizers and schedulers as state dicts."""
         state = self._current()
@@ -514,6 +520,10 @@ class TrainingEstimator(Estimator):
         self._take(self._read(place), place)
         return self
 
+    def load_latest_orca_checkpoint(self, path: str) -> Self:
+        """Load the newest checkpoint under a path; load_orca_checkpoint without a version does the same."""
+        return self.load_orca_checkpoint(path)
+
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
         """Write what each fit from now on gives for TensorBoard, under log_dir/app_name."""
         self._summaries = Summaries(log_dir, app_name)
@@ -544,7 +554,7 @@ class TrainingEstimator(Estimator):
         if sample is None and state.input is None:
             raise ArgumentError("to_openvino must know what a row looks like. Fit or evaluate first, or pass sample=.")
         row = sample if sample is not None or state.input is None else state.input.example()
-        return str(openvino_converter()(self.get_model(), row, path))
+        return str(openvino_converter()(self._framework_model(), row, path))
 
     def _take(self, state: State, name: str) -> None:
         """Begin with this state from now on, where it fits the model: a new fit, not one that was interrupted."""

@@ -54,7 +54,8 @@ class Summaries:
         """Write what a fit gave.
 
         Loss and LearningRate are written for every step (Loss for every epoch where the framework tells no more),
-        Throughput (rows a second) and the validation for every epoch, at its last step. What an earlier run wrote in
+        Throughput (rows a second) for every epoch, at its last step, each validation at the step after which it was
+        made. What an earlier run wrote in
         this folder for these steps and later ones is no longer shown.
 
         Args:
@@ -117,6 +118,27 @@ class Summaries:
         return {tag: rows for tag, rows in points.items() if rows}
 
 
+class SummaryPair:
+    """The summaries of training and validation, in folders that may differ.
+
+    Args:
+        given: Things with a log_dir and an app_name, as TrainSummary and ValidationSummary are; or None.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        places = dict.fromkeys((each.log_dir, each.app_name) for each in given if each is not None)
+        self.members = [Summaries(*place) for place in places]
+
+    def write(self, *args: Any, **kwargs: Any) -> None:
+        """Write what a fit gave."""
+        for member in self.members:
+            member.write(*args, **kwargs)
+
+    def read(self, part: str, tag: str | None) -> Any:
+        """Return what was written under a tag."""
+        return self.members[0].read(part, tag)
+
+
 def _training(epochs: Epochs, first_step: int) -> Iterator[Point]:
     end = first_step - 1
     for line, trace in epochs:
@@ -144,13 +166,14 @@ def _validation(epochs: Epochs, first_step: int, spellings: dict[str, str]) -> I
     end = first_step - 1
     for line, trace in epochs:
         end += steps_of(line, trace)
-        values = {
-            spellings.get(key.removeprefix("val_"), key.removeprefix("val_")): float(value)
-            for key, value in line.items()
-            if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
-        }
-        if values:
-            yield end, trace.ended if trace else start, values
+        for stats in line.get("validations") or [line]:
+            values = {
+                spellings.get(key.removeprefix("val_"), key.removeprefix("val_")): float(value)
+                for key, value in stats.items()
+                if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
+            }
+            if values:
+                yield stats.get("step", end), trace.ended if trace else start, values
 
 
 class EventFiles:

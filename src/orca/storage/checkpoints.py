@@ -1,7 +1,8 @@
 """Checkpoints: the versions of a training state in a folder. Owns their names, how many stay, and background writing.
 
 A version is `<folder>/<prefix>.<steps>`: a file, or a folder that is complete when its marker (see storage/files.py) is
-in it, on every storage.
+in it, on every storage. Fits in the manner of BigDL have folders named by the time, in which a version is
+`model.<steps>`, with `optimMethod-<name>.<steps>` beside it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import islice
 from threading import Thread
 from types import TracebackType
 from typing import Any
 
 from orca.errors import ArgumentError, OrcaError
 from orca.monitor.heartbeat import waiting_for_storage
-from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, name_of, remove
+from orca.storage.files import MARKER, clear_leftovers, filesystem, is_leftover, is_local, name_of, remove
 from orca.storage.state import State
 
-PREFIX = "orca"
+PREFIX, DATED_PREFIX, METHOD = "orca", "model", "optimMethod-"
 _SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel of TensorFlow
 _NUMBER = r"(0|[1-9]\d*)"
 _RUN = re.compile(r"run-(\d+)-[0-9a-f]+")
+_TIME = "%Y-%m-%d_%H-%M-%S"
+_DATED = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(-[0-9a-f]+)?")
 logger = logging.getLogger(__name__)
 
 
@@ -67,30 +72,75 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     return _inside(folder, f"{name}.{numbers[-1] if version is None else version}")
 
 
-def new_run(folder: str) -> str:
+def new_run(folder: str, dated: bool = False) -> str:
     """Claim a folder for the checkpoints of one fit; its number is higher than those of the fits before.
 
     The name ends in random digits, so that two fits that begin together never share a folder: not every storage can
     make a folder, or a file, for just one of two that ask for it.
+
+    Args:
+        folder: Any path that fsspec knows.
+        dated: Whether the folder is named by the time instead, which is later than those of the fits before; random
+            digits follow only where the storage cannot make a folder for just one of two.
     """
-    number = 1 + max(map(_number, _runs(folder)), default=0)
+    names = _runs(folder)
+    if dated:
+        return _new_dated_run(folder, names)
+    number = 1 + max(map(_number, names), default=0)
     path = _inside(folder, f"run-{number:06d}-{secrets.token_hex(8)}")
-    fs, place = filesystem(path)
     with suppress(OSError):  # only the workers may be allowed to write there
-        fs.makedirs(place, exist_ok=True)
-        if not fs.isdir(place):  # an object store: the next fit must see that this number is taken
-            fs.pipe_file(f"{place}/begun", b"")
+        _claim(path)
     return path
+
+
+def _new_dated_run(folder: str, names: list[str]) -> str:
+    times = [datetime.strptime(match[1], _TIME) for match in map(_DATED.fullmatch, names) if match]
+    begun = max([datetime.now(), *(time + timedelta(seconds=1) for time in times)])
+    fs, _ = filesystem(folder)
+    while is_local(fs):
+        path = _inside(folder, begun.strftime(_TIME))
+        try:
+            fs.makedirs(filesystem(path)[1], exist_ok=False)
+            return path
+        except FileExistsError:  # of another fit that began just now
+            begun += timedelta(seconds=1)
+        except OSError:  # only the workers may be allowed to write there
+            break
+    path = _inside(folder, f"{begun.strftime(_TIME)}-{secrets.token_hex(8)}")
+    with suppress(OSError):
+        _claim(path)
+    return path
+
+
+def _claim(path: str) -> None:
+    fs, place = filesystem(path)
+    fs.makedirs(place, exist_ok=True)
+    if not fs.isdir(place):  # an object store: the next fit must see that this name is taken
+        fs.pipe_file(f"{place}/begun", b"")
+
+
+def prefix_in(folder: str) -> str:
+    """Return the prefix of the versions that a fit keeps in its folder: that of those in it, else the folder's."""
+    name, numbers = _named(folder, PREFIX)
+    if name is not None and numbers:
+        return name  # folders of older releases are named by the time too
+    return DATED_PREFIX if _is_dated(folder) else PREFIX
+
+
+def _is_dated(folder: str) -> bool:
+    return _DATED.fullmatch(name_of(folder)) is not None
 
 
 def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
     """Return the folder of the newest fit that kept a complete checkpoint: this one, or one in it; None without."""
     if versions(folder, prefix):
         return folder
-    # Folders of older releases have no number: they come first, by the time in their name.
     names = sorted(_runs(folder), key=lambda name: (_number(name), name), reverse=True)
-    runs = (_inside(folder, name) for name in names)
-    return next((run for run in runs if versions(run, prefix)), None)
+    newest: list[str] = []
+    for numbered in (True, False):  # of either kind the newest, by its number or by the time in its name
+        runs = (_inside(folder, name) for name in names if bool(_number(name)) is numbered)
+        newest += islice((run for run in runs if versions(run, prefix)), 1)
+    return max(newest, key=lambda run: _written(path_of(run, prefix=prefix)), default=None)
 
 
 def latest_checkpoint(folder: str) -> str | None:
@@ -240,8 +290,15 @@ class CheckpointWriter:
             path = _inside(self.folder, f"{self.prefix}.{number}")
             try:
                 remove(path)
+                for name in self._methods(number):
+                    remove(_inside(self.folder, name))
             except Exception as error:  # training need not end because too much is kept
                 logger.warning("the old checkpoint %s could not be removed: %s", path, error)
+
+    def _methods(self, number: int) -> list[str]:
+        """Return the names of the optim methods beside a version."""
+        names = [name_of(entry["name"]) for entry in _listing(self.folder)[1]]
+        return [name for name in names if name.startswith(METHOD) and name.endswith(f".{number}")]
 
 
 def _runs(folder: str) -> list[str]:
@@ -269,7 +326,10 @@ def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
 def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, bool]]:
     """Return prefix, number and completeness of what has the name of a checkpoint."""
     # Any prefix has no dots: rotated logs and TensorBoard's events have.
-    pattern = re.compile(rf"({r'[^.]+' if prefix is None else re.escape(prefix)})\.{_NUMBER}")
+    names = rf"(?!{METHOD})[^.]+" if prefix is None else re.escape(prefix)
+    if prefix is not None and (prefix == PREFIX or prefix.startswith(METHOD)) and _is_dated(folder):
+        names = f"{PREFIX}|{DATED_PREFIX}"
+    pattern = re.compile(rf"({names})\.{_NUMBER}")
     fs, listing = _listing(folder)
     matches = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)
     return [(match[1], int(match[2]), _complete(fs, entry)) for match, entry in matches if match]
@@ -288,6 +348,12 @@ def _listing(folder: str) -> tuple[Any, list[dict[str, Any]]]:
 
 def _inside(folder: str, name: str) -> str:
     return f"{folder}{name}" if not folder or folder.endswith("/") else f"{folder}/{name}"
+
+
+def _written(path: str) -> float:
+    """Return when a version was written."""
+    fs, place = filesystem(path)
+    return _age(fs, f"{place}/{MARKER}" if fs.isdir(place) else place)
 
 
 def _age(fs: Any, place: str) -> float:

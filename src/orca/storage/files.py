@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -185,6 +186,27 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
             move(fs, f"{place}/{name}", f"{place}/{left['name']}")
         else:
             fs.rm(f"{place}/{name}", recursive=True)
+
+
+@contextmanager
+def written(path: str) -> Iterator[str]:
+    """Write a small file into a folder, read it back, give its name, and leave nothing behind."""
+    fs, folder = filesystem(path)
+    is_new = not fs.exists(folder)
+    fs.makedirs(folder, exist_ok=True)
+    name = f".orca-probe-{secrets.token_hex(6)}"
+    file = f"{folder.rstrip('/')}/{name}"
+    try:
+        fs.pipe_file(file, b"orca")
+        if fs.cat_file(file) != b"orca":
+            raise OSError(f"{file} does not hold what was written to it")
+        yield name
+    finally:
+        with suppress(Exception):
+            fs.rm_file(file)
+        if is_new:
+            with suppress(Exception):  # an object store has no empty folder; another rank may use this one
+                fs.rmdir(folder)
 
 
 def name_of(place: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from core.callbacks.fitting import STEPS, Cut, X, Y, difference, estimator, fit, resumed, weights
 from frameworks.torch.alone import needs_full_shards
 from orca.callbacks import Callback
-from orca.errors import ArgumentError, CallbackFailed, WorkerFailed
+from orca.errors import ArgumentError, CallbackFailed, OrcaError, WorkerFailed
 from orca.triggers import EveryEpoch
 
 HOOKS = [name for name in dir(Callback) if name.startswith(("before_", "after_", "on_"))]
@@ -175,6 +175,13 @@ def test_work_is_kept_where_a_callback_fails_after_the_last_epoch(tmp_path: Path
     assert difference(weights(est), weights(whole)) == 0
 
 
+def test_a_folder_that_cannot_keep_checkpoints_is_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    est = estimator(model_dir=str(tmp_path / "file"))
+    with pytest.raises(OrcaError, match=r"checkpoints cannot be written to .*/file/run-000001-\w+: NotADirectoryError"):
+        fit(est, Bad(), checkpoint_trigger=EveryEpoch())
+
+
 @pytest.mark.parametrize("wrong", [Callback, "EarlyStopping", 3])
 def test_what_is_no_callback_is_refused(wrong: Any) -> None:
     with pytest.raises(ArgumentError, match="callbacks must be instances of Callback; got"):
@@ -219,6 +226,40 @@ def test_resumed_fit_gives_each_callback_its_state_back(tmp_path: Path, step: in
     assert (stats[1]["total_1"], stats[1]["total_10"]) == (8, 80)
 
 
+class Prepares(Callback):
+    """Change weights, rates and what is trained when a fit begins, and when an epoch does."""
+
+    def before_run(self, runner: Any) -> None:
+        first, *_ = runner.given_models[0]
+        with torch.no_grad():
+            first.weight.fill_(0.1)
+        first.bias.requires_grad_(False)
+
+    def before_train_epoch(self, runner: Any) -> None:
+        first, *_ = runner.given_models[0]
+        first.bias.requires_grad_(first.bias.requires_grad or runner.epochs == 2)
+        for group in runner.optimizer.param_groups:
+            group["lr"] *= 0.5
+
+
+@pytest.mark.parametrize("step", [2, 4, 5, 9, 11])  # before any checkpoint, after steps 3, 3, 6 and 9 of 12
+def test_what_begins_a_fit_or_an_epoch_is_not_done_twice_in_a_resumed_fit(tmp_path: Path, step: int) -> None:
+    whole = estimator()
+    stats = fit(whole, Prepares(), epochs=3)
+    est, again = resumed(tmp_path, step, Prepares(), epochs=3)
+    assert difference(weights(est), weights(whole)) == 0
+    assert [line["train_loss"] for line in again] == [line["train_loss"] for line in stats]
+
+
+def test_a_group_that_a_callback_added_is_told_when_the_fit_is_resumed(tmp_path: Path) -> None:
+    class Adds(Callback):
+        def before_run(self, runner: Any) -> None:
+            runner.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+
+    with pytest.raises(ArgumentError, match="has 2 parameter groups of Adam, and its creator makes 1. Make all groups"):
+        resumed(tmp_path, 5, Adds(), epochs=2)
+
+
 @pytest.mark.parametrize("options", [{}, pytest.param({"shard_model": True}, marks=needs_full_shards)])
 def test_new_fit_begins_with_callbacks_as_they_are(tmp_path: Path, options: dict[str, Any]) -> None:
     est = estimator(model_dir=str(tmp_path), **options)
@@ -228,3 +269,15 @@ def test_new_fit_begins_with_callbacks_as_they_are(tmp_path: Path, options: dict
     est.load_orca_checkpoint(str(tmp_path))
     assert "callbacks" not in est.get_state_dict()
     assert fit(est, Tally(1))[0]["total_1"] == STEPS
+
+
+def halved(optimizer: torch.optim.Optimizer, config: Any) -> Any:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, halved), (halved, None)])
+def test_a_fit_with_callbacks_is_resumed_with_another_schedule(tmp_path: Path, before: Any, after: Any) -> None:
+    first = estimator(model_dir=str(tmp_path), scheduler_creator=before)
+    fit(first, Callback(), checkpoint_trigger=EveryEpoch())
+    second = estimator(model_dir=str(tmp_path), scheduler_creator=after)
+    assert len(fit(second, Callback(), epochs=2, resume=True)) == 2

@@ -13,6 +13,7 @@ from core.callbacks.fitting import STEPS, Say, difference, estimator, fit, resum
 from orca import Estimator
 from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from orca.errors import ArgumentError, CallbackFailed
+from orca.triggers import SeveralIteration
 
 
 class Fail(Callback):
@@ -50,6 +51,12 @@ def test_files_are_named_and_written_as_asked(
 ) -> None:
     fit(estimator(), Say("number", 3, 1, 2), ModelCheckpoint(f"{tmp_path}/{name}", **options), epochs=3)
     assert names(tmp_path) == [f"{each}.ckpt" for each in expected]
+
+
+def test_best_file_is_of_an_epoch_that_was_validated(tmp_path: Path) -> None:
+    seldom = {"valid": True, "validation_trigger": SeveralIteration(2 * STEPS)}  # after every second epoch
+    fit(estimator(), ModelCheckpoint(f"{tmp_path}/{{epoch}}", save_best_only=True), epochs=3, **seldom)
+    assert names(tmp_path) == ["epoch=2.ckpt", "last.ckpt"]
 
 
 def test_best_file_has_the_weights_of_the_best_epoch(tmp_path: Path) -> None:

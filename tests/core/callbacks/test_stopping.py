@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from core.callbacks.fitting import Say, X, Y, difference, estimator, fit, resumed, weights
+from core.callbacks.fitting import STEPS, Say, X, Y, difference, estimator, fit, resumed, weights
 from frameworks.torch.alone import needs_full_shards
 from orca.callbacks import Callback, EarlyStopping
 from orca.errors import ArgumentError, CallbackFailed
+from orca.triggers import SeveralIteration
 
 
 def epochs_of(*callbacks: Callback) -> int:
@@ -83,6 +84,16 @@ def test_average_of_the_weights_comes_back_with_them() -> None:
     for part in ("models", "averages"):
         assert difference(est.get_state_dict()[part][0], best.get_state_dict()[part][0]) == 0.0
     assert est.evaluate((X, Y), batch_size=6)["val_loss"] == best.evaluate((X, Y), batch_size=6)["val_loss"]
+
+
+def test_epochs_that_are_not_validated_do_not_count() -> None:
+    class Worse(Callback):
+        def after_train_epoch(self, runner: Any) -> None:
+            if "val_loss" in runner.epoch_stats:
+                runner.epoch_stats["val_loss"] = float(runner.epochs)
+
+    seldom = {"valid": True, "validation_trigger": SeveralIteration(2 * STEPS)}  # after every second epoch
+    assert len(fit(estimator(), Worse(), EarlyStopping("val_loss"), epochs=6, **seldom)) == 4
 
 
 STOPPING = EarlyStopping("number", patience=2, mode="min", restore_best_weights=True)

@@ -238,6 +238,30 @@ def test_optimizers_and_losses_of_a_train_step_are_those_of_all_ranks(reduction:
     }
 
 
+class Silent(Gan):
+    """A model without a `call`, whose parts know their inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker.build((None, 4))
+        self.critic.build((None, 4))
+
+    call = keras.Model.call
+
+
+def test_a_model_that_only_its_train_step_calls_is_given_back_trained() -> None:
+    def creator(config: Any) -> Any:
+        model = Silent()
+        model.compile(keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1), keras.losses.BinaryCrossentropy(True))
+        model.maker.set_weights([np.eye(4), np.zeros(4)])
+        return model
+
+    model, _ = on_ranks(2, creator, batched(X, Y), batch_size=BATCH)
+    assert model.weights and not np.array_equal(model.maker.get_weights()[0], np.eye(4))
+    with pytest.raises(NotImplementedError):
+        model(X)
+
+
 class Tracking(keras.Sequential):
     """A model whose train_step tracks a loss of its own."""
 

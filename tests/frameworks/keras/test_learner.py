@@ -18,6 +18,7 @@ from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.frameworks.keras.learner import KerasLearner, is_model
 from orca.job import EvaluateJob, FitJob, PredictJob
 from orca.testing import shards_of
+from orca.triggers import EveryEpoch, SeveralIteration, TriggerOr
 
 X = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.float32)
@@ -220,3 +221,23 @@ def test_looking_at_the_answers_asks_for_no_other_batch_and_leaves_no_trace(laye
     assert state.output is not None and state.output.heads == (("float32", (4,)),)
     counts = [array for array in state.payload["models"][0] if array.shape == ()]
     assert counts == ([4.0] if layer is Counting else [])
+
+
+def test_validation_mid_epoch_leaves_each_rank_its_own_statistics() -> None:
+    def normed(config: dict[str, Any]) -> Any:
+        layers = [keras.Input((4,)), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(1, "sigmoid")]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.1), loss="binary_crossentropy", metrics=["accuracy"])
+        return model
+
+    rows = [(X[:15], Y[:15]), (X[15:], Y[15:])]
+    results = []
+    for trigger in (None, TriggerOr(EveryEpoch(), SeveralIteration(2))):
+        plan = FitPlan(epochs=2, batch_size=4, shuffle=False, validation_trigger=trigger)
+        job = FitJob(KerasLearner.of(normed, None, {}, False), plan, (), None)
+        results.append(LocalEngine(2).run(job, shards_of(rows, rows), Settings())[0])
+    (whole, expected), (often, state) = results
+    assert all(len(line.pop("validations")) > 1 for line in often.epochs)
+    assert often.epochs == [pytest.approx(line, rel=1e-6) for line in whole.epochs]
+    for one, other in zip(state.payload["models"][0], expected.payload["models"][0], strict=True):
+        np.testing.assert_allclose(one, other, 1e-6)

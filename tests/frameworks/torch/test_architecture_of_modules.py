@@ -116,3 +116,17 @@ def test_class_that_is_no_module_is_refused() -> None:
         build(about)
     with pytest.raises(ArgumentError, match=r"needs nowhere\.Net, which cannot be imported here"):
         build(about | {"class": "nowhere:Net"})
+
+
+@pytest.mark.parametrize("name", ["load_state_dict", "_load_from_state_dict", "_load_state_dict_pre_hooks"])
+def test_a_file_that_replaces_code_of_torch_is_refused(name: str) -> None:
+    about = describe(nn.Linear(2, 1))
+    about["attributes"][name] = {"orca.kind": "name", "name": "builtins:print"}
+    with pytest.raises(ArgumentError, match=rf"sets {name} of torch.nn.*Linear, which is torch's own, and code"):
+        build(about)
+
+
+def test_a_module_whose_train_is_replaced_by_a_function_is_made_again() -> None:
+    net = nn.Linear(2, 1)
+    net.train = functional.relu  # type: ignore[assignment,method-assign]
+    assert build(describe(net)).train is functional.relu

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from orca.errors import DataError
-from orca.frameworks.torch.targets import Classes, align, align_all, align_trees, takes, takes_classes
+from orca.frameworks.torch.criterion import Criterion
+from orca.frameworks.torch.targets import Classes, align, align_all, align_trees, check_shapes, takes, takes_classes
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,41 @@ def test_targets_of_a_loss_of_dicts_keep_names_that_no_output_has() -> None:
     assert [part.shape for part in aligned["pair"]] == [(2,), (2, 1)]
 
 
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.L1Loss(), F.smooth_l1_loss, nn.BCEWithLogitsLoss()])
+@pytest.mark.parametrize("labels", [(2,), (2, 1), (2, 3)])
+def test_labels_of_another_size_than_the_outputs_are_refused(loss: Any, labels: tuple[int, ...]) -> None:
+    criterion = Criterion(loss)  # two rows of two outputs: torch would broadcast the first two
+    with pytest.raises(DataError, match=r"number by number, but a row's labels have the shape \(.*its outputs \(2,\)"):
+        criterion.pair(torch.zeros(2, 2), torch.zeros(labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (
+            [1, 3],
+            "classes that count from 0: 0 to 2 for a model of 3 outputs; got 3. Subtract 1 from labels that count",
+        ),
+        ([-1, 2], "0 to 2 for a model of 3 outputs; got -1"),
+        ([1.0, 1.5], "labels are numbers of classes; got 1.5. Pass whole numbers"),
+    ],
+)
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.nll_loss])
+def test_labels_that_are_no_classes_are_refused_in_words(labels: list[float], words: str, loss: Any) -> None:
+    criterion = Criterion(loss)
+    with pytest.raises(DataError, match=words):
+        criterion(*criterion.pair(torch.zeros(2, 3), torch.tensor(labels)))
+
+
 def test_a_loss_says_how_many_arguments_it_takes() -> None:
     assert takes(lambda output, target, weight=1: 0, 2) and not takes(lambda a, b, c, d: 0, 2)
     assert takes(nn.MSELoss(), 2) and not takes(nn.MSELoss(), 4)
     assert not takes(3, 2)
+
+
+def test_outputs_of_another_number_of_rows_are_told_so() -> None:
+    with pytest.raises(
+        DataError, match=r"labels has the shape \(4,\), and its outputs \(1,\). Let the model answer for"
+    ):
+        check_shapes("MSELoss", [torch.zeros(1)], [torch.zeros(4)])
+    check_shapes("MSELoss", [torch.zeros(4), None], [torch.zeros(4), torch.zeros(4)])

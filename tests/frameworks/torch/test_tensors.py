@@ -25,6 +25,7 @@ def test_rows_of_any_tensor_are_doubled() -> None:
 
 def test_what_is_no_tensor_is_no_answer() -> None:
     assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
+    assert (to_numpy(torch.eye(2).to_sparse()) == np.eye(2)).all()
     with pytest.raises(DataError, match="must answer with tensors, .* got NoneType among its outputs"):
         to_numpy(None)  # type: ignore[arg-type]
 

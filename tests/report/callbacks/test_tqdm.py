@@ -5,6 +5,7 @@ import pytest
 from core.callbacks.fitting import STEPS, X, Y, estimator, fit
 from orca.callbacks import Callback, TqdmCallback
 from orca.classic.callbacks import is_tqdm_exists, make_only_mainCallback
+from orca.triggers import SeveralIteration
 
 
 def test_bars_show_training_validation_and_predictions(capfd: pytest.CaptureFixture[str]) -> None:
@@ -17,6 +18,12 @@ def test_bars_show_training_validation_and_predictions(capfd: pytest.CaptureFixt
     assert f"validation: {STEPS}step" in capfd.readouterr().err
     est.predict(X, batch_size=6, callbacks=[TqdmCallback()])
     assert "prediction: " in capfd.readouterr().err
+
+
+def test_bar_goes_on_after_a_validation_mid_epoch(capfd: pytest.CaptureFixture[str]) -> None:
+    often = {"validation_data": (X, Y), "validation_trigger": SeveralIteration(STEPS - 1)}
+    estimator().fit((X, Y), epochs=1, batch_size=6, callbacks=[TqdmCallback()], **often)
+    assert f"epoch 1: 100%|██████████| {STEPS}/{STEPS}" in capfd.readouterr().err
 
 
 def test_bar_of_rank_0_alone_comes_to_the_driver(capfd: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,9 @@ class ModelCheckpoint(Callback):
         """Write a file when one is due."""
         periodic = bool(self.save_best_only or _FIELD.search(self.name)) and self.by_epoch
         due = periodic if self.interval == -1 else self.by_epoch and self.every_n_epoch(runner, self.interval)
-        if due and (not self.save_best_only or self._watch.improves(runner.epoch_stats)):
+        if due and self.save_best_only:
+            due = self._watch.counts(runner) and self._watch.improves(runner.epoch_stats)
+        if due:
             self._save(runner, self._named(runner, numbers_in(runner.epoch_stats)), runner.epochs)
 
     def after_train_iter(self, runner: Any) -> None:

@@ -74,7 +74,7 @@ class Hooks:
     # A run, in order.
 
     def begin(self, epochs: int = 0, steps: int | None = None, line: dict[str, Any] | None = None) -> None:
-        """Introduce model and runner, call before_run, and give callbacks of a resumed fit their states back.
+        """Introduce model and runner, and call before_run.
 
         Args:
             epochs: Epochs of the fit; 0 where nothing is trained.
@@ -88,6 +88,9 @@ class Hooks:
             for name, thing in (("set_model", runner.given_models[0]), ("set_param", params), ("set_trainer", runner)):
                 self._call(callback, name, thing)
         self("before_run")
+
+    def restore(self) -> None:
+        """Give callbacks of a resumed fit their states back."""
         for name, callback in self._named():
             if name in self.earlier_states:
                 self._call(callback, "load_state_dict", self.earlier_states[name])

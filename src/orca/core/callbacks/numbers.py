@@ -51,6 +51,10 @@ class Watch:
         self.sign = -1.0 if mode == "max" or (mode == "auto" and high) else 1.0
         self.best = math.inf
 
+    def counts(self, runner: Any) -> bool:
+        """Say whether this epoch counts: one that is not validated, where others are, has no number of that kind."""
+        return not (self.monitor.startswith("val_") and runner.skips_validations and not runner.metrics_stats)
+
     def improves(self, stats: dict[str, Any]) -> bool:
         """Say whether this epoch is the best so far; what is not finite never is.
 

@@ -26,6 +26,7 @@ class Runner:
         epochs: The number of the epoch that is going on, from 1.
         num_epochs: Epochs of this fit.
         num_steps: Steps of an epoch; None where nobody knows.
+        skips_validations: Whether the fit validates, but perhaps not in every epoch.
         global_step: Training steps done in all, also in fits before.
         epoch_stats: Statistics of the last epoch over all ranks, validation included.
         rank, size: This rank, and how many there are.
@@ -51,6 +52,7 @@ class Runner:
         self.batch_idx = self.num_epochs = 0
         self.epochs, self.global_step = (state.epoch, state.steps) if state else (0, 0)
         self.num_steps: int | None = None
+        self.skips_validations = False
         self.epoch_stats: dict[str, Any] = {}
         self.timers: dict[str, float] = {}
         self.stop = False

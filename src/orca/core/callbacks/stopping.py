@@ -19,7 +19,8 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: The number's name in the statistics: val_loss, train_loss, val_accuracy, ...
-        patience: Epochs in a row without a better number after which to stop; 0 stops at the first, as 1 does.
+        patience: Epochs in a row without a better number after which to stop; 0 stops at the first, as 1 does. Epochs
+            that are not validated, where others are, do not count for a number of the validation.
         min_delta: By how much the number must be better to count.
         mode: "min" or "max", or "auto": names such as val_accuracy are better when high.
         restore_best_weights: Whether to end with the weights of the best epoch. The optimizer's state stays that of
@@ -52,6 +53,8 @@ class EarlyStopping(Callback):
 
     def after_train_epoch(self, runner: Any) -> None:
         """Look at the number, and stop when it has not been better for long enough."""
+        if not self._watch.counts(runner):
+            return
         if self._watch.improves(runner.epoch_stats):
             self._waited, self._best_epoch = 0, runner.epochs
             if self.restore_best_weights:

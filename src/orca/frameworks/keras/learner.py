@@ -200,7 +200,7 @@ class KerasLearner(Learner):
             self.world = HorovodWorld(world)
         self.start: State | None = state
         self.ready = self.begun = self.open = False
-        self.specs: tuple[int, OutputSpec, OutputSpec] | None = None  # with the rows they were seen in
+        self.specs: tuple[int, OutputSpec, OutputSpec | None] | None = None  # with the rows they were seen in
         self.steps: dict[str, Any] = {}
         self.waiting: tuple[Any, ...] = ()
         self.callbacks: Any = library(family_of(self.model)).callbacks.CallbackList([], model=self.model)
@@ -263,8 +263,11 @@ class KerasLearner(Learner):
         return losses
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
-        """Evaluate the loss and the model's own metrics, exactly over all ranks."""
-        self._close_epoch()
+        """Evaluate the loss and the model's own metrics, exactly over all ranks. An epoch may go on afterwards."""
+        with self._merged_norms():
+            return self._evaluate(batches, pulse)
+
+    def _evaluate(self, batches: Iterable[Batch], pulse: Pulse) -> Losses:
         losses, last = Losses(), _LastLogs()
         pulse.at(DATA)
         for batch in batches:
@@ -444,7 +447,7 @@ class KerasLearner(Learner):
             self._restore_ranks()
 
     def _close_epoch(self) -> None:
-        """End the training of an epoch, before it is validated."""
+        """End the training of an epoch."""
         if self.open:
             for variable, mean in self._norm_means():
                 variable.assign(mean)
@@ -665,18 +668,18 @@ class KerasLearner(Learner):
         for (variable, _), value in zip(means, before, strict=True):
             variable.assign(value)
 
-    def _describe(self, sample: Any) -> tuple[int, OutputSpec, OutputSpec] | None:
+    def _describe(self, sample: Any) -> tuple[int, OutputSpec, OutputSpec | None]:
         """Return the number of rows of a batch, and what a row of it and of the model's answers looks like.
 
         A batch of training, as not every model takes any number of rows; but one row alone may lose its dimension.
         """
-        rows = int(flatten(sample)[0][0].shape[0])
+        rows, row = int(flatten(sample)[0][0].shape[0]), OutputSpec.of(map_tree(_to_numpy, sample))
         try:
             output = self.model.predict_step(_packed(twice(sample) if rows == 1 else sample))
         except Exception as error:  # a model that only trains; if it is asked to predict, it says so itself
             logger.info("The model's answers are not known yet: %s: %s", type(error).__name__, error)
-            return None
-        return rows, OutputSpec.of(map_tree(_to_numpy, sample)), OutputSpec.of(map_tree(_to_numpy, output))
+            return rows, row, None
+        return rows, row, OutputSpec.of(map_tree(_to_numpy, output))
 
     def _named(self, x: Any, model: Any = None) -> Any:
         """Return features as the model's inputs name them, where these are a dict."""

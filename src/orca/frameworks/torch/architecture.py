@@ -20,19 +20,27 @@ from torch import nn
 from orca.errors import ArgumentError
 
 _OWN = frozenset(nn.Module().__dict__) - {"training"}  # what torch keeps for itself
+_REPLACED = ("forward", "train", "eval")  # methods that programs put functions in place of; loading calls none of them
 _KIND = "orca.kind"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_INSTEAD = "Keep its state dict, and give load the module: load(path, model=...)."
+_INSTEAD = "Or keep its state dict, and give load the module: load(path, model=...)."
 
 
-def describe(net: nn.Module) -> dict[str, Any]:
+def describe(net: nn.Module, what: str = "the model", instead: str = _INSTEAD) -> dict[str, Any]:
     """Return a module as plain values, without its tensors.
+
+    Args:
+        net: The module.
+        what: What it is called in an error.
+        instead: What the error says to do.
 
     Raises:
         ArgumentError: It cannot be told so: a class that nobody can import, a hook, an attribute of another kind.
     """
-    seen: dict[int, str] = {}
-    return _module(net, "", seen)
+    try:
+        return _module(net, "", {}, what)
+    except ArgumentError as error:
+        raise ArgumentError(f"{error} {instead}".rstrip()) from error
 
 
 def build(about: dict[str, Any]) -> nn.Module:
@@ -44,14 +52,14 @@ def build(about: dict[str, Any]) -> nn.Module:
     return _made(about, {})
 
 
-def _module(net: nn.Module, place: str, seen: dict[int, str]) -> dict[str, Any]:
+def _module(net: nn.Module, place: str, seen: dict[int, str], what: str) -> dict[str, Any]:
     if id(net) in seen:
         return {"same": seen[id(net)]}
     seen[id(net)] = f"module {place}"
-    name = f"{place or 'the model'} ({type(net).__name__})"
+    name = f"{place or what} ({type(net).__name__})"
     hooks = [key for key in _OWN if "hooks" in key and getattr(net, key, None) and not key.startswith("_is")]
     if hooks:
-        raise ArgumentError(f"{name} has hooks ({', '.join(sorted(hooks))}), which are code. {_INSTEAD}")
+        raise ArgumentError(f"{name} has hooks ({', '.join(sorted(hooks))}), which are code: take them off.")
     state = net.__getstate__() if "__getstate__" in type(net).__dict__ or _has_own_state(net) else net.__dict__
     tensors = {id(tensor): key for part in (net._parameters, net._buffers) for key, tensor in part.items()}
     attributes = {
@@ -59,7 +67,7 @@ def _module(net: nn.Module, place: str, seen: dict[int, str]) -> dict[str, Any]:
     }
     inside = f"{place}." if place else ""
     return {
-        "class": _reference(type(net), name),
+        "class": reference(type(net), name),
         "attributes": attributes,
         "parameters": {key: _tensor(value, f"{inside}{key}", seen) for key, value in net._parameters.items()},
         "buffers": {
@@ -68,7 +76,7 @@ def _module(net: nn.Module, place: str, seen: dict[int, str]) -> dict[str, Any]:
         },
         "passing": sorted(net._non_persistent_buffers_set),
         "children": {
-            key: None if child is None else _module(child, f"{inside}{key}", seen)
+            key: None if child is None else _module(child, f"{inside}{key}", seen, what)
             for key, child in net._modules.items()
         },
     }
@@ -101,22 +109,26 @@ def _plain(value: Any, what: str, tensors: dict[int, str]) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
         return value.detach()
     if isinstance(value, Enum):
-        return {_KIND: "enum", "class": _reference(type(value), what), "name": value.name}
+        return {_KIND: "enum", "class": reference(type(value), what), "name": value.name}
     if isinstance(value, partial):
         parts = [value.func, list(value.args), value.keywords]
         return {_KIND: "partial", "parts": [_plain(part, what, tensors) for part in parts]}
     if isinstance(value, type) or inspect.isroutine(value):
-        return {_KIND: "name", "name": _reference(value, what)}
+        return {_KIND: "name", "name": reference(value, what)}
     if isinstance(value, list | tuple | set | frozenset):
         kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
         return kind(_plain(item, what, tensors) for item in value)
     if isinstance(value, dict):
         return {_plain(key, what, tensors): _plain(item, what, tensors) for key, item in value.items()}
-    raise ArgumentError(f"{what} is a {type(value).__name__}, which cannot be written as JSON. {_INSTEAD}")
+    raise ArgumentError(f"{what} is a {type(value).__name__}, which cannot be written as JSON.")
 
 
-def _reference(thing: Any, what: str) -> str:
+def reference(thing: Any, what: str) -> str:
     """Return the name by which a class or function can be imported.
+
+    Args:
+        thing: The class or function.
+        what: What needs it.
 
     Raises:
         ArgumentError: It cannot: it is part of the program itself, of a notebook, or of another function.
@@ -131,10 +143,10 @@ def _reference(thing: Any, what: str) -> str:
                     return name
             except (ImportError, AttributeError, ValueError):
                 continue
-        raise ArgumentError(f"{what} needs {thing.__qualname__}, which cannot be imported by its name. {_INSTEAD}")
+        raise ArgumentError(f"{what} needs {thing.__qualname__}, which cannot be imported by its name.")
     raise ArgumentError(
         f"{what} needs {thing.__qualname__}, which is defined in the program itself or in a function, where no other "
-        f"program finds it. Put it into a module of its own. Or: {_INSTEAD[0].lower()}{_INSTEAD[1:]}"
+        "program finds it. Put it into a module of its own."
     )
 
 
@@ -146,20 +158,25 @@ def _found(name: str) -> Any:
     return thing
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """Return what `reference` named.
+
+    Raises:
+        ArgumentError: It cannot be imported here.
+    """
     try:
         return _found(name)
     except (ImportError, AttributeError) as error:
         raise ArgumentError(
-            f"the saved model needs {name.replace(':', '.')}, which cannot be imported here: {error}. Put the file "
-            "that defines it where Python finds it, or give load the module: load(path, model=...)."
+            f"the saved model or stage needs {name.replace(':', '.')}, which cannot be imported here: {error}. Put the "
+            "file that defines it where Python finds it, or give load the module: load(path, model=...)."
         ) from error
 
 
 def _made(about: dict[str, Any], made: dict[str, Any], place: str = "") -> nn.Module:
     if "same" in about:
         return made[about["same"]]  # type: ignore[no-any-return]
-    kind = _imported(about["class"])
+    kind = imported(about["class"])
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ArgumentError(f"the saved model names {about['class']}, which is no torch.nn.Module.")
     net: nn.Module = kind.__new__(kind)
@@ -173,12 +190,23 @@ def _made(about: dict[str, Any], made: dict[str, Any], place: str = "") -> nn.Mo
     for key, tensor in about["buffers"].items():
         net._buffers[key] = _made_tensor(tensor, f"{inside}{key}", made, lambda data, requires_grad: data)
     net._non_persistent_buffers_set = set(about["passing"])
+    _check_names(about["attributes"], about["class"])
     attributes = {key: _value(value, net) for key, value in about["attributes"].items()}
     if _has_own_state(net):
         net.__setstate__({**net.__dict__, **attributes})
     else:
         net.__dict__.update(attributes)
     return net
+
+
+def _check_names(attributes: dict[str, Any], kind: str) -> None:
+    """Check that a file puts nothing in the place of torch's hooks and methods: loading weights would call it."""
+    for name in attributes:
+        if name in _OWN or (name not in _REPLACED and callable(getattr(nn.Module, name, None))):
+            raise ArgumentError(
+                f"the saved model sets {name} of {kind.replace(':', '.')}, which is torch's own, and code. Load files "
+                "alone that you saved, or give load the module: load(path, model=...)."
+            )
 
 
 def _made_tensor(about: Any, place: str, made: dict[str, Any], kind: Callable[..., Any]) -> Any:
@@ -207,9 +235,9 @@ def _value(value: Any, net: nn.Module) -> Any:
         case "device":
             return torch.device(value["name"])
         case "enum":
-            return _imported(value["class"])[value["name"]]
+            return imported(value["class"])[value["name"]]
         case "name":
-            return _imported(value["name"])
+            return imported(value["name"])
         case "partial":
             function, args, keywords = (_value(part, net) for part in value["parts"])
             return partial(function, *args, **keywords)

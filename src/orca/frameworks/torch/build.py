@@ -110,6 +110,9 @@ def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
         ((loss,), nn.Module, "the loss must be a torch loss, a function (output, target) or a creator"),
     ):
         for thing in things if isinstance(things, list | tuple) else [things]:
+            if isinstance(thing, type) and issubclass(thing, torch.optim.Optimizer):
+                made = f"{thing.__name__}(model.parameters())"
+                raise ArgumentError(f"{words}; got the class {thing.__name__}. Pass {made}.")
             if thing is not None and not isinstance(thing, kind) and not callable(thing):
                 raise ArgumentError(f"{words}; got {type(thing).__name__}.")
 

@@ -26,8 +26,11 @@ from orca.frameworks.torch.targets import (
     align_all,
     align_trees,
     by_key,
+    check_shapes,
     classes_of,
     has_dict,
+    name_by_number,
+    no_class,
     settings_of,
     takes,
     takes_classes,
@@ -61,7 +64,7 @@ class Criterion:
         self.form: Structure = None  # of the arguments of a loss that takes dicts
         self.places: list[int] = []  # of the last targets among those of the batch, where they stand by key
         which, settings, own = settings_of(loss)
-        self.own = own
+        self.own, self.by_number = own, "" if own else name_by_number(which)
         self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
         summed = (reduction or settings.get("reduction")) == "sum"
         self.asks = own and reduction is None
@@ -90,6 +93,8 @@ class Criterion:
             self.form = flatten([*listed(output), *listed(target)])[1]
             return pair
         pair = align_all(output, target, self.classes)
+        if self.by_number:
+            check_shapes(self.by_number, *pair)
         self.leaves(output, by_key(output, target))
         self.places = flatten(by_key(output, _numbered(target)))[0]
         return pair
@@ -108,9 +113,12 @@ class Criterion:
 
     def __call__(self, outputs: list[Any], targets: list[Any], batch: Batch | None = None) -> torch.Tensor:
         """Return the loss as one number: the mean, or the sum where that is the loss."""
-        if batch is None or batch.weights is None:
-            return scalar(self.loss(*self._arguments([*outputs, *targets])))
-        each = self._each(outputs, targets)
+        try:
+            if batch is None or batch.weights is None:
+                return scalar(self.loss(*self._arguments([*outputs, *targets])))
+            each = self._each(outputs, targets)
+        except IndexError as error:
+            raise no_class(self.loss, outputs, targets) or error from error
         weight = torch.as_tensor(np.asarray(batch.weights), device=each.device).to(each.dtype).reshape(-1)
         total = (each * weight).sum()
         return total if self.reading == SUM else total / self.mass(batch, targets)

@@ -5,8 +5,10 @@ Loading never runs code from a file unless the caller says weights_only=False.
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections import Counter, OrderedDict
+from contextlib import suppress
 from copy import copy
 from io import BytesIO
 from typing import Any
@@ -17,6 +19,7 @@ from torch import nn
 
 from orca.core.state import State
 from orca.errors import ArgumentError
+from orca.storage.checkpoints import DATED_PREFIX, METHOD
 from orca.storage.files import filesystem, write
 from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_of, save_state, tensor_file
 
@@ -26,6 +29,25 @@ _KIND = "orca.kind"  # the key of a dict that stands for something else
 # What torch.load of any version reads without running code, and so a torch file holds as it is: for those who read it
 # without Orca.
 _TORCH_READS = (Counter, OrderedDict)
+
+
+def write_method(optimizer: Any, stepper: torch.optim.Optimizer, path: str) -> None:
+    """Write the optim method beside a checkpoint that is named as BigDL names them; its state is in the checkpoint.
+
+    Args:
+        optimizer: What the user gave. A method of `orca.optimizers` is written with its arguments, for its `load`.
+        stepper: The torch optimizer that was made of it, whose name is written for any other.
+        path: The path of the checkpoint.
+    """
+    folder, _, name = path.rpartition("/")
+    prefix, _, steps = name.partition(".")
+    if prefix != DATED_PREFIX or not steps.isdigit():
+        return
+    kind = type(stepper)
+    method, about = kind.__name__, {"method": f"{kind.__module__}.{kind.__name__}"}
+    with suppress(AttributeError, ArgumentError):  # a torch optimizer, or one that a TorchOptim wraps
+        method, about = type(optimizer).__name__, optimizer.as_json()
+    write(f"{folder}/{METHOD}{method}.{steps}", {"": json.dumps(about).encode()}, None)
 
 
 def save_file(state: State, path: str, form: str = "") -> None:

@@ -36,6 +36,7 @@ from orca.frameworks.torch.build import (
     scheduler_state,
 )
 from orca.frameworks.torch.criterion import Criterion, Tally, scalar
+from orca.frameworks.torch.files import write_method
 from orca.frameworks.torch.hooks import TorchHooks
 from orca.frameworks.torch.losses import LossBook, LossPart, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
@@ -67,6 +68,7 @@ from orca.rows.tree import flatten, map_tree, same_form
 from orca.storage.states import load_state
 
 _NO_WEIGHTS = "sample weights cannot reach a loss of your own. Weigh the rows there."
+_FROZEN = "frozen"  # among the states of callbacks
 logger = logging.getLogger(__name__)
 
 
@@ -277,7 +279,7 @@ class TorchLearner(Learner):
         steppers = [] if self.spread else self.steppers
         for things, name in ((steppers, "optimizers"), (self.schedulers, "schedulers")):
             for thing, saved in zip(things, state.payload.get(name, ()) if state else (), strict=False):
-                thing.load_state_dict(saved)
+                _load(thing, saved)
         if self.options.ema:
             self._begin_average(state)
         self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
@@ -293,6 +295,7 @@ class TorchLearner(Learner):
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit: wrap the model for all ranks."""
+        self.validates = plan.validation_trigger is not None  # in some epochs
         self.hooked = self.hooks.main is not None or self.hooks.has("before_train_iter", "after_train_iter")
         self.hands_on = self._own_step or self.hooks.main_has("on_iter_backward")
         if not self.hands_on:
@@ -317,6 +320,29 @@ class TorchLearner(Learner):
         self.exits.callback(self.trained.close)
         self.operator = self._operator(self.start)
 
+    def revert(self) -> None:
+        """Undo what the user's code did as a resumed fit began; weights are frozen as they were in its state."""
+        if self.start is None or not self._watched:
+            return
+        payload = self.start.payload
+        frozen = payload.get("callbacks", {}).get(_FROZEN)
+        for net, names in zip(self.nets, frozen, strict=True) if frozen else ():
+            for name, weight in net.named_parameters():
+                weight.requires_grad_(name not in names)
+        self.runner.put_back_weights(payload["models"], payload.get("averages", ()))
+        # As in join, there may be a scheduler now where there was none, and none where there was one.
+        for stepper, saved in zip(self.steppers, payload["optimizers"], strict=False):
+            for group, kept in zip(stepper.param_groups, saved["param_groups"], strict=False):
+                group |= {name: copy.deepcopy(value) for name, value in kept.items() if name != "params"}
+        for scheduler, saved in zip(self.schedulers, payload["schedulers"], strict=False):
+            scheduler.load_state_dict(saved)
+
+    def callback_states(self) -> dict[str, Any]:
+        """Return which weights are frozen, where code of the user's may have done it."""
+        if not self._watched:
+            return {}
+        return {_FROZEN: [[name for name, w in net.named_parameters() if not w.requires_grad] for net in self.nets]}
+
     def _check_single(self) -> None:
         """Check that there is nothing that the user's own steps alone can train."""
         if len(self.nets) > 1:
@@ -333,9 +359,10 @@ class TorchLearner(Learner):
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Step the schedulers that step once an epoch; tell optimizers of its end that want to know."""
         self.runner.epoch_stats = line
+        skipped = self.validates and "val_loss" not in line
         for stepper in self.steppers:
             if hasattr(stepper, "end_epoch"):
-                stepper.end_epoch(line["train_loss"], _score(line))
+                stepper.end_epoch(line["train_loss"], _score(line), skipped)
         if self.hooks.main is not None:
             self.hooks.on_main("on_lr_adjust")
         elif not self._conducts or self._ends_epoch():
@@ -375,6 +402,12 @@ class TorchLearner(Learner):
             payload["operator"] = own(self.operator.state_dict())
         row, output = next(filter(None, specs), (None, None))
         return State(payload=payload, output=output, input=row)
+
+    def write_state(self, state: State, path: str) -> None:
+        """Write a state to a path that the Estimator loads; with the name of a checkpoint of BigDL, the method too."""
+        if self.steppers:
+            write_method(self.optimizer, self.steppers[0], path)
+        super().write_state(state, path)
 
     def leave(self) -> None:
         """Drop all that was built: torch cannot destroy a process group that a DistributedDataParallel still holds."""
@@ -606,7 +639,8 @@ class TorchLearner(Learner):
             return
         for scheduler in self.schedulers:
             if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                scheduler.step(line.get("val_loss", line["train_loss"]))
+                if not self.validates or "val_loss" in line:  # losses of training and validation are not compared
+                    scheduler.step(line.get("val_loss", line["train_loss"]))
             else:
                 scheduler.step()
 
@@ -621,9 +655,11 @@ class TorchLearner(Learner):
     # Evaluating and answering.
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
-        """Feed outputs and targets to the metrics; return the sum of losses."""
-        for module in self.modules:
-            module.eval()
+        """Feed outputs and targets to the metrics; return the sum of losses. An epoch may go on afterwards."""
+        with evaluating(self.modules):
+            return self._evaluate(batches, metrics, pulse)
+
+    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
             return conduct_evaluation(self, batches, metrics, pulse)
         self.hooks("before_val_epoch")
@@ -936,11 +972,23 @@ def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
             module.training = training
 
 
+def _load(thing: Any, saved: dict[str, Any]) -> None:
+    """Give an optimizer or a scheduler its state back."""
+    mine, theirs = len(getattr(thing, "param_groups", ())), len(saved.get("param_groups", ()))
+    if mine != theirs:
+        raise ArgumentError(
+            f"the state to go on from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
+            f"{mine}. Make all groups there: those that a callback or an operator adds are not there yet when a fit is "
+            "resumed."
+        )
+    thing.load_state_dict(saved)
+
+
 def _score(line: dict[str, Any]) -> float | None:
-    """Return the first metric of an epoch's validation that is a number."""
+    """Return the first metric of an epoch's validation that is a number, else its loss."""
     known = ("val_num_samples", "val_loss")
-    scores = (value for name, value in line.items() if name.startswith("val_") and name not in known)
-    return next((float(value) for value in scores if isinstance(value, float | int)), None)
+    scores = [value for name, value in line.items() if name.startswith("val_") and name not in known]
+    return next((float(value) for value in [*scores, line.get("val_loss")] if isinstance(value, float | int)), None)
 
 
 def _nothing_of(outputs: Sequence[Any]) -> torch.Tensor:

@@ -71,8 +71,14 @@ class Options:
         ]
         return [(first, second) for excluded, first, second in pairs if excluded]
 
-    def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Check that optimizers can do what is asked for."""
+    def check_optimizers(self, optimizers: Sequence[Any]) -> None:
+        """Check that optimizers, or those that make them, can do what is asked for."""
+        for one in optimizers:
+            if self.scheduler is not None and getattr(one, "varies", False):
+                raise ArgumentError(
+                    f"the optim method {type(one).__name__} changes the learning rate by itself, and so would "
+                    "scheduler_creator. Leave one of them out."
+                )
         if self.precision == "fp16" and any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
             raise ArgumentError(
                 "LBFGS asks for loss and gradients several times a step, which the loss scaler of precision='fp16' "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -95,13 +96,13 @@ class TorchRunner(Runner):
         """Return copies of the models' weights and buffers as this rank holds them; an average of them is the last."""
         return [_tensors_of(net, clone=True) for net in self._weighed()]
 
-    def put_back_weights(self, weights: list[dict[str, torch.Tensor]]) -> None:
-        """Write what copy_weights returned into the models; all ranks must do it.
+    def put_back_weights(self, weights: Sequence[dict[str, torch.Tensor]], averages: Sequence[Any] = ()) -> None:
+        """Write what copy_weights returned, or a state has, into the models; all ranks must do it.
 
         In place: a sync may hold the weights as parts of larger tensors.
         """
         with torch.no_grad():
-            for net, tensors in zip(self._weighed(), weights, strict=True):
+            for net, tensors in zip(self._weighed(), [*weights, *averages], strict=False):
                 for name, tensor in _tensors_of(net).items():
                     tensor.copy_(self._part_of(tensors[name], tensor))
 

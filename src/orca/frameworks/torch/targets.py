@@ -18,6 +18,11 @@ from orca.rows.tree import flatten
 
 _CLASS_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 _CLASS_FUNCTIONS = (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss)
+_BY_NUMBER = {
+    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "SoftMarginLoss", "mse_loss",
+    "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "soft_margin_loss",
+}  # fmt: skip
 _COUNTING = (nn.CrossEntropyLoss, nn.NLLLoss, functional.cross_entropy, functional.nll_loss)
 IGNORED = -100  # torch's default ignore_index
 
@@ -37,6 +42,51 @@ def settings_of(loss: Any) -> tuple[Any, dict[str, Any], bool]:
         return None, {}, loss is not None
     defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     return function, defaults | keywords, "reduction" not in defaults
+
+
+def name_by_number(which: Any) -> str:
+    """Return the name of a loss of torch's that compares outputs and targets number by number; "" for all others."""
+    name = getattr(which, "__name__", "")
+    return name if name in _BY_NUMBER else ""
+
+
+def check_shapes(name: str, outputs: list[Any], targets: list[Any]) -> None:
+    """Check that a loss that compares number by number has the same shapes on either side.
+
+    Torch would broadcast them, or not, depending on how many rows a batch has.
+
+    Raises:
+        DataError: The shapes differ.
+    """
+    for output, target in zip(outputs, targets, strict=False):
+        tensors = isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor)
+        if not tensors or output.shape == target.shape:
+            continue
+        if output.shape[:1] != target.shape[:1]:
+            raise DataError(
+                f"{name} compares number by number, but a batch of labels has the shape {tuple(target.shape)}, and its "
+                f"outputs {tuple(output.shape)}. Let the model answer for each row: outputs begin with the rows."
+            )
+        raise DataError(
+            f"{name} compares number by number, but a row's labels have the shape {tuple(target.shape[1:])}, and "
+            f"its outputs {tuple(output.shape[1:])}. Let the model have an output for each label, or use another "
+            "loss."
+        )
+
+
+def no_class(loss: Any, outputs: list[Any], targets: list[Any]) -> DataError | None:
+    """Return the error that labels are no classes; None where they are, or the loss takes none."""
+    if not takes_classes(loss) or len(outputs) != 1 or outputs[0].dim() < 2:
+        return None
+    count, labels = outputs[0].shape[1], targets[0]
+    ignored = settings_of(loss)[1].get("ignore_index", IGNORED)
+    wrong = labels[((labels < 0) | (labels >= count)) & (labels != ignored)]
+    if not len(wrong):
+        return None
+    return DataError(
+        f"labels are classes that count from 0: 0 to {count - 1} for a model of {count} outputs; got {int(wrong[0])}. "
+        "Subtract 1 from labels that count from 1, or give the model more outputs."
+    )
 
 
 def classes_of(which: Any, settings: dict[str, Any]) -> Classes | None:
@@ -79,12 +129,24 @@ def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Te
         if target.is_floating_point() and target.shape == output.shape:
             return target.to(output.dtype)  # probabilities of every class
         shape = (output.shape[0], *output.shape[2:])
-        return (target.reshape(shape) if _same_rows(target.shape, shape) else target).long()
+        whole = (target.reshape(shape) if _same_rows(target.shape, shape) else target).long()
+        if target.is_floating_point() and target.device.type == "cpu":  # a GPU would have to wait for the answer
+            _check_whole(target, whole)
+        return whole
     if _same_rows(target.shape, output.shape):
         target = target.reshape(output.shape)
     if output.is_floating_point() and (target.is_floating_point() or target.shape == output.shape):
         target = target.to(output.dtype)
     return target
+
+
+def _check_whole(target: torch.Tensor, whole: torch.Tensor) -> None:
+    wrong = target.reshape(-1) != whole.reshape(-1)
+    if bool(wrong.any()):
+        raise DataError(
+            f"labels are numbers of classes; got {float(target.reshape(-1)[wrong][0])!r}. Pass whole numbers, or use a "
+            "loss for numbers, such as MSELoss."
+        )
 
 
 def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[Any]]:

@@ -175,5 +175,6 @@ def to_numpy(leaf: torch.Tensor) -> np.ndarray:
             f"got {type(leaf).__name__} among its outputs. Leave it out of what forward returns (attention without "
             "weights, for one, returns None)."
         )
-    array: np.ndarray = full(leaf.detach()).cpu().numpy()
+    dense = leaf.detach() if leaf.layout is torch.strided else leaf.detach().to_dense()
+    array: np.ndarray = full(dense).cpu().numpy()
     return array

@@ -27,7 +27,9 @@ class TqdmCallback(Callback):
         self._begin(runner, f"epoch {runner.epochs}", runner.num_steps)
 
     def after_train_iter(self, runner: Any) -> None:
-        """Move the bar."""
+        """Move the bar; after a validation mid-epoch, one of the rest."""
+        if self._bar is None:
+            self._begin(runner, f"epoch {runner.epochs}", runner.num_steps, runner.batch_idx)
         self._move(runner, runner.loss)
 
     def after_train_epoch(self, runner: Any) -> None:
@@ -58,12 +60,12 @@ class TqdmCallback(Callback):
         if bar is not None:
             bar.close()
 
-    def _begin(self, runner: Any, title: str, steps: int | None) -> None:
+    def _begin(self, runner: Any, title: str, steps: int | None, done: int = 0) -> None:
         self.release()
         if runner.rank == 0:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=steps, desc=title, unit="step", leave=True)
+            self._bar = tqdm(total=steps, desc=title, unit="step", leave=True, initial=done)
 
     def _move(self, runner: Any, loss: Any) -> None:
         if self._bar is None:
