@@ -118,7 +118,7 @@ def test_executors_get_room_for_a_ray_that_starts_at_once_or_for_what_the_user_s
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ArgumentError, match="num_ray_nodes must be a positive int; got 0"):
+    with pytest.raises(ArgumentError, match="num_ray_nodes must be a positive whole number; got 0"):
         SessionOptions(num_ray_nodes=0)
     with pytest.raises(ArgumentError, match="env must be a dict; got list"):
         SessionOptions(env=["A=1"])  # type: ignore[arg-type]

@@ -433,5 +433,5 @@ def test_every_argument_reaches_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings["spark.yarn.queue"] == "research" and settings["spark.authenticate"] == "true"
     assert settings["spark.executorEnv.WORD"] == settings["spark.yarn.appMasterEnv.WORD"] == "value"
     assert not any("SPARK_LOCAL_IP" in name for name in settings)  # an address of the driver's machine
-    with pytest.raises(ArgumentError, match="cores must be a positive int on YARN; got '\\*'"):
+    with pytest.raises(ArgumentError, match="cores must be a positive whole number on YARN; got '\\*'"):
         needs(Request("*", "3g", 5, options))

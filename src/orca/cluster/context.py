@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import operator
 import os
 import re
 import threading
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from orca.cluster import ray as _ray
 from orca.cluster import spark as _spark
 from orca.cluster.kinds import KINDS, kind_of, launcher_kind
-from orca.cluster.words import checked_cores, checked_count, refuse_unknown
-from orca.core.units import java_size
+from orca.cluster.words import checked_cores, refuse_unknown
+from orca.core.units import java_size, positive
 from orca.errors import ArgumentError, near
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def init_orca_context(
     """
     if runtime not in _ray.RUNTIMES:
         raise ArgumentError(f"runtime can only be spark or ray; got {runtime!r}.{near(runtime, _ray.RUNTIMES)}")
-    memory, num_nodes = java_size(memory, "memory"), checked_count("num_nodes", num_nodes)
+    memory, num_nodes = java_size(memory, "memory"), positive("num_nodes", num_nodes)
     with _lock:
         if runtime == "ray":
             return _init_ray(cluster_mode, cores, kwargs)
@@ -313,9 +312,7 @@ def _word(pattern: str, spelled: Callable[[str], str]) -> Callable[[Any], str]:
 
 
 def _rows(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or operator.index(value) < 1):
-        raise ValueError
-    return None if value is None else operator.index(value)
+    return None if value is None else positive("_shard_size", value)
 
 
 class OrcaContextMeta(type):
@@ -329,7 +326,7 @@ class OrcaContextMeta(type):
     )
     barrier_mode = _Setting(True, "True or False", _flag)
     _eager_mode = _Setting(True, "True or False", _flag)
-    _shard_size = _Setting(None, "None or a positive int", _rows)
+    _shard_size = _Setting(None, "None or a positive whole number", _rows)
 
     @property
     def serialize_data_creation(cls) -> bool:

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from orca.cluster.java import ensure_java
 from orca.core.loading import MODULES, hush_pyspark, slow_modules
-from orca.core.units import check_seconds, size_of
+from orca.core.units import check_seconds, positive, size_of
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ class SessionOptions:
             if value is not None and not isinstance(value, Mapping):
                 raise ArgumentError(f"{name} must be a dict; got {type(value).__name__}.")
         for name in ("num_ray_nodes", "ray_node_cpu_cores"):
-            count = getattr(self, name)
-            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-                raise ArgumentError(f"{name} must be a positive int; got {count!r}.")
+            if (count := getattr(self, name)) is not None:
+                positive(name, count)
         if self.object_store_memory is not None:
             size_of(self.object_store_memory, "object_store_memory")
         if str(self.spark_log_level).upper() not in LOG_LEVELS:

@@ -29,6 +29,7 @@ from orca.cluster.spark import (
     private_folder,
     spark_home,
 )
+from orca.core.units import positive
 from orca.errors import ArgumentError, OrcaError
 
 if TYPE_CHECKING:
@@ -40,13 +41,12 @@ class Standalone(Kind):
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
         """Return the settings of one executor per node; start the daemons where no master is given."""
-        if not isinstance(request.cores, int):
-            raise ArgumentError(f"cores must be a positive int for cluster_mode='standalone'; got {request.cores!r}.")
+        cores = positive("cores", request.cores, " for cluster_mode='standalone'")
         master = request.options.master
         where = _reach(master, request, life) if master else _own_standalone(request, life)
         return {
             **executor_settings(request),
-            "spark.cores.max": str(request.num_nodes * request.cores),
+            "spark.cores.max": str(request.num_nodes * cores),
             # The session is there when its executors are, or PATIENCE has passed.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE:.0f}s",

@@ -34,7 +34,7 @@ from orca.cluster.spark import (
     set_environment,
     spark_home,
 )
-from orca.core.units import size_of
+from orca.core.units import positive, size_of
 from orca.errors import ArgumentError, OrcaError
 from orca.storage import hdfs
 
@@ -159,8 +159,7 @@ def reach(options: SessionOptions, life: ExitStack) -> str:
 
 def needs(request: Request) -> dict[str, str]:
     """Return the settings that say what the application asks of YARN."""
-    if not isinstance(request.cores, int):
-        raise ArgumentError(f"cores must be a positive int on YARN; got {request.cores!r}.")
+    positive("cores", request.cores, " on YARN")
     options = request.options
     beside = size_of(request.memory, "memory") // 10 + request.for_ray
     settings = {

@@ -149,6 +149,10 @@ class Learner(Predictor):
             ArgumentError: It does not; names what differs.
         """
 
+    def weight_bytes(self) -> int | None:
+        """Return the bytes of the weights; None where the model would have to be built to tell."""
+        return None
+
     @abstractmethod
     def initial_state(self, seed: int) -> State:
         """Return the weights that training would begin with."""

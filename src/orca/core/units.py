@@ -1,8 +1,9 @@
-"""Units: sizes and times as users write them. Owns the units, and the errors for anything else."""
+"""Units: sizes, times and counts as users write them. Owns the units, and the errors for anything else."""
 
 from __future__ import annotations
 
 import re
+from numbers import Integral
 from typing import Any
 
 from orca.errors import ArgumentError
@@ -33,3 +34,17 @@ def check_seconds(value: Any, word: str, no_limit: float | None) -> None:
         return
     words = "or None" if no_limit is None else f"{no_limit:g}"
     raise ArgumentError(f"{word} must be a number of seconds, {words} for no limit; got {value!r}.")
+
+
+def positive(name: str, value: Any, other: str = "") -> int:
+    """Return a number that must be 1, 2, 3, ...; `other` says what else the argument may be."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ArgumentError(f"{name} must be a positive whole number{other}; got {value!r}.")
+    return int(value)
+
+
+def natural(name: str, value: Any) -> int:
+    """Return a number that must be 0, 1, 2, ..."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise ArgumentError(f"{name} must be a whole number, 0 or more; got {value!r}.")
+    return int(value)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orca.cluster.news import human
+from orca.core.learner import Learner
 from orca.core.source import Extent, Source
+from orca.core.state import State
 from orca.doctor.examination import CHECK_WITHIN, Case, examined, limited
 from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, said, table, warn
 from orca.errors import OrcaError
@@ -103,17 +105,11 @@ def explain(
     return Explanation(Outlook(tuple(lines)), diagnosis)
 
 
-def weight_of(learner: Any, state: Any) -> int | None:
+def weight_of(learner: Learner, state: State | None) -> int | None:
     """Return the bytes of a model's weights, None where it would have to be built first."""
-    payload = getattr(state, "payload", None) or {}
-    leaves = flatten(payload.get("models"))[0] if payload.get("models") else []
+    leaves = [] if state is None else flatten(state.payload.get("models"))[0]
     sizes = [leaf.nbytes for leaf in leaves if hasattr(leaf, "nbytes")]
-    model: Any = getattr(learner, "model", None)
-    if not sizes and hasattr(model, "parameters"):  # torch
-        sizes = [parameter.numel() * parameter.element_size() for parameter in model.parameters()]
-    if not sizes and getattr(model, "built", False) and hasattr(model, "count_params"):  # Keras
-        sizes = [4 * int(model.count_params())]
-    return sum(sizes) if sizes else None
+    return sum(sizes) if sizes else learner.weight_bytes()
 
 
 def size_at(path: str) -> tuple[list[Finding], int | None]:

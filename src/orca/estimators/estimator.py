@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.core.engine import Engine, Settings
 from orca.core.engine import threads_asked_for as threads_asked_for  # for the Estimators of all frameworks
 from orca.core.learner import Learner, Predictor
 from orca.core.source import Columns, DataSpec
+from orca.core.units import positive
 from orca.errors import ArgumentError, NotSupported
 from orca.registry import Backend, backend_of, engine_class, estimator_class
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of
@@ -89,7 +89,7 @@ class Estimator:
         seed: int = 0,
         settings: Settings | None = None,
     ) -> None:
-        self.learner: Any = learner
+        self.learner = learner
         self.backend, self.settings = backend, settings or Settings()
         self.config = dict(config or {})
         self.workers_per_node = positive("workers_per_node", workers_per_node)
@@ -216,17 +216,3 @@ def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...
 def listed(things: Any) -> list[Any]:
     """Return None, one thing or several things as a list."""
     return [] if things is None else list(things) if isinstance(things, list | tuple) else [things]
-
-
-def natural(name: str, value: Any) -> int:
-    """Return a number that must be 0, 1, 2, ..."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"{name} must be a whole number, 0 or more; got {value!r}.")
-    return value
-
-
-def positive(name: str, value: Any) -> int:
-    """Return a number that must be 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ArgumentError(f"{name} must be a positive whole number; got {value!r}.")
-    return int(value)

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from orca.core.engine import Settings
 from orca.core.state import State
+from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotYet
-from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.registry import backend_of, source_of

@@ -7,8 +7,9 @@ from typing import Any
 
 from orca.core.engine import Engine, Settings
 from orca.core.metrics import Metric
+from orca.core.units import natural, positive
 from orca.errors import ArgumentError
-from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.mxnet.learner import MxnetLearner
 from orca.frameworks.mxnet.metrics import mxnet_metrics

@@ -13,8 +13,9 @@ from orca.cluster.context import OrcaContext
 from orca.core.engine import Engine
 from orca.core.source import Source
 from orca.core.state import State
+from orca.core.units import natural
 from orca.errors import ArgumentError, DataError
-from orca.estimators.estimator import Estimator, natural
+from orca.estimators.estimator import Estimator
 from orca.job import PredictJob
 from orca.registry import backend_of, engine_class, source_of
 from orca.sources.arrays import ArraySource, PandasSource

@@ -14,8 +14,9 @@ from typing import Any
 from orca.core.engine import Settings
 from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
+from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotSupported
-from orca.estimators.estimator import listed, natural, positive, threads_asked_for
+from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.tfverbs import GraphVerbs
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint

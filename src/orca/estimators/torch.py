@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orca.core.engine import Settings
-from orca.estimators.estimator import listed, natural, threads_asked_for
+from orca.core.units import natural
+from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
 from orca.frameworks.torch.learner import TorchLearner

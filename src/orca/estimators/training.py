@@ -21,8 +21,9 @@ from orca.core.metrics import Metric, metrics_of
 from orca.core.source import DEFAULT_BATCH, DataSpec, Shards, Source
 from orca.core.state import STOPPED, STOPPING, OutputSpec, State
 from orca.core.triggers import EveryEpoch, trigger_of
+from orca.core.units import natural, positive
 from orca.errors import ArgumentError, DataError, OrcaError, WorkerLost, WorkerStalled
-from orca.estimators.estimator import Estimator, listed, natural, positive
+from orca.estimators.estimator import Estimator, listed
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.registry import Backend, backend_of, openvino_converter, source_of
 from orca.report.history import RunHistory
@@ -575,7 +576,7 @@ class TrainingEstimator(Estimator):
             self._learn_rows(*self._specs)
         return self._state
 
-    def _answers(self, learner: Any, spec: DataSpec) -> PredictJob:
+    def _answers(self, learner: Learner, spec: DataSpec) -> PredictJob:
         """Return the job that answers for blocks of rows: that of the last call where the model is as it was."""
         state, size = self._current(), spec.batch_size or DEFAULT_BATCH
         outline = outline_of(learner, state)

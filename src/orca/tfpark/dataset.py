@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.units import positive
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError, DataError
-from orca.estimators.estimator import positive
 from orca.rows.tree import flatten, map_tree, rows_of, unflatten
 
 _BLOCK = 256  # records that become one shard

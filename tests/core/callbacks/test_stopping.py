@@ -153,8 +153,8 @@ def test_number_that_is_not_there_is_told_with_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"patience": -1}, "patience must be a number of epochs, 0 or more; got -1"),
-        ({"patience": 1.5}, "patience must be a number of epochs"),
+        ({"patience": -1}, "patience must be a whole number, 0 or more; got -1"),
+        ({"patience": 1.5}, "patience must be a whole number, 0 or more; got 1.5"),
         ({"mode": "low"}, "mode of EarlyStopping must be 'auto', 'min' or 'max'; got 'low'"),
         ({"min_delta": -0.1}, "min_delta of EarlyStopping must be a number, 0 or more; got -0.1"),
     ],

@@ -15,6 +15,7 @@ from typing import Any
 from orca.core.callbacks.callback import Callback
 from orca.core.callbacks.numbers import Watch, numbers_in
 from orca.core.state import State
+from orca.core.units import positive
 from orca.errors import ArgumentError
 from orca.storage.checkpoints import CheckpointWriter
 from orca.storage.files import MARKER, absolute, filesystem, remove
@@ -68,8 +69,8 @@ class ModelCheckpoint(Callback):
         mode: str = "auto",
         save_best_only: bool = False,
     ) -> None:
-        if isinstance(interval, bool) or not isinstance(interval, int) or (interval < 1 and interval != -1):
-            raise ArgumentError(f"interval must be a positive whole number, or -1; got {interval!r}.")
+        if interval != -1:
+            positive("interval", interval, ", or -1")
         if monitor is not None and not save_best_only:
             raise ArgumentError(f"monitor={monitor!r} has a meaning with save_best_only=True alone. Pass both.")
         if save_best_only and not by_epoch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orca.core.callbacks.callback import Callback
-from orca.errors import ArgumentError
+from orca.core.units import positive
 
 
 class MaxstepsCallback(Callback):
@@ -19,9 +19,7 @@ class MaxstepsCallback(Callback):
     """
 
     def __init__(self, max_step: int) -> None:
-        if isinstance(max_step, bool) or not isinstance(max_step, int) or max_step < 1:
-            raise ArgumentError(f"max_step must be a positive whole number; got {max_step!r}.")
-        self.max_step = max_step
+        self.max_step = positive("max_step", max_step)
         self._first = 0
 
     def before_run(self, runner: Any) -> None:

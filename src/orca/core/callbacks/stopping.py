@@ -7,7 +7,7 @@ from typing import Any
 
 from orca.core.callbacks.callback import Callback
 from orca.core.callbacks.numbers import Watch
-from orca.errors import ArgumentError
+from orca.core.units import natural
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,7 @@ class EarlyStopping(Callback):
         mode: str = "auto",
         restore_best_weights: bool = False,
     ) -> None:
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
-            raise ArgumentError(f"patience must be a number of epochs, 0 or more; got {patience!r}.")
-        self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
+        self.monitor, self.patience, self.min_delta, self.mode = monitor, natural("patience", patience), min_delta, mode
         self.restore_best_weights = restore_best_weights
         self._watch = self._new_watch()
         self._waited = 0

@@ -157,6 +157,11 @@ class TorchLearner(Learner):
         if self.loss is None and not self._own_step:
             raise ArgumentError("You must provide the loss for train. Pass loss= to from_torch.")
 
+    def weight_bytes(self) -> int | None:
+        """Return the bytes of the weights of a module; None where a creator makes it."""
+        weights = self.model.parameters() if isinstance(self.model, nn.Module) else ()
+        return sum(weight.numel() * weight.element_size() for weight in weights) or None
+
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Check callbacks before anything travels.
 

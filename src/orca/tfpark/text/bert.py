@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from orca.core.units import positive
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
-from orca.estimators.estimator import positive
 from orca.storage.files import filesystem
 from orca.tfpark.dataset import TFDataset
 from orca.tfpark.estimator import PREDICT, TRAIN, TFEstimator, TFEstimatorSpec
