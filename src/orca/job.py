@@ -22,7 +22,7 @@ from orca.core.columns import concatenate
 from orca.core.engine import dumps
 from orca.core.feed import Feed, StreamFeed, feed_of
 from orca.core.learner import FitPlan, Learner, Predictor
-from orca.core.loop import History, evaluate, mean_profile, profile_of, run_epochs
+from orca.core.loop import EpochLoop, History, evaluate, mean_profile, profile_of
 from orca.core.metrics import Metric
 from orca.core.source import Rows
 from orca.core.state import OutputSpec, Position, State
@@ -63,7 +63,8 @@ class FitJob:
         learner.join(world, self.state, plan.seed, training=True)
         try:
             with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
-                history = run_epochs(learner, train, valid, self.metrics, plan, world, pulse, since, writer, hooks)
+                loop = EpochLoop(learner, train, valid, self.metrics, plan, world, pulse, since, writer, hooks)
+                history = loop.run()
                 state = State() if plan.stores else learner.state()
         finally:
             learner.leave()

@@ -40,13 +40,3 @@ def test_a_wait_ends_with_the_answer_with_an_error_or_with_its_time() -> None:
     assert news.wait_until(lambda: None, 0.0) is None
     with pytest.raises(ZeroDivisionError):
         news.wait_until(lambda: 1 // 0, None)
-
-
-def test_words_come_after_twice_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace, said = news.Pace(), []
-    for now in range(200):  # noqa: B007 - read by the clock
-        if pace.is_due():
-            said.append(pace.waited)
-    assert said == [30, 60, 120]

@@ -26,11 +26,12 @@ pytest.importorskip("pyspark")
 import programs
 from cluster.losing import losing
 from cluster.test_ray_on_spark import PRELUDE, QUIET
-from orca.cluster import news, yarn
+from orca.cluster import yarn
 from orca.cluster.hadoop import Application
 from orca.cluster.spark import Request, SessionOptions
 from orca.cluster.yarn import BESIDE_HEAP_MB, needs
 from orca.errors import ArgumentError
+from orca.monitor import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "fashion_mnist.py"
@@ -412,7 +413,7 @@ def test_an_application_in_a_busy_queue_waits_and_says_what_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = Application("application_1_2", "ACCEPTED", "", "the queue is full", "")
-    monkeypatch.setattr(news, "FIRST_WORD", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_WORD", 0.0)
     queue: Any = Queue()
     assert yarn.Wait(queue, None).go_on(app) == "" and queue.killed == []
     words = "YARN gave no container to application_1_2 within 0 s. It says: the queue is full. The nodes: n: 4096 of"

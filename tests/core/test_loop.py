@@ -17,7 +17,7 @@ from orca.core import loop
 from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.learner import FitPlan
-from orca.core.loop import evaluate, run_epochs
+from orca.core.loop import EpochLoop, evaluate
 from orca.core.metrics import MAE, MSE, ROC, CustomizedMetric, Metric
 from orca.core.source import Batch, Rows
 from orca.core.state import Losses, Position, State
@@ -70,16 +70,9 @@ class LoopJob:
         pulse.profiling = plan.profile
         feeds = {part: Feed(rows[part], world, plan.batch_size, shuffle=plan.shuffle, seed=0) for part in rows}
         self.learner.join(world, None, 0, training=True)
-        return run_epochs(
-            self.learner,
-            feeds["train"],
-            feeds.get("valid"),
-            self.metrics,
-            plan,
-            world,
-            pulse,
-            Position(self.trained, 0, 0, 0),
-        )
+        since = Position(self.trained, 0, 0, 0)
+        train, valid = feeds["train"], feeds.get("valid")
+        return EpochLoop(self.learner, train, valid, self.metrics, plan, world, pulse, since).run()
 
 
 def shard(*values: float) -> tuple[np.ndarray, np.ndarray]:
@@ -298,7 +291,7 @@ class KeptJob(LoopJob):
         self.learner.join(world, self.since and State(payload=self.since["payload"]), 0, training=True)
         since = Position.from_json(self.since["position"]) if self.since else Position(0, 0, 0, 0)
         valid = Feed(rows["valid"], world, 2, shuffle=False, seed=0) if "valid" in rows else None
-        history = run_epochs(self.learner, feed, valid, self.metrics, self.plan, world, pulse, since, keeper)
+        history = EpochLoop(self.learner, feed, valid, self.metrics, self.plan, world, pulse, since, keeper).run()
         return history, kept, self.learner.state().payload
 
 
@@ -510,7 +503,7 @@ class WrittenJob(KeptJob):
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
         self.learner.join(world, None, 0, training=True)
         keeper = CheckpointWriter(self.folder, write) if world.rank == 0 else None
-        return run_epochs(self.learner, feed, None, (), self.plan, world, pulse, Position(0, 0, 0, 0), keeper)
+        return EpochLoop(self.learner, feed, None, (), self.plan, world, pulse, Position(0, 0, 0, 0), keeper).run()
 
 
 @pytest.mark.parametrize(("stop_after", "steps", "ended"), [(9, 6, ""), (1, 3, "stopping")])

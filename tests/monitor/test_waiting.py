@@ -62,3 +62,13 @@ def test_a_cluster_that_does_not_answer_does_not_end_the_watch() -> None:
 def test_a_limit_that_is_no_number_of_seconds_is_refused(value: object) -> None:
     with pytest.raises(ArgumentError, match="start_timeout must be a number of seconds, 0 for no limit; got"):
         Settings(start_timeout=value)  # type: ignore[arg-type]
+
+
+def test_words_come_after_twice_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace, words = waiting.Pace(), []
+    for now in range(200):  # noqa: B007 - read by the clock
+        if pace.is_due():
+            words.append(pace.waited)
+    assert words == [30, 60, 120]

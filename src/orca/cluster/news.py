@@ -1,4 +1,4 @@
-"""News: lines on standard error about slow steps on the way to a cluster. Owns waiting, and the pace of the lines."""
+"""News: lines on standard error about slow steps on the way to a cluster. Owns waiting for a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-FIRST_WORD = 30.0  # seconds until it is said what is waited for; the next words come after twice the time
 KNOCK = 5.0  # seconds for a service to take a connection
 EVERY = 10.0  # seconds between two lines about the same thing
 
@@ -77,25 +76,6 @@ def knock(addresses: Iterable[str], seconds: float = KNOCK) -> tuple[str, list[s
         except (OSError, ValueError) as error:
             refusals.append(f"{address} ({error})")
     return "", refusals
-
-
-class Pace:
-    """When to say again what is waited for: after 30 s, and then each time that the wait has doubled."""
-
-    def __init__(self) -> None:
-        self._began, self._word = time.monotonic(), FIRST_WORD
-
-    @property
-    def waited(self) -> float:
-        """Return the seconds since the wait began."""
-        return time.monotonic() - self._began
-
-    def is_due(self) -> bool:
-        """Say whether it is time for words, and count them as said."""
-        due = self.waited >= self._word
-        if due:
-            self._word *= 2
-        return due
 
 
 def human(size: float) -> str:

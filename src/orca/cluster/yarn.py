@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from orca.cluster import environment, proof
 from orca.cluster.hadoop import Application, Hadoop, configuration_folder, name_nodes, resource_managers, settings_of
-from orca.cluster.news import Pace, knock, say, wait_until
+from orca.cluster.news import knock, say, wait_until
 from orca.cluster.spark import (
     PATIENCE,
     Kind,
@@ -36,6 +36,7 @@ from orca.cluster.spark import (
 )
 from orca.core.units import positive, size_of
 from orca.errors import ArgumentError, OrcaError
+from orca.monitor.waiting import Pace
 from orca.storage import hdfs
 
 if TYPE_CHECKING:

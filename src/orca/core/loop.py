@@ -45,29 +45,12 @@ class History:
     steps: int = 0
 
 
-def run_epochs(
-    learner: Learner,
-    train: Feed | StreamFeed,
-    valid: Feed | StreamFeed | None,
-    metrics: Sequence[Metric],
-    plan: FitPlan,
-    world: World,
-    pulse: Pulse,
-    since: Position,
-    writer: CheckpointWriter | None = None,
-    hooks: Hooks | None = None,
-) -> History:
-    """Train until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, resuming at `since`.
-
-    Checkpoints go to the writer, which rank 0 alone has. The hooks are those of the plan's callbacks.
-    """
-    hooks = Hooks() if hooks is None else hooks
-    return EpochLoop(learner, train, valid, metrics, plan, world, pulse, since, writer, hooks).run()
-
-
 @dataclass
 class EpochLoop:
-    """A fit on one rank: what `run_epochs` is given, and how far it is.
+    """A fit on one rank, and how far it is.
+
+    It trains until `plan.epochs` epochs (or `plan.max_steps` steps) were added to those before, resuming at `since`.
+    Checkpoints go to the writer, which rank 0 alone has. The hooks are those of the plan's callbacks.
 
     `history` has the epochs that are done; `before` has the losses of an interrupted epoch, up to the interruption.
     `validations` are those of the epoch that is going on: statistics over all ranks, with the step of each; `mine` has
@@ -82,8 +65,8 @@ class EpochLoop:
     world: World
     pulse: Pulse
     since: Position
-    writer: CheckpointWriter | None
-    hooks: Hooks
+    writer: CheckpointWriter | None = None
+    hooks: Hooks = field(default_factory=Hooks)
 
     def __post_init__(self) -> None:
         self.history = History(list(self.since.lines), steps=sum(line["batch_count"] for line in self.since.lines))

@@ -13,7 +13,7 @@ from orca.errors import ArgumentError, NotYet
 from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.learner import KerasLearner
-from orca.registry import backend_of, source_of
+from orca.registry import backend_of
 from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of, versions
 from orca.storage.states import is_state, save_state
 
@@ -315,8 +315,8 @@ class KerasEstimator(TrainingEstimator):
             raise NotYet("predict: callbacks are not built yet; leave them out.")
         spec = self._keras_spec(batch_size, data_config, feature_cols, None, output_cols, labelled=False, cache=cache)
         spec = replace(spec, steps=None if steps is None else positive("steps", steps))
-        source = source_of(data, spec)
-        return source.answer(self._answers(replace(self.learner, features=spec.columns.features), spec), self.engine)
+        learner = replace(self.learner, features=spec.columns.features)
+        return self._source(data, spec).answer(self._answers(learner, spec), self.engine)
 
     def get_model(self, sample_input: Any = None, set_weights: bool = True) -> Any:
         """Return the model, compiled as it was, with its trained weights and the optimizer's state.

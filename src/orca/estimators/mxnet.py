@@ -7,6 +7,7 @@ from typing import Any
 
 from orca.core.engine import Engine, Settings
 from orca.core.metrics import Metric
+from orca.core.source import DataSpec, Source
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError
 from orca.estimators.estimator import listed, threads_asked_for
@@ -199,11 +200,11 @@ class MxnetEstimator(TrainingEstimator):
         """
         if train_resize_batch_num is not None:
             positive("train_resize_batch_num", train_resize_batch_num)
-        given = tuple(listed(callbacks))
-        self.learner.check_callbacks(given)
+        callbacks = tuple(listed(callbacks))
+        self.learner.check_callbacks(callbacks)
         histories = self._train(
-            _creator(data),
-            _creator(validation_data),
+            data,
+            validation_data,
             self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache),
             metrics=self._own_metrics(),
             checkpoint_trigger=checkpoint_trigger,
@@ -217,7 +218,7 @@ class MxnetEstimator(TrainingEstimator):
             profile=profile,
             max_steps=max_steps,
             end_trigger=end_trigger,
-            callbacks=given,
+            callbacks=callbacks,
         )
         lines, traces = histories[0].epochs, histories[0].traces
         for line, trace in zip(lines[len(lines) - len(traces) :], traces, strict=True):
@@ -253,45 +254,19 @@ class MxnetEstimator(TrainingEstimator):
         Returns:
             A dict with num_samples, val_loss and each metric under its name.
         """
-        given = tuple(listed(callbacks))
-        self.learner.check_callbacks(given)
+        callbacks = tuple(listed(callbacks))
+        self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
-        metrics = self._own_metrics()
         ((statistics, _), *_) = self._evaluate(
-            _creator(data), spec, num_steps, metrics, profile=profile, callbacks=given
+            data, spec, num_steps, self._own_metrics(), profile=profile, callbacks=callbacks
         )
         return statistics
 
-    def predict(
-        self,
-        data: Any,
-        batch_size: int | None = None,
-        feature_cols: Sequence[str] | str | None = None,
-        output_cols: Sequence[str] | str | None = None,
-        *,
-        cache: bool = False,
-    ) -> Any:
-        """Answer for every row, in the kind the data came in and in its order.
-
-        Args:
-            data: Data of any kind `fit` takes; labels are not needed. Where a creator makes a worker's own share, the
-                answers of rank 0 come first.
-            batch_size: Rows the model sees at a time.
-            feature_cols: Columns that become the model's inputs.
-            output_cols: Names of the prediction columns; `prediction` unless given.
-            cache: Whether Spark keeps the rows of a DataFrame; those that an earlier call kept are not computed again.
-
-        Returns:
-            Arrays for arrays and creators; the same XShards with "prediction"; a DataFrame or Ray Dataset with one more
-            column an output, computed lazily.
-        """
-        return super().predict(_creator(data), batch_size, feature_cols, output_cols, cache=cache)
+    def _source(self, data: Any, spec: DataSpec) -> Source:
+        """Wrap data; a function is a creator that gets `(config, kv)`."""
+        is_creator = callable(data) and not isinstance(data, type) and not hasattr(data, "shape")
+        return super()._source(MxnetCreator(data) if is_creator else data, spec)
 
     def _own_metrics(self) -> tuple[Metric, ...]:
-        made = None if self.metrics_creator is None else self.metrics_creator(dict(self.config))
-        return tuple(mxnet_metrics(made))
-
-
-def _creator(data: Any) -> Any:
-    """Return a function as the creator that it is: one that gets `(config, kv)`."""
-    return MxnetCreator(data) if callable(data) and not isinstance(data, type) and not hasattr(data, "shape") else data
+        metrics = None if self.metrics_creator is None else self.metrics_creator(dict(self.config))
+        return tuple(mxnet_metrics(metrics))

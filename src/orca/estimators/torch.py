@@ -13,7 +13,7 @@ from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.torch.files import load_file, save_file, save_module
 from orca.frameworks.torch.learner import TorchLearner
-from orca.registry import backend_of, source_of
+from orca.registry import backend_of
 from orca.storage.states import is_state
 
 
@@ -167,7 +167,7 @@ class TorchEstimator(TrainingEstimator):
             with one more column an output, computed lazily.
         """
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
-        source = source_of(data, spec)
+        source = self._source(data, spec)
         callbacks = listed(callbacks)
         task = self._answers(self.learner.for_answers(callbacks, precision), spec)
         # What callbacks make of an answer is seen only when one is given.

@@ -179,6 +179,10 @@ class TrainingEstimator(Estimator):
             workers = [list(map(_synced, whole, own)) for own in workers]
         return [list(lines) for lines in zip(*workers, strict=True)]
 
+    def _source(self, data: Any, spec: DataSpec) -> Source:
+        """Wrap data; an Estimator of a framework may know kinds of its own."""
+        return source_of(data, spec)
+
     def _metrics(self, instead: Any) -> tuple[Metric, ...]:
         return self.metrics if instead is None else tuple(metrics_of(instead))
 
@@ -212,8 +216,8 @@ class TrainingEstimator(Estimator):
         if on_nan not in ("raise", "warn", "ignore"):
             raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
         self.learner.check_trainable()
-        source = source_of(data, spec)
-        valid = None if validation_data is None else same_kind(source, source_of(validation_data, spec))
+        source = self._source(data, spec)
+        valid = None if validation_data is None else same_kind(source, self._source(validation_data, spec))
         plan = FitPlan(
             batch_size=source.batch_size,
             seed=self.seed,
@@ -390,7 +394,7 @@ class TrainingEstimator(Estimator):
         """Evaluate on every rank; return the statistics over all ranks, and its own, of each."""
         if num_steps is not None:
             positive("num_steps", num_steps)
-        source = source_of(data, spec)
+        source = self._source(data, spec)
         job = EvaluateJob(
             learner or self.learner,
             source.batch_size,
@@ -430,7 +434,7 @@ class TrainingEstimator(Estimator):
             with one more column an output, computed lazily.
         """
         spec = self._spec(batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
-        return source_of(data, spec).answer(self._answers(self.learner, spec), self.engine)
+        return self._source(data, spec).answer(self._answers(self.learner, spec), self.engine)
 
     def explain(
         self,
@@ -461,7 +465,7 @@ class TrainingEstimator(Estimator):
         from orca.doctor.outlook import explain, weight_of
 
         return explain(
-            lambda: source_of(data, self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)),
+            lambda: self._source(data, self._spec(batch_size, feature_cols, label_cols, weight=sample_weight)),
             self._engine_name(),
             self.workers_per_node,
             self.backend.sync if self.backend else "replicated",

@@ -1,4 +1,4 @@
-"""Waiting: ranks that have not started yet. Owns when the driver says what it waits for, and how long it waits."""
+"""Waiting: ranks that have not started yet. Owns the pace of lines about a wait, and how long the driver waits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ from orca.monitor.hub import Hub
 FIRST_WORD = 30.0  # seconds until the driver says what it waits for; the next words come after twice the time
 
 logger = logging.getLogger(__name__)
+
+
+class Pace:
+    """When to say again what is waited for: after 30 s, and then each time that the wait has doubled."""
+
+    def __init__(self) -> None:
+        self._began, self._word = time.monotonic(), FIRST_WORD
+
+    @property
+    def waited(self) -> float:
+        """Return the seconds since the wait began."""
+        return time.monotonic() - self._began
+
+    @property
+    def next(self) -> float:
+        """Return the seconds until it is time for words."""
+        return self._word - self.waited
+
+    def is_due(self) -> bool:
+        """Say whether it is time for words, and count them as said."""
+        due = self.waited >= self._word
+        if due:
+            self._word *= 2
+        return due
 
 
 class Waiting:
@@ -37,19 +61,16 @@ class Waiting:
         self._thread.join(1.0)  # it may be asking a cluster that does not answer
 
     def _watch(self) -> None:
-        start, word = time.monotonic(), FIRST_WORD
-        last = start + self.limit if self.limit > 0 else float("inf")
+        pace, limit = Pace(), self.limit if self.limit > 0 else float("inf")
         while self.hub.absent and not self.hub.failed.is_set():
-            if self._over.wait(max(0.0, min(start + word, last, time.monotonic() + 1.0) - time.monotonic())):
+            if self._over.wait(max(0.0, min(pace.next, limit - pace.waited, 1.0))):
                 return
-            now = time.monotonic()
-            if now >= last and self.hub.absent:
-                self.hub.give_up(f"{self._words(now - start)} The limit is start_timeout={self.limit:g}.")
+            if pace.waited >= limit and self.hub.absent:
+                self.hub.give_up(f"{self._words(pace.waited)} The limit is start_timeout={self.limit:g}.")
                 return
-            if now >= start + word and self.hub.absent:
-                word *= 2
+            if self.hub.absent and pace.is_due():
                 more = "" if self.limit > 0 else " start_timeout= of the Estimator sets a limit."
-                logger.warning("%s Waiting on.%s", self._words(now - start), more)
+                logger.warning("%s Waiting on.%s", self._words(pace.waited), more)
 
     def _words(self, seconds: float) -> str:
         try:

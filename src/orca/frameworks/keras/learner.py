@@ -34,7 +34,7 @@ from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
 from orca.frameworks.keras.draws import StepDraws
 from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
-from orca.frameworks.keras.memory import Memory, continue_logs, decode, encode, plain_logs
+from orca.frameworks.keras.memory import Memory, continue_logs, plain_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
     optimizer_state,
@@ -225,8 +225,7 @@ class KerasLearner(Learner):
         self.interrupted: dict[str, Any] | None = None
         if self.start is not None and self.start.position is not None:
             self.number += len(self.start.position["lines"])
-            callbacks = self.start.payload.get("callbacks")
-            self.interrupted = decode(callbacks["plain"], callbacks["arrays"]) if callbacks else {}
+            self.interrupted = dict(self.start.payload.get("callbacks") or {})
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
@@ -343,8 +342,7 @@ class KerasLearner(Learner):
         }
         ranks = self.world.all_gather(mine) if self.open else []
         memory = self.memory.kept() if self.world.rank == 0 else {}
-        plain, arrays = encode({"callbacks": memory, "ranks": ranks, "logs": self.so_far})
-        return {"plain": plain, "arrays": arrays}
+        return {"callbacks": memory, "ranks": ranks, "logs": self.so_far}
 
     def leave(self) -> None:
         """Drop the model."""

@@ -2,15 +2,15 @@
 
 A callback has no method for its state: it keeps it in attributes, such as the best value so far. Its memory are the
 attributes that it has changed since the fit began, as far as they are plain data: numbers, texts, arrays, and lists,
-tuples and dicts of them. Arguments of the callback do not change, so a resumed program may pass others.
+tuples, sets and dicts of them. Arguments of the callback do not change, so a resumed program may pass others.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import os
+import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 _COMPARISONS = ("less", "greater")  # functions that Keras sets in a callback when it knows what is better
+_BY_NAME = "()"  # ends the name of an attribute that is kept as the name of such a function
 
 
 class Memory:
@@ -36,43 +37,18 @@ class Memory:
         """Return the attributes of each callback that have changed, copied."""
         memory = {}
         for name, callback in self.callbacks.items():
-            changed = [a for a, digest in _digests(callback).items() if self.start[name].get(a) != digest]
-            memory[name] = {attribute: copy.deepcopy(vars(callback)[attribute]) for attribute in changed}
+            changed = {a for a, digest in _digests(callback).items() if self.start[name].get(a) != digest}
+            memory[name] = {a: copy.deepcopy(value) for a, value in _plain_attributes(callback).items() if a in changed}
         return memory
 
     def restore(self, memory: dict[str, dict[str, Any]]) -> None:
         """Give callbacks the attributes that those of the same class and place had; others begin anew."""
         for name, attributes in memory.items():
             if name in self.callbacks:
-                vars(self.callbacks[name]).update(attributes)
-
-
-def encode(tree: Any) -> tuple[Any, list[np.ndarray]]:
-    """Return plain data as (JSON, arrays).
-
-    Raises:
-        TypeError: A part of it is no plain data.
-    """
-    arrays: list[np.ndarray] = []
-    return _encoded(tree, arrays), arrays
-
-
-def decode(plain: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return the data that was encoded."""
-    if not isinstance(plain, dict):
-        return plain
-    ((kind, content),) = plain.items()
-    if kind == "array":
-        return arrays[content]
-    if kind == "scalar":
-        return arrays[content][()]
-    if kind == "comparison":
-        import keras
-
-        return getattr(keras.ops, _COMPARISONS[_COMPARISONS.index(content)])
-    if kind == "dict":
-        return {decode(key, arrays): decode(value, arrays) for key, value in content}
-    return {"list": list, "tuple": tuple, "set": set}[kind](decode(item, arrays) for item in content)
+                vars(self.callbacks[name]).update(
+                    (attribute.removesuffix(_BY_NAME), _comparison(value) if attribute.endswith(_BY_NAME) else value)
+                    for attribute, value in attributes.items()
+                )
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,34 +103,37 @@ def _names(callbacks: Sequence[Any]) -> list[str]:
     return names
 
 
-def _digests(callback: Any) -> dict[str, str]:
+def _digests(callback: Any) -> dict[str, bytes]:
     """Return a digest of each attribute that is plain data."""
-    digests = {}
+    return {name: hashlib.sha256(pickle.dumps(value)).digest() for name, value in _plain_attributes(callback).items()}
+
+
+def _plain_attributes(callback: Any) -> dict[str, Any]:
+    attributes = {}
     for name, value in vars(callback).items():
-        try:
-            plain, arrays = encode(value)
-        except TypeError:
-            continue
-        digest = hashlib.sha256(json.dumps(plain).encode())
-        for array in arrays:
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-        digests[name] = digest.hexdigest()
-    return digests
+        if _is_comparison(value):
+            attributes[name + _BY_NAME] = value.__name__
+        elif _is_plain(value):
+            attributes[name] = value
+    return attributes
 
 
-def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
+def _is_plain(value: Any) -> bool:
     kind = type(value)
-    if value is None or kind in (bool, int, float, str):
-        return value
-    if kind in (list, tuple, set):
-        return {kind.__name__: [_encoded(item, arrays) for item in value]}
     if kind is dict:
-        return {"dict": [[_encoded(key, arrays), _encoded(item, arrays)] for key, item in value.items()]}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm" and not value.dtype.names:
-        arrays.append(np.asarray(value))
-        return {"array" if kind is np.ndarray else "scalar": len(arrays) - 1}
-    name = getattr(value, "__name__", None)
-    if name in _COMPARISONS and str(getattr(value, "__module__", "")).startswith("keras."):
-        return {"comparison": name}
-    raise TypeError(f"{kind.__name__} is no plain data")
+        return all(map(_is_plain, (*value, *value.values())))
+    if kind in (list, tuple, set):
+        return all(map(_is_plain, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind not in "OSUMm" and not value.dtype.names
+    return value is None or kind in (bool, int, float, str)
+
+
+def _is_comparison(value: Any) -> bool:
+    return getattr(value, "__name__", None) in _COMPARISONS and str(value.__module__).startswith("keras.")
+
+
+def _comparison(name: str) -> Any:
+    import keras
+
+    return getattr(keras.ops, _COMPARISONS[_COMPARISONS.index(name)])
