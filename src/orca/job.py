@@ -252,11 +252,10 @@ def _listed(shapes: list[tuple[int, ...]]) -> str:
 
 def _make_room(size: int) -> None:
     """Let the models go that answered longest ago, until there is room for one of this many bytes."""
-    gone = False
-    while _restored and (len(_restored) >= _KEPT or size + sum(held for _, held in _restored.values()) > _KEPT_BYTES):
+    count = len(_restored)
+    while _restored and (len(_restored) >= _KEPT or size + sum(own for _, own in _restored.values()) > _KEPT_BYTES):
         del _restored[next(iter(_restored))]
-        gone = True
-    if gone:
+    if len(_restored) < count:
         gc.collect()  # models hold on to themselves in circles, and memory is what this is about
 
 

@@ -114,9 +114,9 @@ def leaks(grace: float = 5.0) -> Iterator[None]:
     if "orca.engines.forkserver" in sys.modules:
         sys.modules["orca.engines.forkserver"].end_servers()  # they are kept for the next call
     deadline = time.monotonic() + grace
-    while left := {what: name for what, name in _held().items() if what not in before}:
+    while leftovers := {what: name for what, name in _held().items() if what not in before}:
         if time.monotonic() > deadline:
-            raise AssertionError(f"left behind: {', '.join(left.values())}. Close it, or use a context manager.")
+            raise AssertionError(f"left behind: {', '.join(leftovers.values())}. Close it, or use a context manager.")
         gc.collect()
         time.sleep(0.05)
 
@@ -125,10 +125,10 @@ def _held() -> dict[tuple[str, Any], str]:
     """Return the processes, threads, sockets and folders of this process, with a name for each."""
     process, tracker = psutil.Process(), sys.modules.get("multiprocessing.resource_tracker")
     lasting = getattr(getattr(tracker, "_resource_tracker", None), "_pid", None)  # lives as long as this process
-    held = {("process", child.pid): f"process {child.pid}" for child in process.children(recursive=True)}
-    held.pop(("process", lasting), None)
-    held |= {("thread", thread): f"thread {thread.name!r}" for thread in threading.enumerate()}
+    things = {("process", child.pid): f"process {child.pid}" for child in process.children(recursive=True)}
+    things.pop(("process", lasting), None)
+    things |= {("thread", thread): f"thread {thread.name!r}" for thread in threading.enumerate()}
     connections = getattr(process, "net_connections", None) or process.connections  # psutil < 6.0 has only the latter
-    held |= {("socket", (c.fd, c.laddr, c.raddr)): f"socket {c.laddr or c.fd}" for c in connections("all")}
+    things |= {("socket", (c.fd, c.laddr, c.raddr)): f"socket {c.laddr or c.fd}" for c in connections("all")}
     folders = [path for path in Path(tempfile.gettempdir()).glob("orca-*") if not path.name.startswith("orca-java-")]
-    return held | {("folder", path): f"folder {path}" for path in folders}
+    return things | {("folder", path): f"folder {path}" for path in folders}

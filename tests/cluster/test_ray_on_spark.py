@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from orca.cluster.ray import Node, memory_of, room, seats
+from orca.cluster.ray import RayNode, memory_of, room, seats
 from orca.cluster.spark import SessionOptions
 from orca.errors import ArgumentError
 from programs import run_program
@@ -127,7 +127,7 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_executors_with_another_ray_are_told() -> None:
-    reason = Node((), "", 0, "1.0")(0)
+    reason = RayNode((), "", 0, "1.0")(0)
     assert re.match(
         r"Spark's executors must have the Ray of this program, 1\.0; they have \d+\.\d+\.\d+\. Install", reason
     )

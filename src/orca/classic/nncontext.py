@@ -107,11 +107,11 @@ def _start(name: str, mode: str, arguments: dict[str, Any], words: str) -> Any:
 
     def start(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs)
+            binding = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(f"{name}: {error}. Its arguments are {', '.join(arguments)}.") from error
-        given.apply_defaults()
-        return init_orca_context(mode, **{_RENAMED.get(key, key): value for key, value in given.arguments.items()})
+        binding.apply_defaults()
+        return init_orca_context(mode, **{_RENAMED.get(key, key): value for key, value in binding.arguments.items()})
 
     start.__name__ = start.__qualname__ = name
     start.__doc__ = f"{words}; returns the SparkContext. Arguments mean what they mean for init_orca_context."
@@ -191,20 +191,20 @@ def getOrCreateSparkContext(conf: Any = None, appName: str | None = None) -> Any
 
 def init_spark_conf(conf: Any = None) -> SparkConf:
     """Return a SparkConf with our settings, and those given in a dict."""
-    made = create_spark_conf()
+    spark_conf = create_spark_conf()
     for key, value in _settings(conf).items():
-        made.set(key, value)
-    return made
+        spark_conf.set(key, value)
+    return spark_conf
 
 
 def create_spark_conf() -> SparkConf:
     """Return a SparkConf with the settings that Orca gives every session."""
     from pyspark import SparkConf
 
-    made = SparkConf()
+    spark_conf = SparkConf()
     for key, value in _spark.DEFAULTS.items():
-        made.setIfMissing(key, value)
-    return made
+        spark_conf.setIfMissing(key, value)
+    return spark_conf
 
 
 def get_analytics_zoo_conf() -> dict[str, str]:

@@ -98,15 +98,15 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
     needed, at, path = _dynamic(data)
     if not any(library.startswith(b"libpython") for library in needed) or b"$ORIGIN" in path:
         return data
-    wanted = b"$ORIGIN/../lib"
-    if at == 0 or len(wanted) > len(path):
+    relative = b"$ORIGIN/../lib"
+    if at == 0 or len(relative) > len(path):
         search = f"looks for it in {path.decode()}" if at else "leaves it to the system to find it"
         raise OrcaError(
             f"{name} needs its shared library of {prefix}/lib and {search}, so a copy of it would not start on a node "
             f"without {prefix}. Make the environment with a relocatable Python (uv python install; uv venv "
             "--managed-python), or install it on the nodes and pass ship_environment=False."
         )
-    return data[:at] + wanted.ljust(len(path), b"\0") + data[at + len(path) :]
+    return data[:at] + relative.ljust(len(path), b"\0") + data[at + len(path) :]
 
 
 def _dynamic(data: bytes) -> tuple[list[bytes], int, bytes]:

@@ -229,9 +229,9 @@ def _init_ray(cluster_mode: str | None, cores: int | str | None, kwargs: dict[st
             "machine, or pass address= to connect to a running one."
         )
     cores = checked_cores(cores, star=True)
-    if (known := _ray.up()) is not None:
+    if (context := _ray.up()) is not None:
         warnings.warn(_RAY_REUSED, stacklevel=3)
-        return known
+        return context
     address = kwargs.pop("address", None) or os.environ.get("RAY_ADDRESS")
     context = _ray.OrcaRayContext("ray", cores, address=address, **kwargs)
     context.init()

@@ -164,9 +164,9 @@ def keep(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
     if _is_intact(path):
         os.utime(path)  # the last used are kept
         return False
-    for left in path.parent.glob("*.draft-*"):
-        if _age(left) > ABANDONED:  # of a program that was killed
-            left.unlink(missing_ok=True)
+    for leftover in path.parent.glob("*.draft-*"):
+        if _age(leftover) > ABANDONED:  # of a program that was killed
+            leftover.unlink(missing_ok=True)
     draft = path.with_name(f"{path.name}.draft-{uuid.uuid4().hex[:8]}")
     try:
         with draft.open("wb") as file:
@@ -264,24 +264,24 @@ def _foreign_path() -> list[str]:
 def _entries() -> list[Entry]:
     """Return the files of the archive of a venv, or of a standalone interpreter."""
     base, stays = os.path.realpath(sys.base_prefix), _is_system(sys.base_prefix)
-    chosen = [*_interpreter(base, stays), *([] if stays else _standard_library(base))]
+    entries = [*_interpreter(base, stays), *([] if stays else _standard_library(base))]
     packages = os.path.relpath(sysconfig.get_path("purelib"), sys.prefix)
     if sys.prefix != sys.base_prefix:
-        chosen += [_with_script(entry) for entry in _walk(sys.prefix, "") if not _OF_VENV.fullmatch(entry.target)]
+        entries += [_with_script(entry) for entry in _walk(sys.prefix, "") if not _OF_VENV.fullmatch(entry.target)]
     else:
         for folder in _site_folders():
-            chosen += _walk(folder, os.path.relpath(folder, base))
+            entries += _walk(folder, os.path.relpath(folder, base))
     for number, folder in enumerate(_other_site_folders(stays)):
         # Behind the environment's own, as they are on sys.path.
         name = f"other-packages-{number}"
-        chosen += _walk(folder, f"{os.path.dirname(packages)}/{name}")
-        chosen.append(_made(f"{packages}/zz-{name}.pth", f"../{name}\n".encode()))
-    return _completed(chosen)
+        entries += _walk(folder, f"{os.path.dirname(packages)}/{name}")
+        entries.append(_made(f"{packages}/zz-{name}.pth", f"../{name}\n".encode()))
+    return _completed(entries)
 
 
-def _completed(chosen: Iterable[Entry]) -> list[Entry]:
+def _completed(candidates: Iterable[Entry]) -> list[Entry]:
     """Return the entries, a later one instead of an earlier of its name, with editable installs and nothing private."""
-    entries = {entry.target: entry for entry in chosen}
+    entries = {entry.target: entry for entry in candidates}
     _put_editables(entries)
     return [entry for target, entry in entries.items() if not _PRIVATE.search(target)]
 
@@ -325,10 +325,10 @@ def _sees_base() -> bool:
 def _other_site_folders(stays: bool) -> list[str]:
     """Return folders of packages on sys.path besides the environment's own: the base's, the user's."""
     own = set(_site_folders())
-    known = [*site.getsitepackages(), sysconfig.get_path("purelib", vars={"base": sys.base_prefix})]
-    known += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    candidates = [*site.getsitepackages(), sysconfig.get_path("purelib", vars={"base": sys.base_prefix})]
+    candidates += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     on_path = {os.path.realpath(path) for path in sys.path}
-    folders = dict.fromkeys(os.path.realpath(path) for path in known if os.path.isdir(path))
+    folders = dict.fromkeys(os.path.realpath(path) for path in candidates if os.path.isdir(path))
     return [path for path in folders if path in on_path - own and not (stays and path.startswith("/usr/"))]
 
 
@@ -443,8 +443,8 @@ def _put_editables(entries: dict[str, Entry]) -> None:
             entries[target] = _made(target, text.encode())
     for root in roots:
         installed = (target.removeprefix(f"{packages}/") for target in entries if target.startswith(f"{packages}/"))
-        taken = {target.split("/", 1)[0] for target in installed}
-        new = [entry for entry in _module_files(root) if entry.target.split("/", 1)[0] not in taken]
+        names = {target.split("/", 1)[0] for target in installed}
+        new = [entry for entry in _module_files(root) if entry.target.split("/", 1)[0] not in names]
         _put_sources(entries, packages, new, root)
     for name, path in mapped.items():
         place = name.replace(".", "/")

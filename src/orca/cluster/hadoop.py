@@ -28,20 +28,20 @@ SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, 
 
 def configuration_folder(folder_name: str | None) -> Path:
     """Return the folder of Hadoop's settings: this one, or HADOOP_CONF_DIR, or YARN_CONF_DIR."""
-    named = folder_name or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
-    if not named:
+    path = folder_name or os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+    if not path:
         raise ArgumentError(
             "YARN needs the settings of the cluster, and neither hadoop_conf nor HADOOP_CONF_DIR is given. Copy "
             "core-site.xml, hdfs-site.xml and yarn-site.xml of the cluster to a folder of this machine and pass "
             "hadoop_conf='that folder', or set HADOOP_CONF_DIR to it."
         )
-    folder = Path(named).expanduser()
+    folder = Path(path).expanduser()
     if not (folder / "yarn-site.xml").is_file():
         variable = "HADOOP_CONF_DIR" if os.environ.get("HADOOP_CONF_DIR") else "YARN_CONF_DIR"
         name = "hadoop_conf" if folder_name else variable
         there = "has no yarn-site.xml" if folder.is_dir() else "is not a folder"
         raise ArgumentError(
-            f"{name} is {named}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
+            f"{name} is {path}, which {there}. It must be the folder with core-site.xml, hdfs-site.xml and "
             "yarn-site.xml of the cluster."
         )
     return folder
@@ -191,10 +191,10 @@ class Hadoop:
         states[0] = kind.RUNNING
         nodes = []
         for node in self.yarn.getNodeReports(states):
-            have, used = node.getCapability(), node.getUsed()
+            have, use = node.getCapability(), node.getUsed()
             nodes.append(
-                f"{node.getNodeId().getHost()}: {used.getMemorySize()} of {have.getMemorySize()} MB and "
-                f"{used.getVirtualCores()} of {have.getVirtualCores()} cores are taken"
+                f"{node.getNodeId().getHost()}: {use.getMemorySize()} of {have.getMemorySize()} MB and "
+                f"{use.getVirtualCores()} of {have.getVirtualCores()} cores are taken"
             )
         return "; ".join(nodes) or "no node is running"
 

@@ -136,10 +136,10 @@ def _ask(executable: Path, *options: str) -> str | None:
     """Return the output of `java -version` with all settings, or None where it fails."""
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stderr + done.stdout if done.returncode == 0 else None
+    return result.stderr + result.stdout if result.returncode == 0 else None
 
 
 def _feature(answer: str) -> int | None:

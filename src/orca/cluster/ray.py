@@ -100,7 +100,7 @@ class OrcaRayContext:
         self._place: RayAlone | RayOnSpark | None = None  # where it runs; None while it does not
         self._job: tuple[str, ...] = ()
         self._pid = os.getpid()
-        _known.append(self)
+        _contexts.append(self)
 
     @classmethod
     def get(cls, initialize: bool = True) -> OrcaRayContext:
@@ -139,15 +139,15 @@ class OrcaRayContext:
         started = None if self.reused else place.start(ray)
         self._place, self.address_info, self._job = place, _address_info(ray, started), _job(ray)
         self._pid = os.getpid()
-        _known.append(self)
+        _contexts.append(self)
         atexit.register(self.stop)
         return self.address_info
 
     def stop(self) -> None:
         """Leave Ray, and end it where it was started here; one that was reused stays. More than once is fine."""
         place, self._place, self.address_info = self._place, None, {}
-        while self in _known:
-            _known.remove(self)
+        while self in _contexts:
+            _contexts.remove(self)
         if place is not None and not self.reused and self._pid == os.getpid():
             place.stop(connected=_job(_ray()) == self._job)
 
@@ -313,7 +313,7 @@ class RayOnSpark:
         node = {"address": f"{host}:{port}", "num-cpus": self.cpus, "num-gpus": gpus}
         if store := _store(share, conf.get("spark.executor.memory", None)):
             node["object-store-memory"] = store
-        nodes = Nodes(self.session, Node(tuple(_command({**node, **params})), folder, gpus, ray.__version__))
+        nodes = Nodes(self.session, RayNode(tuple(_command({**node, **params})), folder, gpus, ray.__version__))
         self._life.callback(nodes.stop)
         nodes.start(self.nodes, self.hold)
         level = logging.INFO if share.verbose else logging.WARNING
@@ -350,7 +350,7 @@ class RayOnSpark:
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A worker node of Ray inside a Spark task: it ends with the task, and the task with it.
 
     Args:
@@ -401,7 +401,7 @@ class Nodes:
         node: What each task runs.
     """
 
-    def __init__(self, session: SparkSession, node: Node) -> None:
+    def __init__(self, session: SparkSession, node: RayNode) -> None:
         self.context, self.node, self.failure = session.sparkContext, node, ""
         self._group, self._stopped = f"orca-ray-{uuid.uuid4().hex[:8]}", False
         self._threads: list[threading.Thread] = []
@@ -438,28 +438,28 @@ class Nodes:
             log.warning("Ray on Spark lost a node: %s", reason)
 
 
-_known: list[OrcaRayContext] = []  # those that are up or to be started, the newest last
+_contexts: list[OrcaRayContext] = []  # those that are up or to be started, the newest last
 
 
 def known() -> OrcaRayContext | None:
     """Return the context that is up, else the one that would be started; None where there is nothing to put one on."""
-    for context in reversed(_known):
+    for context in reversed(_contexts):
         if context.initialized:
             return context
-    if _known:
-        return _known[-1]
+    if _contexts:
+        return _contexts[-1]
     return OrcaRayContext() if _connected() or _spark.active_session() is not None else None
 
 
 def up() -> OrcaRayContext | None:
     """Return the context that is up."""
-    context = known() if _known else None
+    context = known() if _contexts else None
     return context if context is not None and context.initialized else None
 
 
 def end(runtimes: Collection[str] = RUNTIMES) -> None:
     """Stop and forget the contexts of these runtimes."""
-    for context in [context for context in reversed(_known) if context.runtime in runtimes]:
+    for context in [context for context in reversed(_contexts) if context.runtime in runtimes]:
         context.stop()
 
 
@@ -500,7 +500,7 @@ def _variables(options: SessionOptions) -> dict[str, str]:
 
 def held(session: Any) -> int:
     """Return how many task slots of a session are taken by the nodes of a Ray on it."""
-    places = {context._place for context in _known}
+    places = {context._place for context in _contexts}
     return sum(place.held for place in places if isinstance(place, RayOnSpark) and place.session is session)
 
 
@@ -510,12 +510,12 @@ def free_slots(session: SparkSession) -> int | None:
     return None if width is None else width - held(session)
 
 
-def wait_for_slots(session: SparkSession, wanted: int, seconds: float) -> int | None:
+def wait_for_slots(session: SparkSession, count: int, seconds: float) -> int | None:
     """Return the free slots once there are as many as wanted, or this time is over: executors may be starting."""
 
     def enough() -> bool:
         free = free_slots(session)
-        return free is None or free >= wanted
+        return free is None or free >= count
 
     wait_until(enough, seconds, every=0.2)
     return free_slots(session)
@@ -589,8 +589,8 @@ def prepare(starts: bool) -> None:
     """Set what Ray reads from the environment when it is imported; what the user has set stays."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    chosen = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    if starts and not chosen and "ray" not in sys.modules:
+    own = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if starts and not own and "ray" not in sys.modules:
         # Kept until the process ends: Ray reads the token once.
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -204,16 +204,16 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
     options = request.options
     set_environment(_environment(options), life)
     own = written(options.conf)
-    wanted = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
-    gateway = ensure_jvm(wanted, request.log_output, life)
-    wanted |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
+    settings = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
+    gateway = ensure_jvm(settings, request.log_output, life)
+    settings |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
     # Read after the JVM is up: spark-defaults.conf and the launcher's settings are in it.
     conf = SparkConf()
-    for key, value in wanted.items():
+    for key, value in settings.items():
         conf.set(key, value)
     for key, value in {**LAUNCH_DEFAULTS, **DEFAULTS}.items():
         conf.setIfMissing(key, value)
-    with kind.starting(request, wanted, gateway):
+    with kind.starting(request, settings, gateway):
         session = SparkSession.builder.config(conf=conf).getOrCreate()
         life.callback(stop_session, session)
     session.sparkContext.setLogLevel(options.spark_log_level.upper())
@@ -414,7 +414,7 @@ def written(settings: Mapping[str, Any]) -> dict[str, str]:
 # The driver's JVM
 
 
-def ensure_jvm(wanted: Mapping[str, str], log_output: bool, life: ExitStack) -> Any:
+def ensure_jvm(options: Mapping[str, str], log_output: bool, life: ExitStack) -> Any:
     """Start the driver's JVM where there is none yet and return the way into it; what we start ends with `life`."""
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -422,7 +422,7 @@ def ensure_jvm(wanted: Mapping[str, str], log_output: bool, life: ExitStack) -> 
         SparkContext._ensure_initialized()
         return SparkContext._gateway
     ensure_java()
-    settings = {**LAUNCH_DEFAULTS, **wanted}
+    settings = {**LAUNCH_DEFAULTS, **options}
     conf = SparkConf(loadDefaults=False)
     for key in ON_COMMAND_LINE & settings.keys():
         conf.set(key, settings[key])

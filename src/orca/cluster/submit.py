@@ -80,12 +80,12 @@ def run_on_yarn(program: Program, request: Request) -> int:
     with ExitStack() as life:
         yarn.reach(request.options, life)
         needs = yarn.needs(request)
-        hadoop, sent, python = yarn.shipped(ensure_jvm({}, False, life), request.options, life)
+        hadoop, shipment, python = yarn.shipped(ensure_jvm({}, False, life), request.options, life)
         settings = {
             **LAUNCH_DEFAULTS,
             "spark.app.name": Path(program.file).stem,
             **needs,
-            **sent,
+            **shipment,
             "spark.driver.memoryOverhead": f"{yarn.BESIDE_HEAP_MB}m",
             "spark.yarn.maxAppAttempts": "1",
             "spark.yarn.submit.waitAppCompletion": "false",
@@ -179,13 +179,13 @@ class ApplicationWatch:
 
     def until_the_end(self) -> int:
         """Show states and log until the application ends; return the status of its program."""
-        shown, wait = "", yarn.Wait(self.hadoop, self.patience)
+        state, wait = "", yarn.Wait(self.hadoop, self.patience)
         while True:
             app = self.hadoop.tagged(self.tag)
             if app is None:
                 raise OrcaError("YARN does not know the application that it was given. Look at the ResourceManager.")
-            if app.state != shown:
-                shown = app.state
+            if app.state != state:
+                state = app.state
                 at = f", see {app.tracking}" if app.state == "RUNNING" and app.tracking else ""
                 say(f"{app.id} is {app.state}{at}")
             self._show_log(app)
@@ -348,8 +348,8 @@ def _run_here(mode: str, program: Program, request: Request) -> int:
         python = request.options.python_location or sys.executable
         if mode == "yarn-client":
             with ExitStack() as upload:
-                _, sent, python = yarn.shipped(ensure_jvm({}, False, upload), request.options, upload)
-                settings |= sent
+                _, shipment, python = yarn.shipped(ensure_jvm({}, False, upload), request.options, upload)
+                settings |= shipment
         if program.modules:
             settings["spark.submit.pyFiles"] = ",".join(program.modules)
         settings |= _listed_settings(request.options) | written(request.options.conf)

@@ -186,9 +186,9 @@ def _check_queue(hadoop: Hadoop, options: SessionOptions) -> None:
     """Raise where there is no such queue: YARN would say so only in its own log."""
     queue = options.queue or str(options.conf.get("spark.yarn.queue", ""))
     if queue:
-        known = hadoop.queues()
-        if queue.rpartition(".")[2] not in [name.rpartition(".")[2] for name in known]:
-            raise ArgumentError(f"YARN has no queue {queue!r}; it has {', '.join(known)}. Pass one of them as queue=.")
+        queues = hadoop.queues()
+        if queue.rpartition(".")[2] not in [name.rpartition(".")[2] for name in queues]:
+            raise ArgumentError(f"YARN has no queue {queue!r}; it has {', '.join(queues)}. Pass one of them as queue=.")
 
 
 # What goes along.
@@ -206,15 +206,15 @@ def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Had
     base = str(options.conf.get("spark.yarn.stagingDir", "")) or None
     archives = listed(options.additional_archive)
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    sent = ""
+    address = ""
     if options.penv_archive:
-        sent = _archive(hadoop, options.penv_archive, base)
+        address = _archive(hadoop, options.penv_archive, base)
     elif options.ship_environment and not options.python_location:
         _refuse_other_conda(options.conda_name)
-        sent = _archive(hadoop, str(environment.pack()), base)
-    if sent:
+        address = _archive(hadoop, str(environment.pack()), base)
+    if address:
         python = f"{UNPACKED}/{environment.PYTHON}"
-        archives.insert(0, f"{sent}#{UNPACKED}")
+        archives.insert(0, f"{address}#{UNPACKED}")
     settings = {ARCHIVES: ",".join(archives)} if archives else {}
     return hadoop, {**settings, **_jars(hadoop, options, base)}, python
 
@@ -275,11 +275,11 @@ def _watched(hadoop: Hadoop, tag: str, seconds: float | None, reasons: list[str]
         seconds: How long YARN may take, after which the application is ended; None waits on.
         reasons: Gets the reason where the application ends.
     """
-    done = threading.Event()
+    over = threading.Event()
 
     def watch() -> None:
         wait = Wait(hadoop, seconds)
-        while not reasons and not done.wait(0.5):
+        while not reasons and not over.wait(0.5):
             try:
                 app = hadoop.tagged(tag)
                 if app is None:
@@ -298,7 +298,7 @@ def _watched(hadoop: Hadoop, tag: str, seconds: float | None, reasons: list[str]
     try:
         yield
     finally:
-        done.set()
+        over.set()
         thread.join()
         hadoop.close()
 
@@ -338,14 +338,14 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
         return
     context = session.sparkContext
     number = str(context.applicationId)
-    wanted = int(session.conf.get("spark.executor.instances", None) or request.num_nodes)
+    count = int(session.conf.get("spark.executor.instances", None) or request.num_nodes)
     limit = request.options.start_timeout
     there, last, pace = 0, 0.0, Pace()  # `last`: when a container for an executor was there, in seconds from now
 
     def is_over() -> bool:
         nonlocal there, last
         there, waited = executors(session), pace.waited
-        if there >= wanted:
+        if there >= count:
             return True
         app = hadoop.application(number)
         if app.ended:
@@ -355,7 +355,7 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
             last = waited
         if pace.is_due():
             say(
-                f"{number} has {there} of {wanted} executors and {max(0, coming)} containers for them after "
+                f"{number} has {there} of {count} executors and {max(0, coming)} containers for them after "
                 f"{waited:.0f} s. The nodes: {hadoop.free()}. Waiting on."
             )
         if there:  # With some of them a run can begin.
@@ -366,8 +366,8 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
     if there == 0:
         overhead = str(session.conf.get("spark.executor.memoryOverhead", ""))
         raise _no_executor(number, request, overhead, hadoop.free())
-    if there < wanted:
-        log.warning("%s has %d of %d executors. The nodes: %s.", number, there, wanted, hadoop.free())
+    if there < count:
+        log.warning("%s has %d of %d executors. The nodes: %s.", number, there, count, hadoop.free())
 
 
 def _no_executor(number: str, request: Request, overhead: str, nodes: str) -> OrcaError:
@@ -386,5 +386,5 @@ def ended(number: str, diagnostics: str) -> str:
 def reason(error: Exception) -> str:
     """Return the first line of an error of the JVM that says something."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    named = [line for line in lines if "Exception: " in line]
-    return (named or lines or [type(error).__name__])[0].strip()
+    exceptions = [line for line in lines if "Exception: " in line]
+    return (exceptions or lines or [type(error).__name__])[0].strip()

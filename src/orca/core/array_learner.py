@@ -88,9 +88,9 @@ class ArrayLearner(Learner):
 
     def initial_state(self, seed: int) -> State:
         """Return the weights that training would begin with."""
-        made = copy.copy(self)  # which stays here: what travels is what the user gave, and a model may not be picklable
-        made._make(seed)
-        return made._state()
+        twin = copy.copy(self)  # which stays here: what travels is what the user gave, and a model may not be picklable
+        twin._make(seed)
+        return twin._state()
 
     def restore(self, state: State) -> None:
         """Make the model for answering."""
@@ -113,8 +113,8 @@ class ArrayLearner(Learner):
         """Take over weights and optimizer of the state that this rank joined with, if any."""
         if self.start is not None:
             self.set_weights(copy.deepcopy(self.start.payload["models"][0]))
-            for kept in self.start.payload.get("optimizers", ()):
-                self.set_optimizer_state(copy.deepcopy(kept))
+            for state in self.start.payload.get("optimizers", ()):
+                self.set_optimizer_state(copy.deepcopy(state))
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train an epoch, or the part of it that follows its first steps."""
@@ -215,9 +215,9 @@ class ArrayLearner(Learner):
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
                 "them under the names that weights() has."
             )
-        used = [float(name in gradients) for name in weights]
-        total, mass, *used = self.world.all_reduce([np.array([total, mass, *used])], "sum")[0].tolist()
-        names = [name for name, ranks in zip(weights, used, strict=True) if ranks]
+        counts = [float(name in gradients) for name in weights]
+        total, mass, *counts = self.world.all_reduce([np.array([total, mass, *counts])], "sum")[0].tolist()
+        names = [name for name, ranks in zip(weights, counts, strict=True) if ranks]
         if not mass or not names:
             return total / mass if mass else 0.0, {}
         parts = [np.ravel(gradients.get(name, np.zeros_like(weights[name]))) for name in names]

@@ -47,12 +47,12 @@ def squeeze(output: np.ndarray) -> np.ndarray:
     return output[:, 0] if output.ndim == 2 and output.shape[1] == 1 else output
 
 
-def with_columns(frame: Any, named: dict[str, np.ndarray]) -> Any:
+def with_columns(frame: Any, columns: dict[str, np.ndarray]) -> Any:
     """Return a pandas frame with more columns; a row of several numbers is one cell."""
-    for name in named:
+    for name in columns:
         if name in frame.columns:
             raise DataError(f"the data has the column {name!r} already. Name another with output_cols=['…'].")
-    return frame.assign(**{name: list(cells) if cells.ndim > 1 else cells for name, cells in named.items()})
+    return frame.assign(**{name: list(cells) if cells.ndim > 1 else cells for name, cells in columns.items()})
 
 
 def column_array(column: Any, name: str) -> np.ndarray:

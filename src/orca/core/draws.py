@@ -48,7 +48,7 @@ def kept_draws() -> Iterator[None]:
     """Give the random numbers of Python, numpy and torch back as they were: this process may be the user's program."""
     plain, numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
     if torch is not None:
-        drawn = torch.get_rng_state()
+        state = torch.get_rng_state()
         gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
@@ -56,6 +56,6 @@ def kept_draws() -> Iterator[None]:
         random.setstate(plain)
         np.random.set_state(numpy)
         if torch is not None:
-            torch.set_rng_state(drawn)
+            torch.set_rng_state(state)
             if gpus:
                 torch.cuda.set_rng_state_all(gpus)

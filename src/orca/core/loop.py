@@ -152,12 +152,12 @@ class EpochLoop:
             part = EpochPart(batches, clock, before.steps + losses.steps)
             hooked = self.hooks.steps(part, part.step, self.pulse, self.world)
             losses = losses.then(self.learner.train(hooked, self.pulse, epoch, self.plan, part.step))
-            done = before.steps + losses.steps
-            if losses.stopped or self.hooks.stopped or not part.paused or clock.ends(done):
+            step = before.steps + losses.steps
+            if losses.stopped or self.hooks.stopped or not part.paused or clock.ends(step):
                 return losses
-            if clock.validates(done):
-                self._validate(clock.steps + done)
-            if clock.keeps(done):
+            if clock.validates(step):
+                self._validate(clock.steps + step)
+            if clock.keeps(step):
                 self._keep(_added(before, self.world.all_gather(_bare(losses))))
 
     def _is_validation_due(self, clock: Clock, steps: int) -> bool:
@@ -337,11 +337,11 @@ def _ending(since: Position, plan: FitPlan, last: int | None, metrics: Sequence[
 
 def _endless(train: Feed | StreamFeed, since: Position, plan: FitPlan) -> Iterator[Batch]:
     """Yield one pass after the other, from where the interrupted fit was."""
-    done = sum(line["batch_count"] for line in since.lines) + since.losses.steps if plan.steps_per_epoch else 0
-    passes, rest = divmod(done, train.steps) if train.steps else (0, 0)
+    steps = sum(line["batch_count"] for line in since.lines) + since.losses.steps if plan.steps_per_epoch else 0
+    passes, rest = divmod(steps, train.steps) if train.steps else (0, 0)
     first = since.first_epoch + 1 + passes
     unseen = chain(train.epoch(first, rest), chain.from_iterable(map(train.epoch, count(first + 1))))
-    yield from unseen if train.steps else islice(unseen, done, None)  # in how many passes, only reading them tells
+    yield from unseen if train.steps else islice(unseen, steps, None)  # in how many passes, only reading them tells
 
 
 def _wait_for(writer: CheckpointWriter | None, world: World) -> None:
@@ -357,11 +357,11 @@ def _bare(losses: Losses) -> Losses:
     return replace(losses, trace=[], rates=[])
 
 
-def _added(done: Losses, ranks: Sequence[Losses]) -> Losses:
+def _added(before: Losses, ranks: Sequence[Losses]) -> Losses:
     """Return the losses of all ranks in an epoch so far, as one rank's."""
     names = ("loss_sum", "mass", "rows", "last_loss_sum", "last_mass")
     together = Losses(**{name: sum(getattr(losses, name) for losses in ranks) for name in names}, steps=ranks[0].steps)
-    return done.then(together)
+    return before.then(together)
 
 
 def _trace(losses: Losses, world: World, seconds: float) -> Trace:

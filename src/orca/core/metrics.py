@@ -107,18 +107,18 @@ def _by_name(word: str) -> Metric:
     name = word.lower().replace("_", "").replace("-", "").replace(" ", "")
     kind = ALIASES.get(name) or next((kind for kind in NAMED if kind.__name__.lower() == name), None)
     if kind is None:
-        known = ", ".join(sorted(kind.__name__ for kind in NAMED))
-        raise ArgumentError(f"There is no metric named {word!r}. Pass one of {known}, or a function f(output, target).")
+        names = ", ".join(sorted(kind.__name__ for kind in NAMED))
+        raise ArgumentError(f"There is no metric named {word!r}. Pass one of {names}, or a function f(output, target).")
     return kind().named(word)
 
 
 def _no_metric(item: object) -> ArgumentError:
     if isinstance(item, type) and issubclass(item, Metric):
-        got, advice = f"the class {item.__name__}", f"Write {item.__name__}(), with the brackets."
+        thing, advice = f"the class {item.__name__}", f"Write {item.__name__}(), with the brackets."
     else:
-        got = type(item).__name__
+        thing = type(item).__name__
         advice = "Pass metrics such as [Accuracy()] from orca.metrics, or functions f(output, target)."
-    return ArgumentError(f"Only orca metrics and customized functions are supported, but get {got}. {advice}")
+    return ArgumentError(f"Only orca metrics and customized functions are supported, but get {thing}. {advice}")
 
 
 def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
@@ -385,10 +385,10 @@ class Top5Accuracy(MeanMetric):
             scores, labels = output, largest(target)
         else:
             scores, labels = classes_last(self.name, output, target)
-        known, label, own = _of_labels(scores, labels)
+        valid, label, own = _of_labels(scores, labels)
         numbers = label.new_ones(scores.shape[-1]).cumsum(0) - 1
         ahead = (scores > own) | ((scores == own) & (numbers < label))
-        return (ahead.sum(-1, keepdim=True) < 5) & known & (own == own)
+        return (ahead.sum(-1, keepdim=True) < 5) & valid & (own == own)
 
 
 class MSE(MeanMetric):
@@ -456,9 +456,9 @@ class SparseCategoricalCrossEntropy(_ProbabilityMetric):
 
     def tally(self, output: Tensor, target: Tensor) -> tuple[Any, ...]:
         """Return the sum of losses, how many, outputs outside [0, 1], and labels that are no class."""
-        known, _, chance = _of_labels(*classes_last(self.name, output, target))
+        valid, _, chance = _of_labels(*classes_last(self.name, output, target))
         losses = -chance.clip(EPSILON, 1 - EPSILON).log()
-        return losses.sum(), losses.numel(), _outside(output), (~known).sum()
+        return losses.sum(), losses.numel(), _outside(output), (~valid).sum()
 
     def score(self, total: Any, count: Any, outside: Any = 0, unknown: Any = 0) -> Any:
         """Return the mean, or refuse outputs outside [0, 1] and labels that are no class."""
@@ -706,9 +706,9 @@ def _rows_in(name: str, output: Tree, target: Tree) -> int:
     shapes = [[tuple(leaf.shape) for leaf in flatten(tree)[0] if leaf is not None] for tree in (output, target)]
     counts = {shape[:1] for group in shapes for shape in group}
     if len(counts) != 1 or () in counts or not shapes[0]:
-        got = [", ".join(map(str, group)) or "nothing" for group in shapes]
+        words = [", ".join(map(str, group)) or "nothing" for group in shapes]
         raise DataError(
-            f"{name} needs one target for every output, row by row; got output {got[0]} and target {got[1]}. "
+            f"{name} needs one target for every output, row by row; got output {words[0]} and target {words[1]}. "
             f"Let the model return an output for every row of its batch."
         )
     ((count,),) = counts

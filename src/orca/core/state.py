@@ -116,8 +116,8 @@ class Position:
         """Return it as numbers, texts, lists and dicts; what cannot be written so is left out of the history."""
         sums = {name: getattr(self.losses, name) for name in _SUMS}
         lines, validations = (
-            [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in held]
-            for held in (self.lines, self.validations)
+            [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in group]
+            for group in (self.lines, self.validations)
         )
         plain = {name: getattr(self, name) for name in ("first_epoch", "first_steps", "step", "seed", "ended")}
         return plain | {"layout": list(self.layout), "losses": sums, "lines": lines, "validations": validations}

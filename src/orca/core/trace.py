@@ -37,10 +37,10 @@ def with_traces(lines: Sequence[dict[str, Any]], traces: Sequence[Trace | None])
     There may be fewer traces than lines: they are those of the last epochs, for what was done before an interruption
     is known by its lines alone.
     """
-    missing = len(lines) - len(traces)
-    if missing < 0:
+    gap = len(lines) - len(traces)
+    if gap < 0:
         raise ValueError(f"a fit has a trace an epoch at most; got {len(traces)} traces for {len(lines)} epochs")
-    return list(zip(lines, [None] * missing + list(traces), strict=True))
+    return list(zip(lines, [None] * gap + list(traces), strict=True))
 
 
 def steps_of(line: dict[str, Any], trace: Trace | None) -> int:

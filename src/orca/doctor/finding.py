@@ -149,8 +149,8 @@ def without_secrets(findings: Iterable[Finding], settings: Mapping[str, str]) ->
         findings: The findings.
         settings: Settings of the cluster, by name.
     """
-    named = [*os.environ.items(), *settings.items()]
-    secrets = {value for name, value in named if re.search(NOT_SHOWN, name) and len(value) >= _SHORTEST_SECRET}
+    variables = [*os.environ.items(), *settings.items()]
+    secrets = {value for name, value in variables if re.search(NOT_SHOWN, name) and len(value) >= _SHORTEST_SECRET}
 
     def clean(text: str) -> str:
         for value in sorted(secrets, key=len, reverse=True):  # one may be a part of another

@@ -79,11 +79,11 @@ def network(case: Case, outcome: Surveyed) -> Iterator[Finding]:
 
 def link(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     """Tell whether the workers reach the driver, which hears of failures and progress from them."""
-    lost = [report for report in outcome.reports if not report.linked]
-    if lost:
+    apart = [report for report in outcome.reports if not report.linked]
+    if apart:
         yield warn(
             "driver",
-            f"{_ranks(lost)} on {_nodes(lost)} cannot reach the driver: training goes on without progress, logs and "
+            f"{_ranks(apart)} on {_nodes(apart)} cannot reach the driver: training goes on without progress, logs and "
             "quick news of failures",
             f"spark.driver.host={case.setting('spark.driver.host')}",
             'init_orca_context(..., conf={"spark.driver.host": "…"})   (an address of the driver that workers reach)',
@@ -134,7 +134,7 @@ def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     yield from _idle_gpus(outcome)
     nodes = {report.node: report for report in reversed(outcome.reports)}.values()
     counts = {f"rank {report.rank}": len(report.gpus) for report in outcome.reports}
-    shared = [report for report in nodes if 0 < len(report.gpus) < _sharing(outcome, report)]
+    crowded = [report for report in nodes if 0 < len(report.gpus) < _sharing(outcome, report)]
     if len(set(counts.values())) > 1:
         yield warn(
             "gpu",
@@ -142,16 +142,16 @@ def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
             ", ".join(f"{rank}: {count}" for rank, count in list(counts.items())[:_SHOWN]),
             "nodes that are alike; or hide the GPUs: export CUDA_VISIBLE_DEVICES=",
         )
-    elif shared:
-        count, sharing = len(shared[0].gpus), _sharing(outcome, shared[0])
+    elif crowded:
+        count, sharing = len(crowded[0].gpus), _sharing(outcome, crowded[0])
         what = f"{sharing} ranks share {count} GPU(s) of a node: they talk over gloo, not NCCL"
-        yield warn("gpu", what, ", ".join(shared[0].gpus[:_SHOWN]), f"workers_per_node={count}")
+        yield warn("gpu", what, ", ".join(crowded[0].gpus[:_SHOWN]), f"workers_per_node={count}")
     elif outcome.reports:
         names = outcome.reports[0].gpus
-        what, got = "the ranks train on CPUs", "no GPU is seen"
+        what, evidence = "the ranks train on CPUs", "no GPU is seen"
         if names:
-            what, got = "every rank has a GPU", f"{len(names)} a node: {names[0]}"
-        yield ok("gpu", what, got)
+            what, evidence = "every rank has a GPU", f"{len(names)} a node: {names[0]}"
+        yield ok("gpu", what, evidence)
 
 
 def _idle_gpus(outcome: Surveyed) -> Iterator[Finding]:
@@ -195,8 +195,8 @@ CHECKS: tuple[Callable[[Case, Surveyed], Iterable[Finding]], ...] = (
 
 
 def _ranks(reports: list[Report]) -> str:
-    shown = ", ".join(str(report.rank) for report in reports[:_SHOWN])
-    return f"rank(s) {shown}" + (f" and {len(reports) - _SHOWN} more" if len(reports) > _SHOWN else "")
+    numbers = ", ".join(str(report.rank) for report in reports[:_SHOWN])
+    return f"rank(s) {numbers}" + (f" and {len(reports) - _SHOWN} more" if len(reports) > _SHOWN else "")
 
 
 def _nodes(reports: list[Report]) -> str:

@@ -180,10 +180,10 @@ def _knock(host: str, port: int, word: str, refusal: str) -> str:
 def free_memory() -> int:
     """Return how much memory a new process may still take: of the machine, or of the container where that is less."""
     free = int(psutil.virtual_memory().available)
-    for limit, used in (
+    for limit, usage in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
         with suppress(OSError, ValueError):  # "max": no limit
-            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+            free = min(free, int(Path(limit).read_text()) - int(Path(usage).read_text()))
     return max(0, free)

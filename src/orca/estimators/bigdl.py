@@ -57,22 +57,23 @@ class BigdlEstimator(TorchEstimator):
         module = bigdl_entry()(model) if hasattr(model, "to_torch") else model
         criterion = loss.to_torch() if hasattr(loss, "to_torch") else loss
         reduction = getattr(loss, "reduction", None) if hasattr(loss, "to_torch") else None
-        known = {} if reduction is None else {"loss_reduction": reduction}
+        extra = {} if reduction is None else {"loss_reduction": reduction}
         if getattr(module, "rests", False) and not options.get("shard_model"):
-            known["find_unused_parameters"] = True
+            extra["find_unused_parameters"] = True
         method = optimizer if optimizer is not None else SGD()
-        made: Any = super().of(
+        estimator: Any = super().of(
             model=module,
             loss=criterion,
             optimizer=method,
             metrics=metrics,
             model_dir=model_dir,
             backend=backend or "bigdl",
-            **known | options,
+            **extra | options,
         )
-        made.model, made.criterion, made.method = model, loss, method
-        made.options, made.preprocessing = {"backend": backend, **options}, (feature_preprocessing, label_preprocessing)
-        return made  # type: ignore[no-any-return]
+        estimator.model, estimator.criterion, estimator.method = model, loss, method
+        estimator.options = {"backend": backend, **options}
+        estimator.preprocessing = (feature_preprocessing, label_preprocessing)
+        return estimator  # type: ignore[no-any-return]
 
     def fit(self, data: Any, epochs: int | None = None, batch_size: int = 32,  # type: ignore[override]
             feature_cols: Sequence[str] | str | None = "features", label_cols: Sequence[str] | str | None = "label",
@@ -110,13 +111,13 @@ class BigdlEstimator(TorchEstimator):
         trigger = validation_trigger if validation_trigger is not None else val_trigger
         checking = validation_data if validation_data is not None else val_data
         end = None if end_trigger is None else trigger_of(end_trigger)
-        done = 0 if self._state is None else self._state.epoch
+        before = 0 if self._state is None else self._state.epoch
         if isinstance(end, MaxEpoch) and epochs is None:
-            epochs = end.max_epoch - done
+            epochs = end.max_epoch - before
             if epochs < 1:
                 return self
         columns = feature_cols, labels_cols or label_cols
-        rows, named = self._rows(data, *columns)
+        rows, options = self._rows(data, *columns)
         if hasattr(data, "to_samples") and hasattr(data, "shuffle"):  # a FeatureSet
             more = {"shuffle": data.shuffle} | more
         super().fit(
@@ -128,7 +129,7 @@ class BigdlEstimator(TorchEstimator):
             end_trigger=end,
             validation_methods=val_methods if validation_methods is None else validation_methods,
             validation_trigger=trigger,
-            **named,
+            **options,
             **more,
         )
         return self
@@ -198,18 +199,18 @@ class BigdlEstimator(TorchEstimator):
         """Load what save wrote, or with is_checkpoint the newest checkpoint in a folder; returns the Estimator."""
         place = self._path("load", checkpoint, other_names)
         model = self.model if is_checkpoint else bigdl_loader()(f"{place}.bigdl", f"{place}.bin")
-        given = (feature_preprocessing or self.preprocessing[0], label_preprocessing or self.preprocessing[1])
-        made = type(self).of(
+        steps = (feature_preprocessing or self.preprocessing[0], label_preprocessing or self.preprocessing[1])
+        estimator = type(self).of(
             model=model,
             loss=loss if loss is not None else self.criterion,
             optimizer=optimizer if optimizer is not None else self.method,
             metrics=list(self.metrics) or None,
-            feature_preprocessing=given[0],
-            label_preprocessing=given[1],
+            feature_preprocessing=steps[0],
+            label_preprocessing=steps[1],
             model_dir=model_dir or self.model_dir,
             **self.options,
         )
-        self.__dict__.update(vars(made))
+        self.__dict__.update(vars(estimator))
         if is_checkpoint:
             self.load_orca_checkpoint(place)
         return self
@@ -219,8 +220,8 @@ class BigdlEstimator(TorchEstimator):
 
     def _rows(self, data: Any, features: Any, labels: Any, preprocessing: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return data as the torch Estimator takes it, with the columns that it has."""
-        given = (preprocessing if preprocessing is not None else self.preprocessing[0], self.preprocessing[1])
-        steps = [preprocessing_of(each, "feature_preprocessing") for each in given]
+        both = (preprocessing if preprocessing is not None else self.preprocessing[0], self.preprocessing[1])
+        steps = [preprocessing_of(each, "feature_preprocessing") for each in both]
         rows, tabular = bigdl_data()(data, *steps)
         if not tabular:
             return rows, {}

@@ -183,9 +183,9 @@ class Estimator:
                 f"sample_weight must be the name of a column, or True for data (x, y, weights); got "
                 f"{type(weight).__name__}. Put the weights beside x and y: fit((x, y, weights), sample_weight=True)."
             )
-        named = weight if isinstance(weight, str) else None
+        column = weight if isinstance(weight, str) else None
         columns = Columns(
-            _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), named
+            _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), column
         )
         serialize = bool(OrcaContext.serialize_data_creator)
         config = dict(self.config)

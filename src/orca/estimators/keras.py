@@ -99,17 +99,17 @@ class KerasEstimator(TrainingEstimator):
         if config is not None and not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, which all creators get; got {type(config).__name__}.")
         options = dict(config or {})
-        chosen = backend_of(backend) if backend else None
+        entry = backend_of(backend) if backend else None
         learner = KerasLearner.of(
             model_creator if keras_model is None else keras_model,
             compile_args_creator,
             options,
             sync_batch_norm,
-            chosen.sync if chosen else "replicated",
+            entry.sync if entry else "replicated",
         )
         return cls(
             learner,
-            chosen,
+            entry,
             config=options,
             workers_per_node=workers_per_node,
             model_dir=model_dir,
@@ -201,8 +201,8 @@ class KerasEstimator(TrainingEstimator):
             if value is not None:
                 positive(name, value)
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight, cache=cache)
-        given = tuple(listed(callbacks))
-        self.learner.check_callbacks(given)
+        callbacks = tuple(listed(callbacks))
+        self.learner.check_callbacks(callbacks)
         histories = self._train(
             data,
             validation_data,
@@ -215,14 +215,14 @@ class KerasEstimator(TrainingEstimator):
             max_failures=max_failures,
             epochs=epochs - initial_epoch,
             shuffle=shuffle,
-            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in given) else on_nan,
+            on_nan="ignore" if any(type(each).__name__ == "TerminateOnNaN" for each in callbacks) else on_nan,
             profile=profile,
             max_steps=max_steps,
             steps_per_epoch=steps_per_epoch,
             validation_steps=validation_steps,
             validation_freq=_frequency(validation_freq),
             initial_epoch=initial_epoch,
-            callbacks=given,
+            callbacks=callbacks,
             end_trigger=end_trigger,
         )
         if self.model_dir is not None:

@@ -109,13 +109,13 @@ class MxnetEstimator(TrainingEstimator):
         for name, value in (("num_workers", num_workers), ("num_servers", num_servers), ("runner_cores", runner_cores)):
             if value is not None:
                 positive(name, value)
-        chosen = backend_of(backend) if backend else None
-        if chosen is not None and chosen.sync != "replicated":
+        entry = backend_of(backend) if backend else None
+        if entry is not None and entry.sync != "replicated":
             raise ArgumentError(f"backend must be 'spark', 'ray' or 'local' for an MXNet model; got {backend!r}.")
         seed = natural("seed", config.get("seed") or 0)
         est = cls(
             MxnetLearner(model_creator, loss_creator, eval_metrics_creator, dict(config), seed),
-            chosen,
+            entry,
             config=config,
             workers_per_node=workers_per_node,
             model_dir=model_dir,

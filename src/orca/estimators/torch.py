@@ -107,8 +107,8 @@ class TorchEstimator(TrainingEstimator):
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.
         """
-        chosen = backend_of(backend or "spark")
-        chosen = replace(chosen, sync="fully sharded") if shard_model else chosen
+        entry = backend_of(backend or "spark")
+        entry = replace(entry, sync="fully sharded") if shard_model else entry
         options = TorchLearner.options_of(
             clip_norm=clip_norm,
             clip_value=clip_value,
@@ -127,8 +127,8 @@ class TorchEstimator(TrainingEstimator):
         )
         threads = threads_per_worker or threads_asked_for()
         return cls(
-            TorchLearner.of(model, optimizer, loss, dict(config or {}), chosen.sync, initialization_hook, options),
-            chosen,
+            TorchLearner.of(model, optimizer, loss, dict(config or {}), entry.sync, initialization_hook, options),
+            entry,
             metrics=metrics,
             config=config,
             workers_per_node=workers_per_node,

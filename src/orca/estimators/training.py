@@ -288,9 +288,9 @@ class TrainingEstimator(Estimator):
         """Return a saved state; one under model_dir that may be too large to travel tells its path."""
         from orca.storage.states import load_state
 
-        stored = self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")
-        state = load_state(path, self.learner.framework, mapped=bool(stored))
-        return replace(state, stored=path) if stored else state
+        in_place = self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")
+        state = load_state(path, self.learner.framework, mapped=bool(in_place))
+        return replace(state, stored=path) if in_place else state
 
     def _run_through(
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
@@ -312,14 +312,14 @@ class TrainingEstimator(Estimator):
                 engine = self._engine_after(engine)
         raise AssertionError("unreachable")
 
-    def _engine_after(self, lost: Engine) -> Engine:
+    def _engine_after(self, former: Engine) -> Engine:
         """Return the engine to continue with: all workers where they come back in time, else those that are left."""
-        lost.settle()
+        former.settle()
         deadline = time.monotonic() + BACK_WITHIN
-        while (engine := self.engine).workers < lost.workers and time.monotonic() < deadline:
+        while (engine := self.engine).workers < former.workers and time.monotonic() < deadline:
             time.sleep(0.2)
-        if engine.workers < lost.workers:
-            logger.warning("going on with %d of %d workers: no more came back.", engine.workers, lost.workers)
+        if engine.workers < former.workers:
+            logger.warning("going on with %d of %d workers: no more came back.", engine.workers, former.workers)
         return engine
 
     def _remember(self, history: History, metrics: Sequence[Metric]) -> None:

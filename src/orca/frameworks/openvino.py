@@ -146,8 +146,8 @@ def _core() -> ov.Core:
 def _words(error: Exception) -> str:
     """Return the last line of OpenVINO's message, or that about unknown operations, without places in its sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
-    named = [line.lstrip("- ") for line in lines if "No conversion rule found for operations" in line]
-    return (*named, *lines[-1:], type(error).__name__)[0].rstrip(".") + "."
+    rules = [line.lstrip("- ") for line in lines if "No conversion rule found for operations" in line]
+    return (*rules, *lines[-1:], type(error).__name__)[0].rstrip(".") + "."
 
 
 # What a model takes and gives
@@ -254,22 +254,26 @@ class Signature:
             raise DataError(
                 f"input {port.name!r} takes numbers; got {kind}. Turn it into numbers first.{self._takes()}"
             )
-        got = array.shape
-        want = got[1:] if port.shape is None else port.shape[1:]
-        if _matches(got[1:], want):
-            return array, got[:1]
-        if nested and len(got) == len(want) + 2 and _matches(got[2:], want):
-            if self.batch and got[1] > self.batch:
+        shape = array.shape
+        want = shape[1:] if port.shape is None else port.shape[1:]
+        if _matches(shape[1:], want):
+            return array, shape[:1]
+        if nested and len(shape) == len(want) + 2 and _matches(shape[2:], want):
+            if self.batch and shape[1] > self.batch:
                 raise DataError(
-                    f"batches of {got[1]} rows do not fit a model with a fixed batch of {self.batch}; got shape {got}. "
-                    f"Pass rows, {['n', *got[2:]]}, or batches of at most {self.batch}."
+                    f"batches of {shape[1]} rows do not fit a model with a fixed batch of {self.batch}; got shape "
+                    f"{shape}. Pass rows, {['n', *shape[2:]]}, or batches of at most {self.batch}."
                 )
-            return array.reshape(got[0] * got[1], *got[2:]), got[:2]
-        if not got[0]:  # an empty column does not know the length of its lists
-            return np.zeros((0, *(size or 0 for size in want)), port.dtype), got[:1]
-        if None not in want and prod(got[1:]) == prod(want) and (len(got) <= 2 or _solid(got[1:]) == _solid(want)):
-            return array.reshape(got[0], *want), got[:1]
-        raise DataError(f"input {port.name!r} does not take an array of shape {got}.{self._takes()}")
+            return array.reshape(shape[0] * shape[1], *shape[2:]), shape[:2]
+        if not shape[0]:  # an empty column does not know the length of its lists
+            return np.zeros((0, *(size or 0 for size in want)), port.dtype), shape[:1]
+        if (
+            None not in want
+            and prod(shape[1:]) == prod(want)
+            and (len(shape) <= 2 or _solid(shape[1:]) == _solid(want))
+        ):
+            return array.reshape(shape[0], *want), shape[:1]
+        raise DataError(f"input {port.name!r} does not take an array of shape {shape}.{self._takes()}")
 
     def _takes(self) -> str:
         return f" The model takes {'; '.join(map(str, self.inputs))} (the first dimension is the rows)."
@@ -280,8 +284,8 @@ def _single(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
-def _matches(got: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
-    return len(got) == len(want) and all(w is None or w == g for g, w in zip(got, want, strict=True))
+def _matches(shape: tuple[int, ...], want: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(want) and all(w is None or w == g for g, w in zip(shape, want, strict=True))
 
 
 def _solid(shape: tuple[int | None, ...]) -> list[int | None]:
@@ -301,13 +305,13 @@ def check_config(config: Mapping[Any, Any] | None) -> dict[str, Any]:
     """Return a compile configuration by property names."""
     if not isinstance(config or {}, Mapping):
         raise ArgumentError(f"config must be a dict of OpenVINO properties; got {config!r}.")
-    named = {str(key() if callable(key) else key): value for key, value in (config or {}).items()}
-    known = list(_core().get_property(DEVICE, "SUPPORTED_PROPERTIES"))
-    for name in named:
-        if name not in known:
-            hint = near(name.upper(), known)
+    properties = {str(key() if callable(key) else key): value for key, value in (config or {}).items()}
+    names = list(_core().get_property(DEVICE, "SUPPORTED_PROPERTIES"))
+    for name in properties:
+        if name not in names:
+            hint = near(name.upper(), names)
             raise ArgumentError(f"config: OpenVINO has no property {name!r} for the {DEVICE}.{hint}")
-    return named
+    return properties
 
 
 class OpenvinoPredictor(Predictor):
@@ -415,8 +419,8 @@ def _keep(request: Any, place: tuple[list[list[np.ndarray]], int]) -> None:
 
 def _padded(rows: np.ndarray, batch: int | None) -> np.ndarray:
     """Return rows filled up to a fixed batch with copies of the last one."""
-    missing = (batch or 0) - len(rows)
-    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows
+    gap = (batch or 0) - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], gap, axis=0)]) if gap > 0 else rows
 
 
 def _joined(port: Port, parts: list[np.ndarray]) -> np.ndarray:

@@ -31,9 +31,9 @@ class Backlog:
 
     def outlast(self, wait: Callable[[float], object], seconds: float) -> None:
         """Wait by `wait(seconds)` until it says yes, or nothing was taken in that time."""
-        taken = -1
-        while taken != self.taken:
-            taken = self.taken
+        before = -1
+        while before != self.taken:
+            before = self.taken
             if wait(seconds):
                 break
 

@@ -125,8 +125,8 @@ class SummaryPair:
         given: Things with a log_dir and an app_name, as TrainSummary and ValidationSummary are; or None.
     """
 
-    def __init__(self, *given: Any) -> None:
-        places = dict.fromkeys((each.log_dir, each.app_name) for each in given if each is not None)
+    def __init__(self, *summaries: Any) -> None:
+        places = dict.fromkeys((each.log_dir, each.app_name) for each in summaries if each is not None)
         self.members = [Summaries(*place) for place in places]
 
     def write(self, *args: Any, **kwargs: Any) -> None:

@@ -108,23 +108,23 @@ def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.
         >>> [[len(part) for part in stretch] for stretch in stretches([batch, batch], 2)]
         [[4], [1, 1], [4]]
     """
-    held: list[pa.RecordBatch] = []
+    rest: list[pa.RecordBatch] = []
     have = 0
     for batch in batches:
         start = 0
-        if held:
+        if rest:
             start = min(rows - have, batch.num_rows)
-            held, have = [*held, batch.slice(0, start)], have + start
+            rest, have = [*rest, batch.slice(0, start)], have + start
             if have < rows:
                 continue
-            yield held
+            yield rest
         whole = (batch.num_rows - start) // rows * rows
         if whole:
             yield [batch.slice(start, whole)]
         have = batch.num_rows - start - whole
-        held = [batch.slice(start + whole)] if have else []
-    if held:
-        yield held
+        rest = [batch.slice(start + whole)] if have else []
+    if rest:
+        yield rest
 
 
 def widened(array: np.ndarray, floating: str = "float32") -> np.ndarray:

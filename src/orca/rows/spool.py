@@ -125,9 +125,9 @@ class SpoolWriter:
         texts = {position: _text(position, array) for position, array in enumerate(columns) if kinds[position].text}
         chunk = self._chunk or self._open(texts)
         _check_same_text(chunk.schema, texts)
-        done = 0
-        while done < rows:
-            done += chunk.fill(columns, list(texts.values()), done)
+        start = 0
+        while start < rows:
+            start += chunk.fill(columns, list(texts.values()), start)
             if chunk.full:
                 self._file.write_batch(chunk.drain())
         self._rows += rows
@@ -217,12 +217,12 @@ class Spool:
         if cost <= self._limit:
             return self._gather(index, cost)
         # More than may be mapped at once: piece by piece.
-        taken, step = [column.empty(len(index)) for column in self._columns], max(1, self._limit // self._row_fault)
+        arrays, step = [column.empty(len(index)) for column in self._columns], max(1, self._limit // self._row_fault)
         for start in range(0, len(index), step):
             piece = index[start : start + step]
-            for whole, part in zip(taken, self._gather(piece, self._pages_of(piece)), strict=True):
+            for whole, part in zip(arrays, self._gather(piece, self._pages_of(piece)), strict=True):
                 whole[start : start + step] = part
-        return taken
+        return arrays
 
     def close(self) -> None:
         """Unmap the file; having no name, it is gone from the disk then."""
@@ -296,16 +296,16 @@ class _Chunk:
 
     def fill(self, columns: Sequence[np.ndarray], texts: Sequence[Any], start: int) -> int:
         """Take rows from start on, as many as there is room for, and return how many."""
-        taken = min(len(self._records) - self.rows, len(columns[0]) - start)
+        count = min(len(self._records) - self.rows, len(columns[0]) - start)
         for name in self._records.dtype.names or ():
-            self._records[name][self.rows : self.rows + taken] = columns[int(name)][start : start + taken]
+            self._records[name][self.rows : self.rows + count] = columns[int(name)][start : start + count]
         for collected, text in zip(self._texts, texts, strict=True):
             # A copy, since a slice would keep all of a large append in memory.
-            piece = pa.concat_arrays([text.slice(start, taken)])
+            piece = pa.concat_arrays([text.slice(start, count)])
             collected.append(piece)
             self._text_bytes += piece.nbytes
-        self.rows += taken
-        return taken
+        self.rows += count
+        return count
 
     def drain(self) -> pa.RecordBatch:
         """Return the rows as a record batch, over this chunk's memory, and start anew."""
@@ -329,15 +329,15 @@ class _Sink:
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        done = 0
+        place = 0
         try:
-            while done < len(view):
-                room = _WINDOW - (self.written + done) % _WINDOW  # a folio is no larger than its alignment
-                done += self._file.write(view[done : done + room])
+            while place < len(view):
+                room = _WINDOW - (self.written + place) % _WINDOW  # a folio is no larger than its alignment
+                place += self._file.write(view[place : place + room])
         except OSError as error:
-            raise self._unwritable(error, done) from error
-        self.written += done
-        return done
+            raise self._unwritable(error, place) from error
+        self.written += place
+        return place
 
     def flush(self) -> None:
         pass
@@ -363,8 +363,8 @@ class _Sink:
 def _held() -> int:
     """Return the bytes this process holds in memory of its own: what is mapped from files is not."""
     info = psutil.Process().memory_info()
-    held: int = info.rss - getattr(info, "shared", 0)
-    return held
+    own: int = info.rss - getattr(info, "shared", 0)
+    return own
 
 
 def _length(columns: Sequence[np.ndarray]) -> int:
@@ -372,9 +372,9 @@ def _length(columns: Sequence[np.ndarray]) -> int:
         raise DataError("a spool needs at least one column; got none. Name the columns to read.")
     for position, array in enumerate(columns):
         if array.ndim == 0 or len(array) != len(columns[0]):
-            got = "no rows dimension" if array.ndim == 0 else f"{len(array)} rows"
+            count = "no rows dimension" if array.ndim == 0 else f"{len(array)} rows"
             expected = f"{len(columns[0])} rows" if columns[0].ndim else "rows"
-            raise DataError(f"column {position} has {got}, expected {expected}. Give every column the same rows.")
+            raise DataError(f"column {position} has {count}, expected {expected}. Give every column the same rows.")
     return len(columns[0])
 
 
@@ -392,10 +392,10 @@ def _check_same(expected: list[Column], kinds: list[Column], rows: int) -> None:
             f"expected {len(expected)} columns as in the {rows} rows before, got {len(kinds)}. "
             "Give every part of the data the same columns."
         )
-    for position, (want, got) in enumerate(zip(expected, kinds, strict=True)):
-        if want != got:
+    for position, (want, kind) in enumerate(zip(expected, kinds, strict=True)):
+        if want != kind:
             raise DataError(
-                f"column {position} changed after {rows} rows: expected {want}, got {got}. "
+                f"column {position} changed after {rows} rows: expected {want}, got {kind}. "
                 "Cast, pad or reshape it so that every part of the data gives the same."
             )
 
@@ -436,12 +436,12 @@ def _check_same_text(schema: pa.Schema, texts: dict[int, pa.Array]) -> None:
 def _record(columns: list[Column]) -> np.dtype:
     """Return the structured dtype of a row's fixed part: a field per column, named by its position."""
     sizes = [column.nbytes for column in columns]
-    held = [position for position, size in enumerate(sizes) if size]
+    fixed = [position for position, size in enumerate(sizes) if size]
     return np.dtype(
         {
-            "names": [str(position) for position in held],
-            "formats": [(np.dtype(columns[position].dtype), columns[position].shape) for position in held],
-            "offsets": [sum(sizes[:position]) for position in held],
+            "names": [str(position) for position in fixed],
+            "formats": [(np.dtype(columns[position].dtype), columns[position].shape) for position in fixed],
+            "offsets": [sum(sizes[:position]) for position in fixed],
             "itemsize": max(1, sum(sizes)),
         }
     )
@@ -496,12 +496,12 @@ def _pieces(size: int, count: int) -> int:
 
 
 def _take_text(chunks: list[pa.Array], column: Column, chunk_of: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    taken, each = column.empty(len(rows)), prod(column.shape)
+    output, each = column.empty(len(rows)), prod(column.shape)
     for number in np.unique(chunk_of):
         here = np.flatnonzero(chunk_of == number)
         chunk, places = chunks[number], rows[here]
         if column.shape:  # the texts of a row lie side by side
             chunk, places = chunk.values, (places[:, None] * each + np.arange(each)).reshape(-1)
         texts = chunk.take(to_arrow(places)).to_numpy(zero_copy_only=False)
-        taken[here] = texts.reshape(len(here), *column.shape)
-    return taken
+        output[here] = texts.reshape(len(here), *column.shape)
+    return output

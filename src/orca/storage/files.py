@@ -132,8 +132,8 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
     try:
         yield draft
         if is_local(fs):
-            for written in (Path(draft), *Path(draft).rglob("*")):
-                _sync(written)
+            for part in (Path(draft), *Path(draft).rglob("*")):
+                _sync(part)
         # A file of this machine, or of HDFS, is replaced at once. All else makes room first.
         if fs.isdir(place) or (fs.exists(place) and (fs.isdir(draft) or not replaces(fs))):
             move(fs, place, old)
@@ -145,9 +145,9 @@ def replacing(fs: Any, place: str) -> Iterator[str]:
             move(fs, old, place)
         raise
     finally:
-        for left in (draft, old):
-            if fs.exists(left):
-                fs.rm(left, recursive=True)
+        for leftover in (draft, old):
+            if fs.exists(leftover):
+                fs.rm(leftover, recursive=True)
 
 
 @contextmanager
@@ -179,11 +179,11 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
     """
     fs, place = _at(folder)
     for name in map(name_of, fs.ls(place, detail=False) if fs.isdir(place) else ()):
-        left = _LEFTOVER.fullmatch(name)
-        if left is None or not mine(left["name"]):
+        match = _LEFTOVER.fullmatch(name)
+        if match is None or not mine(match["name"]):
             continue
-        if left["kind"] == "old" and not fs.exists(f"{place}/{left['name']}"):
-            move(fs, f"{place}/{name}", f"{place}/{left['name']}")
+        if match["kind"] == "old" and not fs.exists(f"{place}/{match['name']}"):
+            move(fs, f"{place}/{name}", f"{place}/{match['name']}")
         else:
             fs.rm(f"{place}/{name}", recursive=True)
 

@@ -139,10 +139,10 @@ def environment() -> dict[str, str]:
     return {VARIABLE: base64.urlsafe_b64encode(text).decode()} if settings else {}
 
 
-def adopt(sent: Mapping[str, str]) -> None:
+def adopt(variables: Mapping[str, str]) -> None:
     """Use the environment of the driver in this process, which may be the driver itself."""
-    if dict(sent) != environment():
-        os.environ.update(sent)
+    if dict(variables) != environment():
+        os.environ.update(variables)
 
 
 def _sent() -> dict[str, str]:
@@ -194,10 +194,10 @@ def _default_service(settings: Mapping[str, str], path: str) -> str:
     parts = urlsplit(default)
     if parts.scheme == "hdfs" and parts.netloc:
         return parts.netloc
-    got = f"fs.defaultFS is {default!r}" if default else "no fs.defaultFS is known here"
+    setting = f"fs.defaultFS is {default!r}" if default else "no fs.defaultFS is known here"
     folder = os.environ.get("HADOOP_CONF_DIR")
     raise ArgumentError(
-        f"{path!r} names no NameNode, and {got} (HADOOP_CONF_DIR is {folder!r}). Write the path with it, like "
+        f"{path!r} names no NameNode, and {setting} (HADOOP_CONF_DIR is {folder!r}). Write the path with it, like "
         "hdfs://namenode:8020/folder/file, or let HADOOP_CONF_DIR name a folder whose core-site.xml sets it."
     )
 

@@ -171,8 +171,8 @@ class HdfsFileSystem(WebHDFS):
         if mode == "rb":
             return _Download(self, path, mode, block_size or self.blocksize, **kwargs)
         if mode not in ("wb", "ab", "xb") or not autocommit:
-            got = repr(mode) if autocommit else "a transaction"
-            raise ArgumentError(f"files of HDFS are opened to read, write or append (rb, wb, xb, ab); got {got}.")
+            request = repr(mode) if autocommit else "a transaction"
+            raise ArgumentError(f"files of HDFS are opened to read, write or append (rb, wb, xb, ab); got {request}.")
         return _Upload(self, path, mode[0], self.info(path)["size"] if mode == "ab" and self.exists(path) else 0)
 
     def _upload(self, path: str, body: IO[bytes], mode: str) -> None:
@@ -220,9 +220,9 @@ class HdfsFileSystem(WebHDFS):
             try:
                 answer = self._request(self._active, op, method, path, (CONNECT, ANSWER), redirect, more)
             except (*_BROKEN, _NotActive) as error:
-                lost = not isinstance(error, _NotActive)
-                if not attempts_left or (lost and op in _ONCE and not _never_sent(error)):
-                    remedy = "It may have done it: see what is there, and try again" if lost else "Try again later"
+                is_lost = not isinstance(error, _NotActive)
+                if not attempts_left or (is_lost and op in _ONCE and not _never_sent(error)):
+                    remedy = "It may have done it: see what is there, and try again" if is_lost else "Try again later"
                     raise OrcaError(
                         f"{self.unstrip_protocol(path)}: the NameNode {self._active} did not answer {op}: "
                         f"{_reason(error)}. {remedy}."

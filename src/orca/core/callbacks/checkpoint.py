@@ -169,15 +169,15 @@ class ModelCheckpoint(Callback):
         self._outdated = False
 
     def _named(self, runner: Any, numbers: dict[str, float]) -> str:
-        known = {**numbers, "epoch": runner.epochs, "iter": runner.global_step}
+        values = {**numbers, "epoch": runner.epochs, "iter": runner.global_step}
 
         def fill(field: re.Match[str]) -> str:
             word, form = field.groups()
-            if word not in known:
+            if word not in values:
                 raise ArgumentError(
-                    f"the name {self.name!r} has {{{word}}} in it, but there is only {', '.join(sorted(known))}."
+                    f"the name {self.name!r} has {{{word}}} in it, but there is only {', '.join(sorted(values))}."
                 )
-            return f"{word}={format(known[word], form or '')}"
+            return f"{word}={format(values[word], form or '')}"
 
         return _FIELD.sub(fill, self.name) + SUFFIX
 

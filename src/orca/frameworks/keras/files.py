@@ -82,8 +82,8 @@ def load_model(
             family = _family_of_h5(place, path)
         else:
             raise ArgumentError(f"{path} is no Keras model: neither a .keras nor an HDF5 file. Is it complete?")
-        with _named_for(place, "model.keras" if kind == "keras" else "model.h5") as named:
-            return _read_model(family, named, path, custom_objects, compile, safe_mode)
+        with _named_for(place, "model.keras" if kind == "keras" else "model.h5") as link:
+            return _read_model(family, link, path, custom_objects, compile, safe_mode)
 
 
 def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str | None = None) -> None:
@@ -132,8 +132,8 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
         if kind == "other":
             raise ArgumentError(f"{path} holds no weights: neither an HDF5 nor a .keras file. Is it complete?")
         name = "model.keras" if kind == "keras" else ("old.h5" if _is_old_h5(file, path) else "new.weights.h5")
-        with _named_for(file, name) as named, _naming(f"the weights in {path} do not fit the model {model.name!r}"):
-            model.load_weights(named, **options)
+        with _named_for(file, name) as link, _naming(f"the weights in {path} do not fit the model {model.name!r}"):
+            model.load_weights(link, **options)
 
 
 # Writing models.
@@ -238,11 +238,11 @@ def _read_model(family: str, place: str, path: str, custom_objects: Any, compile
         words = " ".join(str(error).split())
         if safe_mode and "safe_mode" in words:
             raise _would_run_code(path) from error
-        missing = re.search(r"(?:[Cc]ould not locate|Unknown) (?:class|function|object|layer|\w+)[ :]*'([^']+)'", words)
-        if missing:
+        match = re.search(r"(?:[Cc]ould not locate|Unknown) (?:class|function|object|layer|\w+)[ :]*'([^']+)'", words)
+        if match:
             raise ArgumentError(
-                f"{path} names {missing[1]!r}, a class or function that is not known here. Pass "
-                f"custom_objects={{{missing[1]!r}: ...}}, or register it with register_keras_serializable."
+                f"{path} names {match[1]!r}, a class or function that is not known here. Pass "
+                f"custom_objects={{{match[1]!r}: ...}}, or register it with register_keras_serializable."
             ) from error
         raise ArgumentError(f"{path} cannot be read as a model of {family}: {type(error).__name__}: {words}") from error
 
@@ -404,12 +404,12 @@ def _named_for(place: str, name: str) -> Iterator[str]:
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
-        named = os.path.join(folder, name)
+        link = os.path.join(folder, name)
         try:
-            os.symlink(os.path.abspath(place), named)
+            os.symlink(os.path.abspath(place), link)
         except OSError:
-            shutil.copyfile(place, named)
-        yield named
+            shutil.copyfile(place, link)
+        yield link
 
 
 @contextmanager

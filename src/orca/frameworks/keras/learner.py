@@ -565,18 +565,18 @@ class KerasLearner(Learner):
             yield
             return
         before = [(variable, variable.numpy()) for variable in self._passive()]
-        known = {id(variable) for variable, _ in before}
+        ids = {id(variable) for variable, _ in before}
         yield
         for variable, value in before:
             variable.assign(value)
         for variable in self._passive():
-            if id(variable) not in known:  # a metric that this step made
+            if id(variable) not in ids:  # a metric that this step made
                 variable.assign(np.zeros_like(variable.numpy()))
 
     def _passive(self) -> list[Any]:
         """Return the variables that a forward pass changes by this rank's rows alone: statistics, seeds and metrics."""
-        shared = {id(v) for layer in self.agreement.shared_norms for v in (layer.moving_mean, layer.moving_variance)}
-        mine = [variable for variable in self.model.non_trainable_variables if id(variable) not in shared]
+        ids = {id(v) for layer in self.agreement.shared_norms for v in (layer.moving_mean, layer.moving_variance)}
+        mine = [variable for variable in self.model.non_trainable_variables if id(variable) not in ids]
         return [*mine, *self._metric_variables()]
 
     def _metrics(self) -> dict[str, list[Any]]:
@@ -819,10 +819,10 @@ def _seat_optimizers(model: Any, state: State) -> None:
 
 
 def _check_kept(state: State) -> None:
-    lost = (state.payload.get("stepping") or {}).get("lost")
-    if lost:
+    names = (state.payload.get("stepping") or {}).get("lost")
+    if names:
         raise ArgumentError(
-            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(lost)}. To "
+            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. To "
             "go on, training would begin them anew. Keep each optimizer in an attribute of the model, and what it "
             "steps in the model's weights; or go on with the weights alone: save_weights, and load_weights in a new "
             "Estimator."

@@ -69,11 +69,11 @@ def optimizer_states(model: Any) -> dict[str, OptimizerState]:
 def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> None:
     """Give the optimizers of a model their states."""
     optimizers = optimizers_of(model)
-    missing = sorted(states.keys() - optimizers.keys())
-    if missing:
+    absent = sorted(states.keys() - optimizers.keys())
+    if absent:
         raise ArgumentError(
             f"there is a state of the optimizers {sorted(states)}, but the model {model.name!r} holds "
-            f"{sorted(optimizers)}: {', '.join(missing)} would be lost. Build and compile it as it was when it was "
+            f"{sorted(optimizers)}: {', '.join(absent)} would be lost. Build and compile it as it was when it was "
             "saved."
         )
     weights = model.weights if model.built else ()
@@ -93,11 +93,11 @@ def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> No
 
 def unkept(model: Any, stepped: Iterable[Any]) -> list[str]:
     """Describe those of the stepped optimizers whose state `optimizer_states` leaves out."""
-    held = {id(optimizer): name for name, optimizer in optimizers_of(model).items()}
+    names = {id(optimizer): name for name, optimizer in optimizers_of(model).items()}
     states = optimizer_states(model)
     reasons = []
     for optimizer in stepped:
-        name, kind = held.get(id(optimizer)), type(optimizer).__name__
+        name, kind = names.get(id(optimizer)), type(optimizer).__name__
         if name is None:
             reasons.append(f"{kind}, which is no attribute of the model")
         elif name not in states:
@@ -153,7 +153,7 @@ def variables_of(optimizer: Any) -> list[Any]:
         return [*optimizer.weights, *hyper]
     listed = list(optimizer.variables)
     unlisted = [getattr(optimizer, name, None) for name in ("_learning_rate", "_u_product")]
-    return listed + [one for one in unlisted if hasattr(one, "assign") and all(one is not known for known in listed)]
+    return listed + [one for one in unlisted if hasattr(one, "assign") and all(one is not other for other in listed)]
 
 
 def assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, word: str) -> None:
@@ -194,9 +194,9 @@ def _stepped_by(optimizer: Any, model: Any) -> list[Any]:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not _is_tf_keras(inner):
         return list(inner._trainable_variables)
-    known = {variable._unique_id: variable for variable in model.weights}
+    weights = {variable._unique_id: variable for variable in model.weights}
     keys = inner._slots if _is_legacy(inner) else inner._index_dict
-    return [known.get(key) for key in keys]
+    return [weights.get(key) for key in keys]
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -109,8 +109,8 @@ def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str
             f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
         ) from error
     config = json.loads(_members(archive)[_CONFIG])
-    named = {name: function for name, function in functions.taken.items() if name in _names_in(config)[1]}
-    return archive, config, {**named, **_custom_objects(things, config, family)}
+    by_name = {name: function for name, function in functions.taken.items() if name in _names_in(config)[1]}
+    return archive, config, {**by_name, **_custom_objects(things, config, family)}
 
 
 def is_compiled(model: Any) -> bool:
@@ -193,8 +193,8 @@ class PackedModel:
                 f"the model {model.name!r} has a compile() of its own, which cannot be repeated on a worker. Give "
                 f"{type(model).__name__} the methods get_compile_config() and compile_from_config(config). {_INSTEAD}"
             )
-        held = optimizers_of(model)  # without those that neither its config nor its compile tells of
-        set_optimizer_states(model, {name: state for name, state in self.optimizers.items() if name in held})
+        optimizers = optimizers_of(model)  # without those that neither its config nor its compile tells of
+        set_optimizer_states(model, {name: state for name, state in self.optimizers.items() if name in optimizers})
         return model
 
 
@@ -235,7 +235,7 @@ def _is_method(kind: type, name: str, value: Any) -> bool:
 
 def _custom_objects(things: Sequence[Any], config: Any, family: str) -> dict[str, Any]:
     """Return the classes and functions of things that a config names and that are not the library's own."""
-    named, strings = _names_in(config)
+    names, strings = _names_in(config)
     registered_name = library(family).saving.get_registered_name
     custom: dict[str, Any] = {}
     for thing in things:
@@ -246,7 +246,7 @@ def _custom_objects(things: Sequence[Any], config: Any, family: str) -> dict[str
             if name not in strings:
                 continue
             other = custom.setdefault(name, code)
-            if other is not code and name in named and isinstance(code, type):
+            if other is not code and name in names and isinstance(code, type):
                 raise ArgumentError(
                     f"the model refers to two different classes of the name {name!r} ({other.__module__}."
                     f"{other.__qualname__} and {code.__module__}.{code.__qualname__}), which its config cannot tell "
@@ -258,7 +258,7 @@ def _custom_objects(things: Sequence[Any], config: Any, family: str) -> dict[str
 
 def _names_in(config: Any) -> tuple[set[str], set[str]]:
     """Return the names of classes and functions in a config, and all its strings."""
-    named: set[str] = set()
+    names: set[str] = set()
     strings: set[str] = set()
     stack = [config]
     while stack:
@@ -269,11 +269,11 @@ def _names_in(config: Any) -> tuple[set[str], set[str]]:
             stack.extend(value)
         elif isinstance(value, dict):
             if "class_name" in value:
-                named |= {
+                names |= {
                     value[key] for key in ("class_name", "registered_name", "config") if isinstance(value.get(key), str)
                 }
             stack.extend(value.values())
-    return named, strings
+    return names, strings
 
 
 class _Functions:
@@ -430,15 +430,15 @@ def _under_policy(family: str, policy: Any) -> Iterator[None]:
         return
     keras = library(family)
     if family == "keras":
-        before, put = keras.config.dtype_policy(), keras.config.set_dtype_policy
-        put(keras.dtype_policies.deserialize(policy) if isinstance(policy, dict) else policy)
+        before, setter = keras.config.dtype_policy(), keras.config.set_dtype_policy
+        setter(keras.dtype_policies.deserialize(policy) if isinstance(policy, dict) else policy)
     else:
-        before, put = keras.mixed_precision.global_policy(), keras.mixed_precision.set_global_policy
-        put(policy)
+        before, setter = keras.mixed_precision.global_policy(), keras.mixed_precision.set_global_policy
+        setter(policy)
     try:
         yield
     finally:
-        put(before)
+        setter(before)
 
 
 def _is_mixed(model: Any) -> bool:

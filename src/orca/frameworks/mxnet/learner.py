@@ -75,10 +75,10 @@ class MxnetLearner(ArrayLearner):
 
     def build(self, state: State) -> Any:
         """Return the block, or the module, with the weights of a state."""
-        made = copy.copy(self)
-        made.restore(state)
-        arrays = {name: array_of(value) for name, value in made.weights().items()}
-        return made.net.trained(arrays) if made.symbolic else made.net
+        twin = copy.copy(self)
+        twin.restore(state)
+        arrays = {name: array_of(value) for name, value in twin.weights().items()}
+        return twin.net.trained(arrays) if twin.symbolic else twin.net
 
     def restore(self, state: State) -> None:
         """Make the model for answering."""
@@ -95,11 +95,11 @@ class MxnetLearner(ArrayLearner):
 
     def set_weights(self, weights: Arrays) -> None:
         """Take over weights, under the names that `weights` gives them."""
-        missing = [n for n, each in self.parameters.items() if n not in weights and each._data is not None]
+        absent = [n for n, each in self.parameters.items() if n not in weights and each._data is not None]
         strange = [name for name in weights if name not in self.parameters]
-        if missing or strange:
+        if absent or strange:
             raise ArgumentError(
-                f"the weights do not fit the model: it has none of {strange}, and lacks {missing}. Use the "
+                f"the weights do not fit the model: it has none of {strange}, and lacks {absent}. Use the "
                 "model_creator that they were trained with."
             )
         for name, value in weights.items():
@@ -243,7 +243,7 @@ class MxnetLearner(ArrayLearner):
         self.complete = self.complete or not self._unknown()  # a state may have told them since
         if self.complete:
             return
-        known = dict(self.weights())
+        weights = dict(self.weights())
         self.make()
         row, label = (None if tree is None else map_tree(lambda leaf: leaf[:1], tree) for tree in (x, y))
         if self.symbolic:
@@ -253,10 +253,10 @@ class MxnetLearner(ArrayLearner):
             if self._unknown():
                 with mode():
                     self._forward(row, None)
-                known = dict(self.weights()) | known
+                weights = dict(self.weights()) | weights
         if unknown := self._unknown():
             raise ArgumentError(f"the weights {unknown} take no part in a forward pass. Leave them out of the model.")
-        self.set_weights(dict(self.weights()) | known)
+        self.set_weights(dict(self.weights()) | weights)
         self.complete = True
 
     def _unknown(self) -> list[str]:
@@ -280,9 +280,9 @@ class MxnetLearner(ArrayLearner):
         labels = [] if batch.y is None else [_target(leaf, heads[0].dtype) for leaf in flatten(batch.y)[0]]
         each = self.loss_of(*heads, *labels)
         if not isinstance(each, mx.nd.NDArray) or each.shape[:1] != (batch.rows,):
-            got = f"shape {each.shape}" if isinstance(each, mx.nd.NDArray) else type(each).__name__
+            kind = f"shape {each.shape}" if isinstance(each, mx.nd.NDArray) else type(each).__name__
             raise ArgumentError(
-                f"the loss must give one number a row, as those of gluon.loss do; got {got} for {batch.rows} rows. "
+                f"the loss must give one number a row, as those of gluon.loss do; got {kind} for {batch.rows} rows. "
                 "Leave out its mean or sum: a step is divided by the rows of all workers."
             )
         mass = float(batch.rows)
@@ -309,11 +309,11 @@ def named_parameters(block: Any) -> dict[str, Any]:
     """Return the parameters by their place in the block, which is the same in every process; a shared one once."""
     if isinstance(block, SymbolNet):
         return dict(block.collect_params())
-    named = dict(block._collect_params_with_prefix())
-    seen = set(map(id, named.values()))
-    named |= {name.removeprefix(block.prefix): p for name, p in block.collect_params().items() if id(p) not in seen}
-    unique = {id(parameter): name for name, parameter in reversed(named.items())}
-    return {name: parameter for name, parameter in named.items() if unique[id(parameter)] == name}
+    parameters = dict(block._collect_params_with_prefix())
+    ids = set(map(id, parameters.values()))
+    parameters |= {name.removeprefix(block.prefix): p for name, p in block.collect_params().items() if id(p) not in ids}
+    unique = {id(parameter): name for name, parameter in reversed(parameters.items())}
+    return {name: parameter for name, parameter in parameters.items() if unique[id(parameter)] == name}
 
 
 def _statistics(block: Any, parameters: Mapping[str, Any]) -> set[str]:

@@ -63,14 +63,14 @@ class MxnetMetric(Metric):
         return Counts(rows, tuple(torch.from_numpy(counts)))
 
 
-def mxnet_metrics(made: Any) -> list[Metric]:
+def mxnet_metrics(items: Any) -> list[Metric]:
     """Return the metrics that a creator returned: MXNet's own or their names, functions (label, output), or ours.
 
     Raises:
         ArgumentError: It returned something else.
     """
     metrics: list[Any] = []
-    for item in made if isinstance(made, list | tuple) else [made]:
+    for item in items if isinstance(items, list | tuple) else [items]:
         if item is None or isinstance(item, Metric):
             metrics += [] if item is None else [item]
             continue

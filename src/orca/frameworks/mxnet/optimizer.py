@@ -37,18 +37,18 @@ class NamedOptimizer:
         return self.updater.optimizer
 
     def _made(self, config: Mapping[str, Any], symbol: Any) -> Any:
-        given, options = config.get("optimizer", "sgd"), copy.deepcopy(dict(config.get("optimizer_params") or {}))
+        method, options = config.get("optimizer", "sgd"), copy.deepcopy(dict(config.get("optimizer_params") or {}))
         numbered = {place: self.parameters[name] for name, place in self.places.items()}
-        if isinstance(given, mx.optimizer.Optimizer) and symbol is None:
-            optimizer = copy.deepcopy(given)
+        if isinstance(method, mx.optimizer.Optimizer) and symbol is None:
+            optimizer = copy.deepcopy(method)
             optimizer.param_dict = numbered
-        elif not isinstance(given, str):
+        elif not isinstance(method, str):
             raise ArgumentError(
-                f"optimizer must be a name such as 'adam'; got {type(given).__name__}. Pass its arguments in "
+                f"optimizer must be a name such as 'adam'; got {type(method).__name__}. Pass its arguments in "
                 "optimizer_params."
             )
         elif symbol is None:
-            optimizer = mx.optimizer.create(given, param_dict=numbered, **options)
+            optimizer = mx.optimizer.create(method, param_dict=numbered, **options)
         elif "rescale_grad" in options:
             raise ArgumentError(
                 "rescale_grad does not go with a Module: gradients are means over the rows of all workers already. "
@@ -56,17 +56,17 @@ class NamedOptimizer:
             )
         else:
             names = {place: parameter.name for place, parameter in numbered.items()}
-            optimizer = mx.optimizer.create(given, sym=symbol, param_idx2name=names, **options)
+            optimizer = mx.optimizer.create(method, sym=symbol, param_idx2name=names, **options)
         if isinstance(optimizer, mx.optimizer.LBSGD):
             raise ArgumentError("LBSGD gathers gradients of several steps, which is not supported. Use 'lars'.")
         return optimizer
 
     def step(self, gradients: Mapping[str, np.ndarray]) -> None:
         """Update the weights that have a gradient."""
-        named = [name for name in self.names if name in gradients]
-        if named:
-            weights = [self.parameters[name].list_data()[0] for name in named]
-            self.updater([self.places[name] for name in named], [array_of(gradients[name]) for name in named], weights)
+        names = [name for name in self.names if name in gradients]
+        if names:
+            weights = [self.parameters[name].list_data()[0] for name in names]
+            self.updater([self.places[name] for name in names], [array_of(gradients[name]) for name in names], weights)
 
     def rate(self) -> float:
         """Return the learning rate of the next update; the schedule stays as it is."""

@@ -39,9 +39,9 @@ class SymbolNet(gluon.SymbolBlock):
                 f"a worker trains on one device; the Module has {module._context}. Use more workers instead."
             )
         symbol = module.symbol
-        given = symbol.list_arguments()
+        arguments = symbol.list_arguments()
         self._data_names = list(module.data_names)
-        self._label_names = [name for name in module.label_names or () if name in given]
+        self._label_names = [name for name in module.label_names or () if name in arguments]
         inputs = [mx.sym.var(name, dtype=np.float32) for name in (*self._data_names, *self._label_names)]
         super().__init__(symbol, inputs)
         self._module, self.symbol = module, symbol
@@ -90,20 +90,20 @@ class SymbolNet(gluon.SymbolBlock):
         Raises:
             ArgumentError: No last layer is a loss that is known here.
         """
-        known = [
+        heads = [
             (LOSSES[op], options, label, at) for at, (op, options, label) in enumerate(self._heads) if op in LOSSES
         ]
-        if not known:
+        if not heads:
             raise ArgumentError(
                 f"the loss of a symbol that ends in {[op for op, *_ in self._heads]} is not known. Let it end in one "
                 f"of {sorted(LOSSES)}, or pass loss_creator, which tells the loss of the outputs."
             )
         labels = map(np.asarray, [] if y is None else _ordered(y, self._label_names))
         truth = dict(zip(self._label_names, labels, strict=False))
-        missing = [label for loss, _, label, _ in known if loss is not _own and label not in truth]
-        if missing:
-            raise ArgumentError(f"the loss of the symbol needs labels for {missing}; the rows have {list(truth)}.")
-        return float(sum(loss(outputs[at], truth.get(label), options) for loss, options, label, at in known))
+        absent = [label for loss, _, label, _ in heads if loss is not _own and label not in truth]
+        if absent:
+            raise ArgumentError(f"the loss of the symbol needs labels for {absent}; the rows have {list(truth)}.")
+        return float(sum(loss(outputs[at], truth.get(label), options) for loss, options, label, at in heads))
 
     @property
     def tells_losses(self) -> bool:
@@ -113,9 +113,9 @@ class SymbolNet(gluon.SymbolBlock):
     def _label_shapes(self, features: list[Any]) -> list[tuple[int, ...]]:
         """Return the shapes of labels as the symbol expects them."""
         shapes = dict(zip(self._data_names, (each.shape for each in features), strict=True))
-        known = self.symbol.infer_shape_partial(**shapes)[0]
-        named = dict(zip(self.symbol.list_arguments(), known, strict=True))
-        return [named[name] or (len(features[0]),) for name in self._label_names]
+        inferred = self.symbol.infer_shape_partial(**shapes)[0]
+        by_name = dict(zip(self.symbol.list_arguments(), inferred, strict=True))
+        return [by_name[name] or (len(features[0]),) for name in self._label_names]
 
 
 def _ordered(tree: Any, names: list[str]) -> list[Any]:

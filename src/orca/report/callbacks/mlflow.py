@@ -60,8 +60,8 @@ class MLflowLogger(Callback):
             self._client.set_tag(self._run, key, value)
         config = {f"config.{key}": value for key, value in runner.config.items()}
         values = {"epochs": runner.num_epochs, "workers": runner.size} | runner.description | config
-        known = self._client.get_run(self._run).data.params if self.run_id else {}
-        params = [Param(key, str(value)[:500]) for key, value in values.items() if key not in known]
+        earlier = self._client.get_run(self._run).data.params if self.run_id else {}
+        params = [Param(key, str(value)[:500]) for key, value in values.items() if key not in earlier]
         self._client.log_batch(self._run, params=params)
 
     def after_train_epoch(self, runner: Any) -> None:

@@ -60,12 +60,12 @@ class TqdmCallback(Callback):
         if bar is not None:
             bar.close()
 
-    def _begin(self, runner: Any, title: str, steps: int | None, done: int = 0) -> None:
+    def _begin(self, runner: Any, title: str, steps: int | None, first: int = 0) -> None:
         self.release()
         if runner.rank == 0:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=steps, desc=title, unit="step", leave=True, initial=done)
+            self._bar = tqdm(total=steps, desc=title, unit="step", leave=True, initial=first)
 
     def _move(self, runner: Any, loss: Any) -> None:
         if self._bar is None:
