@@ -1,4 +1,4 @@
-"""Job: what a rank does. Frozen dataclasses that travel to every rank and run there: fit, evaluate, predict."""
+"""Job: the work of a rank. Frozen dataclasses that travel to every rank and run there: fit, evaluate, predict."""
 
 from __future__ import annotations
 
@@ -171,12 +171,12 @@ class PredictJob:
 def outline_of(predictor: Predictor, state: State) -> bytes | None:
     """Return a digest that differs where the model does, many times faster than by pickling it.
 
-    Outlines may be compared while what they are of is alive; None where there is none.
+    Outlines may be compared while their models are alive; None where there is none.
     """
     sketch = io.BytesIO()
     try:
         _Outline(sketch).dump((predictor, state.for_answers()))
-    except Exception:  # what cannot be pickled is named where it has to travel
+    except Exception:  # an error of pickling is reported where the model has to travel
         return None
     return hashlib.sha256(sketch.getbuffer()).digest()
 
@@ -256,7 +256,7 @@ def _make_room(size: int) -> None:
     while _restored and (len(_restored) >= _KEPT or size + sum(own for _, own in _restored.values()) > _KEPT_BYTES):
         del _restored[next(iter(_restored))]
     if len(_restored) < count:
-        gc.collect()  # models hold on to themselves in circles, and memory is what this is about
+        gc.collect()  # models hold on to themselves in circles, and we need the memory now
 
 
 def _since(state: State | None, plan: FitPlan, train: Feed | StreamFeed) -> Position:
@@ -283,7 +283,7 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
     folder = plan.checkpoint_folder
     try:
         with waiting_for_storage(f"a file is being written to {folder}"), written(folder):
-            pass  # an epoch may take hours: who cannot keep it must know before
+            pass  # an epoch may take hours: the user must know before that it cannot be kept
     except Exception as error:
         raise OrcaError(
             f"checkpoints cannot be written to {folder}: {type(error).__name__}: {error}. Pass a model_dir that the "

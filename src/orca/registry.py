@@ -1,4 +1,4 @@
-"""Registry: the one table of names. Owns which words select an engine, a sync, a source; imports what is asked for."""
+"""Registry: the one table of names. Owns which words select an engine, a sync, a source; imports on demand."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def bigdl_data() -> Any:
 
 
 def source_of(data: Any, spec: DataSpec) -> Source:
-    """Wrap data in the source that recognises it: the only place that asks what kind the data is."""
+    """Wrap data in the source that recognises it: the only place that asks for the kind of data."""
     for module, name, library in SOURCES:
         if library and library not in sys.modules:
             continue

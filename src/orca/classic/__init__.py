@@ -1,1 +1,1 @@
-"""Classic: what older programs need beyond a name, written on the core."""
+"""Classic: parts of older APIs that are more than a name, written on the core."""

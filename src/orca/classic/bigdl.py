@@ -1,4 +1,4 @@
-"""Bigdl: the Estimator as programs of BigDL Orca know it. Owns what differs from ours."""
+"""Bigdl: the Estimator as programs of BigDL Orca know it. Owns the differences from ours."""
 
 from __future__ import annotations
 

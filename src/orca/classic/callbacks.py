@@ -1,4 +1,4 @@
-"""Callbacks: what programs of older releases ask of a list of callbacks, under the names they had there."""
+"""Callbacks: functions on a list of callbacks, under the names that older releases gave them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class HorovodRayRunner:
         """Call a function on every worker, where `hvd.init()` finds the others; return the results in rank order."""
         self.ray_ctx.init()
         engine = engine_class("ray").on_cluster(self.workers_per_node)
-        # What a function does between two signs of life is not known: it may take any time.
+        # A function of the user's gives no signs of life: it may take any time.
         results: list[Any] = engine.run(HorovodJob(func), Shards(_no_rows, list), Settings(stall_timeout=0))
         return results
 

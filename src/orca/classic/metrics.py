@@ -1,4 +1,4 @@
-"""Metrics: those of learn.metrics and pytorch_metrics, as older programs know them. Owns what differs from ours."""
+"""Metrics: those of learn.metrics and pytorch_metrics, as older programs know them. Owns the differences from ours."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def init_env(conf: Any) -> None:
 
 
 def check_version() -> None:
-    """Do nothing: what is installed fits, or pip would not have installed it."""
+    """Do nothing: pip installs versions that fit."""
 
 
 def init_engine(bigdl_type: str = "float") -> None:
@@ -254,7 +254,7 @@ class ZooContext(OrcaContext, metaclass=ZooContextMeta):
     """The settings of OrcaContext under their older name: log_output, barrier_mode, ..."""
 
 
-# What the star import brought besides.
+# Other names of the star import.
 
 
 def get_spark_context(conf: Any = None) -> Any:

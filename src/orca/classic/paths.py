@@ -1,4 +1,4 @@
-"""Paths: small helpers for paths that programs of BigDL call. Owns what differs from `orca.data.file`: names alone."""
+"""Paths: small helpers for paths that programs of BigDL call. Owns their names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ray: its context and the workers on it, as programs of Analytics Zoo and BigDL Orca know them. Owns what differs from
-ours."""
+"""Ray: its context and the workers on it, as programs of Analytics Zoo and BigDL Orca know them. Owns the
+differences from ours."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RayOnSparkContext = RayContext
 class RayHandles:
     """The handles of the workers, for an Estimator on Ray.
 
-    Our workers end with each call and are all alike: what is asked of one is answered by the Estimator.
+    Our workers end with each call and are all alike: the Estimator answers for each of them.
     """
 
     engine: Any

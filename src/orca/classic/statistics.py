@@ -1,4 +1,4 @@
-"""Statistics: what each worker counted, as one. Owns how programs of BigDL Orca put such lines together themselves."""
+"""Statistics: lines of all workers as one. Owns process_stats, which programs of BigDL Orca call themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zoo: the Estimator as programs of Analytics Zoo know it. Owns what differs from ours."""
+"""Zoo: the Estimator as programs of Analytics Zoo know it. Owns the differences from ours."""
 
 from __future__ import annotations
 

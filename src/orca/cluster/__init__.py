@@ -1,1 +1,1 @@
-"""Cluster: what a program runs on. Spark sessions and Ray, the Java under Spark, and the context that holds them."""
+"""Cluster: Spark sessions and Ray, the Java under Spark, and the context that holds them."""

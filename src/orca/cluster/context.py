@@ -37,7 +37,7 @@ _RAY_REUSED = "Ray is already up and is reused: the arguments of this call have 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster this program runs on, for those who place workers on it.
+    """The cluster this program runs on, as engines place workers on it.
 
     Args:
         runtime: "spark" or "ray".
@@ -114,7 +114,7 @@ def init_orca_context(
 
 
 def stop_orca_context() -> None:
-    """Stop what init_orca_context started; more than once is fine.
+    """Stop the cluster that init_orca_context started; more than once is fine.
 
     A session or a Ray that it only reused goes on: others may work on it. Stop such a one in the way it was started.
     """
@@ -135,7 +135,7 @@ def when_stopped(work: Callable[[], None]) -> None:
 
 
 def bring_up(engine: str) -> str:
-    """Start the Ray that an engine needs, on what the context of this program has; return the engine."""
+    """Start the Ray that an engine needs, on this program's cluster; return the engine."""
     with _lock:
         return _ray.bring_up(engine)
 
@@ -189,7 +189,7 @@ def _start_spark(mode: str, request: _spark.Request) -> Any:
 
 
 def stop_spark() -> None:
-    """Stop the Spark of init_orca_context, the Ray on it, and what is left of one that the program stopped itself."""
+    """Stop the Spark of init_orca_context, the Ray on it, and the rest of one that the program stopped itself."""
     _ray.end(["spark"])
     _close()
 
@@ -205,12 +205,12 @@ def _reuse(session: Any) -> Any:
 
 
 def _plan_ray(options: _spark.SessionOptions, at_once: bool) -> None:
-    """Remember what the Ray on this Spark gets, for the time when it is needed, which may be now."""
+    """Remember the options of the Ray on this Spark until it is needed, which may be now."""
     if _ray.up() is not None:
         if at_once:
             warnings.warn(_RAY_REUSED, stacklevel=4)
         return
-    _ray.end(["spark"])  # what an earlier call has planned
+    _ray.end(["spark"])  # planned by an earlier call
     context = _ray.OrcaRayContext("spark", **{name: getattr(options, name) for name in _ray.ON_SPARK})
     if at_once:
         context.init()

@@ -1,9 +1,9 @@
-"""Environment: the Python of this program as one archive that works on nodes which have none of it. Owns what goes in,
-how its content is identified, and where archives are kept.
+"""Environment: the Python of this program as one archive that works on nodes without it. Owns the content of archives,
+its digest, and their cache.
 
 A venv becomes a prefix of its own: the interpreter and the standard library of its base, with the site-packages of the
-venv. Where the base is the system's Python, which every node brings along, a venv stays a venv. What is installed
-editable goes in as ordinary packages. A conda environment is packed by conda-pack.
+venv. Where the base is the system's Python, which every node brings along, a venv stays a venv. Editable
+installs go in as ordinary packages. A conda environment is packed by conda-pack.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ LAYOUT = 1  # a part of the digest: raise it when the same environment is to giv
 KEPT = 3  # archives that stay in the cache
 ABANDONED = 3600.0  # seconds after which nobody writes a draft any more: each is written without a pause
 MODULES_LIMIT = 64 << 20  # bytes of modules beside the program
-SOURCES_LIMIT = 1 << 30  # bytes of what one editable install brings
+SOURCES_LIMIT = 1 << 30  # bytes of one editable install
 DEPTH = 4  # how far down a folder without __init__.py is searched for modules
 
 _BIGGEST_SCRIPT = 1 << 20
 _CODE = (".py", ".pyi", ".so")
-# Never a part of what a program imports.
+# Folders that a program never imports from.
 _FOREIGN = {"__pycache__", "node_modules", "site-packages", "dist-packages", "build", "dist"}
-# Of the standard library: its own tests, and what only building and editing Python needs.
+# Of the standard library: its own tests, and parts that only building and editing Python needs.
 _IDLE = ("test", "idlelib", "turtledemo", "lib2to3/tests", "site-packages", "dist-packages")
-# What belongs to a venv as such: the archive's own layout takes its place.
+# Files of a venv as such: the archive's own layout takes their place.
 _OF_VENV = re.compile(
     r"pyvenv\.cfg|CACHEDIR\.TAG|lib64|\.[^/]*"
     r"|bin/(activate(\..+|_this\.py)?|deactivate(\..+)?|pydoc\.bat|python[\d.]*t?|pypy[^/]*)"
@@ -152,7 +152,7 @@ def cache_folder(cache: Path | None = None) -> Path:
     return folder
 
 
-# What lies in the cache: each file has its digest beside it
+# Files of the cache: each has its digest beside it
 
 
 def keep(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
@@ -215,7 +215,7 @@ def _mark(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-# What this Python is
+# This Python
 
 
 def _refuse_system() -> None:
@@ -254,11 +254,11 @@ def _foreign_path() -> list[str]:
     installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
     installed += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
     others = filter(os.path.exists, dict.fromkeys(os.path.realpath(path or ".") for path in sys.path))
-    # What Spark was given with addPyFile is there already.
+    # Files of addPyFile are there already.
     return [path for path in others if not (path + os.sep).startswith(installed) and "/userFiles-" not in path]
 
 
-# What goes in
+# Content
 
 
 def _entries() -> list[Entry]:
@@ -292,7 +292,7 @@ def _interpreter(base: str, stays: bool) -> list[Entry]:
     data, version = Path(program).read_bytes(), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     real = _made(f"bin/{version}", data if stays else archive.relocated(data, base, program), 0o755)
     names = [Entry(f"bin/{name}", link=version, mode=0o777) for name in ("python", "python3")]
-    # Without `home` the interpreter is its own base; it still leaves ~/.local of whoever runs it out of sys.path.
+    # Without `home` the interpreter is its own base; it still leaves the user's ~/.local out of sys.path.
     text = f"include-system-site-packages = {str(stays and _sees_base()).lower()}\n"
     text += f"home = {os.path.dirname(program)}\nversion = {platform.python_version()}\n" if stays else ""
     return [real, *names, _made("pyvenv.cfg", text.encode())]
@@ -304,7 +304,7 @@ def _standard_library(base: str) -> Iterator[Entry]:
     where = os.path.relpath(library, base)
     idle = tuple(f"{where}/{name}/" for name in _IDLE) + (f"{where}/config-",)
     yield from (entry for entry in _walk(library, where) if not entry.target.startswith(idle))
-    # In /usr/local everything may lie; a prefix of Python's own holds what its modules are linked with.
+    # In /usr/local everything may lie; a prefix of Python's own holds the libraries of its modules.
     names = "libpython*.so*" if base == "/usr/local" else "*.so*"
     for file in sorted(Path(base, "lib").glob(names)):
         if file.is_file():
@@ -315,7 +315,7 @@ def _standard_library(base: str) -> Iterator[Entry]:
 
 
 def _sees_base() -> bool:
-    """Say whether this venv also imports what its base has installed."""
+    """Say whether this venv also imports the packages of its base."""
     with contextlib.suppress(OSError):
         text = Path(sys.prefix, "pyvenv.cfg").read_text()
         return re.search(r"(?im)^\s*include-system-site-packages\s*=\s*true\s*$", text) is not None
@@ -543,7 +543,7 @@ def _module_entries(folder: str) -> list[Entry]:
 
 
 def _module_files(folder: str, target: str = "", depth: int = DEPTH + 1) -> Iterator[Entry]:
-    """Yield the files of what can be imported from a folder: modules, packages, and code in plain folders below it."""
+    """Yield the files that can be imported from a folder: modules, packages, and code in plain folders below it."""
     top = not target
     if not top and os.path.exists(os.path.join(folder, "pyvenv.cfg")):
         return
@@ -590,7 +590,7 @@ def _digest(entries: list[Entry]) -> str:
     digest = hashlib.sha256(f"{LAYOUT} {sys.version} {platform.machine()}\n".encode())
     for entry in sorted(entries, key=lambda entry: entry.target):
         if entry.target.endswith(".pyc"):
-            continue  # come and go with what was imported last
+            continue  # they come and go with imports
         if entry.data is not None:
             content = hashlib.sha256(entry.data).hexdigest()
         else:

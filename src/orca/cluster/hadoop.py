@@ -1,6 +1,6 @@
 """Hadoop: the settings of a cluster, and its services as the JVM's own client reaches them.
 
-Owns where addresses are read from, and what lies in the cluster's file system for programs to share.
+Owns reading addresses, and the files in the cluster's file system that programs share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orca.storage.hdfs import read_settings
 log = logging.getLogger(__name__)
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
-SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, that holds what programs share
+SHARED = ".orca"  # the folder in the user's home, or in spark.yarn.stagingDir, of files that programs share
 
 
 def configuration_folder(folder_name: str | None) -> Path:
@@ -149,7 +149,7 @@ class Hadoop:
         return str(place.toString())
 
     def _shared_folder(self, base: str | None) -> tuple[Any, Any]:
-        """Return the file system and the folder of what this user shares; make it, or raise where it is another's."""
+        """Return the file system and the folder of this user's shared files; raise where it is another's."""
         hadoop = self.jvm.org.apache.hadoop.fs
         home = hadoop.Path(base) if base else hadoop.FileSystem.get(self.conf).getHomeDirectory()
         system = home.getFileSystem(self.conf)
@@ -162,7 +162,7 @@ class Hadoop:
                 f"{folder} belongs to {owner} and not to {user}: what lies there would run in this user's name. "
                 "Set another folder with conf={'spark.yarn.stagingDir': ...}."
             )
-        # YARN keeps what all may read in the cache that a node's programs share.
+        # YARN keeps files that all may read in the cache that a node's programs share.
         system.setPermission(folder, hadoop.permission.FsPermission("755"))
         return system, folder
 

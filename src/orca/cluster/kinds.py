@@ -1,4 +1,4 @@
-"""Kinds: every word that cluster_mode takes. Owns the table, and what the word means when the program gives none."""
+"""Kinds: every word that cluster_mode takes. Owns the table, and the default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Later(Kind):
     word: str
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Refuse, naming what works today."""
+        """Refuse, naming the kinds that work today."""
         raise NotYet(
             f"cluster_mode={self.word!r} is not built yet. Start the program with spark-submit and use "
             "cluster_mode='spark-submit', or use 'local', 'standalone', 'yarn-client' or 'yarn-cluster'."
@@ -39,12 +39,12 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(word: str) -> Kind:
-    """Return the kind of cluster that a word means here; what `orca submit` brought to YARN is known as that."""
+    """Return the kind of cluster that a word means here; a program of `orca submit` on YARN has its own."""
     if SUBMITTED in os.environ:
         return YarnSubmitted()
     return KINDS["yarn-cluster"] if INSIDE in os.environ else KINDS[word]
 
 
 def launcher_kind() -> str:
-    """Return the word for what cluster_mode=None means here: the launcher's cluster, or local."""
+    """Return the word that cluster_mode=None stands for here: the launcher's cluster, or local."""
     return "spark-submit" if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ else "local"

@@ -1,4 +1,4 @@
-"""Proof: whether executors run the driver's environment. Owns what is compared, and which differences matter.
+"""Proof: whether executors run the driver's environment. Owns the comparison, and which differences matter.
 
 A difference that matters ends the program before its first step, with a message; one warning lists the others.
 """
@@ -42,7 +42,7 @@ _METADATA = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+?)(-py[\d.]+)?\.(dist|eg
 
 @dataclass(frozen=True)
 class Description:
-    """A Python and what is installed in it.
+    """A Python and its packages.
 
     Args:
         python: Its version, "3.11.7".
@@ -181,17 +181,17 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
     return task
 
 
-# What is installed
+# Packages
 
 
 @functools.lru_cache(maxsize=1)
 def _installed(path: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of all distributions on a path; the first of a name is the one that is imported."""
     versions: dict[str, str] = {}
-    # setuptools and Ray put what they bring for themselves on the path once they are imported: nobody installed that.
+    # setuptools and Ray put packages of their own on the path once they are imported: nobody installed those.
     own = [entry for entry in path if not _INSTALLED.intersection(Path(entry).parts[:-1])]
     for distribution in importlib.metadata.distributions(path=own):
-        # The folder's name tells what reading all of its metadata would, a hundred times faster.
+        # The folder's name tells the same as all of its metadata, a hundred times faster.
         folder = _folder_name(distribution)
         name = folder["name"] if folder else distribution.metadata["Name"]
         if name:
@@ -241,7 +241,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-# What is told
+# Messages
 
 
 def _listed(differences: Iterable[tuple[str, str]]) -> str:

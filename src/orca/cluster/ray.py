@@ -1,5 +1,5 @@
 """Ray: a cluster of ours on this machine, one at an address, or one on the executors of a Spark. Owns how Ray is
-started, kept quiet and ended, and what of a Spark's cores it takes.
+started, kept quiet and ended, and how many of a Spark's cores it takes.
 
 On Spark, nodes are started by Ray's own command `ray start`: a head without CPUs beside the driver, and a Spark job
 with a task for each worker node, which holds cores of Spark for as long as it lives.
@@ -60,12 +60,12 @@ STORE_SHARE = 0.3  # of an executor's memory, for Ray's object store beside it
 UP = "Ray runtime started"  # the head node's words
 NO_DASHBOARD = {"include-dashboard": "false"}
 LEAST_STORE = 100 << 20  # bytes; Ray refuses less than 75 MB
-# What Ray reads from the environment of all its processes; what the user has set stays.
+# Variables that all processes of Ray read; those that the user has set stay.
 DEFAULTS = {
     # Under `uv run` Ray would upload the whole working folder to itself and build an environment from it.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SCHEDULER_EVENTS": "0",  # what its autoscaler is about to do, on the driver's standard output
+    "RAY_SCHEDULER_EVENTS": "0",  # messages of its autoscaler on the driver's standard output
     # Ray announces with a warning that it will stop hiding GPUs from tasks without one: take the new way now.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -131,7 +131,7 @@ class OrcaRayContext:
         """
         if self.initialized:
             return self.address_info
-        self.stop()  # what is left of one whose connection the program has ended
+        self.stop()  # the rest of one whose connection the program has ended
         self.reused = _connected()
         place = RayAlone(None, {}) if self.reused else self._seat()
         prepare(starts=place.starts)
@@ -228,7 +228,7 @@ class RayAlone:
         return self.address is None
 
     def start(self, ray: Any) -> Any:
-        """Start or join it; return what ray.init returns."""
+        """Start or join it; return the result of ray.init."""
         refuse_unknown([name for name in self.options if not name.startswith("_")], _init_words(ray), "runtime='ray'")
         _knock(self.address)
         # address="local": never join, by chance, a Ray that another program of this user has started.
@@ -244,7 +244,7 @@ class RayAlone:
         return started
 
     def stop(self, connected: bool) -> None:
-        """Leave it, and end what was started here; `connected` says whether the connection is still this one."""
+        """Leave it, and end it where it was started here; `connected` says whether the connection is still this one."""
         if connected:
             with _none_left(self._folder):
                 _ray().shutdown()
@@ -276,7 +276,7 @@ class RayOnSpark:
         return self.nodes * self.hold
 
     def start(self, ray: Any) -> Any:
-        """Start the nodes and connect to them; return what ray.init returns."""
+        """Start the nodes and connect to them; return the result of ray.init."""
         try:
             return self._set_up(ray)
         except BaseException:
@@ -586,7 +586,7 @@ def _init_words(ray: Any) -> list[str]:
 
 
 def prepare(starts: bool) -> None:
-    """Set what Ray reads from the environment when it is imported; what the user has set stays."""
+    """Set the variables that Ray reads when it is imported; those that the user has set stay."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     own = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
@@ -670,7 +670,7 @@ def _knock(address: str | None) -> None:
 
 
 def _address_info(ray: Any, started: Any) -> dict[str, Any]:
-    """Return the addresses of the Ray this process is connected to; `started` is what ray.init returned, if it did."""
+    """Return the addresses of the Ray this process is connected to; `started` is the result of ray.init, if any."""
     context = ray.get_runtime_context()
     info = {"address": getattr(context, "gcs_address", None), "node_id": context.get_node_id()}
     return {**info, "node_ip_address": ray.util.get_node_ip_address(), **getattr(started, "address_info", {})}

@@ -1,4 +1,4 @@
-"""Spark: sessions on a kind of cluster. Owns what a kind is, the settings we add to all, and the life of the JVM."""
+"""Spark: sessions on a kind of cluster. Owns Kind, the settings of all sessions, and the life of the JVM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.1"
 PATIENCE = 30.0
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
-# What Spark's pages, logs and event files do not show: its own words, keys of any kind, and the variables of workers.
+# Settings that Spark's pages, logs and event files do not show: secrets, keys of any kind, the variables of workers.
 REDACTION = "spark.redaction.regex"
 NOT_SHOWN = "(?i)secret|password|passphrase|credential|token|key|executorEnv[.]|appMasterEnv[.]"
 
@@ -126,7 +126,7 @@ class SessionOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks of a cluster: nodes, cores and memory of each, and bytes of each for Ray beside Spark."""
+    """The user's request: nodes, cores and memory of each, and bytes of each for Ray beside Spark."""
 
     cores: int | str
     memory: str
@@ -144,7 +144,7 @@ class Kind(ABC):
 
     @abstractmethod
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Bring up what the kind needs, to be closed with `life`, and return the Spark settings that reach it."""
+        """Start the daemons of the kind, if any, until `life` ends, and return the Spark settings that reach it."""
 
     def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
         """Return the settings for which the driver's JVM is needed."""
@@ -233,13 +233,13 @@ def _start_daemons(session: SparkSession) -> None:
 
 
 def tell_modules(session: SparkSession) -> None:
-    """Let daemons that Spark starts from now on load what the program has loaded since the session began."""
+    """Let daemons that Spark starts from now on load the frameworks that the program has loaded since."""
     if not is_connect(session) and MODULES in session.sparkContext.environment:
         session.sparkContext.environment[MODULES] = " ".join(slow_modules())
 
 
 def active_session() -> SparkSession | None:
-    """Return the session that is active in this process, classic or Connect, whoever made it; None without one."""
+    """Return the session that is active in this process, classic or Connect, Orca's or not; None without one."""
     if "pyspark" not in sys.modules:
         return None
     remote = sys.modules.get("pyspark.sql.connect.session")
@@ -382,7 +382,7 @@ def set_environment(env: Mapping[str, str], life: ExitStack) -> None:
 
 
 def set_entries(where: MutableMapping[str, str], entries: Mapping[str, str], life: ExitStack) -> None:
-    """Set entries of a mapping until `life` ends, and put back what was there."""
+    """Set entries of a mapping until `life` ends, and then put back the old values."""
     for key, value in entries.items():
         life.callback(_put_back, where, key, where.get(key))
         where[key] = value
@@ -415,7 +415,7 @@ def written(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def ensure_jvm(options: Mapping[str, str], log_output: bool, life: ExitStack) -> Any:
-    """Start the driver's JVM where there is none yet and return the way into it; what we start ends with `life`."""
+    """Start the driver's JVM where there is none yet, until `life` ends; return its gateway."""
     from pyspark import SparkConf, SparkContext, java_gateway
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -122,7 +122,7 @@ class _Daemon:
 
 @dataclass(frozen=True)
 class _Launch:
-    """What Spark's daemons share: their folder, script and secret, and the time by which all must be up."""
+    """The common part of Spark's daemons: their folder, script and secret, and the time by which all must be up."""
 
     folder: str
     script: str
@@ -133,7 +133,7 @@ class _Launch:
         """Start a daemon on a free port of the loopback interface; it ends with `life`, or with this process."""
         config = os.path.join(self.folder, "log4j2.properties")
         with open(config, "w") as out:
-            out.write(log4j("info"))  # We wait for what they say at this level.
+            out.write(log4j("info"))  # We wait for lines of this level.
         java_options = [
             os.environ.get("SPARK_DAEMON_JAVA_OPTS", ""),
             f"-Dlog4j2.configurationFile={config}",

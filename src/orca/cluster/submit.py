@@ -145,7 +145,7 @@ def _hand_in(command: Sequence[str]) -> None:
 
 
 class ApplicationWatch:
-    """An application on YARN as this program follows it: its states, and what its driver prints.
+    """An application on YARN as this program follows it: its states, and its driver's output.
 
     Args:
         hadoop: The cluster.
@@ -247,7 +247,7 @@ def status_of(app: Application) -> int:
 
 
 def _contents(page: bytes, size: int) -> bytes:
-    """Return the contents of a log without what a node writes around them."""
+    """Return the contents of a log without the node's frame around them."""
     head, _, rest = page.partition(b"LogContents:\n")
     length = re.search(rb"LogLength:(\d+)", head)
     if length is None:

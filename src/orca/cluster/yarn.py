@@ -1,7 +1,6 @@
 """Yarn: Spark on a Hadoop cluster, its driver here or in the application master.
 
-Owns what is asked of YARN, what goes along (the Python environment, Spark's jars, the program's own modules), and how
-long it is waited for.
+Owns the request to YARN, the shipment (the Python environment, Spark's jars, the program's own modules), and waiting.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class YarnClient(Kind):
         }
 
     def more_settings(self, request: Request, gateway: Any, life: ExitStack) -> dict[str, str]:
-        """Bring to the cluster what goes along and return the settings that name it."""
+        """Bring environment and jars to the cluster and return the settings that name them."""
         _, settings, python = shipped(gateway, request.options, life)
         set_environment({"PYSPARK_PYTHON": python}, life)
         return settings
@@ -86,7 +85,7 @@ class YarnClient(Kind):
             raise OrcaError(f"Spark did not start on YARN: {reason(error)}") from error
 
     def check(self, session: SparkSession, request: Request) -> None:
-        """Wait for the executors, and let each prove that it runs what this program runs."""
+        """Wait for the executors, and let each prove that it runs this program's environment."""
         hadoop = Hadoop(session.sparkContext._gateway)
         try:
             wait_for_executors(session, hadoop, request)
@@ -105,7 +104,7 @@ class YarnCluster(Kind):
     check = YarnClient.check
 
     def settings(self, request: Request, life: ExitStack) -> dict[str, str]:
-        """Submit this program and end with its status; inside the application master, take what YARN gave."""
+        """Submit this program and end with its status; inside the application master, take YARN's containers."""
         if INSIDE in os.environ:
             return {}
         from orca.cluster.submit import submit_this_program
@@ -132,7 +131,7 @@ class YarnSubmitted(Kind):
             yield
 
 
-# What is asked for.
+# The request.
 
 
 def reach(options: SessionOptions, life: ExitStack) -> str:
@@ -159,7 +158,7 @@ def reach(options: SessionOptions, life: ExitStack) -> str:
 
 
 def needs(request: Request) -> dict[str, str]:
-    """Return the settings that say what the application asks of YARN."""
+    """Return the settings by which the application asks YARN for resources."""
     positive("cores", request.cores, " on YARN")
     options = request.options
     beside = size_of(request.memory, "memory") // 10 + request.for_ray
@@ -168,7 +167,7 @@ def needs(request: Request) -> dict[str, str]:
         "spark.yarn.tags": f"orca-{uuid.uuid4().hex[:12]}",
         **executor_settings(request),
         "spark.executor.memoryOverhead": f"{beside // (1 << 20) + BESIDE_HEAP_MB}m",
-        # `check` waits for the executors, and tells what they are waited for.
+        # `check` waits for the executors, and says why.
         "spark.scheduler.minRegisteredResourcesRatio": "0.0",
         # One secret for each application, which YARN hands to its containers.
         "spark.authenticate": "true",
@@ -191,14 +190,14 @@ def _check_queue(hadoop: Hadoop, options: SessionOptions) -> None:
             raise ArgumentError(f"YARN has no queue {queue!r}; it has {', '.join(queues)}. Pass one of them as queue=.")
 
 
-# What goes along.
+# The shipment.
 
 
 def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Hadoop, dict[str, str], str]:
     """Bring environment and jars to the cluster.
 
     Returns:
-        The way to the cluster, the settings that name what is there, and the workers' interpreter.
+        The cluster, the settings that name the shipment, and the workers' interpreter.
     """
     hadoop = Hadoop(gateway)
     life.callback(hadoop.close)
@@ -247,7 +246,7 @@ def _jars(hadoop: Hadoop, options: SessionOptions, base: str | None) -> dict[str
         return {"spark.yarn.archive": options.spark_yarn_archive}
     folder = Path(spark_home(), "jars")
     if not options.ship_environment and not options.python_location:
-        return {"spark.yarn.jars": f"local:{folder}/*"}  # the nodes have what this machine has, where it has it
+        return {"spark.yarn.jars": f"local:{folder}/*"}  # the nodes have the same files at the same paths
     jars = sorted(folder.glob("*.jar"))
     digest = hashlib.sha256("".join(f"{jar.name} {jar.stat().st_size}\n" for jar in jars).encode()).hexdigest()[:20]
     file = environment.cache_folder() / f"spark-{digest}.zip"
@@ -315,7 +314,7 @@ class Wait:
         self.hadoop, self.seconds, self._pace = hadoop, seconds, Pace()
 
     def go_on(self, app: Application) -> str:
-        """Say now and then what is waited for; end the application where the time is over, and return why."""
+        """Say now and then why it waits; end the application where the time is over, and return the reason."""
         waited = self._pace.waited
         over = self.seconds is not None and waited > self.seconds
         if not over and not self._pace.is_due():

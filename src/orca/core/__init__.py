@@ -1,1 +1,1 @@
-"""Core: what all engines, sources and frameworks share. Imports nothing of ours but `errors`."""
+"""Core: the contract that all engines, sources and frameworks share."""

@@ -1,8 +1,8 @@
-"""ArrayLearner: a learner of any framework that can tell its gradients as numpy arrays. Owns how its replicas agree.
+"""ArrayLearner: a learner of any framework that gives its gradients as numpy arrays. Owns how its replicas agree.
 
-A framework says what it knows: its model, weights, the gradients of a batch, a step of its optimizer, outputs for rows.
-Everything that is distributed comes from here: gradients are added up over the ranks and divided by what the loss is a
-mean over, so that any number of ranks, on rows dealt out in any way, takes the step that one process takes.
+A framework gives its model, weights, the gradients of a batch, a step of its optimizer, and outputs for rows. The
+distributed part is here: gradients are added up over the ranks and divided by the mass of the loss (its rows, or their
+weights), so that any number of ranks, with rows split in any way, takes the step that one process takes.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class ArrayLearner(Learner):
         return self.weights()
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return what the optimizer remembers: arrays and plain values."""
+        """Return the optimizer's state: arrays and plain values."""
         return {}
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take over what `optimizer_state` returned."""
+        """Take over a state that `optimizer_state` returned."""
 
     @abstractmethod
     def outputs(self, x: Any) -> Any:
@@ -68,11 +68,11 @@ class ArrayLearner(Learner):
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Batch) -> tuple[float, float]:
-        """Return the sum of the rows' losses, and what to divide it by for the mean: the rows, or their weights."""
+        """Return the sum of the rows' losses, and the divisor for the mean: the rows, or the sum of their weights."""
 
     @abstractmethod
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
-        """Return what `loss` returns for a batch of training, and the gradients of the sum.
+        """Return the loss of a batch of training, as `loss` does, and the gradients of the sum.
 
         A weight without a gradient (a frozen one) is left out, the same on every rank or not.
         """
@@ -84,11 +84,11 @@ class ArrayLearner(Learner):
     def apply(self, gradients: Arrays) -> None:
         """Take a step of the optimizer: with the gradients of the mean over all ranks' rows."""
 
-    # What the loop calls.
+    # Called by the loop.
 
     def initial_state(self, seed: int) -> State:
         """Return the weights that training would begin with."""
-        twin = copy.copy(self)  # which stays here: what travels is what the user gave, and a model may not be picklable
+        twin = copy.copy(self)  # stays here: the learner itself travels, and a model may not be picklable
         twin._make(seed)
         return twin._state()
 
@@ -156,7 +156,7 @@ class ArrayLearner(Learner):
         return losses
 
     def state(self) -> State:
-        """Return weights and the optimizer's state; what rows and answers look like from a rank that saw some."""
+        """Return weights and the optimizer's state; the specs of rows and answers come from a rank that saw some."""
         specs = None
         if self.sample is not None:
             specs = OutputSpec.of(self.sample), OutputSpec.of(self.outputs(self.sample))

@@ -87,7 +87,7 @@ def array_of(thing: Any, what: str) -> np.ndarray:
 
 
 def arrays_of(tree: Any, what: str = "an array of the data", read: Callable[[Any, str], Any] = array_of) -> Any:
-    """Return a tree with arrays (or what `read` makes) as its leaves.
+    """Return a tree with arrays (or the results of `read`) as its leaves.
 
     A list of numbers, or of such lists, is one array.
 

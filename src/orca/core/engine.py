@@ -43,7 +43,7 @@ class Settings:
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
         log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
-        start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs what for.
+        start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs the reason.
     """
 
     stall_timeout: float = 300.0
@@ -59,7 +59,7 @@ class Settings:
 
 
 class Engine(Protocol):
-    """A way to start n ranks together and bring back what each returns; it knows nothing of models."""
+    """A way to start n ranks together and bring back their results; it knows nothing of models."""
 
     name: str
     workers: int
@@ -93,7 +93,7 @@ class Envelope:
 def dispatch(
     job: Job, shards: Shards, workers: int, host: str, settings: Settings, room: Callable[[], str] = str
 ) -> Iterator[tuple[Envelope, Hub]]:
-    """Open the hub of a run on the driver and seal the envelope for its ranks; `room` says what the cluster has."""
+    """Open the hub of a run on the driver and seal the envelope for its ranks; `room` tells the cluster's free room."""
     try:
         work = seal(job, shards.open)
         with (
@@ -151,7 +151,7 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
 
 
 def preload() -> None:
-    """Import what takes seconds before the driver counts this rank's silence as a stall."""
+    """Import slow libraries before the driver counts this rank's silence as a stall."""
     with suppress(ImportError):  # World says it in words
         import torch.distributed  # noqa: F401
 
@@ -198,7 +198,7 @@ def is_secondary(error: BaseException) -> bool:
 
 
 def dumps(thing: Any, what: str) -> bytes:
-    """Pickle what must travel to the workers; functions of the main program travel by value.
+    """Pickle something that travels to the workers; functions of the main program travel by value.
 
     Raises:
         ArgumentError: It cannot be pickled.
@@ -240,7 +240,7 @@ def scratch() -> Iterator[Path]:
 
 
 def _extend_path(entries: Iterable[str]) -> None:
-    """Let this worker import what the driver can, where it has the same folders."""
+    """Let this worker import the driver's modules, where it has the same folders."""
     for entry in entries:
         if entry and entry not in sys.path and os.path.isdir(entry):
             sys.path.append(entry)

@@ -23,7 +23,7 @@ from orca.monitor.link import Parted
 # A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
 _PATIENCE = 24 * 60 * 60
 
-_joined: dict[str, int] = {}  # who uses a binding in this process: it has one set of ranks for all of them
+_joined: dict[str, int] = {}  # users of each binding in this process, which share one set of ranks
 
 
 def require(binding: str) -> Any:
@@ -50,7 +50,7 @@ def join(world: World, binding: str) -> tuple[Any, int]:
     """Let this rank join Horovod under the same number; all ranks call it together, and each calls `leave` once.
 
     Returns:
-        Horovod's binding, initialized, and the number of those who have joined in this process: the same on all ranks,
+        Horovod's binding, initialized, and the number of users in this process: the same on all ranks,
         and so fit for the names of collectives, which must differ.
 
     Raises:
@@ -65,7 +65,7 @@ def join(world: World, binding: str) -> tuple[Any, int]:
 
 
 def leave(binding: str) -> None:
-    """Leave Horovod; the last who leaves ends it. Ranks that still wait for this one, because it failed, fail too."""
+    """Leave Horovod; the last user ends it. Ranks that still wait for this one, because it failed, fail too."""
     _joined[binding] -= 1
     if not _joined[binding]:
         importlib.import_module(f"horovod.{binding}").shutdown()
@@ -81,7 +81,7 @@ def unfit(what: str) -> ArgumentError:
 
 @contextmanager
 def together(world: World) -> Iterator[None]:
-    """Say of a collective that failed in Horovod that it is a consequence: some other rank went away first."""
+    """Report a collective that failed in Horovod as a consequence: some other rank went away first."""
     try:
         yield
     except Exception as error:
@@ -152,9 +152,7 @@ def _rendezvous(world: World) -> Iterator[int]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables for as long as Horovod reads them: what runs in this process later must not think it was started by
-    Horovod.
-    """
+    """Set variables while Horovod reads them: later code in this process must not think that Horovod started it."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

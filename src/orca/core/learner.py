@@ -1,4 +1,4 @@
-"""Learner: what a framework must know, on the driver and on a rank. Owns Learner, and the plan and state of a fit."""
+"""Learner: the contract of a framework, on the driver and on a rank. Owns Predictor, Learner and FitPlan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FitPlan:
 
     Attributes:
         epochs: How many epochs to add to those already trained.
-        batch_size: Rows of a step over all ranks; None takes what the data brings itself.
+        batch_size: Rows of a step over all ranks; None where the data brings its own batches.
         shuffle: Whether each epoch reads in a new order.
         seed: Seed of initial weights, order and dropout.
         on_nan: "raise", "warn" or "ignore" when the loss is not finite.
@@ -42,7 +42,7 @@ class FitPlan:
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
         stores: Whether the state stays in `checkpoint_folder` at the end, instead of travelling back.
         end_trigger: When to stop before `epochs` are over.
-        info: What the user tells their own training operator.
+        info: A dict for the user's own training operator.
     """
 
     epochs: int = 1
@@ -100,8 +100,8 @@ class Predictor(ABC):
 class Learner(Predictor):
     """A model that learns.
 
-    On the driver: the constructor remembers what the user gave, the checks refuse what cannot work, and states are made
-    and turned into the user's own kind of model. Then the learner travels to every rank.
+    On the driver: the constructor remembers its arguments, the checks refuse those that cannot work, and states are
+    made and turned into the user's own kind of model. Then the learner travels to every rank.
 
     On a rank, in this order: `join` builds model and optimizer; `call_back` takes the callbacks; `begin` opens a fit;
     `begin_epoch`, `train`, `evaluate` and `end_epoch` take turns, called by the loop in `core/loop.py`, which also
@@ -109,7 +109,7 @@ class Learner(Predictor):
     everything. All ranks make the same calls.
 
     Callbacks (`orca.callbacks`) need nothing of a learner that trains on each batch before it asks for the next one.
-    What some of them ask for are `learning_rates`, `copy_weights` and `put_back_weights`.
+    Some of them ask for `learning_rates`, `copy_weights` and `put_back_weights`.
 
     A State's payload holds arrays (tensors of torch or numpy) and plain values in dicts, lists and tuples, under names
     of the framework's own; `storage/states.py` writes it to disk.
@@ -143,10 +143,10 @@ class Learner(Predictor):
         Hooks(callbacks)
 
     def check_state(self, state: State, name: str) -> None:
-        """Check that a state fits the model, as far as that can be told here; `name` is what to call it.
+        """Check that a state fits the model, as far as that can be told here; `name` is for the message.
 
         Raises:
-            ArgumentError: It does not; names what differs.
+            ArgumentError: It does not; names the difference.
         """
 
     def weight_bytes(self) -> int | None:
@@ -170,7 +170,7 @@ class Learner(Predictor):
     def call_back(self, callbacks: Sequence[Any], world: World, state: State | None) -> Hooks:
         """Return the hooks of a run's callbacks, which the loop calls: none for callbacks of the framework's own.
 
-        Callbacks of a resumed fit get back what they held from `payload["callbacks"]` of the state.
+        Callbacks of a resumed fit get their states back from `payload["callbacks"]` of the state.
         """
         runner = Runner(self, world.rank, world.size, state)
         return Hooks(callbacks, runner, state.payload.get("callbacks") if state else None)
@@ -181,7 +181,7 @@ class Learner(Predictor):
     def revert(self) -> None:
         """Put weights and optimizer back to the state that `join` was given, from which a fit is resumed.
 
-        The loop calls it after the callbacks' hooks that begin a fit or an epoch: what they change is in that state.
+        The loop calls it after the callbacks' hooks that begin a fit or an epoch: that state has their changes already.
         """
 
     def begin_epoch(self, epoch: int) -> None:
@@ -196,7 +196,7 @@ class Learner(Predictor):
         """Feed outputs and targets to the metrics; return the loss."""
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Hear what an epoch gave over all ranks, validation included, before callbacks do; say whether to stop."""
+        """Take the statistics of an epoch over all ranks, before callbacks do; say whether to stop."""
         return False
 
     def finish(self) -> None:
@@ -209,7 +209,7 @@ class Learner(Predictor):
     def callback_states(self) -> dict[str, Any]:
         """Return the states of the framework's own callbacks, for a resumed fit; as for `state`, rank 0's counts.
 
-        It may also hold what the user's code has changed and `state` does not tell, under names that no class has.
+        It may also hold changes by the user's code that `state` does not have, under names that no class has.
 
         `begin` gives it back to them where `join` was given a state with a position: from `payload["callbacks"]`.
         """

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-# What a rank loads with a library; torch's first optimizer loads its compiler.
+# Modules that a rank loads with a library; torch's first optimizer loads its compiler.
 _WITH = {
     "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo"),
     "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca.frameworks.tfgraph.learner"),

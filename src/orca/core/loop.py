@@ -93,7 +93,7 @@ class EpochLoop:
         ended, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
         while not ended and (self.before.steps or not self._is_over()):
             ended, due = self._run_epoch()
-        if due and plan.callbacks:  # one of them may fail at the end: what was trained is kept by then
+        if due and plan.callbacks:  # one of them may fail at the end: keep the trained state first
             self._keep(Losses(), STOPPING if ended == STOPPED else "")
             _wait_for(self.writer, self.world)
         self.learner.finish()
@@ -207,7 +207,7 @@ class EpochLoop:
         return len(self.history.epochs) >= self.plan.epochs
 
     def _revert(self, begun: bool) -> None:
-        """Undo what callbacks did at the beginning of a resumed fit: they had done it before its state was kept.
+        """Undo the changes that callbacks made at the beginning of a resumed fit: its state already has them.
 
         Once the fit, or the epoch that it was interrupted in, has begun, callbacks get their own states back.
         """
@@ -425,7 +425,7 @@ def profile_of(pulse: Pulse, trained: int = 0, evaluated: int = 0) -> dict[str, 
     if trained:
         phases |= {"fwd": ("forward", trained), "bwd": ("backward", trained), "optimizer": ("optimizer", trained)}
     means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for name, (phase, steps) in phases.items()}
-    if trained:  # what goes on beside the backward pass, and what all else waits for
+    if trained:  # communication beside the backward pass, and communication that everything waits for
         means["mean_comm_s"] = (pulse.profile["communication"] + pulse.profile["wait"]) / trained
     pulse.profile = dict.fromkeys(pulse.profile, 0.0)
     return means

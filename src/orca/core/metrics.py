@@ -1,4 +1,4 @@
-"""Metrics: how good a model is, exact over ranks for any split of the rows. Owns what each metric counts, and merging.
+"""Metrics: how good a model is, exact over ranks for any split of the rows. Owns their counts, and merging.
 
 A metric counts batches (``update``), tells the value over all of them (``compute``) and can be called, as those of
 torchmetrics: ``accuracy(output, target)`` counts a batch and returns the value of that batch. Ranks count with metrics
@@ -141,7 +141,7 @@ def _uniquely_named(metrics: list[Metric]) -> list[Metric]:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a metric counted over some rows: a tree of tensors that are sums, or hold the rows themselves."""
+    """The counts of a metric over some rows: a tree of tensors that are sums, or hold the rows themselves."""
 
     rows: int
     values: Tree
@@ -584,7 +584,7 @@ class AUC(ROC):
         return counts, _outside(chance)
 
     def score(self, counts: Any, outside: Any) -> Any:
-        """Return the area, given what the tally returns."""
+        """Return the area, given the tally."""
         if self.threshold_num is None:
             false, true, thresholds = _curve(counts, outside)
             unordered = (thresholds != thresholds).any()
@@ -666,7 +666,7 @@ class OwnMetric(CustomizedMetric):
         return _one_number(counter.compute(), need, "Return for example its mean.")
 
 
-# What may be asked for by its name.
+# Metrics that have a plain name.
 NAMED: tuple[type[Metric], ...] = (
     AUC, MAE, MSE, ROC, Accuracy, BinaryAccuracy, BinaryCrossEntropy, CategoricalAccuracy, CategoricalCrossEntropy,
     F1Score, KLDivergence, Poisson, Precision, PrecisionRecallCurve, Recall, SparseCategoricalAccuracy,

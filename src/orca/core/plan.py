@@ -1,4 +1,4 @@
-"""Plan: who gives how many rows to which step. Owns the promise that uneven shards are exact.
+"""Plan: the rows that each rank gives to each step. Owns the promise that uneven shards are exact.
 
 Every rank computes the same plan from the same row counts, without talking: every step but the last has exactly
 `batch_size` rows, ranks give in proportion to what they hold, finish together, and every row is used exactly once.

@@ -97,9 +97,9 @@ class Rows(Protocol):
     """One rank's rows, readable by index, once per epoch in a new order.
 
     `shared` rows can all be read by every rank (a map-style dataset): each step is cut among the ranks.
-    Other rows are this rank's own: each rank gives to a step in proportion to what it holds.
+    Other rows are this rank's own: each rank gives to a step in proportion to its rows.
     `quiet` rows are read without code of the user's.
-    The y of rows that come with weights is what `orca.core.feed.weigh` makes of labels and weights.
+    The y of rows with weights is the result of `orca.core.feed.weigh` for labels and weights.
     """
 
     count: int
@@ -115,7 +115,7 @@ class Rows(Protocol):
         """Yield (x, y) for each array of indices."""
 
     def close(self) -> None:
-        """Free what the rows hold: files, memory maps."""
+        """Free files and memory maps."""
 
 
 class Stream(Protocol):
@@ -134,7 +134,7 @@ class Stream(Protocol):
         """Leave out so many passes, which an interrupted run has read."""
 
     def close(self) -> None:
-        """Free what the stream holds."""
+        """Free all resources."""
 
 
 class Draws(Protocol):
@@ -149,7 +149,7 @@ class Draws(Protocol):
         """Yield this rank's part of every step from first_step on, drawn from a generator that all ranks have alike."""
 
     def close(self) -> None:
-        """Free what the data holds."""
+        """Free all resources."""
 
 
 Items = Iterator[Any]

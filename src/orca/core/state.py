@@ -1,4 +1,4 @@
-"""State: where a fit is, and what it saw on the way. Owns Position and Losses; State itself lies in `storage`."""
+"""State: the position of a fit, and its losses so far. Owns Position and Losses; State itself lies in `storage`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Losses:
     stopped: bool = False
 
     def add(self, total: float, mass: float, rows: int) -> None:
-        """Count a step: the sum of its losses, what to divide that by for the mean, and its rows."""
+        """Count a step: the sum of its losses, the divisor for their mean, and its rows."""
         self.loss_sum += total
         self.mass += mass
         self.rows += rows
@@ -113,7 +113,7 @@ class Position:
     validations: tuple[dict[str, Any], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as numbers, texts, lists and dicts; what cannot be written so is left out of the history."""
+        """Return it as numbers, texts, lists and dicts; other values are left out of the history."""
         sums = {name: getattr(self.losses, name) for name in _SUMS}
         lines, validations = (
             [{key: _plain(value) for key, value in line.items() if _is_plain(value)} for line in group]

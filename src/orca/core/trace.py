@@ -1,4 +1,4 @@
-"""Trace: an epoch step by step. Owns what is kept of every step, and which epoch of a fit it belongs to."""
+"""Trace: an epoch step by step. Owns the record of each step, and the epoch of a fit that it belongs to."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Epochs = Sequence[tuple[dict[str, Any], Trace | None]]  # the line of each epoch
 def with_traces(lines: Sequence[dict[str, Any]], traces: Sequence[Trace | None]) -> Epochs:
     """Return each line of a fit with its trace.
 
-    There may be fewer traces than lines: they are those of the last epochs, for what was done before an interruption
-    is known by its lines alone.
+    There may be fewer traces than lines: they are those of the last epochs. The epochs before an interruption have
+    lines alone.
     """
     gap = len(lines) - len(traces)
     if gap < 0:

@@ -1,4 +1,4 @@
-"""Triggers: when to validate, keep a checkpoint, end a fit. Owns what a trigger sees, and which triggers there are.
+"""Triggers: when to validate, keep a checkpoint, end a fit. Owns the Moment that a trigger sees, and the triggers.
 
 A trigger is asked after every step, and once more when the epoch has ended, validation included. It must answer alike
 on all ranks: it looks at nothing but the Moment. Steps are counted from 1, over all fits of an Estimator.

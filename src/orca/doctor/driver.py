@@ -1,4 +1,4 @@
-"""Driver: the checks that need no ranks. Owns what is looked at before any worker starts, one function each."""
+"""Driver: the checks that need no ranks. Owns the checks before any worker starts, one function each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKER_BYTES = 700 << 20  # memory of a Python worker once torch is loaded, befo
 TRAINING = 4  # times its weights that a model needs in training: weights, gradients and two moments of Adam
 _ROOM = {"spark": "Spark runs {} task(s) at once", "ray": "Ray has {} CPU(s)", "local": "this machine has {} core(s)"}
 
-# Settings that Orca gives a session of its own, and what happens where they have another value.
+# Settings that Orca gives a session of its own, and the harm of other values.
 _HARM = {
     "spark.python.worker.reuse": "every job starts its Python workers and loads torch again",
     "spark.sql.execution.arrow.pyspark.enabled": "toPandas and DataFrames made from pandas go row by row, much slower",
@@ -87,7 +87,7 @@ def slots_of(case: Case) -> int | None:
 
 
 def ranks_to_start(case: Case) -> int:
-    """Return how many ranks to start: where slots are few, those there is room for tell what else is wrong."""
+    """Return how many ranks to start: where slots are few, as many as there is room for find other problems."""
     if case.engine == "spark" and _refuses_barriers(case):
         return 0
     have = None if case.engine == "local" else slots_of(case)

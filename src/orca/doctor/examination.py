@@ -59,7 +59,7 @@ class Case:
         return default
 
     def settings(self) -> dict[str, str]:
-        """Return all settings of Spark, to know what must not be printed."""
+        """Return all settings of Spark, some of which must not be printed."""
         if self.session is None or is_connect(self.session):
             return {}
         with suppress(Exception):

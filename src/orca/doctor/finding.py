@@ -138,7 +138,7 @@ def said(problem: BaseException) -> str:
 
 
 def advice(problem: BaseException) -> str:
-    """Return the last sentence of an error of ours, which says what to do."""
+    """Return the last sentence of an error of ours, which is the advice."""
     return (str(problem).strip().splitlines() or [""])[0].split(". ")[-1]
 
 

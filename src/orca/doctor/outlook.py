@@ -1,4 +1,4 @@
-"""Outlook: what a fit would do. Owns how its plan is told, and the size of a model where that costs nothing."""
+"""Outlook: the plan of a fit in words. Owns its lines, and the size of a model where that costs nothing."""
 
 from __future__ import annotations
 

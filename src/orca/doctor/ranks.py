@@ -1,4 +1,4 @@
-"""Ranks: the checks of the ranks' reports. Owns what a report means, one function each."""
+"""Ranks: the checks of the ranks' reports. Owns the meaning of a report, one function each."""
 
 from __future__ import annotations
 

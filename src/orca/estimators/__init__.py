@@ -1,4 +1,4 @@
-"""Estimators: what users hold. One file a framework, with the arguments of its verbs; the rest is shared."""
+"""Estimators: the objects that users hold. One file a framework, with the arguments of its verbs, and a shared part."""
 
 from orca.estimators.estimator import Estimator
 

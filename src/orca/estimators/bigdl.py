@@ -196,7 +196,7 @@ class BigdlEstimator(TorchEstimator):
     def load(self, checkpoint: str | None = None, optimizer: Any = None, loss: Any = None,  # type: ignore[override]
              feature_preprocessing: Any = None, label_preprocessing: Any = None, model_dir: str | None = None,
              is_checkpoint: bool = False, **other_names: str) -> BigdlEstimator:  # fmt: skip
-        """Load what save wrote, or with is_checkpoint the newest checkpoint in a folder; returns the Estimator."""
+        """Load a saved model, or with is_checkpoint the newest checkpoint in a folder; returns the Estimator."""
         place = self._path("load", checkpoint, other_names)
         model = self.model if is_checkpoint else bigdl_loader()(f"{place}.bigdl", f"{place}.bin")
         steps = (feature_preprocessing or self.preprocessing[0], label_preprocessing or self.preprocessing[1])

@@ -1,4 +1,4 @@
-"""Estimator: what the user holds. Owns the door to every framework, the engine, and answering for rows.
+"""Estimator: the object that the user holds. Owns the door to every framework, the engine, and answering for rows.
 
 predict:  check the arguments  ->  source_of(data)  ->  source.answer(PredictJob)  ->  the answer in the data's kind
 """

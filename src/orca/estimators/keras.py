@@ -1,4 +1,4 @@
-"""KerasEstimator: the verbs of the TensorFlow 2 / Keras Estimator. Owns their arguments and what they return."""
+"""KerasEstimator: the verbs of the TensorFlow 2 / Keras Estimator. Owns their arguments and results."""
 
 from __future__ import annotations
 
@@ -410,7 +410,7 @@ class KerasEstimator(TrainingEstimator):
         return checkpoint
 
     def load_checkpoint(self, checkpoint: str, sample_input: Any = None) -> KerasEstimator:  # type: ignore[override]
-        """Continue from what save_checkpoint wrote."""
+        """Continue from a checkpoint of save_checkpoint."""
         self._take(self._read(checkpoint), checkpoint)
         return self
 

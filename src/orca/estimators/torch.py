@@ -170,7 +170,7 @@ class TorchEstimator(TrainingEstimator):
         source = self._source(data, spec)
         callbacks = listed(callbacks)
         task = self._answers(self.learner.for_answers(callbacks, precision), spec)
-        # What callbacks make of an answer is seen only when one is given.
+        # Callbacks may change an answer: its shape is known only then.
         return source.answer(replace(task, output=None) if callbacks else task, self.engine)
 
     def save(self, path: str | None = None, entire: bool = False, **other_names: str) -> str:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""TrainingEstimator: an Estimator whose model learns. Owns fit, evaluate, checkpoints and what a fit leaves behind.
+"""TrainingEstimator: an Estimator whose model learns. Owns fit, evaluate, checkpoints and the history.
 
 fit:  check the arguments  ->  source_of(data)  ->  engine.run(FitJob, shards)  ->  keep the state, return the history
 """
@@ -204,7 +204,7 @@ class TrainingEstimator(Estimator):
         end_trigger: Any,
         **more: Any,
     ) -> list[History]:
-        """Check what the verbs of all frameworks share, train, keep the state; return the history of each rank.
+        """Check the arguments that all frameworks share, train, keep the state; return the history of each rank.
 
         `learner` and `settings` are those of this call, where it needs others than the Estimator's. `more` has the
         other fields of the FitPlan.
@@ -530,7 +530,7 @@ class TrainingEstimator(Estimator):
         return self.load_orca_checkpoint(path)
 
     def set_tensorboard(self, log_dir: str, app_name: str) -> None:
-        """Write what each fit from now on gives for TensorBoard, under log_dir/app_name."""
+        """Write the numbers of each fit from now on for TensorBoard, under log_dir/app_name."""
         self._summaries = Summaries(log_dir, app_name)
 
     def get_train_summary(self, tag: str | None = None) -> Any:
@@ -567,7 +567,7 @@ class TrainingEstimator(Estimator):
         self._state = state.settled()
 
     def _learn_rows(self, row: OutputSpec | None, output: OutputSpec | None) -> None:
-        """Remember what rows and answers look like, as far as it was not known."""
+        """Remember the specs of rows and answers, where they were not known."""
         self._specs = row, output
         if self._state is not None:
             self._state.input = self._state.input or row

@@ -1,1 +1,1 @@
-"""Monitor: what ranks tell the driver while they run: where they are, what they print, how they fail."""
+"""Monitor: messages of ranks to the driver while they run: progress, output, failures."""

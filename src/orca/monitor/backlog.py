@@ -7,7 +7,7 @@ from threading import Thread
 
 
 class Backlog:
-    """A count of what waits to be read, and of the lines turned away because too much does.
+    """A count of the output that waits to be read, and of the lines turned away because too much waits.
 
     One thread (or one at a time) adds, another one takes. Where lines were turned away, half of the backlog must be
     read before there is room again: a gap is reported once, not between any two lines.

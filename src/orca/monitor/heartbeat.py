@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from threading import Event, Thread
 from typing import NamedTuple, TypeVar
 
-# What a rank is doing. Higher is further in the step: among stuck ranks the lowest holds up the others.
+# Phases of a step. Higher is further in the step: among stuck ranks the lowest holds up the others.
 PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "storage", "wait")
 START, DATA, FORWARD, BACKWARD, OPTIMIZER, EVALUATE, CHECKPOINT, STORAGE, WAIT = range(len(PHASES))
 SIGN_EVERY, SAY_EVERY = 0.5, 60.0  # seconds between signs, and between log records, of a rank that waits for storage

@@ -220,7 +220,7 @@ class Hub:
         else:  # it gave up before it saw our welcome and works without us: not a loss
             del self._seats[seat.rank]
 
-    # What ranks say.
+    # Messages of ranks.
 
     def _hear(self, seat: Seat, message: tuple[Any, ...]) -> None:
         if seat.rank < 0:
@@ -276,7 +276,7 @@ class Hub:
                 self._seats[other].wire.send(_parting(number, rank, how))
         self._judge(time.monotonic())
 
-    # What went wrong.
+    # Failures.
 
     def _abort(self, reason: str) -> None:
         if self._aborted is None:

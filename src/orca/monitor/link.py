@@ -141,7 +141,7 @@ class Link:
                 self._post(line)
 
     def flush(self) -> None:
-        """Wait a moment until what was logged is on its way, unless the driver lags behind; for any thread."""
+        """Wait a moment until all log lines are on their way, unless the driver lags behind; for any thread."""
         goal, deadline = self._backlog.added, time.monotonic() + FLUSH_WITHIN
         while self.connected and self._backlog.taken < goal and not self._behind:
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Progress: one bar for all ranks, on the driver. Owns what it shows; silent when the output is not a terminal."""
+"""Progress: one bar for all ranks, on the driver. Owns its numbers; silent when the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Progress:
         if self.bar is not None:
             if full and self.bar.total:
                 self.bar.update(self.bar.total - self.bar.n)
-            # What came after the last step, like bringing the model home, is not time of the epoch.
+            # The time after the last step, such as bringing the model home, is not time of the epoch.
             later = time.time() - self.bar.last_print_t
             self.bar.start_t += later
             self.bar.last_print_t += later

@@ -152,7 +152,7 @@ class Wire(asyncio.Protocol):
             self.transport.write(message if isinstance(message, bytes) else encode(message))
 
     def drop(self, reason: str) -> None:
-        """Close the connection, once what waits is sent."""
+        """Close the connection, once all waiting messages are sent."""
         self.reason = reason
         self.transport.close()
 
@@ -185,7 +185,7 @@ def keep_alive(sock: socket.socket) -> None:
         "TCP_KEEPIDLE": round(GONE_AFTER / 5),
         "TCP_KEEPINTVL": round(GONE_AFTER / 10),
         "TCP_KEEPCNT": 8,
-        # Also the time for which a suspended process may leave what it was sent unread.
+        # Also the time for which a suspended process may leave its messages unread.
         "TCP_USER_TIMEOUT": round(GONE_AFTER * 1000),
     }
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Stalls: which rank holds up the others. Owns who is asked for a stack, and the words about it."""
+"""Stalls: which rank holds up the others. Owns which ranks are asked for a stack, and the message."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from orca.monitor.hub import Hub
 
-FIRST_WORD = 30.0  # seconds until the driver says what it waits for; the next words come after twice the time
+FIRST_WORD = 30.0  # seconds until the driver says why it waits; the next line comes after twice the time
 
 logger = logging.getLogger(__name__)
 
 
 class Pace:
-    """When to say again what is waited for: after 30 s, and then each time that the wait has doubled."""
+    """The pace of lines about a wait: one after 30 s, and then each time that the wait has doubled."""
 
     def __init__(self) -> None:
         self._began, self._word = time.monotonic(), FIRST_WORD
@@ -39,12 +39,12 @@ class Pace:
 
 
 class Waiting:
-    """A watch over the start of a run: it says what is waited for, and ends the wait where there is a limit.
+    """A watch over the start of a run: it says why the driver waits, and ends the wait at the limit.
 
     Args:
         hub: The hub of the run.
         limit: Seconds that ranks may take to report; <= 0 for no limit.
-        room: Says in words what room the cluster shows ("Spark shows 0 of 4 slots free"); "" where nothing is known.
+        room: Describes the free room of the cluster ("Spark shows 0 of 4 slots free"); "" where nothing is known.
     """
 
     def __init__(self, hub: Hub, limit: float, room: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""Worker logs: what ranks print and log, shown on the driver. Owns how lines are captured, tagged and shown.
+"""Worker logs: the output and log records of ranks, shown on the driver. Owns how lines are captured, tagged and shown.
 
 On a rank, `speaking` takes over Python's sys.stdout and sys.stderr and hears the root logger while a job runs. Each
 line goes to the driver over the link and nowhere else: an engine that forwards its workers' output would show it twice.
@@ -42,7 +42,7 @@ worker_logger = logging.getLogger("orca.worker")
 
 @contextmanager
 def speaking(link: Link, level: int, to_driver: bool) -> Iterator[None]:
-    """Send what this process prints, and logs at the level or above, to the driver while the block runs.
+    """Send this process's output, and its log records at the level or above, to the driver while the block runs.
 
     The level of the root logger is set in any case and put back afterwards. Streams are left alone where the driver
     does not want them or cannot be reached, and on a thread: there they belong to all of the process.
@@ -209,14 +209,14 @@ class RecordHandler(logging.Handler):
 
 
 class Echo:
-    """What ranks say and where they are, shown on the driver.
+    """The output and the progress of ranks, shown on the driver.
 
-    What they print appears on sys.stdout and sys.stderr as "[rank 1] text"; what they log goes through the logger
-    "orca.worker", with the rank and the name of the worker's logger as attributes `rank` and `origin` of the record,
-    so that the program's own logging configuration decides. Leaving waits until all is shown.
+    Printed lines appear on sys.stdout and sys.stderr as "[rank 1] text". Log records go through the logger
+    "orca.worker", with the rank and the name of the worker's logger as attributes `rank` and `origin` of the record, so
+    that the program's own logging configuration decides. Leaving waits until all is shown.
 
     Args:
-        progress: Where beats go, and what must not be torn by lines.
+        progress: The bar, which beats move and lines must not tear.
     """
 
     def __init__(self, progress: Progress) -> None:

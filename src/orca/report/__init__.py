@@ -1,1 +1,1 @@
-"""Report: what fits gave, for people: a history, plots, a page of HTML, TensorBoard."""
+"""Report: the results of fits, for people: a history, plots, a page of HTML, TensorBoard."""

@@ -1,4 +1,4 @@
-"""History: what the fits of an Estimator gave. Owns the record of all epochs, its picture and its report.
+"""History: the results of an Estimator's fits. Owns the record of all epochs, its picture and its report.
 
 `est.history` grows with every fit. It is a list of the lines that fit returned, with the steps between them.
 """
@@ -33,7 +33,7 @@ class RunHistory:
         self.traces: list[Trace | None] = []
 
     def add(self, lines: Sequence[dict[str, Any]], traces: Sequence[Trace]) -> None:
-        """Append what a fit gave.
+        """Append the results of a fit.
 
         Args:
             lines: A dict of statistics an epoch.

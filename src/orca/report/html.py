@@ -1,4 +1,4 @@
-"""HTML: a run as HTML. Owns what the page says and its looks: one file, no network, readable in light and dark."""
+"""HTML: a run as HTML. Owns its text and looks: one file, no network, readable in light and dark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from orca.core.trace import Epochs, rows_a_second, steps_of
 
-# What a report names the versions of: the distribution, and the module that shows it was used.
+# Libraries whose versions a report names: the distribution, and the module that shows it was used.
 LIBRARIES = {
     "orca-dl": "orca",
     "numpy": "numpy",

@@ -1,4 +1,4 @@
-"""Plot: a run drawn by matplotlib. Owns what is shown in which panel and how many points of it.
+"""Plot: a run drawn by matplotlib. Owns the panels, their curves, and how many points a curve has.
 
 Needs matplotlib, so it is imported where something is drawn. Figures are made without pyplot: no window opens, and
 what the user draws with pyplot is left alone.

@@ -51,12 +51,11 @@ class Summaries:
     def write(
         self, lines: Sequence[dict[str, Any]], traces: Sequence[Trace], first_step: int, metrics: Iterable[str] = ()
     ) -> None:
-        """Write what a fit gave.
+        """Write the results of a fit.
 
         Loss and LearningRate are written for every step (Loss for every epoch where the framework tells no more),
         Throughput (rows a second) for every epoch, at its last step, each validation at the step after which it was
-        made. What an earlier run wrote in
-        this folder for these steps and later ones is no longer shown.
+        made. The points of an earlier run in this folder, for these steps and later ones, are no longer shown.
 
         Args:
             lines: A dict of statistics an epoch.
@@ -130,12 +129,12 @@ class SummaryPair:
         self.members = [Summaries(*place) for place in places]
 
     def write(self, *args: Any, **kwargs: Any) -> None:
-        """Write what a fit gave."""
+        """Write the results of a fit."""
         for member in self.members:
             member.write(*args, **kwargs)
 
     def read(self, part: str, tag: str | None) -> Any:
-        """Return what was written under a tag."""
+        """Return the points under a tag."""
         return self.members[0].read(part, tag)
 
 
@@ -203,7 +202,7 @@ class EventFiles:
             self._sink.flush()
 
     def flush(self) -> None:
-        """Bring what was written to the folder."""
+        """Bring the events to the folder."""
         if self._sink is not None and not self.grows:
             self.fs.pipe_file(self._path, self._sink.getvalue())
             self._sink = None

@@ -100,7 +100,7 @@ def to_arrow(array: np.ndarray) -> pa.Array:
 def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
     """Yield the rows of record batches, in their order, as lists of slices that hold whole multiples of `rows`.
 
-    Only the last list may hold a part of a multiple. What lies within one record batch stays one slice, so that just
+    Only the last list may hold a part of a multiple. The rows of one record batch stay one slice, so that just
     the rows around the border of two batches are ever put together.
 
     Example:
@@ -214,12 +214,12 @@ def _dense(array: pa.Array, name: str) -> np.ndarray:
 
 
 def _is_vector(kind: pa.DataType) -> bool:
-    """Say whether this is what Spark's ML vectors, dense and sparse, are made of."""
+    """Say whether this is the struct of Spark's ML vectors, dense and sparse."""
     return kinds.is_struct(kind) and [field.name for field in kind] == ["type", "size", "indices", "values"]
 
 
 def _vectors(array: pa.StructArray, name: str) -> np.ndarray:
-    """Return vectors as rows; what a sparse one does not name is zero."""
+    """Return vectors as rows; values that a sparse one does not name are zero."""
     sparse = np.flatnonzero(array.field("type").to_numpy(zero_copy_only=False) == 0)
     if not len(sparse):
         return _dense(array.field("values"), name)

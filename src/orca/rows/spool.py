@@ -145,7 +145,7 @@ class SpoolWriter:
         return spool
 
     def close(self) -> None:
-        """Let go of the file; what was not finished is gone."""
+        """Close the file; rows that were not finished are gone."""
         if self._sink is not None:
             self._sink.close()
         self._sink = self._file = self._chunk = None
@@ -361,7 +361,7 @@ class _Sink:
 
 
 def _held() -> int:
-    """Return the bytes this process holds in memory of its own: what is mapped from files is not."""
+    """Return the bytes of this process's own memory, without files that are mapped."""
     info = psutil.Process().memory_info()
     own: int = info.rss - getattr(info, "shared", 0)
     return own

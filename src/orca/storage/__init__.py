@@ -1,1 +1,1 @@
-"""Storage: what is kept in files, here and on other machines, whole or not at all."""
+"""Storage: files here and on other machines, written whole or not at all."""

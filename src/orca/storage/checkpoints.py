@@ -144,7 +144,7 @@ def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Return the newest thing in a folder that holds a model's weights; None when there is none.
+    """Return the newest entry of a folder that holds a model's weights; None when there is none.
 
     That is a checkpoint of save_checkpoint, the last one of a fit that kept some, a `.keras` or `.h5` file, a
     SavedModel, or the prefix of a TensorFlow checkpoint.
@@ -216,7 +216,7 @@ class CheckpointWriter:
         except OrcaError as failed:
             if error is None:
                 raise
-            logger.warning("%s", failed)  # what went wrong first is what the caller hears
+            logger.warning("%s", failed)  # the caller hears of the first error
 
     def keep(self, state: State, name: str | None = None) -> None:
         """Begin to write a state and return at once; wait first while the former one is being written.
@@ -324,7 +324,7 @@ def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
 
 
 def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, bool]]:
-    """Return prefix, number and completeness of what has the name of a checkpoint."""
+    """Return prefix, number and completeness of each entry with the name of a checkpoint."""
     # Any prefix has no dots: rotated logs and TensorBoard's events have.
     names = rf"(?!{METHOD})[^.]+" if prefix is None else re.escape(prefix)
     if prefix is not None and (prefix == PREFIX or prefix.startswith(METHOD)) and _is_dated(folder):

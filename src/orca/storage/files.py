@@ -34,7 +34,7 @@ _LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<kind>draft|old)-[0-9a-f]{8}")
 
 
 def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
-    """Return the file system of fsspec that holds a path, and the path's place in it: what every path is opened with.
+    """Return the file system of fsspec that holds a path, and the path's place in it. Every path is opened by this.
 
     Args:
         path: A path of this machine, `hdfs://...` (see storage/hdfs.py), `s3a://...` (the same as s3), `dbfs:/...`, or
@@ -172,7 +172,7 @@ def is_leftover(name: str) -> bool:
 
 
 def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
-    """Remove from a folder what killed writes left there, and put back what they had moved aside.
+    """Remove the remains of killed writes from a folder, and put back files that they had moved aside.
 
     Args:
         mine: Says by the name that was to be written whether no one else is writing it now.
@@ -236,7 +236,7 @@ def is_local(fs: Any) -> bool:
 
 
 def renames(fs: Any) -> bool:
-    """Say whether a file system shows what is being written, and can rename it."""
+    """Say whether a file system shows a file while it is written, and can rename it."""
     return is_local(fs) or bool(_protocols(fs) & _RENAMING)
 
 
@@ -295,8 +295,8 @@ def _remove(fs: Any, place: str, marker: str) -> None:
 
 
 def _sync(place: str | Path) -> None:
-    """Bring a file or a folder's list of files to the disk: a rename may get there before what it names."""
-    # Not every file system opens folders, and not every folder may be read by those who write to it.
+    """Bring a file or a folder's list of files to the disk: a rename may get there before the content."""
+    # Not every file system opens folders, and not every folder that may be written may be read.
     with suppress(OSError) if os.path.isdir(place) else nullcontext():
         handle = os.open(place, os.O_RDONLY)
         try:

@@ -128,7 +128,7 @@ def properties() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables by which other processes reach what this one reaches; {} without any HDFS."""
+    """Return the environment variables by which other processes reach the same HDFS; {} without any."""
     try:
         settings = properties()
     except ArgumentError as error:  # no reason to end a run that may need no HDFS

@@ -75,7 +75,7 @@ def save_state(state: State, path: str, framework: str) -> None:
 
 
 def is_state(path: str) -> bool:
-    """Say whether a path holds what save_state writes."""
+    """Say whether a path holds a saved state."""
     fs, place = filesystem(path)
     return bool(fs.exists(f"{place}/{MARKER}"))
 
@@ -151,7 +151,7 @@ def _unwritten(kind: Any) -> ArgumentError:
 
 
 def parts_of(value: Any) -> tuple[str, Any] | None:
-    """Return the kind of a value and what to make it of again by MAKERS; None for those that go as they are, or not."""
+    """Return the kind of a value and the parts from which MAKERS make it again; None for other values."""
     match value:
         case np.generic():
             plain = value.item()
@@ -205,7 +205,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 @contextmanager
 def _whole(path: str) -> Iterator[None]:
-    """Say of what cannot be read that it is not complete."""
+    """Report a file that cannot be read as incomplete."""
     try:
         yield
     except ArgumentError:
@@ -234,7 +234,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, torch.Tensor):
-        while name in tensors:  # keys of a dict may hold what joins names
+        while name in tensors:  # keys of a dict may hold the slash that joins names
             name += "+"
         tensors[name] = value
         return {"tensor": name}
@@ -242,7 +242,7 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
     if parts is not None:
         return {parts[0]: _pack(parts[1], tensors, name)}
     inside = f"{name}/" if name else ""
-    # What is derived from these comes back as what it is derived from: a torch.Size as a tuple.
+    # Subclasses come back as their base: a torch.Size as a tuple.
     if isinstance(value, list | tuple):
         items = [_pack(item, tensors, f"{inside}{number}") for number, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}

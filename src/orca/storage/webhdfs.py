@@ -1,4 +1,4 @@
-"""WebHDFS: HDFS as a file system of fsspec, over HTTP. Owns which NameNode is asked, how long, and what answers mean.
+"""WebHDFS: HDFS as a file system of fsspec, over HTTP. Owns the choice of NameNode, timeouts, and errors.
 
 fsspec's own WebHDFS takes every failure for "not there", waits forever, and ignores the answers of rename, delete and
 read. What is different here:
@@ -72,7 +72,7 @@ class HdfsFileSystem(WebHDFS):
         self._failure, self._failed_at = "", float("-inf")
         super().__init__(urlsplit(self._active).netloc, kerberos=cluster.kerberos, user=cluster.user, **options)
 
-    # What is there
+    # Listing
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return the properties of a file or folder."""
@@ -314,7 +314,7 @@ class HdfsFileSystem(WebHDFS):
         """Send content to a DataNode, or ask it for some."""
         if body is not None:
             body.seek(0)
-        # A gateway knows us by our session; the address of a DataNode carries what authentication it needs.
+        # A gateway knows us by our session; the address of a DataNode carries the authentication that it needs.
         session = self.session if node == urlsplit(self._active).netloc else self._sessions.data
         return session.request(
             method, location, data=body, stream=body is None, timeout=(CONNECT, ANSWER), allow_redirects=False,
@@ -433,7 +433,7 @@ class _Upload(io.BufferedRandom):
         self.destination, self.size, self.failed = (fs, path, mode), size, False
 
     def tell(self) -> int:
-        return self.size + super().tell()  # after what was there when it was opened to append
+        return self.size + super().tell()  # after the content that was there when it was opened to append
 
     def close(self) -> None:
         if self.closed:

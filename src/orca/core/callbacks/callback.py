@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class Callback:
-    """The hooks into training, evaluation and prediction: override what you need; `runner` tells where the run is.
+    """The hooks into training, evaluation and prediction: override those you need; `runner` tells where the run is.
 
     Example:
         >>> class Notes(Callback):

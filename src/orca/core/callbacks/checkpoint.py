@@ -86,7 +86,7 @@ class ModelCheckpoint(Callback):
         self._outdated = False
 
     def before_run(self, runner: Any) -> None:
-        """See what is in the folder."""
+        """Look at the folder."""
         if not runner.training:
             return
         self._watch = Watch("ModelCheckpoint", self.monitor, self.mode)
@@ -128,7 +128,7 @@ class ModelCheckpoint(Callback):
         self._watch.best = state_dict["best"]
 
     def release(self) -> None:
-        """Wait until what was begun is written."""
+        """Wait for the last write."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -197,7 +197,7 @@ class Hooks:
 
 
 def _overrides(callback: Any, name: str) -> bool:
-    """Say whether a callback has a hook of its own under this name, or what it stands for."""
+    """Say whether a callback has a hook of its own under this name or an equivalent one."""
     names = {name, name.replace("_train_", "_").replace("_val_", "_").replace("_pred_", "_"), _OLDER.get(name, name)}
     return any(
         getattr(type(callback), one, None) is not getattr(Callback, one, None) and hasattr(callback, one)

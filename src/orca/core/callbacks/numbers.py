@@ -1,4 +1,4 @@
-"""Numbers: what callbacks read of an epoch's statistics. Owns which of them say something, and what is better."""
+"""Numbers: an epoch's statistics as callbacks read them. Owns which of them matter, and which value is better."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Watch:
         return not (self.monitor.startswith("val_") and runner.skips_validations and not runner.metrics_stats)
 
     def improves(self, stats: dict[str, Any]) -> bool:
-        """Say whether this epoch is the best so far; what is not finite never is.
+        """Say whether this epoch is the best so far; a number that is not finite never is.
 
         Raises:
             ArgumentError: The epoch has no such number.

@@ -1,4 +1,4 @@
-"""Runner: what callbacks see of a run on one rank. Owns the names that they read and set, for every framework."""
+"""Runner: a callback's view of a run on one rank. Owns the names that callbacks read and set, for every framework."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orca.core.state import State
 
 
 class Runner:
-    """What a callback sees of a run, and where it has a say.
+    """A callback's view of a run, and its say in it.
 
     Args:
         learner: The learner, which is asked for weights, states and learning rates.
@@ -109,7 +109,7 @@ class Runner:
         return self._learner.copy_weights()
 
     def put_back_weights(self, weights: Any) -> None:
-        """Give the model what copy_weights returned; all ranks must do it."""
+        """Give the model the result of copy_weights; all ranks must do it."""
         self._learner.put_back_weights(weights)
 
     def gather_weights(self, weights: Any) -> Any:
@@ -120,7 +120,7 @@ class Runner:
         """Return a deep copy of callbacks' states."""
         return copy.deepcopy(states)
 
-    # The pocket: what callbacks leave for each other.
+    # The pocket: values that callbacks leave for each other.
 
     def put(self, key: str, value: Any) -> None:
         """Keep a value under a new name."""

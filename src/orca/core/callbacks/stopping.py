@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 class EarlyStopping(Callback):
     """A callback that stops a fit when a number of its epochs no longer gets better.
 
-    The number is one over all ranks, so all of them stop after the same epoch. A resumed fit remembers what was best.
+    The number is one over all ranks, so all of them stop after the same epoch. A resumed fit remembers the best epoch.
 
     Args:
         monitor: The number's name in the statistics: val_loss, train_loss, val_accuracy, ...

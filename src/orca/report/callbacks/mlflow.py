@@ -1,4 +1,4 @@
-"""MLflowLogger: a fit as a run of MLflow. Owns what is logged, and into which run."""
+"""MLflowLogger: a fit as a run of MLflow. Owns its parameters and numbers, and the choice of the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MLflowLogger(Callback):
 
         active = mlflow.active_run() if tracking_uri is None and experiment is None else None
         self.run_id: str | None = active.info.run_id if active else None
-        # Workers know nothing of what this program has set.
+        # Workers do not know this program's settings.
         self.tracking_uri = tracking_uri or mlflow.get_tracking_uri()
         self.experiment, self.run_name = experiment or "Default", run_name
         self.tags = {str(key): str(value) for key, value in (tags or {}).items()}

@@ -1,4 +1,4 @@
-"""TqdmCallback: a progress bar of rank 0's own. Owns what it shows."""
+"""TqdmCallback: a progress bar of rank 0's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WandbLoggerCallback: a fit as a run of Weights & Biases. Owns what is logged."""
+"""WandbLoggerCallback: a fit as a run of Weights & Biases."""
 
 from __future__ import annotations
 
