@@ -13,8 +13,9 @@ from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, State
 from orca.core.triggers import Trigger
+from orca.core.units import positive
 from orca.core.world import World
-from orca.errors import NotSupported
+from orca.errors import ArgumentError, NotSupported
 from orca.monitor.heartbeat import Pulse
 
 
@@ -65,6 +66,13 @@ class FitPlan:
     stores: bool = False
     end_trigger: Trigger | None = None
     info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "steps_per_epoch", "validation_steps"):
+            if (value := getattr(self, name)) is not None:
+                positive(name, value)
+        if self.on_nan not in ("raise", "warn", "ignore"):
+            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {self.on_nan!r}.")
 
 
 class Predictor(ABC):

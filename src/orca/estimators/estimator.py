@@ -187,20 +187,10 @@ class Estimator:
         columns = Columns(
             _names("feature_cols", features), _names("label_cols", labels), _names("output_cols", outputs), column
         )
+        options: dict[str, Any] = {"weighted": bool(weight), "cache": cache}
+        options |= {"numbers": self.learner.numbers, "vectors": self.vectors}
         serialize = bool(OrcaContext.serialize_data_creator)
-        config = dict(self.config)
-        return DataSpec(
-            columns,
-            labelled,
-            batch_size,
-            config,
-            serialize,
-            seed=self.seed,
-            weighted=bool(weight),
-            numbers=self.learner.numbers,
-            vectors=self.vectors,
-            cache=cache,
-        )
+        return DataSpec(columns, labelled, batch_size, dict(self.config), serialize, seed=self.seed, **options)
 
 
 def _names(argument: str, columns: Sequence[str] | str | None) -> tuple[str, ...]:

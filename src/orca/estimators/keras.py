@@ -197,9 +197,6 @@ class KerasEstimator(TrainingEstimator):
         natural("initial_epoch", initial_epoch)
         if initial_epoch >= epochs:
             raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
-        for name, value in (("steps_per_epoch", steps_per_epoch), ("validation_steps", validation_steps)):
-            if value is not None:
-                positive(name, value)
         spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight, cache=cache)
         callbacks = tuple(listed(callbacks))
         self.learner.check_callbacks(callbacks)

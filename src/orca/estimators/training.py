@@ -199,8 +199,6 @@ class TrainingEstimator(Estimator):
         keep_checkpoints: int | None,
         resume: bool,
         max_failures: int,
-        on_nan: str,
-        max_steps: int | None,
         end_trigger: Any,
         **more: Any,
     ) -> list[History]:
@@ -210,19 +208,14 @@ class TrainingEstimator(Estimator):
         other fields of the FitPlan.
         """
         natural("max_failures", max_failures)
-        for name, value in (("max_steps", max_steps), ("keep_checkpoints", keep_checkpoints)):
-            if value is not None:
-                positive(name, value)
-        if on_nan not in ("raise", "warn", "ignore"):
-            raise ArgumentError(f"on_nan must be 'raise', 'warn' or 'ignore'; got {on_nan!r}.")
+        if keep_checkpoints is not None:
+            positive("keep_checkpoints", keep_checkpoints)
         self.learner.check_trainable()
         source = self._source(data, spec)
         valid = None if validation_data is None else same_kind(source, self._source(validation_data, spec))
         plan = FitPlan(
             batch_size=source.batch_size,
             seed=self.seed,
-            on_nan=on_nan,
-            max_steps=max_steps,
             weighted=spec.weighted,
             end_trigger=None if end_trigger is None else trigger_of(end_trigger),
             **more,
