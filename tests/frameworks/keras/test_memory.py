@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 import keras
 
 from orca.core.state import State
-from orca.frameworks.keras.memory import Memory, continue_logs, plain_logs
+from orca.frameworks.keras.memory import Memory, continue_logs
 from orca.storage.states import load_state, save_state
 
 
@@ -71,21 +71,3 @@ def test_logger_goes_on_without_the_lines_of_epochs_that_are_trained_again(tmp_p
     continue_logs([logger, keras.callbacks.TerminateOnNaN()], 2)
     began(logger).on_epoch_end(2, {"loss": 1.5})
     assert path.read_text().split() == [*lines[:3], "2,1.5,NA"]
-
-
-def test_logs_become_plain_and_lose_what_cannot() -> None:
-    import tensorflow as tf
-
-    logs = {
-        "loss": tf.constant(0.5),
-        "text": tf.constant("warm"),
-        "half": tf.constant(1.5, tf.bfloat16),
-        "inner": {"deep": np.int64(3)},
-        "list": (1, 2.0),
-        "none": None,
-        "thing": object(),
-        "ragged": [[1], [1, 2]],
-        "complex": 1j,
-    }
-    expected = {"loss": 0.5, "text": "warm", "half": 1.5, "deep": 3, "list": [1.0, 2.0], "none": None}
-    assert plain_logs(logs) == expected

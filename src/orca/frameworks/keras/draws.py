@@ -1,4 +1,4 @@
-"""StepDraws: the random numbers of a step. Owns what layers that draw (dropout, noise) draw in each step of each rank.
+"""Draws: the random numbers of Keras. Owns its seeds, and the draws of layers (dropout, noise) in each step.
 
 A step draws from (seed, epoch, rank, step) and not from a generator that runs on, so that an epoch can be resumed at
 any step. Layers keep their own seeds apart from each other, and two layers with the same seed draw the same.
@@ -7,11 +7,17 @@ any step. Layers keep their own seeds apart from each other, and two layers with
 from __future__ import annotations
 
 import importlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
+from orca.core.draws import kept_draws
 from orca.frameworks.keras.travel import family_of
 
 
@@ -73,3 +79,48 @@ def _legacy_generators(model: Any) -> list[tuple[int | None, Any]]:
             generator._maybe_init()
             generators.append((seed, generator._generator.state))
     return generators
+
+
+def set_seed(seed: int) -> None:
+    """Seed all that a model creator may draw from, of either Keras."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    tf.random.set_seed(seed)
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:
+            sys.modules[name].utils.set_random_seed(seed % 2**32)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from a seed, and leave the caller's random generators as they were."""
+    places = _seed_places()
+    before = [{name: vars(place)[name] for name in names if name in vars(place)} for place, names in places]
+    try:
+        with kept_draws():
+            set_seed(seed)
+            yield
+    finally:
+        for (place, names), values in zip(places, before, strict=True):
+            for name in names:
+                vars(place).pop(name, None)
+            vars(place).update(values)
+
+
+def _seed_places() -> list[tuple[Any, tuple[str, ...]]]:
+    """Return the places of the seeds of TensorFlow and Keras, for which they have no functions."""
+    places: list[tuple[Any, tuple[str, ...]]] = [(context.context(), ("_seed", "_rng"))]
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    if state is not None:
+        places.append((state.GLOBAL_STATE_TRACKER, ("global_random_seed", "global_seed_generator")))
+    backend = sys.modules.get("tf_keras.src.backend")
+    if backend is not None:
+        places.append((backend._SEED_GENERATOR, ("generator",)))
+    return places
+
+
+def forget_names() -> None:
+    """Let Keras number its layers and metrics from the beginning: a worker may have made models before."""
+    for name in ("keras", "tf_keras"):
+        if name in sys.modules:
+            sys.modules[name].backend.clear_session()

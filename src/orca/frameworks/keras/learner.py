@@ -9,8 +9,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,10 +17,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from orca.core.callbacks.hooks import Hooks
-from orca.core.draws import kept_draws
 from orca.core.engine import threads_asked_for
 from orca.core.horovod import require, unfit
 from orca.core.learner import FitPlan, Learner
@@ -32,9 +28,11 @@ from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.frameworks.keras.agree import Agreement, twice, watch
-from orca.frameworks.keras.draws import StepDraws
+from orca.frameworks.keras.draws import StepDraws, forget_names, seeded, set_seed
 from orca.frameworks.keras.files import load_model, load_weights, save_model, save_weights
-from orca.frameworks.keras.memory import Memory, continue_logs, plain_logs
+from orca.frameworks.keras.graphs import Graphs
+from orca.frameworks.keras.logs import LastLogs, plain_logs
+from orca.frameworks.keras.memory import Memory, continue_logs
 from orca.frameworks.keras.optimizers import (
     OptimizerState,
     optimizer_state,
@@ -163,7 +161,7 @@ class KerasLearner(Learner):
     def check_state(self, state: State, name: str) -> None:
         """Check the number and the shapes of a state's weights, where the model has its own without a row."""
         try:
-            with _seeded(0):  # what the creator draws is thrown away
+            with seeded(0):  # what the creator draws is thrown away
                 model = self._make()
         except Exception as error:  # the user's creator, which may need what only workers have
             logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
@@ -173,7 +171,7 @@ class KerasLearner(Learner):
 
     def initial_state(self, seed: int) -> State:
         """Return the weights training would begin with."""
-        with _seeded(seed):
+        with seeded(seed):
             return _state_of(self._make(), None)
 
     def state_of(self, model: Any, state: State | None) -> State:
@@ -186,10 +184,10 @@ class KerasLearner(Learner):
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build the model on this rank; its weights agree as soon as the first batch tells their shapes."""
         _set_threads(self.config)
-        _forget_names()
+        forget_names()
         world.all_gather(None)  # ranks that are threads share the names: none may forget while another makes its model
         self.world, self.seed, self.training = world, seed, training
-        _set_seed(seed)
+        set_seed(seed)
         watch()  # before there is a metric that remembers its class' own methods
         self.model = self._make()
         if not is_compiled(self.model):
@@ -229,7 +227,7 @@ class KerasLearner(Learner):
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
-        losses, last = Losses(), _LastLogs()
+        losses, last = Losses(), LastLogs()
         pulse.at(DATA)
         for step, batch in enumerate(batches, first_step):
             if not losses.steps:
@@ -267,7 +265,7 @@ class KerasLearner(Learner):
             return self._evaluate(batches, pulse)
 
     def _evaluate(self, batches: Iterable[Batch], pulse: Pulse) -> Losses:
-        losses, last = Losses(), _LastLogs()
+        losses, last = Losses(), LastLogs()
         pulse.at(DATA)
         for batch in batches:
             if not losses.steps:
@@ -355,7 +353,7 @@ class KerasLearner(Learner):
     def restore(self, state: State) -> None:
         """Build the model for answering."""
         _set_threads(self.config)
-        with _seeded(0):  # a model without weights yet must at least be the same on all workers
+        with seeded(0):  # a model without weights yet must at least be the same on all workers
             self.model = self._make()
         self.start = state
         self.answer: Any = None
@@ -364,9 +362,9 @@ class KerasLearner(Learner):
         """Return the outputs for a block of rows, as a tree of numpy arrays."""
         flat, structure = flatten(self._tensors(self._named(x)))
         if self.answer is None:
-            with _seeded(0):
+            with seeded(0):
                 _seat(self.model, self.start or State(), unflatten(structure, flat))
-            self.answer = _Graphs(self.model, self._answer)
+            self.answer = Graphs(self.model, self._answer)
         return map_tree(_to_numpy, self.answer(structure, *flat))
 
     def takes(self, x: Any) -> bool:
@@ -536,7 +534,7 @@ class KerasLearner(Learner):
         flat, structure = flatten(tree)
         if kind not in self.steps:
             own = self._train_step if kind == "train" else self.model.test_step
-            self.steps[kind] = _Graphs(self.model, partial(self._run, own))
+            self.steps[kind] = Graphs(self.model, partial(self._run, own))
         counts = (tf.constant(float(number), tf.float64) for number in (batch.rows, batch.step_rows))
         self.agreement.loss = None
         try:
@@ -610,7 +608,7 @@ class KerasLearner(Learner):
         name = f"{getattr(metrics, 'name', '')}-0"
         return name not in self.own or name not in self.blank or not _equal(self.own[name], self.blank[name])
 
-    def _merge_metrics(self, last: _LastLogs, used: bool = True) -> dict[str, Any]:
+    def _merge_metrics(self, last: LastLogs, used: bool = True) -> dict[str, Any]:
         """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
 
         Where a step returned other logs than the metrics, Keras shows those of the last step.
@@ -758,12 +756,6 @@ def _equal(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
     return len(some) == len(others) and all(map(np.array_equal, some, others))
 
 
-def _close(one: Any, other: Any) -> bool:
-    if np.shape(one) != np.shape(other) or _numbers(one) is None or _numbers(other) is None:
-        return False
-    return bool(np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True))
-
-
 def _is_a(callback: Any, *names: str) -> bool:
     """Say whether a callback is of one of these classes of Keras, of whichever Keras."""
     return any(kind.__name__ in names for kind in type(callback).__mro__)
@@ -845,93 +837,6 @@ def _state_of(model: Any, stepped: Sequence[Any] | None) -> State:
     return State(payload=payload)
 
 
-class _LastLogs:
-    """What the last step returned on this rank: Keras' logs of an epoch, where they are not the metrics' own."""
-
-    def __init__(self) -> None:
-        self.logs: dict[str, Any] = {}
-        self.rows = 0
-
-    def hear(self, logs: Any, batch: Batch) -> None:
-        """Take note of what a step returned; a step without rows tells no more than the names."""
-        self.rows = batch.rows
-        if isinstance(logs, dict) and (batch.rows or not self.logs):
-            self.logs = logs
-
-    def over_ranks(self, world: World, mine: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
-        """Return the logs over all ranks, given what the metrics say of this rank's rows and of all.
-
-        An entry that equals a metric is that metric; any other number is the mean over the rows of the last step. What
-        has no mean is that of the first rank that has rows.
-        """
-        if not self.logs or self.logs.keys() == mine.keys():
-            return merged
-        entries = plain_logs(self.logs)
-        names = {name: [m for m in (name, *mine) if m in mine and _close(mine[m], entries[name])] for name in entries}
-        ranks = world.all_gather((self.rows, entries, names))
-        busy = [rank for rank in ranks if rank[0]]
-        weights = [rank[0] for rank in busy]
-        logs = {}
-        for name in busy[0][1]:
-            if all(name in rank[1] for rank in busy):
-                metrics = [m for m in busy[0][2][name] if m in merged and all(m in rank[2][name] for rank in busy)]
-                logs[name] = merged[metrics[0]] if metrics else _mean([rank[1][name] for rank in busy], weights)
-        return logs
-
-
-def _mean(values: list[Any], weights: list[int]) -> Any:
-    """Return the weighted mean of numbers, or of lists of them; the first of what has none."""
-    if any(_numbers(value) is None or np.shape(value) != np.shape(values[0]) for value in values):
-        return values[0]
-    return np.average(values, axis=0, weights=weights).tolist()
-
-
-def _numbers(value: Any) -> np.ndarray | None:
-    array = np.asarray(value)
-    return array if array.dtype.kind in "biuf" else None
-
-
-class _Graphs:
-    """A function of (structure, tensors) as graphs: one for each structure and kind of tensors.
-
-    A graph takes any number of rows. Where another size differs from those seen before, it is traced anew with that
-    size left free. A model that runs eagerly gets the function itself.
-    """
-
-    def __init__(self, model: Any, function: Callable[..., Any]) -> None:
-        self.eager = bool(getattr(model, "run_eagerly", False))
-        # As Keras 3 does; tf_keras converts.
-        plain = family_of(model) == "keras"
-        self.function = tf.autograph.experimental.do_not_convert(function) if plain else function
-        self.known: dict[Any, tuple[list[Any], Any]] = {}
-
-    def __call__(self, structure: Any, *tensors: Any) -> Any:
-        if self.eager:
-            return self.function(structure, *tensors)
-        kind = (structure, *(tensor.dtype for tensor in tensors), *(tensor.shape.rank for tensor in tensors))
-        specs = self.known[kind][0] if kind in self.known else None
-        if specs is None or not all(s.shape.is_compatible_with(t.shape) for s, t in zip(specs, tensors, strict=True)):
-            specs = [_spec(t, None if specs is None else specs[i].shape) for i, t in enumerate(tensors)]
-            traced = tf.function(partial(self.function, structure), input_signature=specs)
-            # To call the graph itself costs half of what the function around it costs.
-            self.known[kind] = specs, traced.get_concrete_function()
-        return self.known[kind][1](*tensors)
-
-
-def _spec(tensor: Any, earlier: Any) -> Any:
-    """Describe a tensor with any number of rows, and with any size where that differs from the earlier shape."""
-    sizes = tensor.shape.as_list()
-    before = sizes if earlier is None else earlier.as_list()
-    shape = [None, *(s if s == b else None for s, b in zip(sizes[1:], before[1:], strict=True))] if sizes else []
-    if isinstance(tensor, tf.RaggedTensor):
-        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, tensor.row_splits.dtype)
-    return (
-        tf.SparseTensorSpec(shape, tensor.dtype)
-        if isinstance(tensor, tf.SparseTensor)
-        else tf.TensorSpec(shape, tensor.dtype)
-    )
-
-
 def _packed(x: Any, y: Any = None, weights: Any = None) -> Any:
     """Return a batch as Keras hands it to train_step, which users write too."""
     if y is None:
@@ -949,51 +854,6 @@ def _tensor(leaf: Any, floatx: str) -> Any:
     if array.dtype.kind in "mM":
         raise DataError(f"a Keras model cannot take values of type {array.dtype}. Turn dates into numbers first.")
     return tf.convert_to_tensor(array)
-
-
-def _set_seed(seed: int) -> None:
-    """Seed all that a model creator may draw from, in whichever Keras it uses."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    tf.random.set_seed(seed)
-    for name in ("keras", "tf_keras"):
-        if name in sys.modules:
-            sys.modules[name].utils.set_random_seed(seed % 2**32)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Draw from a seed, and leave the caller's random generators as they were."""
-    places = _seed_places()
-    before = [{name: vars(place)[name] for name in names if name in vars(place)} for place, names in places]
-    try:
-        with kept_draws():
-            _set_seed(seed)
-            yield
-    finally:
-        for (place, names), values in zip(places, before, strict=True):
-            for name in names:
-                vars(place).pop(name, None)
-            vars(place).update(values)
-
-
-def _seed_places() -> list[tuple[Any, tuple[str, ...]]]:
-    """Return the places of the seeds of TensorFlow and Keras, for which they have no functions."""
-    places: list[tuple[Any, tuple[str, ...]]] = [(context.context(), ("_seed", "_rng"))]
-    state = sys.modules.get("keras.src.backend.common.global_state")
-    if state is not None:
-        places.append((state.GLOBAL_STATE_TRACKER, ("global_random_seed", "global_seed_generator")))
-    backend = sys.modules.get("tf_keras.src.backend")
-    if backend is not None:
-        places.append((backend._SEED_GENERATOR, ("generator",)))
-    return places
-
-
-def _forget_names() -> None:
-    """Let Keras number its layers and metrics from the beginning: a worker may have made models before."""
-    for name in ("keras", "tf_keras"):
-        if name in sys.modules:
-            sys.modules[name].backend.clear_session()
 
 
 def _set_threads(config: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ import hashlib
 import os
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,20 +50,6 @@ class Memory:
                 )
 
 
-def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logs as numbers, texts and lists of them, with the entries of dicts in them; other kinds are left out."""
-    plain: dict[str, Any] = {}
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            plain |= plain_logs(value)
-        else:
-            with suppress(TypeError, ValueError):
-                # TensorFlow's own conversion to an array fails for one bfloat16.
-                array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
-                plain[name] = _plain(array.tolist())
-    return plain
-
-
 def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
     """Let loggers of a resumed fit append to their files; remove the lines of epochs that are trained again."""
     for callback in callbacks:
@@ -75,16 +60,6 @@ def continue_logs(callbacks: Sequence[Any], epoch: int) -> None:
                     lines = file.readlines()
                 with open(callback.filename, "w") as file:
                     file.writelines(line for line in lines if not _is_from(line, callback.sep, epoch))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):  # as TensorFlow has texts
-        return value.decode(errors="replace")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"{type(value).__name__} is no plain data")
 
 
 def _is_from(line: str, separator: str, epoch: int) -> bool:
