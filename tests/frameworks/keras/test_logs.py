@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-
 from orca.frameworks.keras.logs import plain_logs
 
 
 def test_logs_become_plain_and_lose_what_cannot() -> None:
+    tf = pytest.importorskip("tensorflow")
     logs = {
         "loss": tf.constant(0.5),
         "text": tf.constant("warm"),
