@@ -150,7 +150,7 @@ def _words(error: Exception) -> str:
     return (*rules, *lines[-1:], type(error).__name__)[0].rstrip(".") + "."
 
 
-# What a model takes and gives
+# Inputs and outputs
 
 
 @dataclass(frozen=True)
@@ -490,7 +490,7 @@ def _trial(sample: Any, rows: int) -> Any:
 
 
 def _input_names(model: Any, sample: Any) -> list[str]:
-    """Return the name of each input: its key where the sample is a dict, else what the model itself calls it."""
+    """Return the name of each input: its key where the sample is a dict, else its name in the model."""
     if isinstance(sample, dict):
         return [name for key, part in sample.items() for name in _paths(str(key), part)]
     count = len(flatten(sample)[0])
@@ -553,7 +553,7 @@ Translate = Callable[[Any], ov.Model]
 
 @contextmanager
 def _answering(model: Any) -> Iterator[tuple[Answer, Translate]]:
-    """Give (what answers with the model, what translates it), with the model in its state for answering."""
+    """Give (a function that answers with the model, one that translates it), with the model in evaluation mode."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         training = {module: module.training for module in model.modules()}

@@ -29,7 +29,7 @@ from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten, map_tree
 
-_EXTRAS = 4  # what travels with the gradients: loss, values of a row's loss and their square, a wish to stop
+_EXTRAS = 4  # numbers that travel with the gradients: loss, values of a row's loss and their square, a wish to stop
 _now = threading.local()  # the agreement whose step runs on this thread
 _watching = threading.Lock()
 
@@ -79,7 +79,7 @@ class Agreement:
         return tf.cast(np.nan if self._my_loss is None else self._my_loss, tf.float64)
 
     def note(self, loss: Any) -> Any:
-        """Take note of the total loss of a step; return what to differentiate."""
+        """Take note of the total loss of a step; return the loss to differentiate."""
         self.reduces = loss.shape.rank == 0
         if self.reduces:
             self._my_loss = loss
@@ -164,7 +164,7 @@ class Agreement:
         return {number: zlib.crc32(variable.numpy().tobytes()) for number, variable in floats}
 
     def agreed(self, grads: Sequence[Any]) -> list[Any]:
-        """Return the gradients of the whole step; None stays None, and what is sparse stays sparse."""
+        """Return the gradients of the whole step; None stays None, and sparse ones stay sparse."""
         sparse = [grad for grad in grads if isinstance(grad, tf.IndexedSlices)]
         dense = [grad for grad in grads if grad is not None and not isinstance(grad, tf.IndexedSlices)]
         kind = tf.float64 if any(grad.dtype == tf.float64 for grad in dense) else tf.float32
@@ -322,7 +322,7 @@ class _Note:
 
 @contextmanager
 def _at_work(agreement: Any) -> Iterator[Any]:
-    """Apply an agreement to what Keras' classes do on this thread; None for no agreement."""
+    """Apply an agreement to Keras' classes on this thread; None for no agreement."""
     before = getattr(_now, "agreement", None)
     _now.agreement = agreement
     try:
@@ -463,7 +463,7 @@ def twice(tree: Any) -> Any:
 
 
 def _may_add(layer: Any) -> bool:
-    """Say whether a layer may add to the loss what depends on rows: by its regularizer, or the user's own code."""
+    """Say whether a layer may add a term of the rows to the loss: by its regularizer, or the user's own code."""
     own = type(layer).__module__.split(".", 1)[0] not in ("keras", "tf_keras")
     return own or getattr(layer, "activity_regularizer", None) is not None
 

@@ -45,7 +45,7 @@ class StepDraws:
     def set_step(self, epoch: int, step: int) -> None:
         """Say which step comes next."""
         draw = int(np.random.SeedSequence([self.seed, epoch, self.rank, step]).generate_state(1)[0])
-        if self.eager:  # what the user's own code draws; a graph has its numbers from when it was traced
+        if self.eager:  # draws of the user's own code; a graph has its numbers from when it was traced
             tf.random.set_seed(draw)
         if self.states:
             self.words.assign([(base + draw) % 2**31 for base in self.bases])

@@ -1,6 +1,6 @@
 """Files: how a Keras model and its training state are kept. Owns the formats.
 
-What a path holds is told by its content, not by its name, so that any name works with any format. Loading runs no code
+The content of a path tells its format, not its name: any name works with any format. Loading runs no code
 from a file unless the caller says safe_mode=False.
 """
 
@@ -46,7 +46,7 @@ def save_model(
     """Write a whole model: `.keras`, `.h5`, or a folder with a SavedModel.
 
     A SavedModel of Keras 3 can be served but not be made a model again. So a folder written for Keras 3 holds such a
-    SavedModel and, beside it, `model.keras`, which is what `load_model` reads. The arguments are those of
+    SavedModel and, beside it, `model.keras`, which `load_model` reads. The arguments are those of
     `KerasEstimator.save`.
     """
     form, family = _format_of(path, save_format), family_of(model)
@@ -140,7 +140,7 @@ def load_weights(model: Any, path: str, by_name: bool = False, skip_mismatch: bo
 
 
 def _write_old_weights(model: Any, path: str) -> None:
-    """Write weights as Keras 2 did: that is what Keras 3 reads from a file of this name, but writes no more."""
+    """Write weights as Keras 2 did: Keras 3 reads this format from a file of this name, but writes it no more."""
     from keras.src.legacy.saving.legacy_h5_format import save_weights_to_hdf5_group
 
     with h5py.File(path, "w") as file:
@@ -383,7 +383,7 @@ def _put(
 
 @contextmanager
 def _local(path: str, what: str) -> Iterator[str]:
-    """Give a path on this machine that holds what a path holds."""
+    """Give a path on this machine with the content of a path."""
     fs, place = files.filesystem(path)
     if not fs.exists(place):
         raise ArgumentError(f"there is no {what} at {path}. Check the path.")

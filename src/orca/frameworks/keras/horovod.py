@@ -1,4 +1,4 @@
-"""Horovod: a world whose collectives are Horovod's for TensorFlow. Owns what travels through it, and under which name.
+"""Horovod: a world whose collectives are Horovod's for TensorFlow. Owns the names of its messages.
 
 All that replicas of a Keras model tell each other goes through their world, gradients and weights too: with this one
 in its place, it goes through Horovod.
@@ -50,7 +50,7 @@ class HorovodWorld:
         op = self.horovod.Average if how == "mean" else self.horovod.Sum
         results = []
         for array in map(np.asarray, arrays):
-            # Arrays of different shapes have different names: Horovod remembers what it negotiated for a name.
+            # Arrays of different shapes have different names: Horovod remembers its negotiation for a name.
             name = f"{how} of {array.dtype.name} {'x'.join(map(str, array.shape))}"
             with self._together():
                 results.append(np.array(self.horovod.allreduce(tf.constant(array), op=op, name=name)))
@@ -62,7 +62,7 @@ class HorovodWorld:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Say of a collective that failed that it is a consequence: some other rank went away first."""
+        """Report a collective that failed as a consequence: some other rank went away first."""
         try:
             with tf.device("CPU"):
                 yield

@@ -1,7 +1,7 @@
 """KerasLearner: Keras on one rank, version 3 on TensorFlow or 2 (tf_keras). Owns the only batch loop of Keras.
 
-The model's own train_step and test_step run, its callbacks and metrics as they are; what differs from `model.fit` is
-that the ranks' gradients (agree.py) and metrics are added up, exactly.
+The model's own train_step and test_step run, its callbacks and metrics as they are; the difference from `model.fit`
+is that the ranks' gradients (agree.py) and metrics are added up, exactly.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class KerasLearner(Learner):
         return self.of(model, compile_args, self.config, self.sync_batch_norm, self.sync)
 
     def check_trainable(self) -> None:
-        """Check that a model instance is compiled; what a creator makes is looked at where it is made."""
+        """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
         if self.packed is not None and self.packed.compiling is None and self.compile_args is None:
             raise ArgumentError(_NOT_COMPILED)
 
@@ -161,9 +161,9 @@ class KerasLearner(Learner):
     def check_state(self, state: State, name: str) -> None:
         """Check the number and the shapes of a state's weights, where the model has its own without a row."""
         try:
-            with seeded(0):  # what the creator draws is thrown away
+            with seeded(0):  # this model is thrown away
                 model = self._make()
-        except Exception as error:  # the user's creator, which may need what only workers have
+        except Exception as error:  # the user's creator may only work on workers
             logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
             return
         if model.built and state.payload.get("models"):
@@ -254,7 +254,7 @@ class KerasLearner(Learner):
             self.rows += losses.rows
             self.own = self._metric_values()
             self.so_far = self._merge_metrics(last, self._uses_compiled_metrics())
-        elif self.epoch != epoch:  # resumed after what turns out to be the last step of a stream
+        elif self.epoch != epoch:  # resumed after the last step of a stream, as it turns out
             self._open_epoch(self._example(), epoch, first_step)
         losses.logs = dict(self.so_far)
         return losses
@@ -290,7 +290,7 @@ class KerasLearner(Learner):
         return losses
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
-        """Tell the callbacks what the epoch gave; say whether one of them asks to stop."""
+        """Tell the callbacks the statistics of the epoch; say whether one of them asks to stop."""
         self._close_epoch()
         logs = {name.removeprefix("train_"): line[name] for name in line if name.startswith("train_")}
         logs |= {name: line[name] for name in line if name.startswith("val_") and name != "val_num_samples"}
@@ -315,7 +315,7 @@ class KerasLearner(Learner):
         self.callbacks.on_train_end(self.logs)
 
     def state(self) -> State:
-        """Return weights and optimizer state; what rows and answers look like from whoever saw a row."""
+        """Return weights and optimizer state; the specs of rows and answers come from a rank that saw some."""
         specs = [specs for specs in self.world.all_gather(self.specs) if specs]
         if self.ready:
             with self._merged_norms():
@@ -450,7 +450,7 @@ class KerasLearner(Learner):
         self.open = False
 
     def _restore(self) -> None:
-        """Undo what callbacks did at the beginning of a resumed fit, and give them back what they remembered."""
+        """Undo the changes that callbacks made at the beginning of a resumed fit, and restore their memory."""
         interrupted, self.interrupted = self.interrupted, None
         if interrupted is None or self.start is None:
             return
@@ -629,7 +629,7 @@ class KerasLearner(Learner):
         return last.over_ranks(self.world, mine, merged)
 
     def _step_loss(self, logs: Any) -> float:
-        """Return the loss of the step: over all ranks where we saw it, else what the model says; nan for none."""
+        """Return the loss of the step: over all ranks where we saw it, else that of the model's logs; nan for none."""
         if self.agreement.loss is not None:
             return self.agreement.loss
         self.has_loss = isinstance(logs, dict) and "loss" in logs
@@ -665,7 +665,7 @@ class KerasLearner(Learner):
             variable.assign(value)
 
     def _describe(self, sample: Any) -> tuple[int, OutputSpec, OutputSpec | None]:
-        """Return the number of rows of a batch, and what a row of it and of the model's answers looks like.
+        """Return the number of rows of a batch, and the specs of its rows and of the model's answers.
 
         A batch of training, as not every model takes any number of rows; but one row alone may lose its dimension.
         """
@@ -793,7 +793,7 @@ def _seat(model: Any, state: State, example: Any) -> None:
 
 @contextmanager
 def _undisturbed(model: Any) -> Iterator[None]:
-    """Look at a model whose layers may count what they see."""
+    """Call a model, and then put back the counts of its layers."""
     before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
     yield
     for variable, value in before:
@@ -801,7 +801,7 @@ def _undisturbed(model: Any) -> Iterator[None]:
 
 
 def _seat_optimizers(model: Any, state: State) -> None:
-    """Give the optimizers of a model what a state holds of them."""
+    """Give the optimizers of a model their part of a state."""
     arrays, stepping = state.payload.get("optimizers"), state.payload.get("stepping")
     if stepping is not None:
         states = zip(stepping["names"], stepping["weights"], arrays or [], strict=True)

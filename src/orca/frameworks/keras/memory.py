@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-_COMPARISONS = ("less", "greater")  # functions that Keras sets in a callback when it knows what is better
+_COMPARISONS = ("less", "greater")  # functions that Keras sets in a callback when it knows the better direction
 _BY_NAME = "()"  # ends the name of an attribute that is kept as the name of such a function
 
 
 class Memory:
-    """The callbacks of a fit, seen as what they remember.
+    """The memory of a fit's callbacks.
 
     Args:
         callbacks: The callbacks, right after their `on_train_begin`.

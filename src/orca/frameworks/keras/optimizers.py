@@ -1,4 +1,4 @@
-"""Optimizers: the state of every optimizer that a Keras model holds. Owns what is kept of it, and how it comes back.
+"""Optimizers: the state of every optimizer that a Keras model holds. Owns its form, and how it comes back.
 
 A model has its own optimizer, and may hold more that its train_step steps (a GAN has two), in attributes, lists and
 dicts, or in objects of the user's. Each is known by where it is: "optimizer", "critic_optimizer", "optimizers.maker".
@@ -213,7 +213,7 @@ def _build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _early_variables(optimizer: Any) -> list[Any]:
-    """Return the step count and, where it is a variable, the learning rate: what an optimizer has before it is built.
+    """Return the step count and, where it is a variable, the learning rate: the state of an optimizer before it is built.
 
     The inner optimizer's for one that scales the loss; a legacy one tells its learning rate in its config.
     """

@@ -103,7 +103,7 @@ def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str
     try:
         with functions.named(model, family, things):
             archive = _archive(model, family)
-    except Exception as error:  # whatever get_config of the user's raises, or json says of what it returns
+    except Exception as error:  # any error of the user's get_config, or of json for its result
         raise ArgumentError(
             f"the model {model.name!r} ({type(model).__name__}) cannot be described by its config: "
             f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
@@ -198,7 +198,7 @@ class PackedModel:
         return model
 
 
-# What a model refers to.
+# References of a model.
 
 
 def _things_of(model: Any) -> list[Any]:
@@ -223,7 +223,7 @@ def _things_of(model: Any) -> list[Any]:
             things.append(thing)
         elif _package(type(thing)) not in _OPAQUE:
             things.append(thing)
-            # What hides a method of its class is Keras's wrapper of that method, which holds the whole object.
+            # An attribute that hides a method of its class is Keras's wrapper of it, which holds the whole object.
             inside = vars(thing) if hasattr(thing, "__dict__") else {}
             stack.extend(value for name, value in inside.items() if not _is_method(type(thing), name, value))
     return things
@@ -334,7 +334,7 @@ class _StandIn:
 
 
 def _register_again(custom: Mapping[str, Any], family: str) -> None:
-    """Register what was registered where it comes from, so that saving the model here names it the same way."""
+    """Register classes and functions as in their own process, so that saving the model here names them the same way."""
     saving = library(family).saving
     registry = saving.get_custom_objects()
     for name, thing in custom.items():
@@ -342,7 +342,7 @@ def _register_again(custom: Mapping[str, Any], family: str) -> None:
         if not mark:
             continue
         if registry.get(name) is not thing:
-            registry.pop(name, None)  # of an earlier unpacking: what is registered would win over what came along
+            registry.pop(name, None)  # of an earlier unpacking: the registered one would win over the new one
             saving.register_keras_serializable(package, short)(thing)
 
 
@@ -384,7 +384,7 @@ def _without_group(data: bytes, name: str) -> bytes:
 
 
 def _check_that_it_comes_back(packed: PackedModel, model: Any) -> None:
-    """Rebuild a model with classes of the user's here, where they see what goes wrong, and compare the weights."""
+    """Rebuild a model with classes of the user's here, where the user sees errors, and compare the weights."""
     rebuilt = packed.unpack()
     ours, theirs = weights_of(model), weights_of(rebuilt)
     same = len(ours) == len(theirs) and all(

@@ -1,4 +1,4 @@
-"""MxnetLearner: Gluon and Symbol models. Owns what a step of MXNet is: its draws, gradients, statistics and update."""
+"""MxnetLearner: Gluon and Symbol models. Owns a step of MXNet: its draws, gradients, statistics and update."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MxnetLearner(ArrayLearner):
     def make(self) -> None:
         """Make the model, as far as that goes without data, and its optimizer."""
         seed_all(self.first_seed)
-        with mx.name.NameManager():  # what the creator leaves unnamed is numbered from 0, in any process
+        with mx.name.NameManager():  # blocks without a name are numbered from 0, in any process
             model = self.model_creator(self.config)
         self.net = model if isinstance(model, gluon.Block) else SymbolNet(model)
         self.symbolic = isinstance(self.net, SymbolNet)
@@ -109,11 +109,11 @@ class MxnetLearner(ArrayLearner):
             self.parameters[name]._load_init(array_of(value), None)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return what the optimizer and its schedule remember."""
+        """Return the state of the optimizer and its schedule."""
         return self.optimizer.state()
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take over what `optimizer_state` returned."""
+        """Take over a result of `optimizer_state`."""
         self.optimizer.set_state(state)
 
     def learning_rates(self) -> list[float]:
@@ -137,9 +137,9 @@ class MxnetLearner(ArrayLearner):
         return self.net.losses(flatten(outputs)[0], batch.y), float(batch.rows)
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
-        """Return the sum of the rows' losses, what to divide it by, and the gradients of the sum.
+        """Return the sum of the rows' losses, its divisor, and the gradients of the sum.
 
-        Running statistics go along as their change, times what it is divided by: all ranks change them by the mean.
+        Running statistics go along as their change, times that divisor: all ranks change them by the mean.
         """
         if self.symbolic:
             _refuse_weights(batch)
@@ -178,7 +178,7 @@ class MxnetLearner(ArrayLearner):
             self.parameters[name].set_data(_value(self.parameters[name]) + array_of(change))
         self.optimizer.step({name: value for name, value in gradients.items() if name not in changes})
 
-    # What the loop calls.
+    # Called by the loop.
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Make the model; metrics of an epoch that was interrupted go on on rank 0."""
@@ -197,7 +197,7 @@ class MxnetLearner(ArrayLearner):
         self.resumed = False
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        """Train an epoch, or the part of it that follows its first steps; add what metrics counted in all of it."""
+        """Train an epoch, or the part of it that follows its first steps; add the metrics over all of it."""
         losses = super().train(self._steps(batches, pulse, epoch, first_step), pulse, epoch, plan, first_step)
         losses.logs |= {meter.name: meter.result() for meter in self._counted()}
         return losses
@@ -207,7 +207,7 @@ class MxnetLearner(ArrayLearner):
         return super().evaluate(self._completed(batches), metrics, pulse)
 
     def state(self) -> State:
-        """Return weights, the optimizer's state and what metrics of the epoch have counted."""
+        """Return weights, the optimizer's state and the counts of metrics in the epoch."""
         state, counted = super().state(), [meter.state() for meter in self._counted()]
         if counted:
             state.payload["meters"] = [(counts.rows, map_tree(np.asarray, counts.values)) for counts in counted]
@@ -270,7 +270,7 @@ class MxnetLearner(ArrayLearner):
         return self.net(*map(self._input, flatten(x)[0]))
 
     def _losses(self, outputs: Any, batch: Batch) -> tuple[list[Any], float, float]:
-        """Return the losses of rows, their sum, and what to divide it by.
+        """Return the losses of rows, their sum, and its divisor.
 
         Raises:
             ArgumentError: The loss does not keep the rows apart.
@@ -317,7 +317,7 @@ def named_parameters(block: Any) -> dict[str, Any]:
 
 
 def _statistics(block: Any, parameters: Mapping[str, Any]) -> set[str]:
-    """Return the names of what a forward pass of training changes: means and variances of batch normalization."""
+    """Return the names of parameters that a forward pass changes: means and variances of batch normalization."""
     own: set[str] = set()
     block.apply(lambda each: own.update(_auxiliary(each)))
     return {

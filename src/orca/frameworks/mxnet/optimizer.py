@@ -85,7 +85,7 @@ class NamedOptimizer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned.
+        """Take over a result of `state`.
 
         Raises:
             ArgumentError: It is that of another optimizer.
@@ -110,7 +110,7 @@ def array_of(value: np.ndarray) -> Any:
 
 
 def _told(slot: Any) -> Any:
-    """Return what an optimizer remembers of a weight as numpy arrays."""
+    """Return an optimizer's state of a weight as numpy arrays."""
     if isinstance(slot, tuple | list):
         return [_told(part) for part in slot]
     return slot.asnumpy() if isinstance(slot, mx.nd.NDArray) else slot
