@@ -134,10 +134,15 @@ def when_stopped(work: Callable[[], None]) -> None:
             atexit.register(work)
 
 
-def bring_up(engine: str) -> str:
-    """Start the Ray that an engine needs, on this program's cluster; return the engine."""
-    with _lock:
-        return _ray.bring_up(engine)
+def running_engine(engine: str | None) -> str:
+    """Return an engine, after the Ray that it may need has started; without one, that of the cluster that is up."""
+    if engine is None:
+        cluster = OrcaContext.cluster()
+        return cluster.runtime if cluster else "local"
+    if engine == "ray":
+        with _lock:
+            _ray.bring_up()
+    return engine
 
 
 def _close() -> None:

@@ -463,17 +463,13 @@ def end(runtimes: Collection[str] = RUNTIMES) -> None:
         context.stop()
 
 
-def bring_up(engine: str) -> str:
-    """Start the Ray of this program for an engine that needs one, where there is something to put it on.
+def bring_up() -> None:
+    """Start the Ray of this program, where there is something to put it on.
 
     It is done before the engine is loaded, as Ray reads its settings when it is imported.
-
-    Returns:
-        The engine.
     """
-    if engine == "ray" and not _connected() and (context := known()) is not None:
+    if not _connected() and (context := known()) is not None:
         context.init()
-    return engine
 
 
 def _connected() -> bool:

@@ -5,9 +5,11 @@ print(orca.doctor.examine(workers_per_node=2, model_dir="hdfs:///models"))
 
 from __future__ import annotations
 
-from orca.doctor.examination import SURVEY_WITHIN, engine_name, examined
+from orca.cluster.context import running_engine
+from orca.doctor.examination import SURVEY_WITHIN, examined
 from orca.doctor.finding import Diagnosis, Finding
 from orca.doctor.outlook import size_at
+from orca.registry import backend_of
 
 __all__ = ["Diagnosis", "Finding", "examine"]
 
@@ -34,6 +36,6 @@ def examine(
     Raises:
         ArgumentError: There is no such backend.
     """
-    engine = engine_name(backend)
+    engine = running_engine(None if backend is None else backend_of(backend).present_engine())
     findings, size = size_at(data) if data else ([], None)
     return examined(engine, workers_per_node, findings, data=size, model_dir=model_dir, limit=limit)[1]

@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from orca.cluster.context import OrcaContext, bring_up
 from orca.cluster.proof import describe
 from orca.cluster.spark import active_session, is_connect
 from orca.core.engine import Settings
@@ -21,7 +20,7 @@ from orca.core.source import Shards
 from orca.doctor.finding import Diagnosis, Finding, error, said, warn, without_secrets
 from orca.doctor.survey import Report, Survey, nothing
 from orca.errors import OrcaError
-from orca.registry import backend_of, engine_class
+from orca.registry import engine_class
 from orca.storage.files import written
 
 T = TypeVar("T")
@@ -80,18 +79,6 @@ class Surveyed:
 
 class TimeOver(OrcaError):
     """A call that took longer than it may."""
-
-
-def engine_name(backend: str | None) -> str:
-    """Return the engine of a backend word; of the cluster that is up where none is given.
-
-    Raises:
-        ArgumentError: There is no such backend.
-    """
-    if backend is not None:
-        return bring_up(backend_of(backend).present_engine())
-    cluster = OrcaContext.cluster()
-    return cluster.runtime if cluster else "local"
 
 
 def examined(

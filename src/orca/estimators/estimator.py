@@ -146,13 +146,9 @@ class Estimator:
         return engine
 
     def _engine_name(self) -> str:
-        """Return the engine, after the Ray that it may need has started on the context of this program."""
-        from orca.cluster.context import OrcaContext, bring_up
+        from orca.cluster.context import running_engine
 
-        if self.backend is not None:
-            return bring_up(self.backend.present_engine())
-        cluster = OrcaContext.cluster()
-        return cluster.runtime if cluster else "local"
+        return running_engine(None if self.backend is None else self.backend.present_engine())
 
     @staticmethod
     def _path(verb: str, path: str | None, other_names: dict[str, str]) -> str:

@@ -213,7 +213,7 @@ def _build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _early_variables(optimizer: Any) -> list[Any]:
-    """Return the step count and, where it is a variable, the learning rate: the state of an optimizer before it is built.
+    """Return the step count and, where it is a variable, the learning rate, which are there before it is built.
 
     The inner optimizer's for one that scales the loss; a legacy one tells its learning rate in its config.
     """
