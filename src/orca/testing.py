@@ -128,7 +128,7 @@ def _held() -> dict[tuple[str, Any], str]:
     things = {("process", child.pid): f"process {child.pid}" for child in process.children(recursive=True)}
     things.pop(("process", lasting), None)
     things |= {("thread", thread): f"thread {thread.name!r}" for thread in threading.enumerate()}
-    connections = getattr(process, "net_connections", None) or process.connections  # psutil < 6.0 has only the latter
-    things |= {("socket", (c.fd, c.laddr, c.raddr)): f"socket {c.laddr or c.fd}" for c in connections("all")}
+    sockets = process.net_connections("all")
+    things |= {("socket", (c.fd, c.laddr, c.raddr)): f"socket {c.laddr or c.fd}" for c in sockets}
     folders = [path for path in Path(tempfile.gettempdir()).glob("orca-*") if not path.name.startswith("orca-java-")]
     return things | {("folder", path): f"folder {path}" for path in folders}

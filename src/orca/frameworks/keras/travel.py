@@ -132,13 +132,12 @@ def set_weights(model: Any, arrays: Sequence[np.ndarray]) -> None:
     assign(model.weights, arrays, f"the model {model.name!r}", "weight")
 
 
-def without_optimizer(archive: bytes, compiled: bool = False) -> bytes:
-    """Return the bytes of a `.keras` file without the optimizer's variables and (unless `compiled`) how to compile."""
+def without_optimizer(archive: bytes) -> bytes:
+    """Return the bytes of a `.keras` file without the optimizer's variables, not compiled."""
     members = _members(archive)
-    if not compiled:
-        config = json.loads(members[_CONFIG])
-        config.pop("compile_config", None)
-        members[_CONFIG] = json.dumps(config).encode()
+    config = json.loads(members[_CONFIG])
+    config.pop("compile_config", None)
+    members[_CONFIG] = json.dumps(config).encode()
     for name in (_WEIGHTS, _OLD_WEIGHTS):
         if name in members:
             members[name] = _without_group(members[name], "optimizer")
