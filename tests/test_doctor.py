@@ -20,9 +20,9 @@ import orca.doctor
 from orca.core.engine import HubPeer
 from orca.doctor import Diagnosis, Finding, driver, examination, examine, ranks
 from orca.doctor.examination import Case, Surveyed, TimeOver, checked, limited
-from orca.doctor.finding import ERROR, OK, WARN, advice, said, without_secrets
+from orca.doctor.finding import ERROR, OK, WARN, advice, summary, without_secrets
 from orca.doctor.outlook import Explanation, weight_of
-from orca.doctor.survey import Report, knock_at_all, written
+from orca.doctor.survey import Report, knock_at_all, probe_file
 from orca.errors import ArgumentError, OrcaError, TooFewSlots, WorkerFailed, WorkerStalled
 from orca.estimators import Estimator
 from orca.monitor.hub import Hub
@@ -123,11 +123,11 @@ ModuleNotFoundError: No module named 'orca'
 
 \tat org.apache.spark.api.python.PythonRunner
 Caused by: java.lang.Error: other"""
-    assert said(RuntimeError(text)) == "ModuleNotFoundError: No module named 'orca'"
-    assert said(ValueError("plain.\nOf two lines.\n\nAnd a trace")) == "ValueError: plain. Of two lines."
-    assert said(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert summary(RuntimeError(text)) == "ModuleNotFoundError: No module named 'orca'"
+    assert summary(ValueError("plain.\nOf two lines.\n\nAnd a trace")) == "ValueError: plain. Of two lines."
+    assert summary(KeyboardInterrupt()) == "KeyboardInterrupt"
     failed = WorkerFailed(1, "node", "OSError: no room", "Traceback (most recent call last):\nOSError: no room")
-    assert said(failed) == "WorkerFailed: rank 1 on node failed: OSError: no room"
+    assert summary(failed) == "WorkerFailed: rank 1 on node failed: OSError: no room"
     assert advice(OrcaError("this is wrong; got 2.5. Set it right.\nMore.")) == "Set it right."
 
 
@@ -294,12 +294,12 @@ def test_ranks_that_cannot_be_reached_are_named_on_every_rank() -> None:
 
 
 def test_storage_is_left_as_it_was(tmp_path: Path) -> None:
-    with written(str(tmp_path / "new" / "model")) as name:
+    with probe_file(str(tmp_path / "new" / "model")) as name:
         assert (tmp_path / "new" / "model" / name).read_bytes() == b"orca"
     assert not (tmp_path / "new" / "model").exists()
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "mine").touch()
-    with written(str(tmp_path / "old")):
+    with probe_file(str(tmp_path / "old")):
         pass
     assert os.listdir(tmp_path / "old") == ["mine"]
 

@@ -19,7 +19,7 @@ from orca.cluster.context import init_orca_context, stop_orca_context
 from orca.cluster.kinds import KINDS
 from orca.doctor import Diagnosis, Finding, examine
 from orca.doctor.examination import SURVEY_WITHIN, limited
-from orca.doctor.finding import advice, error, ok, said, warn, without_secrets
+from orca.doctor.finding import advice, error, ok, summary, warn, without_secrets
 from orca.errors import ArgumentError, OrcaError
 from orca.registry import BACKENDS, backend_of
 
@@ -96,7 +96,7 @@ def _findings(arguments: argparse.Namespace) -> list[Finding]:
         except Exception as problem:
             trace = "init_orca_context(...) in a program shows the whole trace"  # of an error of Spark's or Ray's own
             fix = advice(problem) if isinstance(problem, OrcaError) else trace
-            return [*findings, error("context", "the cluster did not start", said(problem), fix)]
+            return [*findings, error("context", "the cluster did not start", summary(problem), fix)]
     texts = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
     findings += [warn("context", text) for text in dict.fromkeys(texts)]
     diagnosis = examine(

@@ -31,7 +31,7 @@ from orca.errors import DataError, OrcaError
 from orca.monitor.heartbeat import Pulse, waiting_for_storage
 from orca.rows.tree import cut_rows, flatten, map_tree, rows_of
 from orca.storage.checkpoints import CheckpointWriter, prefix_in
-from orca.storage.files import written
+from orca.storage.files import probe_file
 
 logger = logging.getLogger(__name__)
 
@@ -282,7 +282,7 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
         return
     folder = plan.checkpoint_folder
     try:
-        with waiting_for_storage(f"a file is being written to {folder}"), written(folder):
+        with waiting_for_storage(f"a file is being written to {folder}"), probe_file(folder):
             pass  # an epoch may take hours: the user must know before that it cannot be kept
     except Exception as error:
         raise OrcaError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orca.cluster.news import human, telling
-from orca.cluster.spark import listed
+from orca.cluster.spark import comma_list
 from orca.errors import ArgumentError, OrcaError
 from orca.storage.hdfs import read_settings
 
@@ -63,7 +63,7 @@ def manager_pages(settings: Mapping[str, str]) -> list[str]:
 
 
 def _of_manager(settings: Mapping[str, str], what: str, port: int) -> list[str]:
-    names = listed(settings.get("yarn.resourcemanager.ha.rm-ids"))
+    names = comma_list(settings.get("yarn.resourcemanager.ha.rm-ids"))
     addresses = []
     for end in [f".{name}" for name in names] or [""]:
         host = settings.get(f"yarn.resourcemanager.hostname{end}", "")
@@ -77,7 +77,7 @@ def name_nodes(settings: Mapping[str, str]) -> list[str]:
     if place is None:
         return []
     service = place[1]
-    names = listed(settings.get(f"dfs.ha.namenodes.{service}"))
+    names = comma_list(settings.get(f"dfs.ha.namenodes.{service}"))
     if names:
         return list(filter(None, (settings.get(f"dfs.namenode.rpc-address.{service}.{name}") for name in names)))
     return [service if ":" in service else f"{service}:8020"]

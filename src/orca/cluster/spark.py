@@ -203,7 +203,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
 
     options = request.options
     set_environment(_environment(options), life)
-    own = written(options.conf)
+    own = spark_values(options.conf)
     settings = {**kind.settings(request, life), **(_files(kind, options) if kind.brings else {}), **own}
     gateway = ensure_jvm(settings, request.log_output, life)
     settings |= {key: value for key, value in kind.more_settings(request, gateway, life).items() if key not in own}
@@ -217,7 +217,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
         session = SparkSession.builder.config(conf=conf).getOrCreate()
         life.callback(stop_session, session)
     session.sparkContext.setLogLevel(options.spark_log_level.upper())
-    for path in (listed(options.extra_python_lib) + listed(options.py_files)) if kind.brings else []:
+    for path in (comma_list(options.extra_python_lib) + comma_list(options.py_files)) if kind.brings else []:
         session.sparkContext.addPyFile(path)
     kind.check(session, request)
     if conf.get(DAEMON) == OUR_DAEMON:
@@ -397,16 +397,16 @@ def _put_back(where: MutableMapping[str, str], key: str, value: str | None) -> N
 
 def _files(kind: Kind, options: SessionOptions) -> dict[str, str]:
     files = {"spark.jars": options.jars, kind.ARCHIVES: options.additional_archive}
-    return {key: ",".join(listed(value)) for key, value in files.items() if value}
+    return {key: ",".join(comma_list(value)) for key, value in files.items() if value}
 
 
-def listed(value: str | Iterable[str] | None) -> list[str]:
+def comma_list(value: str | Iterable[str] | None) -> list[str]:
     """Return the items of a comma list, or of a list."""
     parts = value.split(",") if isinstance(value, str) else list(value or ())
     return [part.strip() for part in parts if part.strip()]
 
 
-def written(settings: Mapping[str, Any]) -> dict[str, str]:
+def spark_values(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return settings as Spark writes them."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in settings.items()}
 

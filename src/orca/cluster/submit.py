@@ -31,11 +31,11 @@ from orca.cluster.spark import (
     LAUNCH_DEFAULTS,
     Request,
     SessionOptions,
+    comma_list,
     ensure_jvm,
-    listed,
     settings_file,
     spark_home,
-    written,
+    spark_values,
 )
 from orca.errors import ArgumentError, OrcaError
 
@@ -70,7 +70,7 @@ def submit_this_program(request: Request) -> int:
             f"cluster_mode='yarn-cluster' runs a file inside the cluster, and this program was started as a module "
             f"(python -m {main.__spec__.name}). Start it by its file: python {file}."
         )
-    libraries = [*listed(request.options.extra_python_lib), *listed(request.options.py_files)]
+    libraries = [*comma_list(request.options.extra_python_lib), *comma_list(request.options.py_files)]
     modules = [*libraries, *map(str, environment.own_modules())]
     return run_on_yarn(Program(file, sys.argv[1:], modules), request)
 
@@ -93,7 +93,7 @@ def run_on_yarn(program: Program, request: Request) -> int:
             # Not --py-files: pyspark would look for them where YARN does not put them, and complain.
             "spark.yarn.dist.pyFiles": ",".join(program.modules),
             **_listed_settings(request.options),
-            **written(request.options.conf),
+            **spark_values(request.options.conf),
         }
         command = _command("yarn", program, settings, life, deploy="cluster")
         cluster = settings_of(configuration_folder(request.options.hadoop_conf))
@@ -109,7 +109,7 @@ def _of_the_master(python: str) -> dict[str, str]:
 
 
 def _listed_settings(options: SessionOptions) -> dict[str, str]:
-    return {"spark.jars": ",".join(listed(options.jars))} if options.jars else {}
+    return {"spark.jars": ",".join(comma_list(options.jars))} if options.jars else {}
 
 
 def _command(
@@ -291,7 +291,7 @@ def main(argv: Sequence[str]) -> int:
     if options.no_ship_environment:
         keywords["ship_environment"] = False
     request = Request(options.cores, options.memory, options.num_nodes, SessionOptions(conf=conf, **keywords))
-    modules = listed(options.py_files)
+    modules = comma_list(options.py_files)
     if options.cluster_mode != "local":
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # where Python looks when it runs the file
         modules = [*modules, *map(str, environment.own_modules())]
@@ -352,7 +352,7 @@ def _run_here(mode: str, program: Program, request: Request) -> int:
                 settings |= shipment
         if program.modules:
             settings["spark.submit.pyFiles"] = ",".join(program.modules)
-        settings |= _listed_settings(request.options) | written(request.options.conf)
+        settings |= _listed_settings(request.options) | spark_values(request.options.conf)
         command = _command(settings.pop("spark.master"), program, settings, life)
         env = {**_environment(), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
         if mode == "yarn-client":

@@ -26,10 +26,10 @@ from orca.cluster.spark import (
     Kind,
     Request,
     SessionOptions,
+    comma_list,
     executor_settings,
     executors,
     is_dynamic,
-    listed,
     set_environment,
     spark_home,
 )
@@ -203,7 +203,7 @@ def shipped(gateway: Any, options: SessionOptions, life: ExitStack) -> tuple[Had
     life.callback(hadoop.close)
     _check_queue(hadoop, options)
     base = str(options.conf.get("spark.yarn.stagingDir", "")) or None
-    archives = listed(options.additional_archive)
+    archives = comma_list(options.additional_archive)
     python = options.python_location or os.environ.get("PYSPARK_PYTHON") or sys.executable
     address = ""
     if options.penv_archive:

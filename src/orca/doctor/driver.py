@@ -13,8 +13,8 @@ from orca.cluster.spark import DEFAULTS, DYNAMIC, is_connect, is_dynamic
 from orca.core.engine import cores
 from orca.core.units import size_of
 from orca.doctor.examination import Case
-from orca.doctor.finding import Finding, error, ok, said, warn
-from orca.storage.files import written
+from orca.doctor.finding import Finding, error, ok, summary, warn
+from orca.storage.files import probe_file
 
 WORKER_BYTES = 700 << 20  # memory of a Python worker once torch is loaded, before any data or model
 TRAINING = 4  # times its weights that a model needs in training: weights, gradients and two moments of Adam
@@ -139,13 +139,13 @@ def storage(case: Case) -> Iterator[Finding]:
     if not case.model_dir:
         return
     try:
-        with written(case.model_dir):
+        with probe_file(case.model_dir):
             pass
     except Exception as problem:
         yield error(
             "storage",
             f"the driver cannot write to model_dir {case.model_dir!r}",
-            said(problem),
+            summary(problem),
             "model_dir='…', a folder you may write to, on storage that all nodes share",
         )
     else:

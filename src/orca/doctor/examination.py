@@ -17,11 +17,11 @@ from orca.cluster.proof import describe
 from orca.cluster.spark import active_session, is_connect
 from orca.core.engine import Settings
 from orca.core.source import Shards
-from orca.doctor.finding import Diagnosis, Finding, error, said, warn, without_secrets
+from orca.doctor.finding import Diagnosis, Finding, error, summary, warn, without_secrets
 from orca.doctor.survey import Report, Survey, nothing
 from orca.errors import OrcaError
 from orca.registry import engine_class
-from orca.storage.files import written
+from orca.storage.files import probe_file
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ def examined(
     except OrcaError as problem:
         start = {"spark": 'init_orca_context(cluster_mode="local", cores=4)', "ray": 'init_orca_context(runtime="ray")'}
         what = f"there is no cluster for the engine {engine!r}"
-        return None, Diagnosis((*before, error("engine", what, said(problem), start.get(engine, ""))))
+        return None, Diagnosis((*before, error("engine", what, summary(problem), start.get(engine, ""))))
     session = active_session() if engine == "spark" else None
     case = Case(engine, workers, max(1, workers // workers_per_node), session, **purpose)
     findings = [*before, *diagnose(case, look_around)]
@@ -131,7 +131,7 @@ def checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return [warn(name, f"could not be checked within {CHECK_WITHIN:g} s")]
     except Exception as problem:
         logger.debug("the check %s failed", name, exc_info=True)
-        return [warn(name, "could not be checked", said(problem))]
+        return [warn(name, "could not be checked", summary(problem))]
 
 
 def limited(call: Callable[[], T], seconds: float) -> T:
@@ -164,7 +164,7 @@ def survey(case: Case, count: int) -> Surveyed:
         mark = ""
         if case.model_dir:
             with suppress(Exception):  # a check of its own tells why
-                mark = stack.enter_context(written(case.model_dir))
+                mark = stack.enter_context(probe_file(case.model_dir))
         job = Survey(describe(), case.model_dir, mark)
         # Spark makes the rows where they are needed: dealing data out would need executors that reach each other.
         native = case.session.range(0, count, 1, count) if spark else None

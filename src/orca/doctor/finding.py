@@ -126,7 +126,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def said(problem: BaseException) -> str:
+def summary(problem: BaseException) -> str:
     """Return an exception's text in short: the last line of a Python trace in it, or its first lines."""
     trace = str(problem).partition("Traceback (most recent call last)")[2].partition("\n\tat ")[0]
     raised = _RAISED.findall(trace)

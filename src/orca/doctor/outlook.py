@@ -11,7 +11,7 @@ from orca.core.learner import Learner
 from orca.core.source import Extent, Source
 from orca.core.state import State
 from orca.doctor.examination import CHECK_WITHIN, Case, examined, limited
-from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, said, table, warn
+from orca.doctor.finding import Diagnosis, Finding, advice, error, ok, summary, table, warn
 from orca.errors import OrcaError
 from orca.rows.tree import flatten
 from orca.storage.files import filesystem
@@ -85,12 +85,12 @@ def explain(
     try:
         source = source_of()
     except OrcaError as problem:
-        findings.append(error("data", "the data does not fit", said(problem), advice(problem)))
+        findings.append(error("data", "the data does not fit", summary(problem), advice(problem)))
     else:
         try:
             extent = limited(source.extent, CHECK_WITHIN)
         except Exception as problem:
-            findings.append(warn("data", "its size could not be told", said(problem)))
+            findings.append(warn("data", "its size could not be told", summary(problem)))
     case, diagnosis = examined(engine, workers_per_node, findings, look_around, data=extent.bytes, **purpose)
     devices = diagnosis.about("gpu")
     lines = [
@@ -123,7 +123,7 @@ def size_at(path: str) -> tuple[list[Finding], int | None]:
         size = limited(measure, CHECK_WITHIN)
     except Exception as problem:
         fix = "the path as fsspec knows it: '/folder', 'hdfs://…', 's3://…'"
-        return [warn("data", f"the size of {path!r} could not be told", said(problem), fix)], None
+        return [warn("data", f"the size of {path!r} could not be told", summary(problem), fix)], None
     if size is None:
         return [error("data", f"there is nothing at {path!r}", "no such file or folder", "--data …")], None
     return [ok("data", f"{human(size)} at {path!r}")], size

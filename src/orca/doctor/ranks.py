@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from orca.cluster.news import human
 from orca.doctor.driver import TRAINING, WORKER_BYTES
 from orca.doctor.examination import Case, Surveyed, TimeOver
-from orca.doctor.finding import Finding, advice, error, ok, said, warn
+from orca.doctor.finding import Finding, advice, error, ok, summary, warn
 from orca.doctor.survey import Report
 from orca.errors import TooFewSlots, WorkerStalled
 
@@ -40,15 +40,15 @@ def joining(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield error(
             "ranks",
             f"the workers did not start and join within {case.limit:g} s",
-            problem.reason if isinstance(problem, WorkerStalled) else said(problem),
+            problem.reason if isinstance(problem, WorkerStalled) else summary(problem),
             "orca doctor --limit 300   (after a look at what else runs there)",
         )
     elif isinstance(problem, TooFewSlots):
-        yield error("slots", "the workers did not get their places", said(problem), advice(problem))
+        yield error("slots", "the workers did not get their places", summary(problem), advice(problem))
     elif problem is not None:
         again = "orca.doctor.examine() again after a look at the workers' logs"
         fixes = [line for words, line in _REMEDIES.items() if words in str(problem)]
-        yield error("ranks", "the workers did not join", said(problem), [*fixes, again][0])
+        yield error("ranks", "the workers did not join", summary(problem), [*fixes, again][0])
 
 
 def versions(case: Case, outcome: Surveyed) -> Iterator[Finding]:

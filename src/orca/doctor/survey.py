@@ -32,7 +32,7 @@ from orca.core.source import Items
 from orca.core.world import Peer, form
 from orca.errors import OrcaError
 from orca.monitor.heartbeat import Pulse
-from orca.storage.files import filesystem, written
+from orca.storage.files import filesystem, probe_file
 
 KNOCK_WITHIN = 3.0  # seconds to reach another rank
 
@@ -98,7 +98,7 @@ class Survey:
         path, refusal, there = str(self.model_dir), "", not self.mark
         if rank == 0:
             try:
-                with written(path):
+                with probe_file(path):
                     pass
             except Exception as problem:
                 refusal = f"{type(problem).__name__}: {problem}"

@@ -189,7 +189,7 @@ def clear_leftovers(folder: str, mine: Callable[[str], bool]) -> None:
 
 
 @contextmanager
-def written(path: str) -> Iterator[str]:
+def probe_file(path: str) -> Iterator[str]:
     """Write a small file into a folder, read it back, give its name, and leave nothing behind."""
     fs, folder = filesystem(path)
     is_new = not fs.exists(folder)
