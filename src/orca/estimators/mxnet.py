@@ -92,20 +92,12 @@ class MxnetEstimator(TrainingEstimator):
         """
         if not isinstance(config, dict):
             raise ArgumentError(f"config must be a dict, as create_config returns; got {type(config).__name__}.")
-        creators = {
-            "model_creator": model_creator,
-            "loss_creator": loss_creator,
-            "eval_metrics_creator": eval_metrics_creator,
-            "validation_metrics_creator": validation_metrics_creator,
-        }
-        for name, creator in creators.items():
-            # A block and a loss can be called, too, but belong to the process that made them.
-            wrong = not callable(creator) or hasattr(creator, "collect_params") or isinstance(creator, type)
-            if wrong and (creator is not None or name == "model_creator"):
-                raise ArgumentError(
-                    f"{name} must be a function (config), called on each worker; got {type(creator).__name__}. Write "
-                    f"{name}=lambda config: ..."
-                )
+        _check_creators(
+            model_creator=model_creator,
+            loss_creator=loss_creator,
+            eval_metrics_creator=eval_metrics_creator,
+            validation_metrics_creator=validation_metrics_creator,
+        )
         for name, value in (("num_workers", num_workers), ("num_servers", num_servers), ("runner_cores", runner_cores)):
             if value is not None:
                 positive(name, value)
@@ -270,3 +262,14 @@ class MxnetEstimator(TrainingEstimator):
     def _own_metrics(self) -> tuple[Metric, ...]:
         metrics = None if self.metrics_creator is None else self.metrics_creator(dict(self.config))
         return tuple(mxnet_metrics(metrics))
+
+
+def _check_creators(**creators: Any) -> None:
+    for name, creator in creators.items():
+        # A block and a loss can be called, too, but belong to the process that made them.
+        wrong = not callable(creator) or hasattr(creator, "collect_params") or isinstance(creator, type)
+        if wrong and (creator is not None or name == "model_creator"):
+            raise ArgumentError(
+                f"{name} must be a function (config), called on each worker; got {type(creator).__name__}. Write "
+                f"{name}=lambda config: ..."
+            )

@@ -303,8 +303,11 @@ class HdfsFileSystem(WebHDFS):
                     self._check_access(path)
                 if op == "APPEND" and not _never_sent(error):
                     break
+        raise self._unreachable(path, failures)
+
+    def _unreachable(self, path: str, failures: dict[str, BaseException]) -> OrcaError:
         reasons = "; ".join(f"{node}: {_reason(error)}" for node, error in failures.items())
-        raise OrcaError(
+        return OrcaError(
             f"{self.unstrip_protocol(path)}: the NameNode answers, but the DataNode it names cannot be reached or "
             f"broke off ({reasons}). Its host name must resolve and its port be open on this machine; where they are "
             "not, use a gateway (HttpFS) with paths like webhdfs://gateway:14000/..."

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orca.core.state import State
+
+if TYPE_CHECKING:
+    from orca.core.learner import Learner
 
 
 class Runner:
@@ -37,13 +40,14 @@ class Runner:
 
     def __init__(
         self,
-        learner: Any,
+        learner: Learner | None,
         rank: int = 0,
         size: int = 1,
         state: State | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
-        self._learner, self._pocket = learner, dict[str, Any]()
+        self._learner: Any = learner  # a framework's own runner asks it for more than the contract has
+        self._pocket: dict[str, Any] = {}
         self.rank, self.size, self.config = rank, size, {} if config is None else config
         self.batch: Any = None
         self.output: Any = None
