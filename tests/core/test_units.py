@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from orca.core.units import check_seconds, java_size, size_of
+from orca.core.units import check_seconds, java_size, natural, positive, size_of
 from orca.errors import ArgumentError
 
 
@@ -39,3 +40,13 @@ def test_seconds_are_a_positive_number_or_what_means_no_limit(given: Any, no_lim
 def test_other_seconds_are_named(given: Any, no_limit: Any, words: str) -> None:
     with pytest.raises(ArgumentError, match=f"must be a number of seconds, {words} for no limit; got {given!r}"):
         check_seconds(given, "start_timeout", no_limit)
+
+
+def test_counts_are_whole_numbers_of_any_library() -> None:
+    assert (positive("cores", np.int64(2)), natural("seed", 0)) == (2, 0)
+    for wrong in (0, -1, 1.0, True, "2", None):
+        with pytest.raises(ArgumentError, match=rf"cores must be a positive whole number or '\*'; got {wrong!r}"):
+            positive("cores", wrong, " or '*'")
+    for wrong in (-1, 0.0, False, "2", None):
+        with pytest.raises(ArgumentError, match=f"seed must be a whole number, 0 or more; got {wrong!r}"):
+            natural("seed", wrong)

@@ -71,6 +71,15 @@ def test_verbs_answer_in_the_kind_of_the_data(tmp_path: Path) -> None:
 
 
 @needed
+def test_explain_takes_the_creators_that_fit_takes() -> None:
+    def creator(config: dict[str, Any], kv: Any) -> Any:
+        raise AssertionError("nothing is read to explain")
+
+    lines = made(workers_per_node=2).explain(creator, batch_size=16, look_around=False).outlook
+    assert "rows are known after the first epoch" in lines["data"] and lines["ranks"].startswith("2 ")
+
+
+@needed
 def test_a_model_answers_before_it_was_trained() -> None:
     est = made(num_workers=2)
     assert np.allclose(est.predict(X), made(num_workers=1).predict(X), atol=1e-6)
