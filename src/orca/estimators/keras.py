@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orca.core.engine import Settings
+from orca.core.source import DataSpec
 from orca.core.state import State
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotYet
@@ -197,7 +198,7 @@ class KerasEstimator(TrainingEstimator):
         natural("initial_epoch", initial_epoch)
         if initial_epoch >= epochs:
             raise ArgumentError(f"initial_epoch must be less than epochs; got {initial_epoch} and {epochs}.")
-        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight, cache=cache)
+        spec = self._keras_spec(data_config, batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         callbacks = tuple(listed(callbacks))
         self.learner.check_callbacks(callbacks)
         histories = self._train(
@@ -264,7 +265,7 @@ class KerasEstimator(TrainingEstimator):
         """
         callbacks = tuple(listed(callbacks))
         self.learner.check_callbacks(callbacks)
-        spec = self._keras_spec(batch_size, data_config, feature_cols, label_cols, weight=sample_weight, cache=cache)
+        spec = self._keras_spec(data_config, batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
         ((statistics, _), *_) = self._evaluate(
             data,
             spec,
@@ -310,7 +311,7 @@ class KerasEstimator(TrainingEstimator):
         """
         if callbacks:
             raise NotYet("predict: callbacks are not built yet; leave them out.")
-        spec = self._keras_spec(batch_size, data_config, feature_cols, None, output_cols, labelled=False, cache=cache)
+        spec = self._keras_spec(data_config, batch_size, feature_cols, None, output_cols, labelled=False, cache=cache)
         spec = replace(spec, steps=None if steps is None else positive("steps", steps))
         learner = replace(self.learner, features=spec.columns.features)
         return self._source(data, spec).answer(self._answers(learner, spec), self.engine)
@@ -443,20 +444,9 @@ class KerasEstimator(TrainingEstimator):
         """Return the newest checkpoint in a folder, None where there is none."""
         return latest_checkpoint(checkpoint_dir)
 
-    def _keras_spec(
-        self,
-        batch_size: int | None,
-        data_config: dict[str, Any] | None,
-        features: Any,
-        labels: Any,
-        outputs: Any = None,
-        labelled: bool = True,
-        weight: str | bool | None = None,
-        cache: bool = False,
-    ) -> Any:
-        spec = self._spec(batch_size, features, labels, outputs, labelled, weight, cache)
-        config = spec.config if data_config is None else dict(data_config)
-        return replace(spec, config=config, whole=True, seed=self.seed)
+    def _keras_spec(self, data_config: dict[str, Any] | None, *arguments: Any, **options: Any) -> DataSpec:
+        spec = self._spec(*arguments, **options)
+        return replace(spec, config=spec.config if data_config is None else dict(data_config), whole=True)
 
 
 def _class_weight(weights: Any) -> dict[int, float] | None:
