@@ -1,4 +1,4 @@
-"""Predict: a column of predictions for a DataFrame, against pyspark's predict_batch_udf with the same model.
+"""Predict: a column of predictions for a DataFrame, against pyspark's predict_batch_udf and NNModel.transform.
 
 Once with the predictions and the labels used, and once with the features beside them, which Spark then has to read too.
 """
@@ -18,6 +18,7 @@ from benchmarks.measure import Result, compared, interleaved
 from benchmarks.models import mlp
 from benchmarks.sparks import parquet, session
 from orca import Estimator, stop_orca_context
+from orca.nnframes import NNModel
 
 
 def run(repeats: int) -> list[Result]:
@@ -28,8 +29,9 @@ def run(repeats: int) -> list[Result]:
     frame = spark.read.parquet(str(folder))
     ours = Estimator.from_torch(model=model).predict(frame, feature_cols=["x"], batch_size=1000)
     peer = frame.withColumn("prediction", peer_udf(model)("x"))
-    first = [np.array([row.prediction for row in f.limit(5).collect()]) for f in (ours, peer)]
-    assert np.abs(first[0] - first[1]).max() < 1e-5
+    stage = NNModel(model).setFeaturesCol("x").setBatchSize(1000).transform(frame)
+    first = [np.array([row.prediction for row in f.limit(5).collect()]) for f in (ours, peer, stage)]
+    assert max(np.abs(first[0] - other).max() for other in first[1:]) < 1e-5
     found = []
     for what, columns in {
         "predictions and labels": ["y", "prediction"],
@@ -39,6 +41,7 @@ def run(repeats: int) -> list[Result]:
         contenders = {
             "orca": lambda c=columns: consume(ours.select(c)),
             "predict_batch_udf": lambda c=columns: consume(peer.select(c)),
+            "NNModel.transform": lambda c=columns: consume(stage.select(c)),
             "Spark's scan alone": lambda f=read: consume(f),
             "scan, to Arrow and back": lambda f=read: consume(f.mapInArrow(unchanged, f.schema)),
         }
@@ -51,6 +54,7 @@ def run(repeats: int) -> list[Result]:
 
 TARGETS: dict[str, float | None] = {
     "predict_batch_udf": 3.0,
+    "NNModel.transform": None,
     "Spark's scan alone": None,
     "scan, to Arrow and back": None,
 }

@@ -19,7 +19,7 @@ from orca.bigdl.criterion import ClassNLLCriterion  # noqa: E402
 from orca.bigdl.layers import Linear, LogSoftMax, Sequential  # noqa: E402
 from orca.errors import ArgumentError  # noqa: E402
 from orca.feature.image import ImageMatToTensor, ImageResize, RowToImageFeature  # noqa: E402
-from orca.feature.preprocessing import ChainedPreprocessing  # noqa: E402
+from orca.feature.preprocessing import ChainedPreprocessing, SeqToTensor  # noqa: E402
 from orca.frameworks.torch.architecture import describe  # noqa: E402
 from orca.nnframes import (  # noqa: E402
     NNClassifier,
@@ -31,6 +31,7 @@ from orca.nnframes import (  # noqa: E402
 from orca.nnframes.dlframes import DLClassifier, DLEstimator  # noqa: E402
 from orca.nnframes.wrappers import TorchLoss, TorchModel, TorchOptim  # noqa: E402
 from orca.optimizers import SGD  # noqa: E402
+from orca.optimizers.schedules import Step  # noqa: E402
 from orca.storage.state import State  # noqa: E402
 from orca.storage.states import save_state  # noqa: E402
 from orca.triggers import EveryEpoch, MaxIteration, SeveralIteration  # noqa: E402
@@ -191,6 +192,34 @@ def test_pipelines_and_searches_of_unfitted_stages_are_saved(spark: Any, tmp_pat
     split = TrainValidationSplit(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, seed=0).fit(frame)
     split.save(str(tmp_path / "split"))
     assert TrainValidationSplitModel.load(str(tmp_path / "split")).validationMetrics == split.validationMetrics
+
+
+def test_grids_of_optim_methods_and_preprocessing_are_saved(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml import Pipeline
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+    from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit, TrainValidationSplitModel
+
+    frame = frame_of(spark)
+    net = nn.Sequential(nn.Linear(4, 3))
+    stage = NNClassifier(net, nn.CrossEntropyLoss()).setFeaturesCol("vector").setBatchSize(9).setMaxEpoch(2)
+    torch_optim = TorchOptim.from_pytorch(torch.optim.Adam(net.parameters(), lr=0.3))
+    methods, sizes = [SGD(0.5, learningrate_schedule=Step(1, 0.5)), torch_optim], [SeqToTensor([4])]
+    grid = ParamGridBuilder().addGrid(stage.optimMethod, methods).addGrid(stage.samplePreprocessing, sizes).build()
+    labelled = frame.withColumn("label", frame.label - 1)
+    search = TrainValidationSplit(
+        estimator=Pipeline(stages=[stage]), estimatorParamMaps=grid, evaluator=MulticlassClassificationEvaluator(),
+        seed=0, parallelism=1,
+    )  # fmt: skip
+    search.save(str(tmp_path / "search"))
+    read = TrainValidationSplit.load(str(tmp_path / "search"))
+    assert read.getEstimatorParamMaps()[0][stage.optimMethod].value == methods[0]
+    fitted = read.fit(labelled)
+    assert fitted.validationMetrics == search.fit(labelled).validationMetrics
+    fitted.save(str(tmp_path / "searched"))
+    assert TrainValidationSplitModel.load(str(tmp_path / "searched")).validationMetrics == fitted.validationMetrics
+    assert not [file.name for file in tmp_path.rglob("*") if file.suffix in (".pkl", ".pt", ".pickle")]
+    copied = stage.copy(grid[0])
+    assert copied.getOptimMethod() is methods[0] and copied.extractParamMap()[copied.samplePreprocessing] is sizes[0]
 
 
 def test_models_made_on_workers_and_older_stages_are_saved_by_name(spark: Any, tmp_path: Path) -> None:

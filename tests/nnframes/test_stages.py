@@ -277,15 +277,21 @@ def test_transform_is_lazy_and_leaves_columns_as_they_are(rows: Any, spark: Any)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda df: df.selectExpr("number", "if(number < 2, null, features) as features", "label"), "'features' holds"),
-        (lambda df: df.selectExpr("number", "features", "if(number < 2, null, label) as label"), "'label' holds"),
-        (lambda df: df.selectExpr("number", "if(number < 2, null, vector) as features", "label"), "'features' holds"),
+        (["if(number % 2 = 0, null, features) as features", "label"], "'features' holds 12"),
+        (["features", "if(number % 3 = 0, null, label) as label"], "'label' holds 8"),
+        (["if(number % 2 = 0, null, vector) as features", "label"], "'features' holds 12"),
     ],
 )
-def test_nulls_are_named_with_column_and_count(rows: Any, change: Callable[[Any], Any], words: str) -> None:
-    estimator = NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setMaxEpoch(1)
-    with pytest.raises(WorkerFailed, match=rf"column {words} \d null\(s\)"):
-        estimator.fit(change(rows))
+def test_nulls_are_named_with_column_and_count(rows: Any, change: list[str], words: str) -> None:
+    holes = rows.selectExpr("number", *change)
+    with pytest.raises(WorkerFailed, match=rf"column {words} null\(s\); a model"):
+        NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setMaxEpoch(1).fit(holes)
+    if "'features'" in words:
+        with pytest.raises(DataError, match=rf"column {words} null\(s\); a model"):  # it looks at rows at once
+            NNModel(nn.Linear(4, 1)).transform(holes.orderBy("number"))
+        fitted = NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setMaxEpoch(1).fit(rows)
+        with pytest.raises(Exception, match=rf"column {words} null\(s\) in the rows of one task"):
+            fitted.transform(holes.coalesce(1)).collect()
 
 
 @pytest.mark.parametrize(

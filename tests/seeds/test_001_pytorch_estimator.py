@@ -158,6 +158,12 @@ def test_use_bigdl_estimator(kind: str, spark: Any, tmp_path: Path) -> None:
     expected = trained(classifier(), lambda model: torch.optim.Adam(model.parameters(), 0.01), epochs=2, clip_norm=0.05)
     assert_same_weights(est.get_model(), expected)
     assert stats[-1]["val_loss"] < stats[0]["val_loss"]
+    (run,) = (tmp_path / "run").iterdir()  # named by the time
+    assert {path.name for path in (run / "summary").iterdir()} == {"train", "validation"}
+    assert len(est.get_train_summary("Loss")) == 2 * stats[-1]["batch_count"]
+    assert [score for _, score, _ in est.get_validation_summary("Accuracy")] == pytest.approx(
+        [line["val_accuracy"] for line in stats]
+    )
 
     scores = est.evaluate(data, validation_methods=[Accuracy()], batch_size=BATCH)
     assert scores["num_samples"] == ROWS

@@ -4,6 +4,7 @@ import datetime
 import decimal
 import os
 import pickle
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -264,6 +265,31 @@ def test_cells_that_make_no_batch_are_named(spark: Any, cells: str, message: str
     with pytest.raises(WorkerFailed, match=message) as caught:
         read(bad, ["x"], ranks=1)
     assert "DataError" in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ("if(id % 3 = 0, null, id)", r"column 'x' holds 27 null\(s\); a model"),
+        ("array(if(id % 3 = 0, null, id), if(id % 2 = 0, null, id))", r"column 'x' holds 67 null\(s\); a model"),
+        ("if(id % 40 = 0, null, struct(if(id % 3 = 0, null, id) as a, id as b))", r"'x\.a' holds 28 null\(s\); a"),
+        ("map('k', if(id % 3 = 0, null, id), 'j', id)", r"column 'x\.k' holds 27 null\(s\); a model"),
+    ],
+)
+def test_nulls_are_counted_over_all_rows(spark: Any, cells: str, words: str) -> None:
+    rows = spark.range(0, 80, 1, 7).selectExpr(f"{cells} as x", "id as label")
+    with pytest.raises(WorkerFailed, match=words) as caught:
+        read(rows, ["x"], ranks=3)
+    assert len(set(re.findall(r"\d+ null\(s\)", str(caught.value)))) == 1  # the traceback says it too
+
+
+def test_nulls_of_validation_rows_are_told_apart(spark: Any) -> None:
+    rows = spark.range(0, 80, 1, 7).selectExpr("id as x", "id as label")
+    holes = rows.selectExpr("if(x % 20 = 0, null, x) as x", "label")
+    with pytest.raises(WorkerFailed, match=r"column 'x' holds 4 null\(s\) in validation_data; a model"):
+        read(rows, ["x"], valid=holes)
+    with pytest.raises(WorkerFailed, match=r"holds 8 null\(s\) and 4 null\(s\) in validation_data; a model"):
+        read(holes.union(holes), ["x"], valid=holes)
 
 
 def test_a_missing_vector_is_named(frame: Any) -> None:
@@ -739,7 +765,7 @@ def test_fewer_rows_than_workers_train_and_wrong_cells_are_told_on_spark(spark: 
     )
     (stats,) = estimator.fit(frame.where("int = 3"), batch_size=8, feature_cols=["dense"], label_cols=["int"])
     assert (stats["num_samples"], stats["batch_count"]) == (1, 1)
-    with pytest.raises(WorkerFailed, match=r"column 'holey' holds . null\(s\)"):
+    with pytest.raises(WorkerFailed, match=r"column 'holey' holds 5 null\(s\)"):
         estimator.fit(frame, feature_cols=["holey"], label_cols=["int"])
     with pytest.raises(
         DataError, match="column 'text' holds text, and this model takes numbers alone. .*StringIndexer"

@@ -20,7 +20,7 @@ import cloudpickle
 from orca.core.source import Open, Rows, Shards
 from orca.core.units import check_seconds
 from orca.core.world import Peer, World, form
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, WorkerFailed
 from orca.monitor.heartbeat import Pulse, counted
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
@@ -104,6 +104,8 @@ def dispatch(
         ):
             environment = tuple(hdfs.environment().items())
             yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment), hub
+    except WorkerFailed as failure:
+        raise shards.explain(failure) from None
     finally:
         shards.release()
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from orca.errors import WorkerFailed
+
 DEFAULT_BATCH = 32
 
 
@@ -166,6 +168,7 @@ class Shards:
         home: The engine that takes `native` as it is ("spark", "ray"), or None.
         native: What the home engine takes; for Spark a DataFrame of rows, or a list of pieces that its tasks can read.
         release: Called after the run: removes what `portable` left behind.
+        explain: Called with the failure of a rank: returns it, perhaps with what only the driver can tell.
     """
 
     open: Open
@@ -173,6 +176,7 @@ class Shards:
     home: str | None = None
     native: Any = None
     release: Callable[[], None] = field(default=lambda: None)
+    explain: Callable[[WorkerFailed], WorkerFailed] = field(default=lambda failure: failure)
 
 
 @dataclass(frozen=True)

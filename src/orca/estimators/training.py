@@ -27,7 +27,7 @@ from orca.estimators.estimator import Estimator, listed
 from orca.job import EvaluateJob, FitJob, PredictJob, outline_of
 from orca.registry import Backend, backend_of, openvino_converter, source_of
 from orca.report.history import RunHistory
-from orca.report.tensorboard import Summaries
+from orca.report.tensorboard import Summaries, can_write
 from orca.storage.checkpoints import new_run, newest_run, path_of, versions
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class TrainingEstimator(Estimator):
         self.model_dir = model_dir
         self.run_folder: str | None = None  # where all fits keep their checkpoints, instead of a folder of each
         self.history = RunHistory()
-        self._summaries: Summaries | None = None
+        self._summaries: Summaries | None = None  # where all fits write them
+        self._beside: Summaries | None = None  # beside the checkpoints of the last fit
         self._state: State | None = None
         # The last job of predict, with the outline of its model, and the model itself, which must live as long.
         self._answering: tuple[bytes | None, PredictJob, Any] | None = None
@@ -227,8 +228,13 @@ class TrainingEstimator(Estimator):
         if plan.stores:
             self._state = self._left_in(plan.checkpoint_folder, self._state.steps)
         histories = [history for history, _ in results]
-        self._remember(histories[0], metrics)
+        self._remember(histories[0], metrics, plan.checkpoint_folder)
         return histories
+
+    @property
+    def _dated(self) -> bool:
+        """Say whether a fit leaves its files in a folder named by the time, as BigDL does."""
+        return self.backend == backend_of("bigdl")
 
     def _checkpointed(
         self, plan: FitPlan, trigger: Any, keep: int | None, resume: bool, max_failures: int
@@ -240,14 +246,14 @@ class TrainingEstimator(Estimator):
         if trigger is None and not stores:
             return self._state, plan
         trigger = None if trigger is None else trigger_of(trigger)
-        if not self.model_dir and not resume and self.backend == backend_of("bigdl"):
+        if not self.model_dir and not resume and self._dated:
             logger.warning("checkpoint_trigger keeps nothing: there is no model_dir. Pass model_dir= to keep some.")
             return self._state, plan
         if not self.model_dir:
             raise ArgumentError("checkpoints need a place to go to. Pass model_dir= to the Estimator.")
         state, folder = self._state, newest_run(self.model_dir) if resume else None
         if folder is None:
-            folder = self.run_folder or new_run(self.model_dir, dated=self.backend == backend_of("bigdl"))
+            folder = self.run_folder or new_run(self.model_dir, dated=self._dated)
         else:
             state = self._resumed(folder)
             plan = replace(plan, seed=state.position["seed"]) if state.position is not None else plan
@@ -315,14 +321,16 @@ class TrainingEstimator(Estimator):
             logger.warning("going on with %d of %d workers: no more came back.", engine.workers, former.workers)
         return engine
 
-    def _remember(self, history: History, metrics: Sequence[Metric]) -> None:
+    def _remember(self, history: History, metrics: Sequence[Metric], folder: str) -> None:
         """Add a fit to the history, and to the summaries where they are wanted."""
         backend = self.backend.engine if self.backend else self._engine_name()
         self.history.about = {"backend": backend, "workers_per_node": self.workers_per_node, **self.config}
         self.history.add(history.epochs, history.traces)
-        if self._summaries is not None:
+        if self._summaries is None and self._dated and self.model_dir and can_write():
+            self._beside = Summaries(folder or self.run_folder or new_run(self.model_dir, dated=True), "summary")
+        if (summaries := self._summaries or self._beside) is not None:
             first = self._current().steps - history.steps + 1
-            self._summaries.write(history.epochs, history.traces, first, [metric.name for metric in metrics])
+            summaries.write(history.epochs, history.traces, first, [metric.name for metric in metrics])
 
     def evaluate(
         self,
@@ -527,12 +535,19 @@ class TrainingEstimator(Estimator):
         self._summaries = Summaries(log_dir, app_name)
 
     def get_train_summary(self, tag: str | None = None) -> Any:
-        """Return [step, value, time] of "Loss", "LearningRate" or "Throughput"; None without set_tensorboard."""
-        return None if self._summaries is None else self._summaries.read("train", tag)
+        """Return [step, value, time] of "Loss", "LearningRate" or "Throughput"; None without set_tensorboard.
+
+        With the backend "bigdl" and a model_dir, the summary of the last fit is there anyway.
+        """
+        return self._summary("train", tag)
 
     def get_validation_summary(self, tag: str | None = None) -> Any:
-        """Return [step, value, time] of a metric of the validation, by its name; None without set_tensorboard."""
-        return None if self._summaries is None else self._summaries.read("validation", tag)
+        """Return [step, value, time] of a metric of the validation, by its name; see get_train_summary."""
+        return self._summary("validation", tag)
+
+    def _summary(self, part: str, tag: str | None) -> Any:
+        summaries = self._summaries or self._beside
+        return None if summaries is None else summaries.read(part, tag)
 
     def to_openvino(self, path: str, sample: Any = None) -> str:
         """Write the trained model as an OpenVINO model, to serve it faster with `Estimator.from_openvino`.

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from orca.errors import ArgumentError, DataError, MissingDependency
 from orca.feature.preprocessing import Preprocessing
+from orca.rows.arrow import missing
 
 __all__ = [
     "ImageAspectScale", "ImageBrightness", "ImageBytesToMat", "ImageCenterCrop", "ImageChannelNormalize",
@@ -203,10 +204,7 @@ class RowToImageFeature(ImagePreprocessing):
     def read(self, column: Any, name: str) -> list[ImageFeature]:
         """Return the images of a column."""
         if column.null_count:
-            raise DataError(
-                f"column {name!r} holds {column.null_count} null(s); a model needs a value in every row. Drop their "
-                "rows (dropna)."
-            )
+            raise missing(name, column.null_count)
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             return [_file_feature(data) for data in column.to_pylist()]
         if not pa.types.is_struct(column.type) or column.type.get_field_index("data") < 0:

@@ -8,10 +8,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
+from pyspark.ml import Transformer
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from pyspark.sql import SparkSession
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -26,6 +29,41 @@ from orca.storage.states import load_state, save_state
 # Params that are objects, or hold some.
 _OBJECTS = ("samplePreprocessing", "optimMethod", "endWhen", "trainSummary", "validationSummary", "validation",
             "checkpoint", "clipping")  # fmt: skip
+
+
+class Setting(Transformer):
+    """An object in the grid of a search. Spark's searches write numbers, texts and stages: so this is a stage.
+
+    As a stage it changes nothing; the stage that it is set in holds the object itself.
+    """
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    @staticmethod
+    def of(value: Any) -> Any:
+        """Return a value, as a setting unless JSON has it: ParamGridBuilder converts the values of a param by this."""
+        try:
+            json.dumps(value)
+        except TypeError:
+            return value if isinstance(value, Setting) else Setting(value)
+        return value
+
+    def _transform(self, dataset: Any) -> Any:
+        return dataset
+
+    def save(self, path: str) -> None:
+        """Write it as JSON and safetensors; nothing is pickled."""
+        session = SparkSession.active()
+        state = State(payload={"value": packed(self.value, "the grid of a search")})
+        DefaultParamsWriter.saveMetadata(self, path, session)
+        save_state(state, _module_in(path, session), "torch")
+
+    @classmethod
+    def load(cls, path: str) -> Setting:
+        """Read what `save` wrote."""
+        return cls(unpacked(load_state(_module_in(path, SparkSession.active()), "torch").payload["value"]))
 
 
 class StageWriter(MLWriter):
@@ -53,7 +91,7 @@ class StageWriter(MLWriter):
             stage._defaultParamMap = defaults
         if rows is not None:
             rows.write.parquet(f"{path.rstrip('/')}/validation")
-        save_state(state, f"{qualified(path, self.sparkSession).rstrip('/')}/module", "torch")
+        save_state(state, _module_in(path, self.sparkSession), "torch")
 
     def _state(self) -> State:
         """Return all that is no plain param: the weights, what the model is, and the objects that were set."""
@@ -99,7 +137,7 @@ class StageReader(MLReader[Any]):
             attributes: Attributes to use instead of the saved ones.
         """
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
-        state = load_state(f"{qualified(path, self.sparkSession).rstrip('/')}/module", "torch")
+        state = load_state(_module_in(path, self.sparkSession), "torch")
         saved = state.payload
         if "objects" not in saved:
             raise ArgumentError(
@@ -129,6 +167,10 @@ def _model(saved: dict[str, Any], model: Any) -> tuple[Any, nn.Module | None]:
         net.load_state_dict(saved["models"][0])
     kinds = {"layer": lambda: Layer.of(net.layer), "TorchModel": lambda: TorchModel(net), "module": lambda: net}
     return kinds[about["model"]](), net
+
+
+def _module_in(path: str, session: Any) -> str:
+    return f"{qualified(path, session).rstrip('/')}/module"
 
 
 def qualified(path: str, session: Any) -> str:

@@ -28,7 +28,7 @@ from orca.core.triggers import Moment, trigger_of
 from orca.errors import ArgumentError, DataError
 from orca.estimators.torch import TorchEstimator
 from orca.feature.preprocessing import FeatureLabelPreprocessing, Preprocessing, SeqToTensor, preprocessing_of
-from orca.nnframes.files import StageReader, StageWriter
+from orca.nnframes.files import Setting, StageReader, StageWriter
 from orca.nnframes.wrappers import TorchModel
 from orca.optimizers import SGD, OptimMethod, TorchOptim
 from orca.registry import source_of
@@ -39,15 +39,15 @@ FOREVER = 2**31  # epochs, where a trigger says when to end
 CACHE_LEVELS = ("DRAM", "PMEM", "DISK_AND_DRAM")
 
 
-def _param(name: str, doc: str, convert: Callable[[Any], Any] = TypeConverters.identity) -> Any:
+def _param(name: str, doc: str, convert: Callable[[Any], Any] = Setting.of) -> Any:
     return Param(Params._dummy(), name, doc, typeConverter=convert)  # type: ignore[no-untyped-call]
 
 
 def _accessors(name: str, get: str = "get") -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the setter, which returns the stage, and the getter of a param."""
 
-    def setter(self: Any, value: Any) -> Any:
-        return self._set(**{name: value})
+    def setter(self: Any, val: Any) -> Any:
+        return self._set(**{name: val})
 
     def getter(self: Any) -> Any:
         return self.getOrDefault(name)
@@ -56,6 +56,23 @@ def _accessors(name: str, get: str = "get") -> tuple[Callable[..., Any], Callabl
     setter.__name__, getter.__name__ = f"set{word}", f"{get}{word}"
     setter.__doc__, getter.__doc__ = f"Set {name}; returns the stage.", f"Return {name}."
     return setter, getter
+
+
+def _bare(values: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the values of params without the Setting that the grid of a search has around objects."""
+    return {param: value.value if isinstance(value, Setting) else value for param, value in values.items()}
+
+
+class HasColumns(HasFeaturesCol, HasPredictionCol):  # type: ignore[misc]
+    """A stage that reads a column of features and makes one of predictions."""
+
+    def setFeaturesCol(self, value: str) -> Any:
+        """Set featuresCol; returns the stage."""
+        return self._set(featuresCol=value)
+
+    def setPredictionCol(self, value: str) -> Any:
+        """Set predictionCol; returns the stage."""
+        return self._set(predictionCol=value)
 
 
 class HasBatchSize(Params):
@@ -86,7 +103,7 @@ class HasThreshold(Params):
     setThreshold, getThreshold = _accessors("threshold")
 
 
-class Writable(MLWritable, MLReadable[Any]):
+class Writable(Params, MLWritable, MLReadable[Any]):
     """A stage that is saved as JSON and safetensors, without pickles.
 
     Attributes:
@@ -94,6 +111,16 @@ class Writable(MLWritable, MLReadable[Any]):
     """
 
     written: ClassVar[tuple[str, ...]] = ()
+
+    def _set(self, **values: Any) -> Any:
+        super()._set(**values)
+        self._paramMap = _bare(self._paramMap)
+        return self
+
+    def _setDefault(self, **values: Any) -> Any:
+        super()._setDefault(**values)
+        self._defaultParamMap = _bare(self._defaultParamMap)
+        return self
 
     def write(self) -> StageWriter:
         """Return the writer: JSON and safetensors, no pickles."""
@@ -136,8 +163,7 @@ class FrameEstimator(TorchEstimator):
 
 
 class NNEstimator(
-    Estimator, Writable, HasFeaturesCol, HasLabelCol, HasPredictionCol, HasBatchSize, HasOptimMethod,
-    HasSamplePreprocessing,
+    Estimator, Writable, HasColumns, HasLabelCol, HasBatchSize, HasOptimMethod, HasSamplePreprocessing
 ):  # type: ignore[misc]  # fmt: skip
     """A model that learns from a DataFrame and becomes an NNModel: a stage of Spark ML.
 
@@ -177,9 +203,6 @@ class NNEstimator(
     setCachingSample, isCachingSample = _accessors("cachingSample", "is")
     setTrainSummary, getTrainSummary = _accessors("trainSummary")
     setValidationSummary, getValidationSummary = _accessors("validationSummary")
-    setFeaturesCol = _accessors("featuresCol")[0]
-    setLabelCol = _accessors("labelCol")[0]
-    setPredictionCol = _accessors("predictionCol")[0]
     getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
     getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
     written: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
@@ -211,6 +234,10 @@ class NNEstimator(
     def makes(self) -> Any:
         """Return the class of the fitted model."""
         return NNModel
+
+    def setLabelCol(self, value: str) -> NNEstimator:
+        """Set labelCol; returns the stage."""
+        return self._set(labelCol=value)
 
     def setEndWhen(self, trigger: Any) -> NNEstimator:
         """End training when a trigger fires, instead of after maxEpoch epochs."""
@@ -290,8 +317,7 @@ class NNEstimator(
             model_dir=self._checkpoint()[0],
             **(self.getOrDefault("clipping") or {}),
         )
-        summaries = [each for each in (self.getTrainSummary(), self.getValidationSummary()) if each is not None]
-        estimator._summaries = SummaryPair(*summaries) if summaries else None
+        estimator._summaries = SummaryPair(self.getTrainSummary(), self.getValidationSummary())
         self._train(estimator, dataset)
         model = self.makes(self.model, self._preprocessing()[0])
         model._estimator = estimator
@@ -374,7 +400,7 @@ class NNEstimator(
         return model._resetUid(self.uid.replace(type(self).__name__, type(model).__name__))
 
 
-class NNModel(Model, Writable, HasFeaturesCol, HasPredictionCol, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
+class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing):  # type: ignore[misc,type-arg]
     """A model that answers for the rows of a DataFrame: a stage of Spark ML.
 
     `transform` adds the column of predictions, arrays of floats, lazily. Several outputs are an array of arrays.
@@ -384,9 +410,6 @@ class NNModel(Model, Writable, HasFeaturesCol, HasPredictionCol, HasBatchSize, H
         feature_preprocessing: As in NNEstimator.
         jvalue: As in NNEstimator.
     """
-
-    setFeaturesCol = _accessors("featuresCol")[0]
-    setPredictionCol = _accessors("predictionCol")[0]
 
     def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
         super().__init__()

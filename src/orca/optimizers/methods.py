@@ -273,8 +273,20 @@ class Adadelta(OptimMethod):
         return {"lr": 1.0, "rho": self.decayrate, "eps": self.epsilon}
 
 
+class AdamRule(OptimMethod):
+    """Adam's rule, whatever its arguments are called."""
+
+    epsilon: float
+    torch_name: ClassVar[str] = "Adam"
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def settings(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the rate, and the epsilon: torch adds it to the corrected root, and BigDL to the root as it is."""
+        return super().settings(group) | {"eps": self.epsilon / _corrections(group)[1]}
+
+
 @dataclass
-class Adam(OptimMethod):
+class Adam(AdamRule):
     """Adam as the last lines of its paper have it: epsilon beside the root of the second moment as it is.
 
     m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g;
@@ -288,16 +300,10 @@ class Adam(OptimMethod):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    torch_name: ClassVar[str] = "Adam"
-    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of torch's optimizer."""
         return {"lr": self.learningrate, "betas": (self.beta1, self.beta2)}
-
-    def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the rate, and the epsilon of which torch's rule makes BigDL's."""
-        return super().settings(group) | {"eps": _raw_epsilon(self.epsilon, group)}
 
 
 @dataclass
@@ -308,7 +314,7 @@ class ParallelAdam(Adam):
 
 
 @dataclass
-class KerasAdam(OptimMethod):
+class KerasAdam(AdamRule):
     """Adam with the arguments it has in the Keras-style API, where it also has a schedule and a weight decay."""
 
     lr: float = 1e-3
@@ -318,17 +324,11 @@ class KerasAdam(OptimMethod):
     decay: float = 0.0
     schedule: Scheduler | None = None
     weight_decay: float = 0.0
-    torch_name: ClassVar[str] = "Adam"
-    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     names: ClassVar[Mapping[str, str]] = {"rate": "lr", "decay": "decay", "schedule": "schedule"}
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of torch's optimizer."""
         return {"lr": self.lr, "betas": (self.beta_1, self.beta_2), "weight_decay": self.weight_decay}
-
-    def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the rate, and the epsilon of which torch's rule makes BigDL's."""
-        return super().settings(group) | {"eps": _raw_epsilon(self.epsilon, group)}
 
 
 @dataclass
@@ -495,11 +495,6 @@ def _count_alike(optimizer: torch.optim.Optimizer, moments: Sequence[str]) -> No
                 own.update({name: torch.zeros_like(param) for name in moments}, step=torch.tensor(0.0))
             if own:
                 own["step"].fill_(group["evaluations"])
-
-
-def _raw_epsilon(epsilon: float, group: dict[str, Any]) -> float:
-    """Return the epsilon for torch, which adds it to the corrected root, where BigDL adds it to the root as it is."""
-    return epsilon / _corrections(group)[1]
 
 
 def _count(optimizer: torch.optim.Optimizer) -> int:

@@ -6,6 +6,7 @@ writer would load where it is installed. Summaries are written on the driver, af
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import socket
@@ -136,6 +137,11 @@ class SummaryPair:
     def read(self, part: str, tag: str | None) -> Any:
         """Return the points under a tag."""
         return self.members[0].read(part, tag)
+
+
+def can_write() -> bool:
+    """Say whether tensorboard, whose record format event files have, is installed."""
+    return importlib.util.find_spec("tensorboard") is not None
 
 
 def _training(epochs: Epochs, first_step: int) -> Iterator[Point]:

@@ -5,7 +5,9 @@ No row is touched by Python and pandas is not involved: lists are flattened and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow.types as kinds
 from orca.errors import DataError
 
 _WIDENED = {"int8": np.int16, "uint8": np.int16, "uint16": np.int32, "uint32": np.int64}
+_NULLS = re.compile(r"""(column (["'])(.+?)\2 holds) \d+ null\(s\)""")
 _MAX_LIST_VALUES = np.iinfo(np.int32).max  # the offsets of an Arrow list are int32
 
 
@@ -60,7 +63,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     nulls = sum(map(_count_nulls, chunks))
     if nulls:
-        raise _missing(name, nulls)
+        raise missing(name, nulls)
     parts = [_dense(chunk, name) for chunk in chunks if len(chunk)]
     if not parts:
         return _dense(pa.array([], column.type) if not chunks else chunks[0], name)
@@ -95,6 +98,43 @@ def to_arrow(array: np.ndarray) -> pa.Array:
         offsets = _from_memory(np.arange(lists + 1, dtype=np.int32) * np.int32(length), pa.int32())
         column = pa.ListArray.from_arrays(offsets, column)
     return column
+
+
+def missing(name: str, nulls: int) -> DataError:
+    """Return the error about nulls in a column."""
+    return DataError(
+        f"column {name!r} holds {nulls} null(s); a model needs a value in every row. "
+        "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
+    )
+
+
+def column_missing(text: str) -> str | None:
+    """Return the column that the text of such an error names; None for another text."""
+    match = _NULLS.search(text)
+    return match and match[3]
+
+
+def recounted(text: str, nulls: str) -> str:
+    """Return the text of such an error with another count: one over more rows than those of a block."""
+    return _NULLS.sub(rf"\1 {nulls}", text)
+
+
+def count_missing(column: pa.Array | pa.ChunkedArray, name: str, wanted: str) -> int:
+    """Return the nulls of a column where it is the wanted one, or of its field or key that is.
+
+    Example:
+        >>> count_missing(pa.array([{"a": None}, {"a": 1}, None]), "label", "label.a")
+        2
+    """
+    if name == wanted:
+        return sum(map(_count_nulls, column.chunks if isinstance(column, pa.ChunkedArray) else [column]))
+    parts: dict[str, pa.Array] = {}
+    if kinds.is_struct(column.type):
+        parts = {field.name: pc.struct_field(column, [i]) for i, field in enumerate(column.type)}
+    elif kinds.is_map(column.type):
+        with suppress(DataError):  # rows with other keys are another error
+            parts = _entries(column.drop_null(), name)
+    return sum(count_missing(part, f"{name}.{key}", wanted) for key, part in parts.items())
 
 
 def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
@@ -151,7 +191,7 @@ def _entries(column: pa.Array | pa.ChunkedArray, name: str) -> dict[str, pa.Arra
     """Return the values of a map column by their keys, which are the same in all rows."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if whole.null_count:
-        raise _missing(name, whole.null_count)
+        raise missing(name, whole.null_count)
     if not (kinds.is_string(whole.type.key_type) or kinds.is_large_string(whole.type.key_type)):
         raise DataError(f"column {name!r} is a map with keys of type {whole.type.key_type}. Cast its keys to strings.")
     edges = _offsets(whole)
@@ -175,13 +215,6 @@ def _differing_keys(name: str, maps: pa.MapArray) -> DataError:
     return DataError(
         f"column {name!r} is a map whose rows have different keys: row 0 of a block has {first}, row {number} has "
         f"{keys}. Every row needs the same ones: add those that are missing, or select some with getItem."
-    )
-
-
-def _missing(name: str, nulls: int) -> DataError:
-    return DataError(
-        f"column {name!r} holds {nulls} null(s); a model needs a value in every row. "
-        "Fill them (fillna) or drop their rows (dropna); within arrays, use transform with coalesce."
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +46,8 @@ from orca.core.feed import SpoolRows, spool_parts, weigh
 from orca.core.loading import hush_pyspark
 from orca.core.source import DEFAULT_BATCH, DataSpec, Extent, Items, Shards
 from orca.core.state import OutputSpec
-from orca.errors import DataError
-from orca.rows.arrow import stretches, to_arrays, to_arrow, widened
+from orca.errors import DataError, WorkerFailed
+from orca.rows.arrow import column_missing, count_missing, recounted, stretches, to_arrays, to_arrow, widened
 from orca.rows.tree import flatten, map_tree, unflatten
 from orca.sources.cache import cached
 from orca.sources.export import Export, is_here
@@ -152,6 +156,7 @@ class FrameSource:
             home="spark",
             native=pieces or dealt(ranks),
             release=export.release,
+            explain=partial(_with_all_nulls, sources),
         )
 
     def answer(self, task: Any, engine: Any) -> DataFrame:
@@ -249,17 +254,35 @@ class FrameSource:
             have = next(name for name in self.have if name in taken or name.casefold() in taken)
             raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
 
+    def count_missing(self, name: str) -> int:
+        """Return the nulls of a column, or of a field of one, over all rows."""
+        cells = self._tagged(0, kept=True).drop("part")
+        counts = cells.mapInArrow(CountTask(self._names(), name), "nulls long").agg(F.sum("nulls")).collect()
+        return int(counts[0][0] or 0)
+
     def look(self, task: Any) -> OutputSpec:
         """Learn what the model gives for a row from the first rows: the one case in which predict runs a job."""
         if self.frame.isStreaming:
             raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
         cells = [f"c{self.have.index(name)}" for name in self.columns.features]
         first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
-        answers = first.mapInArrow(DescribeTask(task, self.columns.features, self.readers), "output binary").collect()
+        answers = first.mapInArrow(DescribeTask(task, self.columns.features, self.readers), "output binary")
+        try:
+            answers = answers.collect()
+        except Exception as error:
+            raise self._understood(error) from None
         if not answers:
             raise DataError("predict cannot know the model's output from an empty DataFrame. Fit or evaluate first.")
         output: OutputSpec = pickle.loads(bytes(answers[0].output))
         return output
+
+    def _understood(self, error: Exception) -> Exception:
+        """Return what Spark raised as the error of ours that it tells of, if any, with the nulls of all rows."""
+        match = re.search(r"orca\.errors\.DataError: (.*)", str(error))
+        if match is None:
+            return error
+        name = column_missing(match[1])
+        return DataError(match[1] if name is None else recounted(match[1], f"{self.count_missing(name)} null(s)"))
 
 
 @dataclass(frozen=True)
@@ -291,6 +314,33 @@ class OpenFrame:
 
 
 @dataclass(frozen=True)
+class CountTask:
+    """The count of the nulls that record batches hold in a column."""
+
+    names: tuple[str, ...]
+    wanted: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the count."""
+        cells = (zip(batch.columns, self.names, strict=True) for batch in batches)
+        count = sum(count_missing(column, name, self.wanted) for column, name in chain.from_iterable(cells))
+        yield pa.RecordBatch.from_arrays([pa.array([count])], names=["nulls"])
+
+
+def _with_all_nulls(sources: list[FrameSource], failure: WorkerFailed) -> WorkerFailed:
+    """Return a rank's error about nulls with their count over all rows; it has seen a block of its own rows."""
+    name = column_missing(failure.reason)
+    if name is None:
+        return failure
+    with suppress(Exception):  # what the rank said is true as well
+        counts = zip((source.count_missing(name) for source in sources), ("", " in validation_data"), strict=False)
+        if words := " and ".join(f"{count} null(s){place}" for count, place in counts if count):
+            texts = (recounted(text, words) for text in (failure.reason, failure.remote_traceback))
+            return type(failure)(failure.rank, failure.host, *texts)
+    return failure
+
+
+@dataclass(frozen=True)
 class FramePredictTask:
     """Prediction columns added to record batches. The model sees full batches, whatever the size of those.
 
@@ -319,8 +369,13 @@ class FramePredictTask:
         waiting: deque[pa.RecordBatch] = deque()
         batches = _small(batches, self.batch_size, self.readers)
         answers = _Answers()
-        for stretch in stretches(_noted(batches, waiting), self.batch_size):
-            answers.add(flatten(self.task(self._arguments(stretch)))[0])
+        rest = stretches(_noted(batches, waiting), self.batch_size)
+        for stretch in rest:
+            try:
+                x = self._arguments(stretch)
+            except DataError as error:
+                raise self._with_all_nulls(error, chain([stretch], rest)) from None
+            answers.add(flatten(self.task(x))[0])
             while waiting and waiting[0].num_rows <= answers.rows:
                 batch = waiting.popleft()
                 yield self._with_columns(batch, answers.take(batch.num_rows))
@@ -332,6 +387,16 @@ class FramePredictTask:
         named = zip(columns, self.features, strict=True)
         x = single(tuple(_read(column, name, self.readers) for column, name in named))
         return _writable(x) if self.owned else x
+
+    def _with_all_nulls(self, error: DataError, rest: Iterable[list[pa.RecordBatch]]) -> DataError:
+        """Return an error about nulls with their count over all rows of this task."""
+        name = column_missing(str(error))
+        if name is None:
+            return error
+        cells = ((batch.column(place), own) for batch in chain.from_iterable(rest)
+                 for place, own in zip(self.places, self.features, strict=True))  # fmt: skip
+        count = sum(count_missing(column, own, name) for column, own in cells)
+        return DataError(recounted(str(error), f"{count} null(s) in the rows of one task"))
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
         added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]

@@ -20,6 +20,8 @@ from orca.errors import MissingDependency, WorkerFailed
 from orca.estimators import Estimator
 from orca.frameworks.torch.horovod import Horovod
 from orca.frameworks.torch.sync import Clipping, sync_of
+from orca.optimizers import methods
+from orca.optimizers.schedules import Step
 from orca.testing import shards_of
 from programs import program_of
 
@@ -267,6 +269,9 @@ def test_ranks_learn_what_one_process_learns(size: int) -> None:
         Case("horovod", perceptron, momentum),
         Case("horovod", perceptron, adam),
         Case("horovod", perceptron, momentum, pieces=2, clipping=Clipping(norm=0.5)),
+        Case("horovod", perceptron, methods.Adam(0.01, 0.1).build),
+        Case("horovod", perceptron, methods.SGD(0.1, momentum=0.9, learningrate_schedule=Step(3, 0.5)).build),
+        Case("horovod", perceptron, methods.Ftrl(0.1).build, pieces=2),
         Case("horovod", normalized, momentum),
         Case("replicated", perceptron, momentum),
         Case("replicated", normalized, momentum),
