@@ -16,7 +16,7 @@ from orca.core.metrics import Metric, metrics_of
 from orca.core.state import State
 from orca.errors import ArgumentError, NotSupported
 from orca.estimators.estimator import listed, natural, positive, threads_asked_for
-from orca.estimators.tfverbs import GraphVerbs
+from orca.estimators.tfverbs import GraphFit, GraphVerbs
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
 from orca.frameworks.tfgraph.learner import GraphLearner, TensorMetric, Values
@@ -178,24 +178,15 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 ) from error
         return estimator
 
-    def _fit(
-        self,
-        data: Any,
-        valid: Any,
-        cols: tuple[Any, Any],
-        batch_size: int,
-        feed_dict: Any,
-        session_config: Any,
-        **plan: Any,
-    ) -> None:
-        learner = self._learner(feed_dict, session_config)
+    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
+        learner = self._learner(wanted.feed_dict, wanted.session_config)
         learner.check_trainable()
         learner.program.checked()
         plan |= {"callbacks": tuple(listed(plan["callbacks"])), "epochs": positive("epochs", plan["epochs"])}
         learner.check_callbacks(plan["callbacks"])
-        spec = self._spec(batch_size, *cols)
+        spec = self._spec(wanted.batch_size, *wanted.cols)
         self._state = self._held()
-        self._train(data, valid, spec, learner=learner, metrics=self.metrics, **plan)
+        self._train(wanted.data, wanted.valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
 
     def _score(
