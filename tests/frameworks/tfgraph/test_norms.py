@@ -83,6 +83,17 @@ def test_statistics_that_rows_need_are_over_all_ranks(name: str) -> None:
     assert (len(whole.sums), kind) == (sums, over)
 
 
+@pytest.mark.parametrize("name", ["moments", "fused"])
+def test_one_rank_has_the_graph_as_it_is(name: str) -> None:
+    with tf.Graph().as_default() as graph:
+        x, weight = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.float32, [None])
+        each = tf.reduce_sum(tf.square(STATISTICS[name][0](x)), 1)
+        loss = tf.reduce_sum(each * weight) / tf.reduce_sum(weight)
+    whole = agreed(graph, [x.name, weight.name], [loss.op.name], [], alone=True)
+    assert whole.graph is graph
+    assert Analysis([x, weight], whole.sums).term(loss).kind == "counted"  # as for several ranks
+
+
 def test_a_mean_loss_stays_a_term_where_an_update_averages_it() -> None:
     with tf.Graph().as_default() as graph:
         x, kept = tf.placeholder(tf.float32, [None, 4]), tf.get_variable("kept", [2])

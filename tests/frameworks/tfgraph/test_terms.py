@@ -252,6 +252,7 @@ def test_the_graph_says_what_a_loss_is_over(name: str) -> None:
         weight = tf.get_variable("weight", [4, 1])
         each = tf.squeeze(x @ weight, 1)
         loss = make(each, weight, mask)
+        tf.gradients(loss, weight)  # which changes loops
         terms = Analysis([x, mask]).terms(loss)
     assert [term.kind for term in terms] == kinds
     assert all((term.mass is not None) == (term.kind == "counted") for term in terms)

@@ -100,14 +100,16 @@ class Agreed:
 
     Attributes:
         graph: The user's graph, or a copy of it.
-        sums: The operations in it that sum over ranks.
+        sums: The operations in it that sum over ranks; the statistics themselves, for one rank in the user's graph.
     """
 
     graph: Any
     sums: frozenset[Any]
 
 
-def agreed(graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str]) -> Agreed:
+def agreed(
+    graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str], alone: bool = False
+) -> Agreed:
     """Return a graph, or a changed copy of it where rows need other rows.
 
     Args:
@@ -115,11 +117,13 @@ def agreed(graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iter
         ports: Names of the tensors that rows are fed to.
         heads: Names of the operations that losses and metrics come from.
         updates: Names of operations that run with a step.
+        alone: Whether one rank has all rows, and the kernels of the graph as it is, which are faster, are right.
     """
     ports, heads, updates = list(ports), list(heads), list(updates)
     conditions = _conditions(graph, [*heads, *updates])
-    if not conditions and not RowStatistics.of(graph, ports, heads, updates):
-        return Agreed(graph, frozenset())
+    statistics = RowStatistics.of(graph, ports, heads, updates)
+    if not conditions and (alone or not statistics):
+        return Agreed(graph, frozenset((*statistics.means, *statistics.fused)))
     graph = _copy(graph)
     while conditions:
         for name in conditions:

@@ -263,8 +263,10 @@ class Analysis:
             each for each in body.graph.get_operations() if each.type in _READS and _plain(each.inputs[0]).op in lists
         ]
         valued = _after({argument.op for argument, given in body.arguments if given.op in self.valued}, _SHAPES)
-        results = [_plain(result).op for result in body.results]
-        carried = [op for op, (same, _) in zip(results, body.arguments, strict=True) if op is not same.op]
+        pairs = [
+            (_plain(result).op, argument) for result, (argument, _) in zip(body.results, body.arguments, strict=True)
+        ]
+        carried = [op for op, argument in pairs if op is not argument.op and not _is_kept_for_gradients(op, argument)]
         return _is_map(reads, carried, valued)
 
     @staticmethod
@@ -306,6 +308,11 @@ class _Function:
             list(zip(arguments, given, strict=True)),
             [graph.get_tensor_by_name(tensors[end]) for end in ends],
         )
+
+
+def _is_kept_for_gradients(op: Any, argument: Any) -> bool:
+    """Say whether a loop only adds to a list, which tf.gradients reads in a loop of its own."""
+    return op.type == "TensorListPushBack" and argument.consumers() == [op]
 
 
 def _is_map(reads: list[Any], carried: list[Any], valued: set[Any]) -> bool:
