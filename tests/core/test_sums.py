@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is share
 
 def joined(size: int, name: str | None = None) -> list[SharedSums | None]:
     """Return the sums of ranks that are threads here."""
-    meeting, ready, wishes = Meeting(), Barrier(size), dict[int, bool]()
+    meeting, ready, wishes = Meeting(size), Barrier(size), dict[int, bool]()
 
     def join(rank: int) -> SharedSums | None:
         def agree(mine: bool) -> bool:
@@ -77,18 +78,19 @@ def test_a_rank_that_ends_is_told_to_the_others() -> None:
 
 def test_no_rank_shares_where_one_cannot_reach_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joined(3, "\0orca-nobody-listens-here") == [None] * 3
-    monkeypatch.delattr(sums.os, "memfd_create")
+    monkeypatch.delattr(os, "memfd_create")
     assert joined(2) == [None] * 2
 
 
 def test_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    users = iter([12345, sums.os.getuid()])  # the first to come is a stranger for this check
-    monkeypatch.setattr(sums.struct, "unpack", lambda *_: (1, next(users), 1))
-    meeting = Meeting()
+    meeting, me = Meeting(2), os.getuid()
     stranger, friend = sums._connection(meeting.name), sums._connection(meeting.name)
     assert stranger is not None and friend is not None
-    admitted = sums._admitted(meeting, 5.0)
-    admitted.sendall(b"x")
-    assert friend.recv(1) == b"x" and stranger.recv(1) == b""
-    for each in (stranger, friend, admitted, meeting):
-        each.close()
+    users = iter([me + 1, me])  # for the first that comes, this process is another user's
+    monkeypatch.setattr(os, "getuid", lambda: next(users))
+    with stranger, friend, meeting.admit(5.0) as admitted:
+        admitted.sendall(b"x")
+        assert friend.recv(1) == b"x" and stranger.recv(1) == b""
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    assert sums._connection(meeting.name) is None
+    meeting.close()

@@ -66,30 +66,44 @@ class SharedSums:
                 for each in self.sockets:
                     each.sendall(_READY)
         except OSError as error:
-            raise RuntimeError(
-                f"Connection closed by peer: another worker of this machine is gone ({error})"
-            ) from error
+            raise RuntimeError(f"Connection closed by peer: a worker of this machine is gone ({error})") from error
 
 
 class Meeting:
     """The place where ranks of one machine find each other: rank 0 opens it, before it tells its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.server: socket.socket | None = None
-        if hasattr(os, "memfd_create"):  # Linux alone
-            self.server = socket.socket(socket.AF_UNIX)
-            self.server.bind(f"\0orca-{secrets.token_hex(16)}")
-            self.server.listen(1024)
+        try:
+            self.memory = os.memfd_create("orca-sums")
+        except (AttributeError, OSError):  # a system without such memory, or one that grants none
+            return
+        os.ftruncate(self.memory, (size + 1) * _PIECE)
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(f"\0orca-{secrets.token_hex(16)}")
+        self.server.listen(size)
 
     @property
     def name(self) -> str:
-        """Return where others find it; "" where this system has no such place."""
+        """Return where others find it; "" where there is no such place."""
         return "" if self.server is None else self.server.getsockname().decode()
 
+    def admit(self, timeout: float | None) -> socket.socket:
+        """Return a connection from a process of this user: names of such places are no secret."""
+        assert self.server is not None
+        self.server.settimeout(timeout)
+        while True:
+            link, _ = self.server.accept()
+            if _is_mine(link):
+                link.settimeout(timeout)
+                return link
+            link.close()
+
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more; the memory stays with those who have it."""
         if self.server is not None:
             self.server.close()
+            os.close(self.memory)
 
 
 def shared_sums(
@@ -108,19 +122,16 @@ def shared_sums(
     link = None if meeting is not None else _connection(name)
     if not agree(bool(name) and (meeting is not None or link is not None)):
         return None
-    if meeting is None:
-        assert link is not None
-        link.settimeout(timeout)
-        _, (memory, *_), *_ = socket.recv_fds(link, 1, 1)
-        links = [link]
-    else:
-        memory = os.memfd_create("orca-sums")
-        os.ftruncate(memory, (size + 1) * _PIECE)
-        links = [_admitted(meeting, timeout) for _ in range(size - 1)]
+    if meeting is not None:
+        links = [meeting.admit(timeout) for _ in range(size - 1)]
         for each in links:
-            socket.send_fds(each, [_READY], [memory])
+            socket.send_fds(each, [_READY], [meeting.memory])
+        return SharedSums(meeting.memory, rank, size, links)
+    assert link is not None
+    link.settimeout(timeout)
+    _, (memory, *_), *_ = socket.recv_fds(link, 1, 1)
     try:
-        return SharedSums(memory, rank, size, links)
+        return SharedSums(memory, rank, size, [link])
     finally:
         os.close(memory)
 
@@ -129,19 +140,15 @@ def _connection(name: str) -> socket.socket | None:
     link = socket.socket(socket.AF_UNIX)
     try:
         link.connect(name)
-    except OSError:  # a container of its own, say
-        link.close()
-        return None
-    return link
-
-
-def _admitted(meeting: Meeting, timeout: float | None) -> socket.socket:
-    """Return a connection from a process of this user: names of such places are no secret."""
-    assert meeting.server is not None
-    while True:
-        link, _ = meeting.server.accept()
-        link.settimeout(timeout)
-        _, user, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user == os.getuid():
+        if _is_mine(link):
             return link
-        link.close()
+    except OSError:  # a container of its own, say
+        pass
+    link.close()
+    return None
+
+
+def _is_mine(link: socket.socket) -> bool:
+    """Say whether the other end of a connection belongs to this user."""
+    _, user, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(user == os.getuid())

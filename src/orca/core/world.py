@@ -114,7 +114,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
         pulse: Shows that this rank waits for the others.
     """
     dist = _dist()
-    server, meeting = (_listen(peer.host), Meeting()) if peer.rank == 0 else (None, None)
+    server, meeting = (_listen(peer.host), Meeting(peer.size)) if peer.rank == 0 else (None, None)
     with _waiting(pulse):
         cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server, meeting)))]
     _check_versions(cards)
