@@ -2,16 +2,23 @@
 
 * one session loop with a feed_dict, on one thread: what two of them could do at best is twice that;
 * the same loop fed by tf.data.
+
+Seconds of the clock, and of all processors: the latter say something on a busy machine, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,29 +49,46 @@ def network(tf: Any, x: Any, y: Any) -> Any:
 
 
 def run(repeats: int) -> list[Result]:
-    contenders = {"ours": ours, "feed_dict": partial(alone, "feed_dict"), "tf.data": partial(alone, "tf.data")}
-    times = interleaved(contenders, repeats)
-    middle = medians(times)
+    processor: dict[str, list[float]] = {"ours": [], "feed_dict": [], "tf.data": []}
+
+    def clock(name: str, epoch: Callable[[], tuple[float, float]]) -> float:
+        elapsed, spent = epoch()
+        processor[name].append(spent)
+        return elapsed
+
+    epochs = {"ours": ours, "feed_dict": partial(alone, "feed_dict"), "tf.data": partial(alone, "tf.data")}
+    elapsed = interleaved({name: partial(clock, name, epoch) for name, epoch in epochs.items()}, repeats)
+    spent = {name: seconds[1:] for name, seconds in processor.items()}  # the first turn warms up
     return [
         Result(
-            "graph epoch, convnet, 2 processes",
-            middle["ours"],
-            middle[peer] / WORKERS,
+            f"graph epoch, convnet, 2 processes{kind}",
+            medians(times)["ours"],
+            medians(times)[peer] / share,
             f"a session a core, {peer}",
             "s",
             0.95,
             {"times": times["ours"], "peer_times": times[peer]},
         )
+        for kind, times, share in (("", elapsed, WORKERS), (", processor time", spent, 1))
         for peer in ("feed_dict", "tf.data")
     ]
 
 
-def ours() -> float:
-    """Return the seconds of an epoch, without starting up: those of the later epochs."""
+def ours() -> tuple[float, float]:
+    """Return the seconds of an epoch, without starting up: those of the later epochs; and those of all processors."""
     import tensorflow.compat.v1 as tf
 
     from orca import Estimator
+    from orca.callbacks import Callback
 
+    class Spent(Callback):
+        """Note the processor time of this process after every epoch."""
+
+        def after_train_epoch(self, runner: Any) -> None:
+            with (folder / str(runner.rank)).open("a") as file:
+                print(time.process_time(), file=file)
+
+    folder = Path(tempfile.mkdtemp())
     with tf.Graph().as_default():
         x, y = tf.placeholder(tf.float32, [None, 28, 28, 1]), tf.placeholder(tf.int32, [None])
         est = Estimator.from_graph(
@@ -76,11 +100,13 @@ def ours() -> float:
             workers_per_node=WORKERS,
             threads_per_worker=1,
         )
-        est.fit(data(), epochs=EPOCHS, batch_size=BATCH)
-    return statistics.median(trace.seconds for trace in est.history.traces[1:])
+        est.fit(data(), epochs=EPOCHS, batch_size=BATCH, callbacks=[Spent()])
+    ranks = [np.diff([float(line) for line in file.read_text().split()]) for file in folder.iterdir()]
+    shutil.rmtree(folder)
+    return statistics.median(trace.seconds for trace in est.history.traces[1:]), float(np.median(sum(ranks)))
 
 
-def alone(feeding: str) -> float:
+def alone(feeding: str) -> tuple[float, float]:
     """Return the seconds of an epoch of a plain session on one thread, in a process of its own."""
     told = subprocess.run(
         [sys.executable, "-m", "benchmarks.tfgraph_training", feeding],
@@ -89,12 +115,11 @@ def alone(feeding: str) -> float:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    return float(json.loads(told.stdout.splitlines()[-1]))
+    elapsed, spent = json.loads(told.stdout.splitlines()[-1])
+    return elapsed, spent
 
 
-def plain(feeding: str) -> float:
-    import time
-
+def plain(feeding: str) -> tuple[float, float]:
     import tensorflow.compat.v1 as tf
 
     images, labels = data()
@@ -111,7 +136,7 @@ def plain(feeding: str) -> float:
         session.run(tf.global_variables_initializer())
         seconds = []
         for _ in range(EPOCHS):
-            began = time.perf_counter()
+            began, spent = time.perf_counter(), time.process_time()
             if feeding == "feed_dict":
                 order = np.random.permutation(ROWS)
                 for start in range(0, ROWS, BATCH):
@@ -121,8 +146,9 @@ def plain(feeding: str) -> float:
                 session.run(iterator.initializer, dict(zip(given, (images, labels), strict=True)))
                 for _ in range(ROWS // BATCH):
                     session.run(op)
-            seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[1:])
+            seconds.append((time.perf_counter() - began, time.process_time() - spent))
+    elapsed, spent = np.median(seconds[1:], axis=0).tolist()
+    return elapsed, spent
 
 
 if __name__ == "__main__":

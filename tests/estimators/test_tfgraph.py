@@ -450,6 +450,8 @@ def test_wrong_ends_are_refused_at_once() -> None:
         nothing = tf.reduce_mean(made.x, name="nothing")
         with pytest.raises(ArgumentError, match="the loss 'nothing:0' depends on no variable"):
             Estimator.from_graph(inputs=made.x, labels=made.y, loss=nothing, optimizer=adam())
+        with pytest.raises(ArgumentError, match=r"the loss '.*' must be one number; it has the shape \(None,\)\. Pass"):
+            Estimator.from_graph(inputs=made.x, labels=made.y, loss=made.each, optimizer=adam())
         with pytest.raises(ArgumentError, match="an optimizer lowers a loss, and there is none"):
             Estimator.from_graph(inputs=made.x, optimizer=adam())
         with pytest.raises(ArgumentError, match="inputs must be tensors of a graph; got str"):
@@ -512,6 +514,22 @@ def own(rows: Any, training: Any) -> Any:
 def test_batch_normalization_is_over_the_rows_of_all_ranks(normalize: Any) -> None:
     plain = plain_loop(momentum, [WHOLE] * 4, normalize=normalize)
     assert_same(trained_on([11, 11], momentum, normalize=normalize), plain)
+
+
+def test_batch_normalization_within_a_loop_needs_one_worker() -> None:
+    made = graph()
+    with made.graph.as_default():
+        images = tf.reshape(made.outputs, [-1, 1, 1, 3])
+        scale, offset = tf.ones([3]), tf.zeros([3])
+        rows = tf.while_loop(
+            lambda at, _: at < 2,
+            lambda at, each: (at + 1, tf.nn.fused_batch_norm(each, scale, offset)[0]),
+            [tf.constant(0), images],
+        )[1]
+        made.loss = tf.reduce_mean(tf.square(rows))
+    est = estimator(made, adam, workers_per_node=2, metrics=None)
+    with pytest.raises(WorkerFailed, match=r"is neither a mean nor a sum.*'.*while.*' takes rows together.*one worker"):
+        est.fit((X, Y), batch_size=ROWS)
 
 
 def test_a_fit_with_batch_normalization_is_resumed_evaluated_and_answers(tmp_path: Path) -> None:

@@ -220,10 +220,11 @@ class ArrayLearner(Learner):
         names = [name for name, ranks in zip(weights, counts, strict=True) if ranks]
         if not mass or not names:
             return total / mass if mass else 0.0, {}
-        parts = [np.ravel(gradients.get(name, np.zeros_like(weights[name]))) for name in names]
         # By the weights, which are the same on every rank; gradients may not be. A sum in half precision overflows.
         kind = np.result_type(np.float32, *(weights[name].dtype for name in names))
-        flat = self.world.all_reduce([np.concatenate(parts).astype(kind)], "sum")[0] / kind.type(mass)
+        parts = [np.ravel(gradients[name] if name in gradients else np.zeros_like(weights[name])) for name in names]
+        [flat] = self.world.all_reduce([np.concatenate(parts, dtype=kind, casting="unsafe")], "sum")
+        flat /= kind.type(mass)
         pieces = np.split(flat, np.cumsum([part.size for part in parts])[:-1])
         return total / mass, {
             name: piece.reshape(weights[name].shape).astype(_gradient_type(weights[name].dtype), copy=False)

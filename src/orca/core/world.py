@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
+from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import ArgumentError, MissingDependency, OrcaError
 from orca.monitor.heartbeat import WAIT, Pulse
 
@@ -64,7 +65,12 @@ class World(Protocol):
 
 
 class TorchWorld:
-    """A world on torch.distributed: gloo between CPUs, NCCL between GPUs where every rank has its own."""
+    """A world on torch.distributed: gloo between CPUs, NCCL between GPUs where every rank has its own.
+
+    Arrays are added up in shared memory where all ranks are on one machine.
+    """
+
+    sums: SharedSums | None = None
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, host: str, pulse: Pulse) -> None:
         self.rank, self.size, self.local_rank, self.local_size, self.host = rank, size, local_rank, local_size, host
@@ -93,15 +99,9 @@ class TorchWorld:
 
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""
-        import torch
-
-        results = []
-        for array in arrays:
-            tensor = torch.from_numpy(np.array(array))
-            with _waiting(self.pulse):
-                _dist().all_reduce(tensor)
-            results.append(tensor.numpy() / self.size if how == "mean" else tensor.numpy())
-        return results
+        with _waiting(self.pulse):
+            totals = list(map(_sum_by_gloo if self.sums is None else self.sums.add, arrays))
+        return [total / self.size for total in totals] if how == "mean" else totals
 
 
 @contextmanager
@@ -114,9 +114,9 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
         pulse: Shows that this rank waits for the others.
     """
     dist = _dist()
-    server = _listen(peer.host) if peer.rank == 0 else None
+    server, meeting = (_listen(peer.host), Meeting(peer.size)) if peer.rank == 0 else (None, None)
     with _waiting(pulse):
-        cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server)))]
+        cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server, meeting)))]
     _check_versions(cards)
     hosts = [card["node"] for card in cards]
     here = [rank for rank, host in enumerate(hosts) if host == hosts[peer.rank]]
@@ -127,7 +127,17 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=peer.rank, world_size=peer.size, timeout=patience
     )
-    yield TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
+    world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
+    if len(here) == peer.size:
+        limit = patience.total_seconds() if timeout > 0 else None
+        world.sums = shared_sums(
+            meeting, cards[0]["meeting"], peer.rank, peer.size, lambda mine: all(world.all_gather(mine)), limit
+        )
+    if meeting is not None:
+        meeting.close()
+    yield world
+    if world.sums is not None:
+        world.sums.close()
     # Not after a failure: the error's traceback may still hold a DistributedDataParallel, and torch deadlocks when
     # the group goes before it does. A failed rank's process ends anyway.
     _leave(dist)
@@ -181,12 +191,21 @@ def _dist() -> Any:
     return dist
 
 
-def _card(peer: Peer, server: socket.socket | None) -> dict[str, Any]:
+def _sum_by_gloo(array: np.ndarray) -> np.ndarray:
+    import torch
+
+    tensor = torch.from_numpy(np.array(array))
+    _dist().all_reduce(tensor)
+    return tensor.numpy()
+
+
+def _card(peer: Peer, server: socket.socket | None, meeting: Meeting | None) -> dict[str, Any]:
     import torch
 
     return {
         "host": peer.host,
         "port": server.getsockname()[1] if server else 0,
+        "meeting": meeting.name if meeting else "",
         "node": f"{peer.host}/{socket.gethostname()}",
         "python": ".".join(map(str, sys.version_info[:2])),
         "torch": torch.__version__.split("+")[0],

@@ -17,7 +17,7 @@ from orca.core.state import State
 from orca.core.units import natural, positive
 from orca.errors import ArgumentError, NotSupported
 from orca.estimators.estimator import listed, threads_asked_for
-from orca.estimators.tfverbs import GraphVerbs
+from orca.estimators.tfverbs import GraphFit, GraphVerbs
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.tfgraph.checkpoints import load_checkpoint, save_checkpoint
 from orca.frameworks.tfgraph.learner import GraphLearner, TensorMetric, Values
@@ -136,6 +136,10 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         """
         for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
             _check_tensors(name, tree, required=name == "inputs")
+        if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1:
+            raise ArgumentError(
+                f"the loss {loss.name!r} must be one number; it has the shape {loss.shape}. Pass tf.reduce_mean of it."
+            )
         if (loss is None) != (optimizer is None) and loss is None:
             raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
         graph = flatten(inputs)[0][0].graph
@@ -179,24 +183,17 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 ) from error
         return estimator
 
-    def _fit(
-        self,
-        data: Any,
-        valid: Any,
-        cols: tuple[Any, Any],
-        batch_size: int,
-        feed_dict: Any,
-        session_config: Any,
-        **plan: Any,
-    ) -> None:
-        learner = self._learner(feed_dict, session_config)
+    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
+        learner = self._learner(wanted.feed_dict, wanted.session_config)
+        if learner.program.active and self.engine.workers == 1:
+            learner = replace(learner, program=self._program(wanted.feed_dict or {}, alone=True))
         learner.check_trainable()
         learner.program.checked()
         plan |= {"callbacks": tuple(listed(plan["callbacks"])), "epochs": positive("epochs", plan["epochs"])}
         learner.check_callbacks(plan["callbacks"])
-        spec = self._spec(batch_size, *cols)
+        spec = self._spec(wanted.batch_size, *wanted.cols)
         self._state = self._held()
-        self._train(data, valid, spec, learner=learner, metrics=self.metrics, **plan)
+        self._train(wanted.data, wanted.valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
 
     def _score(
@@ -266,9 +263,9 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         """Count epochs and steps on from these, which were trained elsewhere."""
         self._state = State(epoch=epochs, steps=steps)
 
-    def _program(self, feeds: Mapping[Any, Any]) -> GraphProgram:
-        """Return the program with these tensors fed; made once."""
-        key = tuple((id(tensor), pickle.dumps(value)) for tensor, value in feeds.items())
+    def _program(self, feeds: Mapping[Any, Any], alone: bool = False) -> GraphProgram:
+        """Return the program with these tensors fed, for one worker alone or for any number; made once."""
+        key = (alone, *((id(tensor), pickle.dumps(value)) for tensor, value in feeds.items()))
         if key not in self._programs:
             own = self.step if isinstance(self.step, TrainStep) else None
             trained: Sequence[Any] = ()
@@ -276,7 +273,9 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 trained = trained_by(self.ends["loss"])
             merged = dict(self.ends.get("feeds") or {}) | dict(feeds)
             with quiet():
-                self._programs[key] = training_program(**self.ends | {"feeds": merged}, step=own, trained=trained)
+                self._programs[key] = training_program(
+                    **self.ends | {"feeds": merged}, step=own, trained=trained, alone=alone
+                )
         return self._programs[key]
 
     def _learner(self, feed_dict: Mapping[Any, Any] | None, session_config: Any) -> GraphLearner:

@@ -17,7 +17,7 @@ from orca.errors import ArgumentError
 from orca.estimators.estimator import listed
 from orca.estimators.keras import KerasEstimator
 from orca.estimators.tfgraph import GraphEstimator
-from orca.estimators.tfverbs import GraphVerbs
+from orca.estimators.tfverbs import GraphFit, GraphVerbs
 from orca.frameworks.keras.files import load_weights, save_model, save_weights
 from orca.frameworks.keras.travel import family_of, library, set_weights, weights_of
 from orca.frameworks.tfgraph.program import tf
@@ -151,20 +151,14 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
         estimator.model = model
         return estimator
 
-    def _fit(
-        self,
-        data: Any,
-        valid: Any,
-        cols: tuple[Any, Any],
-        batch_size: int,
-        feed_dict: Any,
-        session_config: Any,
-        **plan: Any,
-    ) -> None:
-        refuse_feeding(feed_dict)
+    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
+        refuse_feeding(wanted.feed_dict)
         self._take_weights()
-        names = dict(zip(("feature_cols", "label_cols"), cols, strict=True))
-        KerasEstimator.fit(self, data, batch_size=batch_size, validation_data=valid, **names, **plan)
+        features, labels = wanted.cols
+        KerasEstimator.fit(
+            self, wanted.data, batch_size=wanted.batch_size, validation_data=wanted.valid, feature_cols=features,
+            label_cols=labels, **plan,
+        )  # fmt: skip
         assert self._state is not None
         set_weights(self.model, self._state.payload["models"][0])
 

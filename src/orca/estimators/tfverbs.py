@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import Self
 
 from orca.errors import ArgumentError
 from orca.sources.tfrows import PackedDataset
+
+
+@dataclass(frozen=True)
+class GraphFit:
+    """A fit that is asked for: data that can travel, how its batches are read, and what is fed and set besides."""
+
+    data: Any
+    valid: Any
+    cols: tuple[Any, Any]
+    batch_size: int
+    feed_dict: Any
+    session_config: Any
 
 
 class GraphVerbs:
@@ -80,13 +93,16 @@ class GraphVerbs:
         refuse_fixed_batch(hard_code_batch_size)
         if self.model_dir is not None and self._summaries is None:
             self.set_tensorboard(self.model_dir, "summary")
-        self._fit(
+        wanted = GraphFit(
             packed(data, "fit"),
             None if validation_data is None else packed(validation_data, "fit"),
             columns_of(data, feature_cols, label_cols if label_cols is not None else labels_cols),
             batch_size,
             feed_dict,
             session_config,
+        )
+        self._fit(
+            wanted,
             epochs=epochs,
             checkpoint_trigger=checkpoint_trigger,
             shuffle=bool(shuffle),
@@ -163,17 +179,8 @@ class GraphVerbs:
         return self._answer(packed(data, "predict"), cols, batch_size, output_cols, feed_dict)
 
     @abstractmethod
-    def _fit(
-        self,
-        data: Any,
-        valid: Any,
-        cols: tuple[Any, Any],
-        batch_size: int,
-        feed_dict: Any,
-        session_config: Any,
-        **plan: Any,
-    ) -> None:
-        """Train on data that can travel, and give the user's variables the trained values."""
+    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
+        """Train, and give the user's variables the trained values."""
 
     @abstractmethod
     def _score(

@@ -26,27 +26,40 @@ def looped(rows: Any, change: Any) -> Any:
     return tf.while_loop(lambda at, _: at < 2, lambda at, each: (at + 1, change(each)), [tf.constant(0), rows])[1]
 
 
+def stepped(rows: Any, change: Any) -> Any:
+    """Return what a loop over time makes of each row."""
+    times = tf.transpose(tf.stack([rows, -rows], 1), [1, 0, 2])
+    return tf.transpose(tf.scan(lambda before, now: before + change(now), times), [1, 0, 2])
+
+
 STATISTICS: dict[str, tuple[Any, int, str]] = {
-    "moments": (lambda x: x - tf.nn.moments(x, [0])[0], 1, ""),
-    "moments of rows and time": (lambda x: x - tf.nn.moments(tf.reshape(x, [-1, 2, 2]), [0, 1])[0][0], 1, ""),
-    "of each row": (lambda x: x - tf.nn.moments(x, [1], keepdims=True)[0], 0, ""),
-    "a mean": (lambda x: x - tf.reduce_mean(x), 1, ""),
-    "a mean of chosen rows": (lambda x: x - tf.reduce_mean(tf.boolean_mask(x, x[:, 0] > 0)), 0, ""),
-    "fused": (fused, 1, ""),
-    "fused, of what was learned": (lambda x: fused(x, False), 0, ""),
-    "fused, by a condition": (lambda x: tf.cond(flag() > 0, lambda: fused(x), lambda: x), 1, ""),
-    "fused, as rows decide": (lambda x: tf.cond(x[0, 0] > 0, lambda: fused(x), lambda: x), 0, "FusedBatchNorm"),
+    "moments": (lambda x: x - tf.nn.moments(x, [0])[0], 1, "rows"),
+    "moments of rows and time": (lambda x: x - tf.nn.moments(tf.reshape(x, [-1, 2, 2]), [0, 1])[0][0], 1, "rows"),
+    "of each row": (lambda x: x - tf.nn.moments(x, [1], keepdims=True)[0], 0, "rows"),
+    "a mean": (lambda x: x - tf.reduce_mean(x), 1, "rows"),
+    "a mean of chosen rows": (lambda x: x - tf.reduce_mean(tf.boolean_mask(x, x[:, 0] > 0)), 0, "whole"),
+    "fused": (fused, 1, "rows"),
+    "fused, of what was learned": (lambda x: fused(x, False), 0, "rows"),
+    "fused, by a condition": (lambda x: tf.cond(flag() > 0, lambda: fused(x), lambda: x), 1, "rows"),
+    "fused, as rows decide": (lambda x: tf.cond(x[0, 0] > 0, lambda: fused(x), lambda: x), 0, "whole"),
     "fused, as the number of rows decides": (
         lambda x: tf.cond(tf.shape(x)[0] > 2, lambda: fused(x), lambda: x),
         0,
-        "FusedBatchNorm",
+        "whole",
     ),
     "fused, as a draw decides": (
         lambda x: tf.cond(tf.random.uniform([]) > 0.5, lambda: fused(x), lambda: x),
         0,
-        "FusedBatchNorm",
+        "whole",
     ),
-    "fused, in a loop": (lambda x: looped(x, fused), 0, "while"),
+    "fused, in a loop": (lambda x: looped(x, fused), 0, "whole"),
+    "fused, in a loop over time": (lambda x: stepped(x, fused), 0, "whole"),
+    "of each row, in a loop over time": (
+        lambda x: stepped(x, lambda rows: rows - tf.nn.moments(rows, [1], keepdims=True)[0]),
+        0,
+        "rows",
+    ),
+    "fused, with a gradient in the loss": (lambda x: tf.gradients(tf.reduce_sum(fused(x) ** 2), x)[0], 0, "whole"),
 }
 
 
@@ -65,10 +78,20 @@ def made(make: Any) -> tuple[Agreed, Any]:
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_statistics_that_rows_need_are_over_all_ranks(name: str) -> None:
-    make, sums, alone = STATISTICS[name]
+    make, sums, over = STATISTICS[name]
     whole, kind = made(make)
-    assert len(whole.sums) == sums and alone in whole.alone and bool(alone) == bool(whole.alone)
-    assert kind == ("whole" if name in ("a mean of chosen rows", "fused, as rows decide") else "rows")
+    assert (len(whole.sums), kind) == (sums, over)
+
+
+@pytest.mark.parametrize("name", ["moments", "fused"])
+def test_one_rank_has_the_graph_as_it_is(name: str) -> None:
+    with tf.Graph().as_default() as graph:
+        x, weight = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.float32, [None])
+        each = tf.reduce_sum(tf.square(STATISTICS[name][0](x)), 1)
+        loss = tf.reduce_sum(each * weight) / tf.reduce_sum(weight)
+    whole = agreed(graph, [x.name, weight.name], [loss.op.name], [], alone=True)
+    assert whole.graph is graph
+    assert Analysis([x, weight], whole.sums).term(loss).kind == "counted"  # as for several ranks
 
 
 def test_a_mean_loss_stays_a_term_where_an_update_averages_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -99,6 +100,38 @@ LOSSES: dict[str, tuple[Any, list[str]]] = {
         lambda e, w, m: tf.reduce_mean(looped(e, lambda rows: rows - tf.reverse(rows, [0]))),
         ["whole"],
     ),
+    "rows one by one": (lambda e, w, m: tf.reduce_mean(tf.map_fn(lambda each: each * each, e)), ["rows"]),
+    "rows one by one, each of parts": (
+        lambda e, w, m: tf.reduce_mean(tf.map_fn(lambda row: tf.scan(tf.add, row), tf.stack([e, m], 1))),
+        ["rows"],
+    ),
+    "rows one after another": (lambda e, w, m: tf.reduce_mean(tf.scan(tf.add, e)), ["whole"]),
+    "rows one after another, from a start": (
+        lambda e, w, m: tf.reduce_mean(tf.scan(lambda before, row: before * row, e, 1.0)),
+        ["whole"],
+    ),
+    "rows one by one, beside the last ones": (lambda e, w, m: tf.reduce_mean(beside_the_last(e)), ["whole"]),
+    "times one after another": (lambda e, w, m: tf.reduce_mean(tf.scan(tf.add, turned(e))), ["rows"]),
+    "the last of times one after another": (lambda e, w, m: tf.reduce_mean(tf.scan(tf.add, turned(e))[-1]), ["rows"]),
+    "times one after another, turned back": (
+        lambda e, w, m: tf.reduce_mean(tf.reverse(tf.transpose(tf.scan(tf.add, turned(e))), [1])),
+        ["rows"],
+    ),
+    "times from the last to the first, one after another": (
+        lambda e, w, m: tf.reduce_mean(tf.reverse(tf.transpose(tf.scan(tf.add, tf.reverse(turned(e), [0]))), [1])),
+        ["rows"],
+    ),
+    "the last row of those one by one": (
+        lambda e, w, m: tf.reduce_mean(e * tf.map_fn(lambda each: each * each, e)[-1]),
+        ["whole"],
+    ),
+    "the last rows of those one by one": (
+        lambda e, w, m: tf.reduce_mean(
+            tf.reverse(tf.map_fn(lambda each: each * each, over_time(e)), [0]) * over_time(e)
+        ),
+        ["whole"],
+    ),
+    "a recurrent network": (lambda e, w, m: tf.reduce_mean(recurrent(over_time(e)[..., None])), ["rows"]),
     "a column against itself, turned": (
         lambda e, w, m: tf.reduce_mean(tf.reduce_sum(tf.square(e[:, None] - tf.transpose(e[:, None])), 1)),
         ["whole"],
@@ -171,10 +204,46 @@ def turned(each: Any) -> Any:
     return tf.transpose(over_time(each))
 
 
+def beside_the_last(each: Any) -> Any:
+    """Return rows times those from the last to the first, in a loop over rows."""
+    count = tf.shape(each)[0]
+    rows, results = tf.TensorArray(tf.float32, count).unstack(each), tf.TensorArray(tf.float32, count)
+    _, results = tf.while_loop(
+        lambda at, _: at < count,
+        lambda at, kept: (at + 1, kept.write(at, rows.read(at) * rows.read(count - 1 - at))),
+        (0, results),
+    )
+    return tf.ensure_shape(results.stack(), [None])
+
+
+def recurrent(rows: Any) -> Any:
+    """Return what an LSTM says of rows of some lengths, after each time."""
+    lengths = tf.cast(tf.reduce_sum(tf.abs(tf.sign(rows)), [1, 2]), tf.int32)
+    weight = tf.get_variable("recurrent", [3, 2])
+
+    def step(before: Any, now: Any) -> Any:
+        state, at = before
+        new = tf.tanh(tf.concat([state, now], 1) @ weight)
+        return tf.where((at >= lengths)[:, None] & tf.ones_like(new, tf.bool), state, new), at + 1
+
+    states, _ = tf.scan(step, tf.transpose(rows, [1, 0, 2]), (tf.zeros([tf.shape(rows)[0], 2]), 0))
+    return states
+
+
 def column(each: Any) -> Any:
     return each[:, None]
 
 
+@pytest.fixture(params=["functions", "operations"])
+def loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make loops and conditions of functions, as today, or of operations, as TensorFlow 1 did."""
+    if request.param == "operations":
+        tf.disable_control_flow_v2()
+    yield
+    tf.enable_control_flow_v2()
+
+
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_graph_says_what_a_loss_is_over(name: str) -> None:
     make, kinds = LOSSES[name]
@@ -183,6 +252,7 @@ def test_the_graph_says_what_a_loss_is_over(name: str) -> None:
         weight = tf.get_variable("weight", [4, 1])
         each = tf.squeeze(x @ weight, 1)
         loss = make(each, weight, mask)
+        tf.gradients(loss, weight)  # which changes loops
         terms = Analysis([x, mask]).terms(loss)
     assert [term.kind for term in terms] == kinds
     assert all((term.mass is not None) == (term.kind == "counted") for term in terms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("tensorflow")
 import keras
 
 from orca.errors import ArgumentError
-from orca.tfpark.text.taggers import NER, SequenceTagger
+from orca.tfpark.text.taggers import NER, IntentEntity, SequenceTagger
 from programs import run_program
 
 LOCAL = {"backend": "local", "workers_per_node": 2}
@@ -20,6 +21,7 @@ ROWS, WORDS, VOCABULARY = 41, 4, 9
 DRAW = np.random.default_rng(0)
 TEXTS = DRAW.integers(0, VOCABULARY, (ROWS, WORDS))
 TAGS = (TEXTS % 3).astype("int32")
+LETTERS = np.stack([TEXTS % 6, TEXTS // 3], 2)  # two of each word
 
 
 @pytest.mark.full
@@ -50,6 +52,53 @@ def test_chunks_found_by_a_crf_are_learned_by_several_workers_as_by_keras(tmp_pa
     assert isinstance(again, SequenceTagger)
     for one, other in zip(again.predict(TEXTS), (chances, chunks), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def ner(mode: str) -> tuple[NER, list[np.ndarray], np.ndarray]:
+    """Return a tagger of entities, its inputs and the tags."""
+    lengths = [DRAW.integers(1, WORDS + 1, (ROWS, 1))] if mode == "pad" else []
+    made = NER(
+        3, VOCABULARY, 6, 2, word_emb_dim=6, char_emb_dim=4, tagger_lstm_dim=6, dropout=0.0, crf_mode=mode,
+        optimizer=keras.optimizers.Adam(0.05), **LOCAL,
+    )  # fmt: skip
+    return made, [TEXTS, LETTERS, *lengths], TAGS
+
+
+def intents(_: str) -> tuple[IntentEntity, list[np.ndarray], list[np.ndarray]]:
+    """Return a model of intents and entities, its inputs and labels."""
+    made = IntentEntity(
+        2, 3, VOCABULARY, 6, 2, word_emb_dim=6, char_emb_dim=4, char_lstm_dim=4, tagger_lstm_dim=6, dropout=0.0,
+        optimizer=keras.optimizers.Adam(0.05), **LOCAL,
+    )  # fmt: skip
+    return made, [TEXTS, LETTERS], [(TEXTS[:, 0] > 4).astype("int32"), TAGS]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("make, mode", [(ner, "reg"), (ner, "pad"), (intents, "")])
+def test_entities_and_intents_are_learned_by_several_workers(make: Any, mode: str, tmp_path: Path) -> None:
+    keras.utils.set_random_seed(3)
+    model, x, y = make(mode)
+    start = model.get_weights()
+    model.fit(x, y, batch_size=ROWS, epochs=2, distributed=True)
+    together = model.get_weights()
+    model.set_weights(start)
+    plain = make(mode)[0].model
+    plain.set_weights(start)
+    plain.fit(x, y, batch_size=ROWS, epochs=2, shuffle=False, verbose=0)
+    for one, other in zip(plain.get_weights(), together, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)  # Adam makes much of the last digits
+    model.fit(x, y, batch_size=14, epochs=20, distributed=True)
+    answers = model.predict(x, distributed=True)
+    tags = answers[1] if make is intents else answers
+    real = np.arange(WORDS) < (x[2] if mode == "pad" else WORDS)
+    assert (tags.argmax(2) == TAGS)[real & np.ones_like(TAGS, bool)].mean() > 0.9
+    np.testing.assert_array_equal(tags.sum(2), real & np.ones_like(TAGS, bool))  # one tag a word, none after the last
+    if make is intents:
+        assert (answers[0].argmax(1) == y[0]).mean() > 0.9
+    model.save_model(str(tmp_path / "tagger.keras"))
+    again = type(model).load_model(str(tmp_path / "tagger.keras")).predict(x)
+    np.testing.assert_array_equal(again[1] if make is intents else again, tags)
 
 
 @pytest.mark.full

@@ -8,7 +8,6 @@ state. An optimizer of `orca.optimizers` steps outside of the graph, on torch's 
 from __future__ import annotations
 
 import copy
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from orca.rows.tree import flatten, unflatten
 triton_first()
 from tensorflow.core.protobuf.config_pb2 import CallableOptions  # noqa: E402
 
-logger = logging.getLogger(__name__)
 _ROWS = "//rows"  # what the name of a variable ends in for the numbers of the rows that a sparse gradient has
 
 
@@ -96,13 +94,6 @@ class GraphLearner(ArrayLearner):
                 f"{whole.name!r} is neither a mean nor a sum over the rows of a batch, each for itself{cause}, so "
                 f"{world.size} workers, of which each has a part of the rows, cannot compute it. Make it a mean of one "
                 "value a row (tf.reduce_mean) that needs no other rows, or train with one worker."
-            )
-        if training and world.size > 1 and world.rank == 0 and self.program.normalizes:
-            logger.warning(
-                "%r normalizes by the rows of a batch within a loop, a function of the graph or gradients of yours: "
-                "each of the %d workers by its own rows. Their moving averages are averaged by rows. Use one worker "
-                "where that matters, or take it out of there.",
-                *(self.program.normalizes, world.size),
             )
         super().join(world, state, seed, training)
 

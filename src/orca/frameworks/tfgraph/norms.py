@@ -3,6 +3,7 @@
 A mean over rows that other rows are made of is taken over the rows of all ranks of a step. On the driver, a copy of the
 graph gets sums over the ranks, before gradients are made, so that gradients are summed on their way back, too. In the
 shipped graph such a sum is an Identity: right for one rank. A rank of several turns it into a call of the world's sum.
+Statistics within loops or functions of the graph stay as they are: rows need other rows then, which terms.py tells.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from orca.core.loading import triton_first
 from orca.errors import ArgumentError
-from orca.frameworks.tfgraph.terms import Analysis, ancestors, has_rows
+from orca.frameworks.tfgraph.terms import Analysis, ancestors, has_rows, is_batch_norm
 
 triton_first()
 import tensorflow.compat.v1 as tf  # noqa: E402
@@ -44,26 +45,21 @@ class RowStatistics:
     Attributes:
         means: Operations that take a mean over rows, of which other rows, or updates, are made.
         fused: Operations of batch normalization that take statistics of their own.
-        alone: The name of batch normalization that each rank does by its own rows; "" where there is none.
     """
 
     def __init__(self, analysis: Analysis, heads: Iterable[Any], updates: Iterable[Any]) -> None:
         heads, updates = list(heads), list(updates)
-        operations = ancestors([*heads, *updates])
-        used = operations & analysis.valued
+        used = ancestors([*heads, *updates]) & analysis.valued
         derived = [op for op in used if _DERIVED.search(op.name)]
         rows = [op for op in used if any(has_rows(tensor) for tensor in op.outputs)]
         before = ancestors([each.op for op in rows for each in op.inputs], control=False)
         before |= ancestors(updates, control=False) - ancestors(heads, control=False)  # a mean loss is a term, not this
-        norms = [op for op in used if op.type.startswith("FusedBatchNorm") and "Grad" not in op.type]
-        norms = [op for op in norms if op.get_attr("is_training")]
-        whole = [op for op in norms if not derived and _same_everywhere(op, analysis)]
-        lonely = [op.name for op in norms if op not in whole] + _within_functions(operations)
-        self.fused = sorted(whole, key=lambda op: op.name)
-        self.alone = min(lonely, default="")
+        norms = [op for op in used if is_batch_norm(op) and "Grad" not in op.type]
         means = [op for op in used & before if _is_over_rows(op) and op not in analysis.picked]
-        means = [op for op in means if _same_everywhere(op, analysis)]
-        self.means = [] if derived else sorted(means, key=lambda op: op.name)
+        self.fused, self.means = (
+            [] if derived else sorted((op for op in ops if _same_everywhere(op, analysis)), key=lambda op: op.name)
+            for ops in (norms, means)
+        )
 
     @classmethod
     def of(cls, graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str]) -> RowStatistics:
@@ -98,47 +94,22 @@ def _differs(op: Any, analysis: Analysis) -> bool:
     return op in analysis.dependent or any(_RANDOM.match(each.type) for each in ancestors([op]))
 
 
-def _within_functions(operations: Iterable[Any]) -> list[str]:
-    """Return the names of operations that run functions of the graph in which a batch is normalized."""
-    operations = list(operations)
-    if not operations:
-        return []
-    library = operations[0].graph.as_graph_def().library.function
-    nodes = {function.signature.name: list(function.node_def) for function in library}
-
-    def normalizes(name: str) -> bool:
-        body = nodes.pop(name, [])
-        return any(
-            (node.op.startswith("FusedBatchNorm") and "Grad" not in node.op and node.attr["is_training"].b)
-            or re.search(r"moments(_\d+)?/mean$", node.name)
-            or any(normalizes(inner) for inner in _functions_of(node.attr))
-            for node in body
-        )
-
-    calls = [op for op in operations if op.type not in ("NoOp", "Const") and _functions_of(op.node_def.attr)]
-    return [op.name for op in calls if any([normalizes(name) for name in _functions_of(op.node_def.attr)])]
-
-
-def _functions_of(attributes: Mapping[str, Any]) -> list[str]:
-    return [value.func.name for value in attributes.values() if value.HasField("func")]
-
-
 @dataclass(frozen=True)
 class Agreed:
     """A graph whose statistics over rows are those of all ranks.
 
     Attributes:
         graph: The user's graph, or a copy of it.
-        sums: The operations in it that sum over ranks.
-        alone: Batch normalization that each rank does by its own rows; "" where there is none.
+        sums: The operations in it that sum over ranks; the statistics themselves, for one rank in the user's graph.
     """
 
     graph: Any
     sums: frozenset[Any]
-    alone: str
 
 
-def agreed(graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str]) -> Agreed:
+def agreed(
+    graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str], alone: bool = False
+) -> Agreed:
     """Return a graph, or a changed copy of it where rows need other rows.
 
     Args:
@@ -146,11 +117,13 @@ def agreed(graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iter
         ports: Names of the tensors that rows are fed to.
         heads: Names of the operations that losses and metrics come from.
         updates: Names of operations that run with a step.
+        alone: Whether one rank has all rows, and the kernels of the graph as it is, which are faster, are right.
     """
     ports, heads, updates = list(ports), list(heads), list(updates)
     conditions = _conditions(graph, [*heads, *updates])
-    if not conditions and not (statistics := RowStatistics.of(graph, ports, heads, updates)):
-        return Agreed(graph, frozenset(), statistics.alone)
+    statistics = RowStatistics.of(graph, ports, heads, updates)
+    if not conditions and (alone or not statistics):
+        return Agreed(graph, frozenset((*statistics.means, *statistics.fused)))
     graph = _copy(graph)
     while conditions:
         for name in conditions:
@@ -163,7 +136,7 @@ def agreed(graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iter
             _replace_means(mean, variance)
         for op in statistics.fused:
             _replace_fused(op)
-    return Agreed(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)), statistics.alone)
+    return Agreed(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
 
 
 def _copy(graph: Any) -> Any:

@@ -187,7 +187,6 @@ class GraphProgram:
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
         active: The tensor that tells a rank without rows; "" where no statistics of a batch are over all ranks.
-        normalizes: Batch normalization that each rank does by its own rows; "" where there is none.
         unfed: A placeholder that nothing has a value for; "" where there is none.
     """
 
@@ -213,7 +212,6 @@ class GraphProgram:
     turns: tuple[Turn, ...] = ()
     answers: bool = False
     active: str = ""
-    normalizes: str = ""
     unfed: str = ""
 
     def checked(self) -> GraphProgram:
@@ -270,6 +268,7 @@ def training_program(
     metrics: Mapping[str, Any] | None = None,
     updates: Sequence[Any] = (),
     feeds: Mapping[Any, Any] | None = None,
+    alone: bool = False,
 ) -> GraphProgram:
     """Return the program of a graph.
 
@@ -285,6 +284,7 @@ def training_program(
         metrics: Name -> tensor.
         updates: Operations that run with the forward pass of training.
         feeds: Tensor -> value, or (value in training, value otherwise).
+        alone: Whether it is for one rank.
 
     Raises:
         ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
@@ -312,8 +312,8 @@ def training_program(
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
     setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
     heads = [each.op.name for each in (*losses, *(metrics or {}).values())]
-    whole = agreed(graph, [port.name for port in ports], heads, program.updates)
-    program = replace(program, active=f"{ACTIVE}:0" if whole.sums else "", normalizes=whole.alone)
+    whole = agreed(graph, [port.name for port in ports], heads, program.updates, alone)
+    program = replace(program, active=f"{ACTIVE}:0" if whole.graph is not graph and whole.sums else "")
     learned = [
         whole.graph.get_tensor_by_name(f"{variable.op.name}:0")
         for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)

@@ -37,18 +37,11 @@ _COMPARES = _ADDS | _DIVIDES | _ORDERS | {"Mul", "SquaredDifference", "Pow", "Ma
 _DECIDES, _CHOOSES = {"Any", "All"}, {"Select", "SelectV2"}
 _ALONG = {"Cumsum": 1, "Cumprod": 1, "ReverseV2": 1, "Roll": 2, "ExpandDims": 1, "ArgMax": 1, "ArgMin": 1}
 _ALONG |= {"CumulativeLogsumexp": 1, "Split": 0, "SplitV": 2, "GatherV2": 2}  # the input that has the axes
-_ELEMENTWISE = _COMPARES | {
-    "Identity",
-    "Cast",
-    "Neg",
-    "StopGradient",
-    "Tanh",
-    "Sigmoid",
-    "Relu",
-    "Exp",
-    "Log",
-    "Square",
-}
+_KEEPS_AXES = _COMPARES | {"Identity", "Cast", "Neg", "StopGradient", "Tanh", "Sigmoid", "Relu", "Exp", "Log", "Square"}
+_KEEPS_AXES |= {"ReverseV2", "ReverseSequence", "Cumsum", "Cumprod", "Roll", "Softmax", "LogSoftmax"}
+_WHILES = {"While", "StatelessWhile"}
+_TAKES_APART = {"TensorArrayScatterV3": 2, "TensorListFromTensor": 0}  # for a loop; the input that has the rows
+_READS, _WRITES = {"TensorArrayReadV3", "TensorListGetItem"}, {"TensorArrayWriteV3", "TensorListSetItem"}
 _NUMBERED = {"GatherNd": 1, "ScatterNd": 0, "TensorScatterUpdate": 1, "TensorScatterAdd": 1}  # that has the places
 
 
@@ -194,6 +187,8 @@ class Analysis:
             axes = tf.get_static_value(op.inputs[1]) if len(op.inputs) == 2 else None
             turned = [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
             return (whole or bool(turned)) and _is_value(op.outputs[0])
+        if is_batch_norm(op):
+            return bool(fed)
         if op.type == "MatMul":
             return len(fed) == 2
         if op.type == "Einsum":
@@ -218,12 +213,15 @@ class Analysis:
             return _is_among(axes, value) and not _keeps_rows(op)
         if op.type in _NUMBERED or "Segment" in op.type:
             return bool(rows) and not (op.type in _NUMBERED and _is_numbered(op.inputs[_NUMBERED[op.type]]))
+        if op.type in _TAKES_APART:
+            value = op.inputs[_TAKES_APART[op.type]]
+            return any(each is value for each in rows) and not _axis_of_rows(value) and not self._maps(op)
         if op.type == "Unpack":
             return bool(rows) and op.get_attr("axis") % rows[0].shape.rank == 0
         if op.type == "Reshape":
             return bool(rows) and _regroups(op)
         if bodies := [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]:
-            return bool(rows) and any(self._mixes_within(op, name) for name in bodies)
+            return bool(fed) and any(self._mixes_within(op, name) for name in bodies)
         if op.type == "TopKV2" or op.type == "RandomShuffle":
             return bool(rows) and (op.type == "RandomShuffle" or rows[0].shape.rank == 1)
         if op.type not in ("StridedSlice", "Slice") or not rows or _axis_of_rows(rows[0]):
@@ -232,19 +230,44 @@ class Analysis:
 
     def _mixes_within(self, op: Any, function: str) -> bool:
         """Say whether a function that an operation calls mixes rows."""
-        library = op.graph.as_graph_def().library
-        definition = next(each for each in library.function if each.signature.name == function)
-        names = [argument.name for argument in definition.signature.input_arg]
-        given = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
-        body, tensors = function_def_to_graph_def(definition, [each.shape for each in given])
-        body.library.CopyFrom(library)
-        for node in body.node:
-            node.attr.pop("_class", None)
-        with tf.Graph().as_default() as graph:
-            tf.import_graph_def(body, name="")
-        fed = [name for name, tensor in zip(names, given, strict=True) if tensor.op in self.valued]
-        inner = Analysis(graph.get_tensor_by_name(f"{name}:0") for name in fed)
-        return any(inner.mixes(graph.get_tensor_by_name(tensors[end])) for end in definition.ret.values())
+        body = _Function.of(op, function)
+        inner = Analysis(argument for argument, given in body.arguments if given.op in self.valued)
+        return any(map(inner.mixes, body.results))
+
+    def _maps(self, op: Any) -> bool:
+        """Say whether every loop that reads what was taken apart has each row for itself: as `tf.map_fn` does.
+
+        Such a loop reads and writes at one place, its counter, and carries nothing of a row to the next one.
+        """
+        users = op.outputs[0].consumers()
+        bodies = [
+            body for user in users if user.type in _WHILES for body in [_Function.of(user, user.get_attr("body"))]
+        ]
+        if any(user.type in _READS for user in users) or not all(self._maps_within(body, op) for body in bodies):
+            return False
+        inside = _users_in_loops(op.outputs[0])
+        if any(user.type == "Enter" for user in inside):  # a loop within a loop
+            return False
+        loops = {user._get_control_flow_context() for user in inside if user.type in _READS}
+        for loop in loops:
+            ops = [each for each in op.graph.get_operations() if each._get_control_flow_context() is loop]
+            reads = [each for each in ops if each.type in _READS and each in inside]
+            carried = [_plain(each.inputs[0]).op for each in ops if each.type == "NextIteration"]
+            if not _is_map(reads, carried, self.valued):
+                return False
+        return True
+
+    def _maps_within(self, body: _Function, op: Any) -> bool:
+        lists = [argument.op for argument, given in body.arguments if given is op.outputs[0]]
+        reads = [
+            each for each in body.graph.get_operations() if each.type in _READS and _plain(each.inputs[0]).op in lists
+        ]
+        valued = _after({argument.op for argument, given in body.arguments if given.op in self.valued}, _SHAPES)
+        pairs = [
+            (_plain(result).op, argument) for result, (argument, _) in zip(body.results, body.arguments, strict=True)
+        ]
+        carried = [op for op, argument in pairs if op is not argument.op and not _is_kept_for_gradients(op, argument)]
+        return _is_map(reads, carried, valued)
 
     @staticmethod
     def _joint(kinds: list[tuple[str, Any]]) -> tuple[str, Any]:
@@ -254,6 +277,57 @@ class Analysis:
             return distinct[0]
         rest = [kind for kind in distinct if kind[0] != CONSTANT]
         return rest[0] if len(rest) == 1 and rest[0][0] in (ROWS, COUNTED) else (WHOLE, None)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function that an operation calls: its graph, arguments, each with what is given for it, and results."""
+
+    graph: Any
+    arguments: list[tuple[Any, Any]]
+    results: list[Any]
+
+    @classmethod
+    def of(cls, op: Any, function: Any) -> _Function:
+        """Return the function of a name."""
+        library = op.graph.as_graph_def().library
+        name = getattr(function, "name", function)
+        definition = next(each for each in library.function if each.signature.name == name)
+        names = [argument.name for argument in definition.signature.input_arg]
+        given = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
+        body, tensors = function_def_to_graph_def(definition, [each.shape for each in given])
+        body.library.CopyFrom(library)
+        for node in body.node:
+            node.attr.pop("_class", None)
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(body, name="")
+        arguments = [graph.get_tensor_by_name(f"{name}:0") for name in names]
+        ends = [definition.ret[end.name] for end in definition.signature.output_arg]
+        return cls(
+            graph,
+            list(zip(arguments, given, strict=True)),
+            [graph.get_tensor_by_name(tensors[end]) for end in ends],
+        )
+
+
+def _is_kept_for_gradients(op: Any, argument: Any) -> bool:
+    """Say whether a loop only adds to a list, which tf.gradients reads in a loop of its own."""
+    return op.type == "TensorListPushBack" and argument.consumers() == [op]
+
+
+def _is_map(reads: list[Any], carried: list[Any], valued: set[Any]) -> bool:
+    """Say whether a loop reads rows, and writes, at the place of one counter, and carries no more of them."""
+    writes = [op for op in carried if op.type in _WRITES]
+    counters = {_plain(op.inputs[1]).op for op in (*reads, *writes)}
+    alone = len(counters) == 1 and next(iter(counters)).type in ("Switch", "Placeholder")
+    return alone and not any(op in valued for op in carried if op not in writes)
+
+
+def _plain(tensor: Any) -> Any:
+    """Return what a tensor is, before operations that leave it as it is."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -323,8 +397,35 @@ def _axis_of_rows(tensor: Any) -> int:
     if op.type == "Transpose":
         order = tf.get_static_value(op.inputs[1])
         return 0 if order is None else list(order).index(_axis_of_rows(op.inputs[0]))
+    if op.type in ("TensorArrayGatherV3", "TensorListStack"):
+        return _axis_of_written(op)
     alike = [each for each in op.inputs if has_rows(each) and each.shape.rank == tensor.shape.rank]
-    return _axis_of_rows(alike[0]) if alike and op.type in _ELEMENTWISE else 0
+    return _axis_of_rows(alike[0]) if alike and op.type in _KEEPS_AXES else 0
+
+
+def _axis_of_written(op: Any) -> int:
+    """Return the axis along which rows lie in what a loop wrote: the second, unless it went over rows one by one."""
+    written, read = [], []
+    if op.type == "TensorListStack" and (loop := _plain(op.inputs[0])).op.type in _WHILES:
+        body = _Function.of(loop.op, loop.op.get_attr("body"))
+        written = [_plain(body.results[loop.value_index]).op]
+        read = [given.op for _, given in body.arguments]
+    elif op.type == "TensorArrayGatherV3":
+        inside = _users_in_loops(op.inputs[0])
+        written = [user for user in inside if user.type in _WRITES]
+        loops = {user._get_control_flow_context() for user in written}
+        ops = [each for each in op.graph.get_operations() if each.type in _READS]
+        read = [each.inputs[2].op.inputs[0].op for each in ops if each._get_control_flow_context() in loops]
+    values = [each.inputs[2] for each in written if each.type in _WRITES]
+    given = [each.inputs[_TAKES_APART[each.type]] for each in read if each.type in _TAKES_APART]
+    by_row = any(has_rows(each) and not _axis_of_rows(each) for each in given)
+    return 1 + _axis_of_rows(values[0]) if values and has_rows(values[0]) and not by_row else 0
+
+
+def _users_in_loops(tensor: Any) -> list[Any]:
+    """Return the operations within loops that use a tensor from outside."""
+    enters = [user for user in tensor.consumers() if user.type == "Enter"]
+    return [user for enter in enters for user in enter.outputs[0].consumers()]
 
 
 def _is_among(axes: Any, tensor: Any) -> bool:
@@ -353,6 +454,11 @@ def mass_tensor(term: Term) -> Any:
     """Return the scalar tensor, in float32, that a rank's part of a COUNTED term counts by."""
     mass = tf.size(term.mass.tensor) if isinstance(term.mass, _SizeOf) else term.mass
     return tf.reshape(tf.cast(mass, tf.float32), [])
+
+
+def is_batch_norm(op: Any) -> bool:
+    """Say whether an operation normalizes, or its gradient does, by the statistics of the rows that it gets."""
+    return op.type.startswith("FusedBatchNorm") and bool(op.get_attr("is_training"))
 
 
 def has_rows(tensor: Any) -> bool:
