@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from orca.bigdl import files  # noqa: E402
 from orca.bigdl import recurrent as R  # noqa: E402
-from orca.bigdl.layer import LAYERS, Model, weights_of  # noqa: E402
+from orca.bigdl.layer import LAYERS, Model, shown, weights_of  # noqa: E402
 from orca.bigdl.layers import Input  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -47,6 +47,16 @@ def convolve(x: Any, w: Any, b: Any, stride: Any, pads: Any = None, dilation: An
     parts = pieces(x, w.shape[3:], stride, pads, 0.0, dilation).chunk(len(w), 1)
     y = torch.cat([torch.einsum("nc...k,ock->no...", p, g.flatten(2)) for p, g in zip(parts, w, strict=True)], 1)
     return y if b is None else y + b.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def hwio(w: Any) -> Any:
+    """Return a weight (groups, window ..., inputs, outputs) as (groups, outputs, inputs, window ...)."""
+    return w.movedim((-1, -2), (1, 2))
+
+
+def deepen(x: Any, d: Any, w: Any, b: Any, *how: Any) -> Any:
+    """Convolve each channel with weights (depth, inputs, window ...), then all with (outputs, inputs, 1, 1)."""
+    return convolve(convolve(x, d.transpose(0, 1).unsqueeze(2), None, *how), w[None], b, (1, 1))
 
 
 def spread(x: Any, w: Any, b: Any, stride: Any, pad: Any, adj: Any) -> Any:
@@ -398,33 +408,37 @@ row("SpatialConvolution", 3, 4, 3, 3, 2, 2, -1, -1, x=IMAGES, by=lambda x, w, b:
     1)]))
 row("SpatialConvolution", 3, 6, 2, 2, n_group=3, with_bias=False, x=IMAGES, by=lambda x, w: convolve(x, w, None, (1,
     1)))
-row("SpatialConvolution", 3, 4, 3, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: convolve(x, w, b, (1, 1))))
+row("SpatialConvolution", 3, 4, 3, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: convolve(x, hwio(w), b, (1,
+    1))))
+row("SpatialConvolution", 4, 6, 3, 2, 2, 1, -1, -1, 2, data_format="NHWC", x=numbers(2, 5, 6, 4),
+    by=last(lambda x, w, b: convolve(x, hwio(w), b, (1, 2), [(0, 1), (0, 1)])))
 row("SpatialConvolution", 3, 4, 2, 2, propagate_back=False, x=IMAGES, by=lambda x, w, b: convolve(x.detach(), w, b, (1,
     1)))
 row("SpatialShareConvolution", 3, 4, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: convolve(x, w, b, (1, 2), [(0, 0),
     (1, 1)]))
-row("SpatialDilatedConvolution", 3, 4, 2, 3, 1, 2, 1, 2, 3, 2, x=IMAGES, by=lambda x, w, b: convolve(x, w, b, (2, 1),
-    [(2, 2), (1, 1)], (2, 3)))
+row("SpatialDilatedConvolution", 3, 4, 2, 3, 1, 2, 1, 2, 3, 2, x=IMAGES, by=lambda x, w, b: convolve(x, w[None], b, (2,
+    1), [(2, 2), (1, 1)], (2, 3)))
 row("SpatialFullConvolution", 3, 4, 3, 2, 2, 3, 1, 0, 1, 2, x=IMAGES, by=lambda x, w, b: spread(x, w, b, (3, 2), (0, 1),
     (2, 1)))
 row("SpatialFullConvolution", 4, 6, 2, 2, 2, 2, n_group=2, x=numbers(2, 4, 3, 3), by=lambda x, w, b: spread(x, w, b, (2,
     2), (0, 0), (0, 0)))
-row("SpatialSeparableConvolution", 3, 4, 2, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, d, w, b: convolve(convolve(x, d,
-    None, (1, 2), [(0, 0), (1, 1)]), w, b, (1, 1)))
+row("SpatialSeparableConvolution", 3, 4, 2, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, d, w, b: deepen(x, d, w, b, (1, 2),
+    [(0, 0), (1, 1)]))
 row("SpatialSeparableConvolution", 3, 4, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, d, w,
-    b: convolve(convolve(x, d, None, (1, 1)), w, b, (1, 1))))
-row("VolumetricConvolution", 2, 3, 2, 3, 1, 1, 2, 3, 1, 0, 2, x=VOLUMES, by=lambda x, w, b: convolve(x, w, b, (1, 3, 2),
+    b: deepen(x, d.permute(3, 2, 0, 1), w.permute(3, 2, 0, 1), b, (1, 1))))
+row("VolumetricConvolution", 2, 3, 2, 3, 1, 1, 2, 3, 1, 0, 2, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b, (1, 3, 2),
     [(1, 1), (2, 2), (0, 0)]))
-row("VolumetricConvolution", 2, 3, 2, 3, 3, 1, 1, 1, -1, -1, -1, False, x=VOLUMES, by=lambda x, w: convolve(x, w, None,
+row("VolumetricConvolution", 2, 3, 2, 3, 3, 1, 1, 1, -1, -1, -1, False, x=VOLUMES, by=lambda x, w: convolve(x, w[None], None,
     (1, 1, 1), [(0, 1), (1, 1), (1, 1)]))
-row("VolumetricConvolution", 2, 3, 2, 3, 3, 2, 2, 2, -1, -1, -1, x=VOLUMES, by=lambda x, w, b: convolve(x, w, b, (2, 2,
+row("VolumetricConvolution", 2, 3, 2, 3, 3, 2, 2, 2, -1, -1, -1, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b, (2, 2,
     2), [(0, 0), (1, 1), (0, 1)]))
 row("VolumetricFullConvolution", 2, 4, 2, 3, 1, 1, 2, 3, 0, 1, 0, 0, 1, 2, 2, x=VOLUMES, by=lambda x, w, b: spread(x, w,
     b, (1, 3, 2), (0, 0, 1), (0, 2, 1)))
 row("LocallyConnected1D", 5, 4, 2, 3, 2, x=T3, by=local1)
 row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: local2(x, w, b, (1, 2), [(0, 0),
     (1, 1)]))
-row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, data_format="NHWC", x=LAST, by=last(local2))
+row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: local2(x, w.unflatten(-1,
+    (2, 2, 3)).movedim(-1, 2).flatten(2), b)))
 LOW = -math.inf
 row("SpatialMaxPooling", 2, 3, 2, 1, x=IMAGES, by=lambda x: pieces(x, (3, 2), (1, 2)).amax(-1))
 row("SpatialMaxPooling", 3, 3, 2, 2, 1, 1, True, x=IMAGES, by=lambda x: pieces(x, (3, 3), (2, 2), [(1, 1), (1, 2)],
@@ -532,7 +546,7 @@ def first(tree: Any) -> Any:
 
 def alike(mine: Any, truth: Any, words: str) -> None:
     for got, wanted in zip(leaves(mine), leaves(truth), strict=True):
-        wanted = wanted.detach().numpy() if isinstance(wanted, torch.Tensor) else wanted
+        got, wanted = (each.detach().numpy() if isinstance(each, torch.Tensor) else each for each in (got, wanted))
         assert got.shape == wanted.shape, words
         np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5, err_msg=words)
 
@@ -558,8 +572,9 @@ def test_layer_is_its_definition(each: dict[str, Any]) -> None:
     torch.autograd.backward([leaf for leaf, _ in pairs], [g for _, g in pairs])
     back = layer.backward(x, gradients if isinstance(output, list) else gradients[0])
     alike(back, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in inputs], "gradient of inputs")
-    mine = [parameter.grad for _, _, parameter in weights_of(layer.module)]
-    alike([g.reshape(w.shape) for g, w in zip(mine, weights, strict=True)], [w.grad for w in weights], "of weights")
+    alike(
+        [shown(*each[:2], each[2].grad) for each in weights_of(layer.module)], [w.grad for w in weights], "of weights"
+    )
     for again in (pickle.loads(pickle.dumps(layer)), rebuilt_from_words(layer)):
         assert type(again) is type(layer) and again.name() == layer.name()
         alike(again.forward(x), truth, "output after loading")

@@ -58,10 +58,14 @@ def test_convolution_shows_its_groups_and_keeps_the_size_with_padding_of_minus_o
     same = L.SpatialConvolution(4, 2, 3, 3, 2, 2, -1, -1)
     assert same.forward(x).shape == (2, 2, 5, 4)
     last = L.SpatialConvolution(4, 2, 3, 3, data_format="NHWC")
-    last.set_weights([weights := L.SpatialConvolution(4, 2, 3, 3).get_weights()][0])
     first = L.SpatialConvolution(4, 2, 3, 3)
-    first.set_weights(weights)
+    weight, bias = first.get_weights()
+    last.set_weights([weight.transpose(0, 3, 4, 2, 1), bias])
     np.testing.assert_allclose(last.forward(x.transpose(0, 2, 3, 1)), first.forward(x).transpose(0, 2, 3, 1), rtol=1e-4)
+    with pytest.raises(ArgumentError, match="whose dimensions are in another order. Transpose it"):
+        last.set_weights(first.get_weights())
+    given = L.SpatialConvolution(4, 2, 3, 3, data_format="NHWC", init_weight=last.get_weights()[0])
+    np.testing.assert_array_equal(given.get_weights()[0], last.get_weights()[0])
 
 
 def test_dropout_drops_in_training_alone() -> None:

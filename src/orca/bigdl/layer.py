@@ -182,10 +182,11 @@ class Layer:
         for argument, kind in PENALTIES.items():
             if (penalty := arguments.get(argument)) is not None:
                 self._penalise(kind, penalty)
+        views = {id(parameter): shown(*each, parameter) for *each, parameter in weights_of(self.module)}
         for argument, kind in GIVEN.items():
             if arguments.get(argument) is not None:
                 for parameter in weights_of_kind(self.module, kind):
-                    _fill(parameter, arguments[argument], f"{argument} of {self}")
+                    _fill(views[id(parameter)], arguments[argument], f"{argument} of {self}")
 
     def _penalise(self, kind: str, penalty: Any) -> None:
         penalties = dict(getattr(self.module, "penalties", {}))
@@ -315,7 +316,7 @@ class Layer:
 
     def get_weights(self) -> list[np.ndarray[Any, Any]]:
         """Return the weights of all layers as arrays, in the order of BigDL."""
-        return [_shaped(module, name, parameter) for module, name, parameter in weights_of(self.module)]
+        return [shown(*each).cpu().numpy().copy() for each in weights_of(self.module)]
 
     def set_weights(self, weights: Any) -> None:
         """Take over weights: as many arrays, with as many numbers each, as `get_weights` returns.
@@ -327,7 +328,7 @@ class Layer:
         if len(given) != len(mine):
             raise ArgumentError(f"{self} has {len(mine)} arrays of weights; got {len(given)}.")
         for array, (module, name, parameter) in zip(given, mine, strict=True):
-            _fill(parameter, array, f"{name} of {type(module).__name__} in {self}")
+            _fill(shown(module, name, parameter), array, f"{name} of {type(module).__name__} in {self}")
 
     def is_with_weights(self) -> bool:
         """Say whether the layer has weights."""
@@ -342,7 +343,8 @@ class Layer:
                 values = {name: parameter, f"grad{name[0].upper()}{name[1:]}": gradient}
                 for key, value in values.items():
                     filled = torch.zeros_like(parameter) if value is None else value
-                    place[key if key not in place else f"{key}{len(place)}"] = _shaped(module, name, filled)
+                    array = shown(module, name, filled).cpu().numpy().copy()
+                    place[key if key not in place else f"{key}{len(place)}"] = array
         return tensors
 
     def set_running_mean(self, running_mean: Any) -> Layer:
@@ -761,11 +763,14 @@ def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
         tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(tensor.shape))
 
 
-def _shaped(module: nn.Module, name: str, parameter: torch.Tensor) -> np.ndarray[Any, Any]:
-    array = parameter.detach().cpu().numpy().copy()
-    if name == "weight" and array.ndim > 3 and hasattr(module, "groups"):  # BigDL's convolutions show their groups
-        array = array.reshape(module.groups, -1, *array.shape[1:])
-    return array
+def shown(module: nn.Module, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """Return a view of a weight (or of its gradient) as BigDL lays it out."""
+    view = weight.detach()
+    if name == "weight" and hasattr(module, "shown"):
+        return module.shown(view)  # type: ignore[operator]
+    if name == "weight" and view.dim() > 3 and hasattr(module, "groups"):
+        return view.unflatten(0, (module.groups, -1))
+    return view
 
 
 def _plain(value: Any) -> Any:

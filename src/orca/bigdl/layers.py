@@ -50,9 +50,14 @@ def place(index: int, size: int) -> int:
     return at
 
 
+def is_channels_first(form: str) -> bool:
+    """Say whether channels come before the places of an image."""
+    return form.upper() in ("NCHW", "CHANNEL_FIRST", "TH")
+
+
 def ordered(x: Tensor, form: str, function: Callable[[Tensor], Tensor], dims: int = 2) -> Tensor:
     """Return a function of images (or volumes) with channels first, of such in any order."""
-    if form.upper() in ("NCHW", "CHANNEL_FIRST", "TH"):
+    if is_channels_first(form):
         return function(x)
     return function(x.movedim(-1, -1 - dims)).movedim(-1 - dims, -1)
 
@@ -113,11 +118,16 @@ def pooled(kind: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], p
 
 
 class Convolution(Weights):
-    """A convolution over one, two or three dimensions."""
+    """A convolution over one, two or three dimensions.
+
+    Args:
+        layout: How BigDL shows the weight: with "groups" first, "joined" (without them), with the "depth" of each
+            channel first, or "plain": outputs and inputs first, in any form.
+    """
 
     def __init__(self, planes: tuple[int, int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
                  dilation: Sequence[int] = (), groups: int = 1, bias: bool = True, form: str = "NCHW",
-                 propagates: bool = True) -> None:  # fmt: skip
+                 propagates: bool = True, layout: str = "groups") -> None:  # fmt: skip
         inputs, outputs = planes
         if inputs % groups or outputs % groups:
             raise ArgumentError(
@@ -126,7 +136,19 @@ class Convolution(Weights):
         shapes = {"weight": [outputs, inputs // groups, *kernel], "bias": [outputs] if bias else None}
         super().__init__(inputs // groups * math.prod(kernel), shapes, kernel=tuple(kernel), stride=tuple(stride),
               padding=tuple(padding), dilation=tuple(dilation) or (1,) * len(kernel), groups=groups, form=form,
-              propagates=propagates)  # fmt: skip
+              propagates=propagates, layout=layout)  # fmt: skip
+
+    def shown(self, weight: Tensor) -> Tensor:
+        """Return a view of the weight as BigDL lays it out: inputs and outputs come last where channels do."""
+        if self.layout in ("groups", "depth"):
+            weight = weight.unflatten(0, (self.groups, -1))
+        if self.layout == "depth":
+            weight = weight.squeeze(2).transpose(0, 1)
+        if is_channels_first(self.form) or self.layout == "plain":
+            return weight
+        *lead, outputs, inputs = range(weight.dim() - len(self.kernel))
+        turned = weight.permute(*lead, *range(inputs + 1, weight.dim()), inputs, outputs)
+        return turned.unsqueeze(2) if len(self.kernel) == 1 else turned  # steps of time are rows of images there
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the images."""
@@ -680,7 +702,11 @@ def _local(planes: tuple[int, int], size: Sequence[int], kernel: Sequence[int], 
 
 
 def _weighed(m: Any, windows: Tensor) -> Tensor:
-    output = torch.einsum("...pf,pof->...po", windows, m.weight)
+    """Return what each place's own weight makes of its window; where channels come last, they do in a weight too."""
+    weight = m.weight
+    if len(m.kernel) == 2 and not is_channels_first(m.form):
+        weight = weight.unflatten(-1, (*m.kernel, -1)).movedim(-1, -3).flatten(-3)
+    output = torch.einsum("...pf,pof->...po", windows, weight)
     return output if m.bias is None else output + m.bias
 
 
@@ -776,7 +802,7 @@ rows({
         propagates=propagate_back), "A convolution of images, as SpatialConvolution."),
     "SpatialDilatedConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0,
         dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane, n_output_plane), (
-        kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w)),
+        kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w), layout="plain"),
         "A convolution of images with holes in its kernel."),
     "SpatialFullConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
         adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None: nn.ConvTranspose2d(n_input_plane,
@@ -786,13 +812,13 @@ rows({
         stride_w=1, stride_h=1, pad_w=0, pad_h=0, with_bias=True, data_format="NCHW", w_regularizer=None,
         b_regularizer=None, p_regularizer=None: Separable(1, deep=Convolution((n_input_channel,
         n_input_channel * depth_multiplier), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (),
-        n_input_channel, False, data_format), point=Convolution((n_input_channel * depth_multiplier, n_output_channel),
-        (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format)), _separable,
+        n_input_channel, False, data_format, layout="depth"), point=Convolution((n_input_channel * depth_multiplier,
+        n_output_channel), (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format, layout="joined")), _separable,
         "A convolution of each channel by itself, then one of 1 x 1."),
     "VolumetricConvolution": (lambda n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d_w=1, d_h=1, pad_t=0,
         pad_w=0, pad_h=0, with_bias=True, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane,
-        n_output_plane), (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w), bias=with_bias),
-        "A convolution of volumes; padding -1 gives outputs of size / stride."),
+        n_output_plane), (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w), bias=with_bias,
+        layout="plain"), "A convolution of volumes; padding -1 gives outputs of size / stride."),
     "VolumetricFullConvolution": (lambda n_input_plane, n_output_plane, kt, kw, kh, dt=1, dw=1, dh=1, pad_t=0, pad_w=0,
         pad_h=0, adj_t=0, adj_w=0, adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None:
         nn.ConvTranspose3d(n_input_plane, n_output_plane, (kt, kh, kw), (dt, dh, dw), (pad_t, pad_h, pad_w), (adj_t,

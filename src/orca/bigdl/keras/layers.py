@@ -255,12 +255,13 @@ def _srelu(shape: Any, shared: Any, *inits: Any) -> nn.Module:
 
 
 def _convolved(shape: Any, filters: int, kernel: Any, stride: Any, padding: Any, order: str, bias: bool, init: Any,
-               act: Any, dilation: Any = 1, propagates: bool = True, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
+               act: Any, dilation: Any = None, propagates: bool = True, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
     """Return a convolution in as many dimensions as the kernel has; softmax behind it is one over channels."""
     dims = len(kernel)
     padding = _border(padding, dims) if isinstance(padding, str) else padding
+    layout = "groups" if dims < 3 and dilation is None else "plain"
     made = Convolution((_channels(shape, order), filters), kernel, _pair(stride, dims), padding,
-                       _pair(dilation, dims), 1, bias, _form(order), propagates)  # fmt: skip
+                       _pair(dilation or 1, dims), 1, bias, _form(order), propagates, layout)  # fmt: skip
     if act in ("softmax", "log_softmax"):
         act = (nn.Softmax if act == "softmax" else nn.LogSoftmax)(1 if _form(order) == "NCHW" else -1)
     return started(made, init, act, bias_init)
@@ -383,7 +384,7 @@ MERGES: dict[str, Callable[..., Any]] = {
     "sum": _fold(torch.add), "mul": _fold(torch.mul), "max": _fold(torch.maximum), "min": _fold(torch.minimum),
     "ave": lambda tensors: sum(tensors) / len(tensors), "sub": _fold(torch.sub), "div": _fold(torch.div),
     "dot": lambda tensors: (tensors[0] * tensors[1]).sum(-1, keepdim=True),
-    "cosine": lambda tensors: F.cosine_similarity(tensors[0], tensors[1], dim=-1).unsqueeze(-1),
+    "cos": lambda tensors: F.cosine_similarity(tensors[0], tensors[1], dim=-1).reshape(-1, 1, 1),
 }  # fmt: skip
 
 
@@ -401,6 +402,8 @@ class _Merged(nn.Module):
         shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
         if len(shapes) > 1:
             raise DataError(f"inputs of different shapes: {sorted(shapes)}")
+        if self.mode in ("dot", "cos") and (len(tensors) != 2 or tensors[0].dim() != 2):
+            raise DataError(f"mode={self.mode!r} takes two inputs with rows of one dimension")
         return MERGES[self.mode](tensors)
 
 
@@ -557,7 +560,7 @@ _rows(KERAS, {
     "ShareConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, subsample=(
         1, 1), pad_h=0, pad_w=0, propagate_back=True, dim_ordering="th", W_regularizer=None, b_regularizer=None,
         bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, (pad_h, pad_w), dim_ordering, bias, init,
-        activation, 1, propagate_back), "A convolution of images with padding in numbers."),
+        activation, None, propagate_back), "A convolution of images with padding in numbers."),
     "AtrousConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
         border_mode="valid", subsample=(1, 1), atrous_rate=(1, 1), dim_ordering="th", W_regularizer=None,
         b_regularizer=None, bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, border_mode,
