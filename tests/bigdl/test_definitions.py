@@ -198,6 +198,14 @@ def temporal(x: Any, w: Any, b: Any) -> Any:
     return torch.stack([x[:, 2 * at : 2 * at + 3].flatten(1) @ w.T + b for at in range((x.shape[1] - 1) // 2)], 1)
 
 
+def combine(ids: Any, shares: Any, w: Any, mass: Any) -> Any:
+    """Add up rows of a table, each times its share, divided by a mass of the shares."""
+    shares = shares * (ids > 0)
+    rows = torch.cat([torch.zeros(1, w.shape[1]), w])[ids.long()] + 0 * ids[..., None]
+    total, some = (rows * shares[..., None]).sum(1), (ids > 0).any(1)
+    return torch.where(some[:, None], total / mass(torch.where(some[:, None], shares, 1.0))[:, None], total)
+
+
 def normal(x: Any, w: Any, b: Any, dims: Any) -> Any:
     mean, var = x.mean(dims, keepdim=True), x.var(dims, correction=0, keepdim=True)
     shape = [-1 if at not in dims else 1 for at in range(x.dim())]
@@ -426,19 +434,19 @@ row("SpatialSeparableConvolution", 3, 4, 2, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambd
     [(0, 0), (1, 1)]))
 row("SpatialSeparableConvolution", 3, 4, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, d, w,
     b: deepen(x, d.permute(3, 2, 0, 1), w.permute(3, 2, 0, 1), b, (1, 1))))
-row("VolumetricConvolution", 2, 3, 2, 3, 1, 1, 2, 3, 1, 0, 2, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b, (1, 3, 2),
-    [(1, 1), (2, 2), (0, 0)]))
-row("VolumetricConvolution", 2, 3, 2, 3, 3, 1, 1, 1, -1, -1, -1, False, x=VOLUMES, by=lambda x, w: convolve(x, w[None], None,
-    (1, 1, 1), [(0, 1), (1, 1), (1, 1)]))
-row("VolumetricConvolution", 2, 3, 2, 3, 3, 2, 2, 2, -1, -1, -1, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b, (2, 2,
-    2), [(0, 0), (1, 1), (0, 1)]))
+row("VolumetricConvolution", 2, 3, 2, 3, 1, 1, 2, 3, 1, 0, 2, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b,
+    (1, 3, 2), [(1, 1), (2, 2), (0, 0)]))
+row("VolumetricConvolution", 2, 3, 2, 3, 3, 1, 1, 1, -1, -1, -1, False, x=VOLUMES, by=lambda x, w: convolve(x, w[None],
+    None, (1, 1, 1), [(0, 1), (1, 1), (1, 1)]))
+row("VolumetricConvolution", 2, 3, 2, 3, 3, 2, 2, 2, -1, -1, -1, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b,
+    (2, 2, 2), [(0, 0), (1, 1), (0, 1)]))
 row("VolumetricFullConvolution", 2, 4, 2, 3, 1, 1, 2, 3, 0, 1, 0, 0, 1, 2, 2, x=VOLUMES, by=lambda x, w, b: spread(x, w,
     b, (1, 3, 2), (0, 0, 1), (0, 2, 1)))
 row("LocallyConnected1D", 5, 4, 2, 3, 2, x=T3, by=local1)
 row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: local2(x, w, b, (1, 2), [(0, 0),
     (1, 1)]))
-row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: local2(x, w.unflatten(-1,
-    (2, 2, 3)).movedim(-1, 2).flatten(2), b)))
+row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: local2(x,
+    w.unflatten(-1, (2, 2, 3)).movedim(-1, 2).flatten(2), b)))
 LOW = -math.inf
 row("SpatialMaxPooling", 2, 3, 2, 1, x=IMAGES, by=lambda x: pieces(x, (3, 2), (1, 2)).amax(-1))
 row("SpatialMaxPooling", 3, 3, 2, 2, 1, 1, True, x=IMAGES, by=lambda x: pieces(x, (3, 3), (2, 2), [(1, 1), (1, 2)],
@@ -477,6 +485,27 @@ row("UpSampling2D", [2, 3], "nhwc", x=LAST, by=last(lambda x: times(x, [2, 3])))
 row("UpSampling3D", [2, 1, 3], x=VOLUMES, by=lambda x: times(x, [2, 1, 3]))
 row("ResizeBilinear", 8, 4, x=IMAGES, by=lambda x: bilinear(x, 8, 4, False))
 row("ResizeBilinear", 8, 4, True, "NHWC", x=LAST, by=last(lambda x: bilinear(x, 8, 4, True)))
+# Those of sparse tensors, connections and regions.
+row("SparseLinear", 4, 3, by=lambda x, w, b: torch.einsum("ni,oi->no", x, w) + b)
+row("DenseToSparse", by=lambda x: x)
+row("SparseJoinTable", 2, x=[A, B], alone=False, by=lambda a, b: torch.cat([a, b], 1))
+IDS = np.array([[1.0, 5, 0], [3, 3, 4], [0, 0, 0]])
+HEAVY = abs(numbers(3, 3)) + 0.1
+for combiner, mass in {"sum": lambda s: torch.ones_like(s.sum(1)), "mean": lambda s: s.sum(1),
+                       "sqrtn": lambda s: s.square().sum(1).sqrt()}.items():
+    row("LookupTableSparse", 5, 2, combiner, x=IDS, by=lambda x, w, mass=mass: combine(x, torch.ones_like(x), w, mass))
+    row("LookupTableSparse", 5, 2, combiner, x=[IDS, HEAVY], by=lambda x, s, w, mass=mass: combine(x, s, w, mass))
+row("LookupTableSparse", 5, 2, "sum", 0.5, x=IDS, by=lambda x, w: combine(x, torch.ones_like(x), w * (
+    0.5 / w.norm(dim=1, keepdim=True)).clamp(max=1), lambda s: torch.ones_like(s.sum(1))))
+PLANES = [[1, 1], [2, 1], [3, 2], [1, 2], [3, 2]]
+row("SpatialConvolutionMap", PLANES, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: torch.stack([b[o] + sum(
+    convolve(x[:, [i - 1]], w[None, None, [k]], None, (1, 2), [(0, 0), (1, 1)])[:, 0]
+    for k, (i, end) in enumerate(PLANES) if end == o + 1) for o in range(2)], 1))
+REGIONS = np.array([[0.0, 1, 0, 4, 3], [1, 0, 2, 5, 4], [1, 2, 2, 2, 2]])
+row("RoiPooling", 2, 3, 1.0, x=[IMAGES, REGIONS], alone=False, by=lambda x, r: torch.stack([torch.stack([torch.stack([
+    x[int(n), :, int(t) + math.floor(i * (b - t + 1) / 3):int(t) + math.ceil((i + 1) * (b - t + 1) / 3),
+    int(s) + math.floor(j * (e - s + 1) / 2):int(s) + math.ceil((j + 1) * (e - s + 1) / 2)].amax((1, 2))
+    for j in range(2)], 1) for i in range(3)], 1) for n, s, t, e, b in REGIONS]) + 0 * r.sum())
 # Containers.
 row("Sequential", made=lambda: net("Sequential", layer("Linear", 4, 3), layer("Tanh")), by=lambda x, w,
     b: torch.tanh(x @ w.T + b))
@@ -548,6 +577,7 @@ def alike(mine: Any, truth: Any, words: str) -> None:
     for got, wanted in zip(leaves(mine), leaves(truth), strict=True):
         got, wanted = (each.detach().numpy() if isinstance(each, torch.Tensor) else each for each in (got, wanted))
         assert got.shape == wanted.shape, words
+        assert np.isfinite(got).all(), words
         np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5, err_msg=words)
 
 

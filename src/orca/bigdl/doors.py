@@ -31,7 +31,8 @@ LAYERS = tuple(
     SpatialSubtractiveNormalization SpatialWithinChannelLRN SpatialZeroPadding SplitTable Sqrt Square Squeeze
     Sum TableOperation Tanh TanhShrink TemporalConvolution TemporalMaxPooling Threshold Tile TimeDistributed
     Transpose Unsqueeze UpSampling1D UpSampling2D UpSampling3D View VolumetricAveragePooling
-    VolumetricConvolution VolumetricFullConvolution VolumetricMaxPooling
+    VolumetricConvolution VolumetricFullConvolution VolumetricMaxPooling SparseLinear DenseToSparse SparseJoinTable
+    LookupTableSparse SpatialConvolutionMap RoiPooling
     """.split()
 )
 CRITERIONS = tuple(
@@ -87,18 +88,14 @@ OBJECTIVES = tuple(
 _DETECTION = (
     "torchvision has it: torchvision.ops and torchvision.models.detection; Layer.of(module) wraps a torch module"
 )
-_SPARSE = "tensors are dense here: use {0}"
 _PENALTY = "what it adds to a gradient depends on how rows are dealt out: add the penalty to the loss (CustomLoss)"
 LEFT_OUT_LAYERS = {
-    "SparseLinear": _SPARSE.format("Linear"), "DenseToSparse": _SPARSE.format("the input as it is"),
-    "SparseJoinTable": _SPARSE.format("JoinTable"), "LookupTableSparse": _SPARSE.format("LookupTable and Sum"),
     "BinaryTreeLSTM": "its input is a tree: write it as a torch module, and wrap it with Layer.of",
     "Transformer": "use Layer.of(torch.nn.Transformer(...)), or Attention and FeedForwardNetwork",
     "SequenceBeamSearch": "it is no layer but a search: write it as a function of the model's outputs",
-    "SpatialConvolutionMap": "use SpatialConvolution, with n_group where planes are apart",
     "L1Penalty": _PENALTY, "NegativeEntropyPenalty": _PENALTY, "ActivityRegularization": _PENALTY,
     "SharedStaticUtils": "no layer lives in a JVM here: use the layer itself",
-    **dict.fromkeys(("RoiPooling", "RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn",
+    **dict.fromkeys(("RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn",
                      "Pooler", "FPN"), _DETECTION),
 }  # fmt: skip
 LEFT_OUT_KERAS = dict.fromkeys(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orca.bigdl.layer import LAYERS, SHAPING, Container, Layer, Node, Parts, Weights, lookup, rows, run
-from orca.errors import ArgumentError, DataError
+from orca.errors import ArgumentError, DataError, MissingDependency
 
 INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, 1.7976931348623157e308
 
@@ -288,6 +288,7 @@ rows({
     "AddConstant": (lambda x, constant_scalar, inplace=False: x + constant_scalar, ""),
     "MulConstant": (lambda x, scalar, inplace=False: x * scalar, ""),
     "Contiguous": (lambda x: x.contiguous(), ""), "Echo": (lambda x: x, "x as it is."),
+    "DenseToSparse": (lambda x: x, "x as it is: tensors are dense here."),
     "GradientReversal": (lambda x, the_lambda=1.0: (1 + the_lambda) * x.detach() - the_lambda * x,
         "x, whose gradient comes back times -lambda."),
 })  # fmt: skip
@@ -448,6 +449,7 @@ rows({
     "CAveTable": (lambda x, inplace=False: reduce(torch.add, x) / len(x), "The mean of all tensors."),
     "JoinTable": (lambda x, dimension, n_input_dims=-1: torch.cat(list(x), axis(dimension, x[0], n_input_dims)),
         "The tensors joined along a dimension."),
+    "SparseJoinTable": (lambda x, dimension: torch.cat(list(x), axis(dimension, x[0])), "JoinTable of dense tensors."),
     "Pack": (lambda x, dimension: torch.stack(list(x) if isinstance(x, list | tuple) else [x], dimension - 1),
         "The tensors stacked along a new dimension."),
     "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
@@ -576,6 +578,37 @@ def _looked_up(m: Any, x: Tensor) -> Tensor:
     return F.embedding(indices, m.weight, m.padding, m.limit, m.norm, m.by_frequency)
 
 
+def _combined(m: Any, x: Any) -> Tensor:
+    """Add up or average the rows of a table for the indices of each row, which count from 1; 0 stands for none."""
+    indices, given = x if isinstance(x, list | tuple) else (x, torch.ones_like(x))
+    if indices.numel() and not (0 <= int(indices.min()) and int(indices.max()) <= len(m.weight)):
+        raise DataError(
+            f"an index counts from 1 to {len(m.weight)}, 0 for none; got {indices.min()} to {indices.max()}"
+        )
+    rows = F.embedding((indices.long() - 1).clamp(min=0), m.weight)
+    if m.limit is not None:
+        rows = rows * (m.limit / rows.norm(dim=-1, keepdim=True).clamp(min=m.limit))
+    shares = (given * (indices > 0)).unsqueeze(-1)
+    total, mass = (rows * shares).sum(-2), (shares if m.combiner == "mean" else shares.square()).sum(-2)
+    mass = torch.where(mass == 0, 1.0, mass)
+    return total if m.combiner == "sum" else total / (mass if m.combiner == "mean" else mass.sqrt())
+
+
+def _lookup(count: int, size: int, combiner: str, max_norm: float) -> Weights:
+    if combiner not in ("sum", "mean", "sqrtn"):
+        raise ArgumentError(f"combiner must be one of 'sum', 'mean', 'sqrtn'; got {combiner!r}.")
+    return Weights(1, {"weight": [count, size]}, {"weight": nn.init.normal_}, combiner=combiner,
+                   limit=max_norm if max_norm > 0 else None)  # fmt: skip
+
+
+def _linear(inputs: int, outputs: int, bias: bool, start: int, length: int) -> nn.Linear:
+    if (start, length) != (-1, -1):
+        raise ArgumentError(
+            f"gradients are of the whole input here: leave out where they begin and end; got {start}, {length}."
+        )
+    return nn.Linear(inputs, outputs, bias)
+
+
 def _normalize(x: Tensor, p: float = 2.0, eps: float = 1e-10) -> Tensor:
     at = _channel(x)
     if p == math.inf:
@@ -627,6 +660,10 @@ rows({
     "Linear": (lambda input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None, init_weight=None,
         init_bias=None, init_grad_weight=None, init_grad_bias=None: nn.Linear(input_size, output_size, with_bias),
         "x W' + b."),
+    "SparseLinear": (lambda input_size, output_size, with_bias=True, backwardStart=-1, backwardLength=-1,
+        wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None, init_grad_weight=None,
+        init_grad_bias=None: _linear(input_size, output_size, with_bias, backwardStart, backwardLength),
+        "Linear: sparse JTensors become dense tensors here."),
     "Add": (lambda input_size: Weights(input_size, {"bias": [input_size]}), lambda m, x: x + m.bias.reshape(x.shape[1:
         ] if x.numel() != m.bias.numel() else x.shape), "A bias that is learned."),
     "CAdd": (lambda size, bRegularizer=None: Weights(math.prod(size), {"bias": size}), lambda m, x: x + _fitting(m.bias,
@@ -663,6 +700,9 @@ rows({
         nn.init.normal_}, norm=norm_type, padding=int(padding_value) - 1 if padding_value else None,
         limit=max_norm if max_norm < 1e30 else None, by_frequency=should_scale_grad_by_freq), _looked_up,
         "The row of the weight for each index, which counts from 1."),
+    "LookupTableSparse": (lambda n_index, n_output, combiner="sum", max_norm=-1.0, wRegularizer=None: _lookup(n_index,
+        n_output, combiner, max_norm), _combined,
+        "The sum or mean of the weight's rows for indices (from 1, 0 for none), or for a table of them and weights."),
     "Normalize": (_normalize,
         "The input divided by its norm over the features: the first dimension of one row, the second of a batch."),
     "NormalizeScale": (lambda p, scale, size, w_regularizer=None, eps=1e-10: Weights(1, {"weight": size}, {"weight":
@@ -724,6 +764,35 @@ def _local2d(m: Any, x: Tensor) -> Tensor:
 
 def _separable(m: Any, x: Tensor) -> Tensor:
     return m.point(m.deep(x))
+
+
+def _uniform_within(tensor: Tensor, bounds: Tensor) -> None:
+    nn.init.uniform_(tensor, -1, 1).data.mul_(bounds.reshape(-1, *[1] * (tensor.dim() - 1)))
+
+
+def _connected(conn_table: Any, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Weights:
+    """Return a convolution with a kernel for each pair (input plane, output plane) of a table."""
+    table = torch.as_tensor(conn_table).long() - 1
+    ends, (inputs, outputs) = table[:, 1], (int(end) + 1 for end in table.amax(0))
+    bounds = 1 / (math.prod(kernel) * torch.bincount(ends, minlength=outputs).clamp(min=1)).sqrt()
+    starts = {"weight": partial(_uniform_within, bounds=bounds[ends]), "bias": partial(_uniform_within, bounds=bounds)}
+    return Weights(1, {"weight": [len(table), *kernel], "bias": [outputs]}, starts, table=table, inputs=inputs,
+                   stride=tuple(stride), padding=tuple(padding))  # fmt: skip
+
+
+def _convolved_by_table(m: Any, x: Tensor) -> Tensor:
+    whole = m.weight.new_zeros(len(m.bias), m.inputs, *m.weight.shape[1:])
+    whole = whole.index_put((m.table[:, 1], m.table[:, 0]), m.weight, accumulate=True)
+    return F.conv2d(x, whole, m.bias, m.stride, m.padding)
+
+
+def _roi_pooled(x: Any, pooled_w: int, pooled_h: int, spatial_scale: float) -> Tensor:
+    try:
+        from torchvision.ops import roi_pool
+    except ModuleNotFoundError as error:
+        raise MissingDependency("RoiPooling needs torchvision: pip install torchvision.") from error
+    images, regions = x
+    return roi_pool(images, regions, (pooled_h, pooled_w), spatial_scale)
 
 
 class Separable(Weights):
@@ -804,6 +873,11 @@ rows({
         dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane, n_output_plane), (
         kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w), layout="plain"),
         "A convolution of images with holes in its kernel."),
+    "SpatialConvolutionMap": (lambda conn_table, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, wRegularizer=None,
+        bRegularizer=None: _connected(conn_table, (kh, kw), (dh, dw), (pad_h, pad_w)), _convolved_by_table,
+        "A convolution of images with a kernel for each pair (input plane, output plane) of a table."),
+    "RoiPooling": (_roi_pooled,
+        "The largest numbers of each cell of regions: of a table (images, regions (image from 0, x1, y1, x2, y2))."),
     "SpatialFullConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
         adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None: nn.ConvTranspose2d(n_input_plane,
         n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group, not no_bias),

@@ -210,7 +210,8 @@ row("AtrousConvolution1D", 3, 3, border_mode="same", atrous_rate=2, x=T3, to=lam
 images("Convolution2D", 4, 2, 3, activation="relu", subsample=(2, 1), to=lambda: K.Conv2D(4, (2, 3), (2, 1),
     activation="relu"), weights=kernel, last=kernel_last)
 images("Convolution2D", 4, 2, 3, activation="softmax", border_mode="same", subsample=(2, 3), bias=False,
-    to=lambda: K.Conv2D(4, (2, 3), (2, 3), "same", activation="softmax", use_bias=False), weights=kernel, last=kernel_last)
+    to=lambda: K.Conv2D(4, (2, 3), (2, 3), "same", activation="softmax", use_bias=False), weights=kernel,
+    last=kernel_last)
 images("ShareConvolution2D", 4, 2, 3, subsample=(1, 2), pad_h=1, pad_w=2, activation="relu",
     to=lambda: tf_keras.Sequential([K.ZeroPadding2D((1, 2)), K.Conv2D(4, (2, 3), (1, 2), activation="relu")]),
     weights=kernel, last=kernel_last)

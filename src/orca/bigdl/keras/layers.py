@@ -175,23 +175,6 @@ class _Indexed(nn.Module):
         return rows if self.padding is None else rows * kept.unsqueeze(-1)
 
 
-class _Combined(nn.Module):
-    """The rows of a table for the indices of a row, which count from 1, in one; 0 stands for none."""
-
-    def __init__(self, table: nn.Embedding, combiner: str, max_norm: float) -> None:
-        super().__init__()
-        self.table, self.combiner = table, _chosen("combiner", combiner, ("sum", "mean", "sqrtn"))
-        self.max_norm = max_norm if max_norm > 0 else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        there = (x > 0).unsqueeze(-1).to(self.table.weight.dtype)
-        rows = self.table((x.long() - 1).clamp(min=0))
-        if self.max_norm is not None:
-            rows = rows * (self.max_norm / rows.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
-        count = there.sum(-2).clamp(min=1)
-        return (rows * there).sum(-2) / {"sum": 1, "mean": count, "sqrtn": count.sqrt()}[self.combiner]
-
-
 def _table(count: int, size: int, init: Any, weights: Any = None, trainable: bool = True) -> nn.Embedding:
     made = nn.Embedding(count, size)
     started(made, init)
@@ -221,11 +204,9 @@ def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, tra
     return _Indexed(_table(len(weights), weights.shape[1], "zero", weights, trainable), 0)
 
 
-def _sparse_dense(
-    shape: Any, output_dim: int, init: Any, act: Any, bias: bool, weight: Any, first: Any, window: Any
-) -> nn.Module:
-    _only("SparseDense", backward_start=(window[0], -1), backward_length=(window[1], -1))
-    made = nn.Linear(shape[-1], output_dim, bias)
+def _sparse_dense(shape: Any, output_dim: int, init: Any, act: Any, bias: bool, weight: Any, first: Any,
+                  window: Sequence[int]) -> nn.Module:  # fmt: skip
+    made: Any = _of("SparseLinear", shape[-1], output_dim, bias, *window)
     whole = started(made, init, act)
     _given(made.weight, weight)
     _given(made.bias, first)
@@ -255,7 +236,8 @@ def _srelu(shape: Any, shared: Any, *inits: Any) -> nn.Module:
 
 
 def _convolved(shape: Any, filters: int, kernel: Any, stride: Any, padding: Any, order: str, bias: bool, init: Any,
-               act: Any, dilation: Any = None, propagates: bool = True, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
+               act: Any, dilation: Any = None, propagates: bool = True,
+               bias_init: Any = "zero") -> nn.Module:  # fmt: skip
     """Return a convolution in as many dimensions as the kernel has; softmax behind it is one over channels."""
     dims = len(kernel)
     padding = _border(padding, dims) if isinstance(padding, str) else padding
@@ -493,7 +475,7 @@ _rows(KERAS, {
         init, weights, trainable), 0 if zero_based_id else 1, padding_value if mask_zero else None),
         "A row of the weight for each index."),
     "SparseEmbedding": (lambda shape, input_dim, output_dim, combiner="sum", max_norm=-1.0, init="uniform",
-        W_regularizer=None: _Combined(_table(input_dim, output_dim, init), combiner, max_norm),
+        W_regularizer=None: started(_of("LookupTableSparse", input_dim, output_dim, combiner, max_norm), init),
         "The sum or mean of the rows of the weight for the indices of a row, which count from 1; 0 stands for none."),
     "WordEmbedding": (lambda shape, embedding_file, word_index=None, trainable=False, input_length=None: _word_vectors(
         embedding_file, word_index, trainable),
