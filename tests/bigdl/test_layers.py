@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
-from orca.bigdl import doors, recurrent  # noqa: E402
+from orca.bigdl import doors, optimizer, recurrent  # noqa: E402
 from orca.bigdl import layers as L  # noqa: E402
 from orca.bigdl.initial import L2Regularizer, MsraFiller, Ones, Xavier, Zeros  # noqa: E402
 from orca.bigdl.keras import engine  # noqa: E402
@@ -34,12 +34,12 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 def test_linear_is_a_product_with_gradients_of_its_weights() -> None:
     layer, x, gradient = L.Linear(3, 2), numbers(4, 3), numbers(4, 2)
     weight, bias = layer.get_weights()
-    np.testing.assert_allclose(layer.forward(x), x @ weight.T + bias, rtol=1e-5)
-    np.testing.assert_allclose(layer.backward(x, gradient), gradient @ weight, rtol=1e-5)
+    np.testing.assert_allclose(layer.forward(x), x @ weight.T + bias, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(layer.backward(x, gradient), gradient @ weight, rtol=1e-4, atol=1e-6)
     (parameters,) = layer.parameters().values()
     np.testing.assert_allclose(parameters["gradWeight"], gradient.T @ x, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(parameters["gradBias"], gradient.sum(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(layer.forward(x[0]), x[0] @ weight.T + bias, rtol=1e-5)
+    np.testing.assert_allclose(layer.forward(x[0]), x[0] @ weight.T + bias, rtol=1e-4, atol=1e-6)
     layer.update_parameters(0.1)
     np.testing.assert_allclose(layer.get_weights()[1], bias - 0.1 * gradient.sum(0), rtol=1e-4, atol=1e-6)
     layer.zero_grad_parameters()
@@ -135,8 +135,34 @@ def test_unknown_arguments_are_refused_with_those_there_are() -> None:
         L.Linear(2, 3, bias=True)
     with pytest.raises(ArgumentError, match="missing a required argument: 'output_size'"):
         L.Linear(2)
+    for kind, names in ((optimizer.SGD, "learningrate, "), (optimizer.Poly, "power"), (optimizer.MaxEpoch, "max_epoch"),
+                        (Xavier, "none"), (L2Regularizer, "l2"), (optimizer.Optimizer, "model, ")):  # fmt: skip
+        with pytest.raises(ArgumentError, match=f"{kind.__name__} has no argument 'lr'; it has {names}"):
+            kind(lr=1)
     with pytest.raises(ArgumentError, match="Linear.* is called with nodes"):
         L.Linear(2, 3)(np.zeros(2))
+
+
+def test_input_is_numbers_arrays_or_tables_of_them() -> None:
+    layer, x = L.Linear(3, 2), numbers(2, 3)
+    np.testing.assert_array_equal(layer.forward(x.tolist()), layer.forward(x))
+    np.testing.assert_allclose(L.CAddTable().forward([x.tolist(), x]), 2 * x, rtol=1e-6)
+    with pytest.raises(DataError, match="a layer takes arrays, or a list of them; got NoneType"):
+        layer.forward(None)
+    for table in (L.LookupTable(5, 2), L.LookupTableSparse(5, 2)):
+        for index, words in (
+            (1.5, "whole number; got 1.5"),
+            (6.0, "from 1 to 5; got 6"),
+            (np.nan, "from 1 to 5; got nan"),
+        ):
+            with pytest.raises(DataError, match=f"LookupTable.*{words}"):
+                table.forward(np.array([[index]]))
+
+
+def test_classes_are_those_of_one_output() -> None:
+    both = L.ConcatTable().add(L.Linear(3, 2)).add(L.Linear(3, 2))
+    with pytest.raises(ArgumentError, match="has 2 outputs: predict_class takes models with one"):
+        both.predict_class(numbers(4, 3))
 
 
 def test_weights_are_taken_over_or_refused() -> None:

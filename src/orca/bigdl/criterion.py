@@ -217,23 +217,24 @@ def _beside(x: Tensor, target: Any) -> Tensor:
     return target.reshape(x.shape).to(x.dtype)
 
 
-def _classes(x: Tensor, target: Any) -> tuple[Tensor, Tensor]:
-    """Return rows of class scores, and their classes as torch counts them.
+def _classes(x: Tensor, target: Any, first: int = 1, padding: int = PADDING) -> tuple[Tensor, Tensor]:
+    """Return rows of class scores, and their classes as torch counts them; the class of padding counts nothing.
 
     Raises:
         DataError: A label is no class.
     """
     scores = x.unsqueeze(0) if x.dim() == 1 else x.movedim(1, -1).flatten(0, -2) if x.dim() > 2 else x
-    labels = target.reshape(-1).long()
-    if len(labels) != len(scores):
-        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(labels)}.")
-    wrong = (labels != PADDING) & ((labels < 1) | (labels > scores.shape[1]))
+    given = target.reshape(-1)
+    if len(given) != len(scores):
+        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(given)}.")
+    labels, count = given.long() - first, scores.shape[1]
+    wrong = (given != padding) & ((labels < 0) | (labels >= count) | (labels + first != given))
     if bool(wrong.any()):
         raise DataError(
-            f"labels are classes that count from 1: 1 to {scores.shape[1]}; got {int(labels[wrong][0])}. "
-            "Add 1 to labels that count from 0."
+            f"labels are classes that count from {first}: {first} to {count - 1 + first}; got {given[wrong][0]:g}. "
+            + ("Add 1 to labels that count from 0." if first else "Take 1 off labels that count from 1.")
         )
-    return scores, torch.where(labels == PADDING, -100, labels - 1)
+    return scores, torch.where(given == padding, -100, labels)
 
 
 def _over(values: Tensor, size_average: bool) -> Tensor:
@@ -244,9 +245,9 @@ def _word(size_average: bool) -> str:
     return "mean" if size_average else "sum"
 
 
-def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_average: bool) -> Tensor:
+def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_average: bool, *first: int) -> Tensor:
     """Return the negative log likelihood of classes; the mean over labels that count nothing is 0."""
-    scores, labels = _classes(logs, target)
+    scores, labels = _classes(logs, target, *first)
     total = F.nll_loss(scores, labels, weights, reduction="sum")
     if not size_average:
         return total
@@ -259,9 +260,7 @@ def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_averag
 
 
 def _softmax_with(x: Tensor, target: Tensor, ignore_label: Any = None, normalize_mode: str = "VALID") -> Tensor:
-    kept = target.reshape(-1)
-    kept = kept if ignore_label is None else torch.where(kept == ignore_label, float(PADDING), kept.float())
-    scores, labels = _classes(x, kept)
+    scores, labels = _classes(x, target, 1, PADDING if ignore_label is None else ignore_label)
     total, count = F.cross_entropy(scores, labels, reduction="sum"), 1 if x.dim() == 1 else len(x)
     divisors = {"VALID": int((labels >= 0).sum()), "FULL": len(labels), "BATCH_SIZE": count, "NONE": 1}
     if normalize_mode not in divisors:

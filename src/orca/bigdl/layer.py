@@ -429,6 +429,8 @@ class Layer:
     def predict_class(self, features: Any, batch_size: int = -1) -> Any:
         """Return the class of each row, counted from 1."""
         answers = self.predict(features, batch_size)
+        if isinstance(answers, list):
+            raise ArgumentError(f"{self} has {len(answers)} outputs: predict_class takes models with one. Use predict.")
         return answers.map(_class_of) if hasattr(answers, "mapPartitions") else np.argmax(answers, axis=-1) + 1
 
     predict_local = predict_distributed = predict
@@ -787,16 +789,23 @@ def _tensors(value: Any) -> Any:
         return value.detach().float().clone()
     if isinstance(value, JTensor):
         value = value.to_ndarray()
-    if isinstance(value, list | tuple) and any(
-        isinstance(item, np.ndarray | JTensor | torch.Tensor | list) for item in value
-    ):
+    if _is_table(value):
         return [_tensors(item) for item in value]
     try:
+        if value is None:
+            raise TypeError
         return torch.from_numpy(np.array(value, dtype=np.float32, order="C"))  # a copy: views may run backwards
     except (TypeError, ValueError) as error:
         raise DataError(
             f"a layer takes arrays, or a list of them; got {type(value).__name__} {value!r:.60}."
         ) from error
+
+
+def _is_table(value: Any) -> bool:
+    """Tell several tensors from the numbers of one."""
+    return isinstance(value, list | tuple) and any(
+        isinstance(item, np.ndarray | JTensor | torch.Tensor) or _is_table(item) for item in value
+    )
 
 
 def _leaves(tree: Any) -> list[torch.Tensor]:

@@ -571,21 +571,31 @@ def _highway(m: Any, x: Tensor) -> Tensor:
     return share * (made if m.activation is None else m.activation(made)) + (1 - share) * x
 
 
+def table_places(x: Tensor, first: int, count: int) -> Tensor:
+    """Return indices of a table's rows as torch counts them.
+
+    Raises:
+        DataError: Some are no rows.
+    """
+    places = x.long() - first
+    if SHAPING.get():  # zeros stand for no index
+        return torch.zeros_like(places)
+    if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
+        raise DataError(f"an index counts from {first} to {count - 1 + first}; got {x.min():g} to {x.max():g}")
+    if bool((places + first != x).any()):
+        raise DataError(f"an index is a whole number; got {x[places + first != x][0]:g}")
+    return places
+
+
 def _looked_up(m: Any, x: Tensor) -> Tensor:
-    indices, count = x.long() - int(not SHAPING.get()), len(m.weight)
-    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < count):
-        raise DataError(f"an index counts from 1 to {count}; got {int(x.min())} to {int(x.max())}")
+    indices = table_places(x, 1, len(m.weight))
     return F.embedding(indices, m.weight, m.padding, m.limit, m.norm, m.by_frequency)
 
 
 def _combined(m: Any, x: Any) -> Tensor:
     """Add up or average the rows of a table for the indices of each row, which count from 1; 0 stands for none."""
     indices, given = x if isinstance(x, list | tuple) else (x, torch.ones_like(x))
-    if indices.numel() and not (0 <= int(indices.min()) and int(indices.max()) <= len(m.weight)):
-        raise DataError(
-            f"an index counts from 1 to {len(m.weight)}, 0 for none; got {indices.min()} to {indices.max()}"
-        )
-    rows = F.embedding((indices.long() - 1).clamp(min=0), m.weight)
+    rows = F.embedding(table_places(torch.where(indices == 0, 1, indices), 1, len(m.weight)), m.weight)
     if m.limit is not None:
         rows = rows * (m.limit / rows.norm(dim=-1, keepdim=True).clamp(min=m.limit))
     shares = (given * (indices > 0)).unsqueeze(-1)

@@ -34,7 +34,7 @@ from orca.core.triggers import (
     TriggerOr,
     trigger_of,
 )
-from orca.errors import ArgumentError, NotSupported
+from orca.errors import ArgumentError, KnownArguments, NotSupported
 from orca.optimizers.methods import (
     LBFGS,
     SGD,
@@ -62,7 +62,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class TrainSummary:
+class TrainSummary(KnownArguments):
     """The course of training for TensorBoard, under log_dir/app_name/train.
 
     Args:
@@ -96,7 +96,7 @@ class ValidationSummary(TrainSummary):
     part = "validation"
 
 
-class Trainer:
+class Trainer(KnownArguments):
     """The settings of a training that may change between fits, and what stays from one fit to the next.
 
     Attributes:
@@ -251,8 +251,8 @@ class Optimizer(BaseOptimizer):
     """Training on an RDD of Samples, or on other data that is distributed."""
 
     def __init__(self, model: Any, training_rdd: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
-                 optim_method: Any = None, bigdl_type: str = "float", **more: Any) -> None:  # fmt: skip
-        super().__init__(model, training_rdd, criterion, end_trigger, batch_size, optim_method, **more)
+                 optim_method: Any = None, bigdl_type: str = "float", backend: str | None = None) -> None:  # fmt: skip
+        super().__init__(model, training_rdd, criterion, end_trigger, batch_size, optim_method, backend)
 
     @staticmethod
     def create(model: Any, training_set: Any, criterion: Any, end_trigger: Any = None, batch_size: int =

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from orca.bigdl.initial import HeNormal, InitializationMethod, Ones, RandomNormal, RandomUniform, Xavier, Zeros
 from orca.bigdl.keras.engine import KERAS, KERAS2, KerasLayer, Variable, keras_layer, zeros
-from orca.bigdl.layer import LAYERS, SHAPING, Layer
-from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated
+from orca.bigdl.layer import LAYERS, Layer
+from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated, table_places
 from orca.bigdl.recurrent import ConvolutionCell, unroll
 from orca.errors import ArgumentError, DataError
 
@@ -162,16 +162,8 @@ class _Indexed(nn.Module):
         self.table, self.first, self.padding = table, first, padding
 
     def forward(self, x: Tensor) -> Tensor:
-        places, count = x.long() - self.first, self.table.num_embeddings
-        kept = torch.ones_like(places, dtype=torch.bool) if self.padding is None else x.long() != self.padding
-        if SHAPING.get():
-            kept = torch.zeros_like(kept)  # zeros stand for no index
-        places = torch.where(kept, places, 0)
-        if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
-            raise DataError(
-                f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
-            )
-        rows = self.table(places)
+        kept = torch.ones_like(x, dtype=torch.bool) if self.padding is None else x != self.padding
+        rows = self.table(table_places(torch.where(kept, x, self.first), self.first, self.table.num_embeddings))
         return rows if self.padding is None else rows * kept.unsqueeze(-1)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 
 from orca import metrics as ours
-from orca.bigdl.criterion import CRITERIONS, PADDING, Criterion, _beside, _margin, _word, likelihood, rows
+from orca.bigdl.criterion import CRITERIONS, Criterion, _beside, _margin, _word, likelihood, rows
 from orca.bigdl.layer import lookup
 from orca.errors import ArgumentError, DataError
 from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMethod, RMSprop
@@ -16,8 +15,8 @@ from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMeth
 
 def _sparse(x: Any, target: Any, log_prob_as_input: bool = False, zero_based_label: bool = True, weights: Any = None,
             size_average: bool = True, padding_value: int = -1) -> Any:  # fmt: skip
-    labels = torch.where(target == padding_value, PADDING, target + 1 if zero_based_label else target)
-    return likelihood(x if log_prob_as_input else x.clamp(min=1e-8).log(), labels, weights, size_average)
+    logs = x if log_prob_as_input else x.clamp(min=1e-8).log()
+    return likelihood(logs, target, weights, size_average, 0 if zero_based_label else 1, padding_value)
 
 
 def _rank_hinge(x: Any, target: Any, margin: float = 1.0) -> Any:
