@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
-from orca.bigdl import doors, optimizer, recurrent  # noqa: E402
+from orca.bigdl import doors, recurrent  # noqa: E402
 from orca.bigdl import layers as L  # noqa: E402
 from orca.bigdl.initial import L2Regularizer, MsraFiller, Ones, Xavier, Zeros  # noqa: E402
 from orca.bigdl.keras import engine  # noqa: E402
 from orca.bigdl.keras import layers as K  # noqa: E402
-from orca.bigdl.layer import LAYERS, Layer, Model  # noqa: E402
+from orca.bigdl.layer import Layer, Model  # noqa: E402
 from orca.frameworks.torch.penalties import penalised  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -135,10 +135,10 @@ def test_unknown_arguments_are_refused_with_those_there_are() -> None:
         L.Linear(2, 3, bias=True)
     with pytest.raises(ArgumentError, match="missing a required argument: 'output_size'"):
         L.Linear(2)
-    for kind, names in ((optimizer.SGD, "learningrate, "), (optimizer.Poly, "power"), (optimizer.MaxEpoch, "max_epoch"),
-                        (Xavier, "none"), (L2Regularizer, "l2"), (optimizer.Optimizer, "model, ")):  # fmt: skip
-        with pytest.raises(ArgumentError, match=f"{kind.__name__} has no argument 'lr'; it has {names}"):
-            kind(lr=1)
+    for name, names in {"SGD": "learningrate, ", "Poly": "power", "MaxEpoch": "max_epoch", "L2Regularizer": "l2",
+                        "Optimizer": "model, training_rdd", "TrainSummary": "log_dir"}.items():  # fmt: skip
+        with pytest.raises(ArgumentError, match=f"{name} has no argument 'lr'; it has {names}"):
+            doors.optimizer(name)(lr=1)
     with pytest.raises(ArgumentError, match="Linear.* is called with nodes"):
         L.Linear(2, 3)(np.zeros(2))
 
@@ -279,32 +279,6 @@ def test_model_predicts_and_evaluates_arrays() -> None:
     assert best.result > accuracy.result
     with pytest.raises(ArgumentError, match="with brackets; got type"):
         model.evaluate(x, labels, 100, [Top1Accuracy])
-
-
-def test_every_name_of_the_list_is_a_layer_or_says_what_to_use_instead() -> None:
-    assert len(doors.LAYERS) == len(set(doors.LAYERS)) == 174
-    for name in doors.LAYERS:
-        assert isinstance(doors.layer(name), type)
-    with pytest.raises(NotSupported, match=r"RoiAlign is not supported: torchvision has it"):
-        doors.layer("RoiAlign")()
-    with pytest.raises(AttributeError, match="there is no name 'Convolve' here"):
-        doors.layer("Convolve")
-
-
-def test_names_of_doors_are_those_of_the_tables() -> None:
-    from orca.bigdl import criterion
-    from orca.bigdl.keras import autograd, layers, objectives
-
-    for names, load in (
-        (doors.CRITERIONS, doors.criterion), (doors.KERAS_LAYERS, doors.keras_layer), (doors.AUTOGRAD, doors.autograd),
-        (doors.KERAS2_LAYERS, doors.keras2_layer), (doors.OBJECTIVES, doors.objective),
-        (doors.KERAS_MODELS, doors.keras_model),
-    ):  # fmt: skip
-        assert all(load(name) is not None for name in names)
-    assert set(layers.KERAS) - {"Operation", "Weight"} <= set(doors.KERAS_LAYERS)
-    assert set(LAYERS) <= set(doors.LAYERS) and set(objectives.OBJECTIVES) == set(doors.OBJECTIVES)
-    assert set(criterion.CRITERIONS) - set(doors.CRITERIONS) <= set(objectives.OBJECTIVES)
-    assert set(autograd.FUNCTIONS) <= set(doors.AUTOGRAD)
 
 
 def test_backward_goes_with_the_input_weights_and_mode_that_are_there_now() -> None:

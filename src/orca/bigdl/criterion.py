@@ -97,7 +97,7 @@ ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 
 def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = False, reduction: str | None = "",
-         counts: bool = False, holds: bool = False) -> None:  # fmt: skip
+         counts: bool = False, holds: bool = False, home: dict[str, type[Criterion]] = CRITERIONS) -> None:  # fmt: skip
     """Make a Criterion class of each row: name -> (function, what it is).
 
     Args:
@@ -106,13 +106,14 @@ def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = 
         reduction: "mean" or "sum" over rows, whatever the arguments; None to be found out; "" where size_average says.
         counts: Whether a mean is one over labels.
         holds: Whether it holds several criterions, which `add` puts in.
+        home: The table that the classes go into.
     """
     for name, (row, words) in table.items():
         own = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
         signature = inspect.Signature([p for p in own if p.name not in ("x", "target", "inner")])
         scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
                  "said": reduction, "counted": counts, "signature": signature, "__signature__": signature}  # fmt: skip
-        CRITERIONS[name] = type(name, (_Several if holds else Criterion,), scope)
+        home[name] = type(name, (_Several if holds else Criterion,), scope)
 
 
 class Criterion:

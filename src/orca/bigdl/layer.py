@@ -118,9 +118,9 @@ def rows(table: Mapping[str, tuple[Any, ...]]) -> None:
         LAYERS[name] = type(name, getattr(row, "layer_bases", (Layer,)), scope)
 
 
-def signed(*required: str, **optional: Any) -> inspect.Signature:
-    """Return the signature of these arguments."""
-    every = dict.fromkeys(required, inspect.Parameter.empty) | optional
+def signed(*required: str, **defaults: Any) -> inspect.Signature:
+    """Return the signature of arguments that must be given, and of others with their defaults (empty for none)."""
+    every = dict.fromkeys(required, inspect.Parameter.empty) | defaults
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature([inspect.Parameter(name, kind, default=value) for name, value in every.items()])
 

@@ -11,55 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from orca.bigdl.doors import LEFT_OUT_LAYERS, refused
-from orca.bigdl.initial import L1L2Regularizer, L1Regularizer, L2Regularizer
-from orca.bigdl.validation import (
-    MAE,
-    NDCG,
-    HitRatio,
-    Loss,
-    MeanAveragePrecision,
-    Top1Accuracy,
-    Top5Accuracy,
-    TreeNNAccuracy,
-)
-from orca.core.triggers import (
-    EveryEpoch,
-    MaxEpoch,
-    MaxIteration,
-    MaxScore,
-    MinLoss,
-    SeveralIteration,
-    TriggerAnd,
-    TriggerOr,
-    trigger_of,
-)
+from orca.bigdl.validation import Top1Accuracy
+from orca.core.triggers import MaxEpoch, trigger_of
 from orca.errors import ArgumentError, KnownArguments, NotSupported
-from orca.optimizers.methods import (
-    LBFGS,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    Ftrl,
-    OptimMethod,
-    ParallelAdam,
-    RMSprop,
-)
-from orca.optimizers.schedules import Default, Exponential, MultiStep, Plateau, Poly, SequentialSchedule, Step, Warmup
+from orca.optimizers import SGD
 from orca.report.tensorboard import Summaries, SummaryPair
 
 logger = logging.getLogger(__name__)
-
-__all__ = [
-    "LBFGS", "MAE", "NDCG", "SGD", "ActivityRegularization", "Adadelta", "Adagrad", "Adam", "Adamax", "BaseOptimizer",
-    "Default", "DistriOptimizer", "EveryEpoch", "Exponential", "Ftrl", "HitRatio", "L1L2Regularizer", "L1Regularizer",
-    "L2Regularizer", "LocalOptimizer", "Loss", "MaxEpoch", "MaxIteration", "MaxScore", "MeanAveragePrecision",
-    "MeanAveragePrecisionObjectDetection", "MinLoss", "MultiStep", "OptimMethod", "Optimizer", "ParallelAdam",
-    "Plateau", "Poly", "RMSprop", "SequentialSchedule", "SeveralIteration", "Step", "Top1Accuracy", "Top5Accuracy",
-    "TrainSummary", "TreeNNAccuracy", "TriggerAnd", "TriggerOr", "ValidationSummary", "Warmup",
-]  # fmt: skip
 
 
 class TrainSummary(KnownArguments):
@@ -302,10 +260,3 @@ def one_method(optim_method: Any) -> Any:
             "an optim method for each layer is not supported: pass one, and freeze the layers that are not to learn."
         )
     return SGD() if optim_method is None else optim_method
-
-
-ActivityRegularization: Any = refused("ActivityRegularization", LEFT_OUT_LAYERS["ActivityRegularization"])
-MeanAveragePrecisionObjectDetection: Any = refused(
-    "MeanAveragePrecisionObjectDetection",
-    "use torchmetrics.detection.MeanAveragePrecision, which every Estimator takes",
-)

@@ -6,9 +6,8 @@ have channels first ("th") unless dim_ordering says "tf". Most rows are modules 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce, wraps
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orca.bigdl.initial import HeNormal, InitializationMethod, Ones, RandomNormal, RandomUniform, Xavier, Zeros
-from orca.bigdl.keras.engine import KERAS, KERAS2, KerasLayer, Variable, keras_layer, zeros
-from orca.bigdl.layer import LAYERS, Layer
+from orca.bigdl.keras.engine import KERAS, KERAS2, Variable, keras_rows
+from orca.bigdl.layer import LAYERS, Layer, signed
 from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated, table_places
 from orca.bigdl.recurrent import ConvolutionCell, unroll
 from orca.errors import ArgumentError, DataError
@@ -295,6 +294,28 @@ def _pool(kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -
     )
 
 
+POOLS = (("Max", "max", "largest number"), ("Average", "avg", "mean"))
+PLACES = {1: "steps of (time, features)", 2: "images", 3: "volumes"}
+
+
+def _pooling(kind: str, dims: int) -> Callable[..., nn.Module]:
+    """Return the row of a pooling in so many dimensions."""
+    if dims == 1:
+        return lambda shape, pool_length=2, stride=None, border_mode="valid": _pool(
+            kind, pool_length, stride, border_mode, "tf", 1
+        )
+    return lambda shape, pool_size=(2,) * dims, strides=None, border_mode="valid", dim_ordering="th": _pool(
+        kind, pool_size, strides, border_mode, dim_ordering, dims
+    )
+
+
+def _global(kind: str, dims: int) -> Callable[..., nn.Module]:
+    """Return the row of a pooling over all places."""
+    if dims == 1:
+        return lambda shape: _over_all(kind, "tf", 1)
+    return lambda shape, dim_ordering="th": _over_all(kind, dim_ordering, dims)
+
+
 def _over_all(kind: str, order: str, dims: int) -> nn.Module:
     return _Called(kind, tuple(range(2, 2 + dims) if _form(order) == "NCHW" else range(1, 1 + dims)))
 
@@ -344,6 +365,12 @@ class _TwoWays(nn.Module):
         return torch.cat(ways, -1) if self.mode == "concat" else MERGES[self.mode](ways)
 
 
+def _each_step(shape: Any, layer: Any) -> nn.Module:
+    if len(shape) < 2:
+        raise DataError(f"TimeDistributed takes rows of time and features; got rows of shape {shape}.")
+    return _of("TimeDistributed", layer.build(tuple(shape[1:])).module)
+
+
 def _two_ways(shape: Any, layer: Any, merge_mode: str) -> nn.Module:
     _chosen("merge_mode", merge_mode, ("concat", "sum", "mul", "ave"))
     other = type(layer)(**layer.arguments)
@@ -388,57 +415,28 @@ def _merged(shape: Any, layers: Any, mode: str, axis: int) -> nn.Module:
 
 # The rows: name -> (function of the input's shape and the arguments, what it is).
 
-Rows = Mapping[str, tuple[Callable[..., nn.Module], str]]
-
-
-def _rows(table: dict[str, Any], given: Rows) -> None:
-    for name, (row, words) in given.items():
-        row.__doc__ = words
-        kind = keras_layer(table, name)(_fitting(name, row))
-        kind.__qualname__ = name if table is KERAS else f"{name}2"  # pickles find it there
-        kind.__signature__ = kind.signature
-
-
-def _fitting(name: str, row: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return a row that refuses shapes of other dimensions than its name says; errors of its module have its name."""
-    dims = {"SimpleRNN": 2, "LSTM": 2, "GRU": 2, "ResizeBilinear": 3, "RepeatVector": 1}.get(name)
-    if name[-2:] in ("1D", "2D", "3D"):
-        dims = int(name[-2]) + 1 + name.startswith("ConvLSTM")
-
-    @wraps(row)
-    def build(shape: Any, **given: Any) -> nn.Module:
-        if dims is not None and (isinstance(shape, list) or len(shape) != dims):
-            raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
-        if name == "TimeDistributed" and len(shape) < 2:
-            raise DataError(f"{name} takes rows of time and features; got rows of shape {shape}.")
-        module = row(shape, **given)
-        module.label = name  # type: ignore[assignment]
-        return module
-
-    return build
-
 
 def _renamed(name: str, **names: str) -> tuple[Any, str]:
-    """Return the row of a layer of BigDL; its arguments have other names here, and those about memory are left out."""
-    kind = LAYERS[name]
+    """Return the row of a layer of BigDL whose arguments have other names here: {here: there}, all others as there.
+
+    Arguments about memory are left out; an order of dimensions is "th" or "tf".
+    """
+    back = {there: here for here, there in names.items()}
+    own = [p for p in LAYERS[name].signature.parameters.values() if p.name not in ("inplace", "ip")]
 
     def row(shape: Any, **given: Any) -> nn.Module:
+        if "dim_ordering" in given:
+            given["dim_ordering"] = _form(given["dim_ordering"])
         return _of(name, **{names.get(key, key): value for key, value in given.items()})
 
-    back, place = (
-        {old: new for new, old in names.items()},
-        inspect.Parameter("shape", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-    )
-    own = [
-        p.replace(name=back.get(p.name, p.name))
-        for p in kind.signature.parameters.values()
-        if p.name not in ("inplace", "ip")
-    ]
-    row.__signature__ = inspect.Signature([place, *own])  # type: ignore[attr-defined]
-    return row, kind.__doc__ or ""
+    here = {back.get(p.name, p.name): p.default for p in own}
+    if "dim_ordering" in here:
+        here["dim_ordering"] = "th"
+    row.__signature__ = signed("shape", **here)  # type: ignore[attr-defined]
+    return row, LAYERS[name].__doc__ or ""
 
 
-_rows(KERAS, {
+keras_rows(KERAS, {
     "Dense": (lambda shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
         b_regularizer=None, bias=True, input_dim=None: started(nn.Linear(shape[-1], output_dim, bias), initial(init,
         limits), activation), "A linear layer on the last dimension."),
@@ -455,8 +453,7 @@ _rows(KERAS, {
     "Permute": (lambda shape, dims: _Called("permute", tuple(dims)),
         "The dimensions of a row in another order, counted from 1."),
     "RepeatVector": (lambda shape, n: _Called("repeat", n), "Each row several times, along a new dimension of time."),
-    "Masking": (lambda shape, mask_value=0.0: _of("Masking", mask_value),
-        "Steps of time whose features all have a value, as zeros."),
+    "Masking": _renamed("Masking"),
     "MaxoutDense": (lambda shape, output_dim, nb_feature=4, W_regularizer=None, b_regularizer=None, bias=True,
         input_dim=None: _of("Maxout", shape[-1], output_dim, nb_feature, bias),
         "The largest of several linear layers."),
@@ -492,16 +489,12 @@ _rows(KERAS, {
         a_right_init), LAYERS["SReLU"].__doc__ or ""),
     "ThresholdedReLU": (lambda shape, theta=1.0: _of("Threshold", theta, 0.0),
         "x where it is over a threshold, else 0."),
-    "SpatialDropout2D": (lambda shape, p=0.5, dim_ordering="th": _of("SpatialDropout2D", p, _form(dim_ordering)),
-        "Whole channels of images dropped in training."),
-    "SpatialDropout3D": (lambda shape, p=0.5, dim_ordering="th": _of("SpatialDropout3D", p, _form(dim_ordering)),
-        "Whole channels of volumes dropped in training."),
+    "SpatialDropout2D": _renamed("SpatialDropout2D", p="init_p", dim_ordering="data_format"),
+    "SpatialDropout3D": _renamed("SpatialDropout3D", p="init_p", dim_ordering="data_format"),
     "LRN2D": (lambda shape, alpha=1e-4, k=1.0, beta=0.75, n=5, dim_ordering="th": _of("SpatialCrossMapLRN", n, alpha,
         beta, k, _form(dim_ordering)), LAYERS["SpatialCrossMapLRN"].__doc__ or ""),
-    "WithinChannelLRN2D": (lambda shape, size=5, alpha=1.0, beta=0.75: _of("SpatialWithinChannelLRN", size, alpha,
-        beta), LAYERS["SpatialWithinChannelLRN"].__doc__ or ""),
-    "ResizeBilinear": (lambda shape, output_height, output_width, align_corners=False, dim_ordering="th": _of(
-        "ResizeBilinear", output_height, output_width, align_corners, _form(dim_ordering)), "Images of another size."),
+    "WithinChannelLRN2D": _renamed("SpatialWithinChannelLRN"),
+    "ResizeBilinear": _renamed("ResizeBilinear", align_corners="align_corner", dim_ordering="data_format"),
     "Select": (lambda shape, dim, index: _Called("select", dim, index),
         "The part of one index along a dimension, which goes; both count from 0, and the rows are dimension 0."),
     "Narrow": (lambda shape, dim, offset, length=1: _Called("narrow", dim, offset, length),
@@ -518,7 +511,7 @@ _rows(KERAS, {
 
 # Images.
 
-_rows(KERAS, {
+keras_rows(KERAS, {
     "Convolution1D": (lambda shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None,
         border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None,
         input_length=None: _convolved(shape, nb_filter, (filter_length,), subsample_length, border_mode, "tf", bias,
@@ -561,28 +554,10 @@ _rows(KERAS, {
         1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True: _local2d(shape, nb_filter, (nb_row,
         nb_col), activation, border_mode, subsample, dim_ordering, bias),
         "A convolution of images with weights of its own at each place."),
-    "MaxPooling1D": (lambda shape, pool_length=2, stride=None, border_mode="valid": _pool("max", pool_length, stride,
-        border_mode, "tf", 1), "The largest of some steps of (time, features)."),
-    "AveragePooling1D": (lambda shape, pool_length=2, stride=None, border_mode="valid": _pool("avg", pool_length,
-        stride, border_mode, "tf", 1), "The mean of some steps of (time, features)."),
-    "MaxPooling2D": (lambda shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool("max",
-        pool_size, strides, border_mode, dim_ordering, 2), "The largest number of each window of images."),
-    "AveragePooling2D": (lambda shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
-        "avg", pool_size, strides, border_mode, dim_ordering, 2), "The mean of each window of images."),
-    "MaxPooling3D": (lambda shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
-        "max", pool_size, strides, border_mode, dim_ordering, 3), "The largest number of each window of volumes."),
-    "AveragePooling3D": (lambda shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
-        "avg", pool_size, strides, border_mode, dim_ordering, 3), "The mean of each window of volumes."),
-    "GlobalMaxPooling1D": (lambda shape: _over_all("max", "tf", 1), "The largest of all steps of (time, features)."),
-    "GlobalAveragePooling1D": (lambda shape: _over_all("avg", "tf", 1), "The mean of all steps of (time, features)."),
-    "GlobalMaxPooling2D": (lambda shape, dim_ordering="th": _over_all("max", dim_ordering, 2),
-        "The largest number of each channel."),
-    "GlobalAveragePooling2D": (lambda shape, dim_ordering="th": _over_all("avg", dim_ordering, 2),
-        "The mean of each channel."),
-    "GlobalMaxPooling3D": (lambda shape, dim_ordering="th": _over_all("max", dim_ordering, 3),
-        "The largest number of each channel of volumes."),
-    "GlobalAveragePooling3D": (lambda shape, dim_ordering="th": _over_all("avg", dim_ordering, 3),
-        "The mean of each channel of volumes."),
+    **{f"{name}Pooling{dims}D": (_pooling(kind, dims), f"The {word} of each window of {PLACES[dims]}.")
+        for name, kind, word in POOLS for dims in PLACES},
+    **{f"Global{name}Pooling{dims}D": (_global(kind, dims), f"The {word} of each channel of {PLACES[dims]}.")
+        for name, kind, word in POOLS for dims in PLACES},
     "ZeroPadding1D": (lambda shape, padding=1: _Called("pad", _ends(padding, 1), "NHWC"),
         "Zeros before and behind the steps of (time, features)."),
     "ZeroPadding2D": (lambda shape, padding=(1, 1), dim_ordering="th": _Called("pad", _ends(padding, 2), _form(
@@ -605,7 +580,7 @@ _rows(KERAS, {
 
 # Time, and several inputs.
 
-_rows(KERAS, {
+keras_rows(KERAS, {
     "SimpleRNN": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
         return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None,
         input_dim=None: _recurrent(_of("RnnCell", shape[1], output_dim, activated(activation), True, False), init,
@@ -629,7 +604,7 @@ _rows(KERAS, {
         U_regularizer=None, b_regularizer=None, return_sequences=False, go_backwards=False, border_mode="same": _film(
         "ConvLSTM3D", 3, shape, nb_filter, nb_kernel, dim_ordering, subsample, return_sequences, go_backwards,
         border_mode), "An LSTM of volumes, whose sums are convolutions."),
-    "TimeDistributed": (lambda shape, layer: _of("TimeDistributed", layer.build(tuple(shape[1:])).module),
+    "TimeDistributed": (lambda shape, layer: _each_step(shape, layer),
         "A layer on every step of (time, ...)."),
     "Bidirectional": (lambda shape, layer, merge_mode="concat": _two_ways(shape, layer, merge_mode),
         "A recurrent layer forwards and another like it backwards."),
@@ -662,7 +637,7 @@ def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, 
 
 # Keras 2.
 
-_rows(KERAS2, {
+keras_rows(KERAS2, {
     "Dense": (lambda shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
         kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None: started(nn.Linear(shape[-1],
         units, use_bias), kernel_initializer, activation, bias_initializer), "A linear layer on the last dimension."),
@@ -707,9 +682,6 @@ def minimum(inputs: Sequence[Variable], **more: Any) -> Variable:
 def average(inputs: Sequence[Variable], **more: Any) -> Variable:
     """Return the average of several variables."""
     return KERAS2["Average"](**more)(list(inputs))
-
-
-__all__ = ["ACTIVATIONS", "KERAS", "KERAS2", "KerasLayer", "average", "maximum", "merge", "minimum", "zeros"]
 
 
 def __getattr__(name: str) -> Any:
