@@ -87,8 +87,8 @@ OPTIMIZER = tuple(
     Top1Accuracy TreeNNAccuracy Top5Accuracy MeanAveragePrecision MeanAveragePrecisionObjectDetection Loss HitRatio NDCG
     MAE MaxIteration MaxEpoch EveryEpoch SeveralIteration MaxScore MinLoss TriggerAnd TriggerOr Poly Exponential Step
     Default Plateau Warmup SequentialSchedule OptimMethod SGD Adagrad LBFGS Adadelta Adam ParallelAdam Ftrl Adamax
-    RMSprop MultiStep BaseOptimizer Optimizer DistriOptimizer LocalOptimizer TrainSummary ValidationSummary L1L2Regularizer
-    ActivityRegularization L1Regularizer L2Regularizer
+    RMSprop MultiStep BaseOptimizer Optimizer DistriOptimizer LocalOptimizer TrainSummary ValidationSummary
+    L1L2Regularizer ActivityRegularization L1Regularizer L2Regularizer
     """.split()
 )
 DOORS = [

@@ -86,13 +86,8 @@ class CriterionModule(nn.Module):
         return (self.weights.double()[(labels - first).clamp(0, len(self.weights) - 1)] * valid).sum(1)
 
 
-PAIRS = {
-    "CosineEmbeddingCriterion",
-    "L1HingeEmbeddingCriterion",
-    "MarginRankingCriterion",
-    "GaussianCriterion",
-    "KLDCriterion",
-}
+PAIRS = {"CosineEmbeddingCriterion", "L1HingeEmbeddingCriterion", "MarginRankingCriterion", "GaussianCriterion",
+         "KLDCriterion"}  # of two outputs  # fmt: skip
 ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 
@@ -177,7 +172,7 @@ class Criterion:
         filled = [
             torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, gradients, strict=True)
         ]
-        return _arrays(_like(given, iter(filled)))
+        return _arrays(_like(given, filled))
 
     def _loss(self, given: Any, target: Any) -> Tensor:
         wanted = None if target is None else _tensors(target)
@@ -460,24 +455,11 @@ rows({
 rows({"L1HingeEmbeddingCriterion": (_hinge_embedding,
     "L1 distances between two outputs that are alike (1), and how far others (-1) are within a margin.")},
      reduction="mean")  # fmt: skip
-rows(
-    {
-        "GaussianCriterion": (
-            _gaussian,
-            "The negative log likelihood of targets under a table (mean, logarithm of the variance).",
-        )
-    },
-    reduction="sum",
-)
-rows(
-    {
-        "TimeDistributedMaskCriterion": (
-            _masked,
-            "A criterion at every step of time whose target is not padding, averaged over these.",
-        )
-    },
-    counts=True,
-)
+rows({"GaussianCriterion": (_gaussian,
+    "The negative log likelihood of targets under a table (mean, logarithm of the variance).")},
+     reduction="sum")  # fmt: skip
+rows({"TimeDistributedMaskCriterion": (_masked,
+    "A criterion at every step of time whose target is not padding, averaged over these.")}, counts=True)  # fmt: skip
 rows({
     "MultiCriterion": (lambda x, target, inner=(): sum(share * part(x, target) for part, share in inner),
         "The weighted sum of several criterions of the same output and target."),

@@ -36,6 +36,7 @@ LEFT_OUT_OPTIMIZER = {
 _KERAS1 = "Keras 1 is not installable today: train Keras 3 models with Estimator.from_keras"
 LEFT_OUT_CONVERTER = dict.fromkeys(("DefinitionLoader", "WeightLoader", "WeightsConverter"), _KERAS1)
 LEFT_OUT_BACKEND = dict.fromkeys(("KerasModelWrapper", "use_bigdl_backend", "with_bigdl_backend"), _KERAS1)
+CAFFE = "convert the model to ONNX, and serve it with from_openvino"
 _ROI = "boxes are not carried along with images: use torchvision.transforms.v2"
 LEFT_OUT_VISION = dict.fromkeys(
     ("DetectionCrop", "RandomSampler", "RoiProject", "RoiHFlip", "RoiResize", "RoiNormalize"), _ROI
@@ -54,6 +55,16 @@ def refused(name: str, words: str) -> type:
         raise NotSupported(f"{name} is not supported: {words}.")
 
     return type(name, (), {"__init__": __init__, "__doc__": f"Left out: {words}.", "__module__": __name__})
+
+
+def refusal(name: str, words: str) -> Any:
+    """Return a method that says what to use instead of it."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotSupported(f"{name} is not supported: {words}.")
+
+    refuse.__doc__ = f"Refuse: {words}."
+    return staticmethod(refuse)
 
 
 class Door(Sequence[str]):

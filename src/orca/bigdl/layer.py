@@ -18,9 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from orca.bigdl.doors import CAFFE, refusal
 from orca.classic.sample import JTensor
-from orca.errors import ArgumentError, DataError, NotSupported
+from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.penalties import penalised, weights_of_kind
+from orca.rows.tree import flatten, map_tree, unflatten
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
@@ -134,16 +136,6 @@ def lookup(table: Mapping[str, Any], what: str) -> Callable[[str], Any]:
         raise AttributeError(f"there is no {what} {name!r}; there are {', '.join(table)}.")
 
     return load
-
-
-def refusal(name: str, words: str) -> Any:
-    """Return a method that says what to use instead of it."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotSupported(f"{name} is not supported: {words}.")
-
-    refuse.__doc__ = f"Refuse: {words}."
-    return staticmethod(refuse)
 
 
 class Layer:
@@ -294,7 +286,7 @@ class Layer:
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in _leaves(given)]
-        return _arrays(_like(given, iter(gradients)))
+        return _arrays(_like(given, gradients))
 
     def _moment(self) -> list[Any]:
         """Return what changes when weights or modes do: a backward pass goes with the forward pass before it."""
@@ -614,7 +606,7 @@ class LayerGraph(nn.Module):
         for which, places in self.steps:
             given = [values[place] for place in places]
             output = run(self.parts[which], given[0] if len(given) == 1 else given, self.names[which])
-            values.append(_detached(output) if self.names[which] in self.stops else output)
+            values.append(map_tree(torch.Tensor.detach, output) if self.names[which] in self.stops else output)
         outputs = [values[place] for place in self.outputs]
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -693,10 +685,8 @@ class Model(Container):
         layer: Layer = Net.load_torch(path)
         return layer
 
-    load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras")
-    load_caffe = load_caffe_model = refusal(
-        "Caffe's format", "convert the model to ONNX, and serve it with from_openvino"
-    )
+    load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras, or TFPark's KerasModel")
+    load_caffe = load_caffe_model = refusal("Caffe's format", CAFFE)
     load_tensorflow = refusal("load_tensorflow", "use TFNet.from_export_folder or from_saved_model")
 
 
@@ -809,16 +799,16 @@ def _is_table(value: Any) -> bool:
 
 
 def _leaves(tree: Any) -> list[torch.Tensor]:
-    if isinstance(tree, list | tuple):
-        return [leaf for part in tree for leaf in _leaves(part)]
-    return [tree] if isinstance(tree, torch.Tensor) else []
+    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
 
-def _like(tree: Any, leaves: Iterator[torch.Tensor]) -> Any:
-    return [_like(part, leaves) for part in tree] if isinstance(tree, list | tuple) else next(leaves)
+def _like(tree: Any, leaves: Sequence[torch.Tensor]) -> Any:
+    """Return leaves in the order of a tree."""
+    return unflatten(flatten(tree)[1], list(leaves))
 
 
 def _arrays(tree: Any) -> Any:
+    """Return tensors as arrays; several of them, in any order, as lists."""
     if isinstance(tree, list | tuple):
         return [_arrays(part) for part in tree]
     return tree.detach().cpu().numpy().copy()
@@ -827,10 +817,6 @@ def _arrays(tree: Any) -> Any:
 def _same(one: Any, other: Any) -> bool:
     ones, others = _leaves(_tensors(one)), _leaves(_tensors(other))
     return len(ones) == len(others) and all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
-
-
-def _detached(tree: Any) -> Any:
-    return [_detached(part) for part in tree] if isinstance(tree, list | tuple) else tree.detach()
 
 
 def _class_of(answer: Any) -> int:
