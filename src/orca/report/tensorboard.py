@@ -55,8 +55,7 @@ class Summaries:
 
         Loss and LearningRate are written for every step (Loss for every epoch where the framework tells no more),
         Throughput (rows a second) for every epoch, at its last step, each validation at the step after which it was
-        made. What an earlier run wrote in
-        this folder for these steps and later ones is no longer shown.
+        made. What an earlier run wrote in this folder for these steps and later ones is no longer shown.
 
         Args:
             lines: A dict of statistics an epoch.
@@ -68,7 +67,8 @@ class Summaries:
             MissingDependency: tensorboard is not installed.
         """
         epochs = with_traces(lines, traces)
-        self._write(TRAIN, _training(epochs, first_step), first_step)
+        known = sum(steps_of(line, None) for line, trace in epochs if trace is None)  # written by an earlier run
+        self._write(TRAIN, _training(epochs, first_step), first_step + known)
         self._write(VALIDATION, _validation(epochs, first_step, _spellings(metrics)), first_step)
 
     def read(self, part: str, tag: str | None) -> list[list[float]] | None:
