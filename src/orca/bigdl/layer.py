@@ -26,9 +26,12 @@ from orca.rows.tree import flatten, map_tree, unflatten
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
-PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight",
-             "uRegularizer": "hidden", "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias",
-             "cRegularizer": "peep", "p_regularizer": "point"}  # fmt: skip
+PENALTIES = {
+    **dict.fromkeys(("wRegularizer", "w_regularizer", "weight_regularizer", "W_regularizer", "kernel_regularizer",
+                     "depthwise_regularizer"), "weight"),
+    **dict.fromkeys(("bRegularizer", "b_regularizer", "bias_regularizer"), "bias"), "uRegularizer": "hidden",
+    "U_regularizer": "hidden", "cRegularizer": "peep", "p_regularizer": "point", "pointwise_regularizer": "point",
+}  # fmt: skip
 GIVEN = {"init_weight": "weight", "init_bias": "bias"}
 UNUSED = ("init_grad_weight", "init_grad_bias", "bigdl_type")
 
@@ -53,6 +56,12 @@ class Applied(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments as torch prints them."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+
+
+def applied(row: Callable[..., Any], place: str) -> type[Applied]:
+    """Return the class of modules of a function; pickles find it at a place in the function's module."""
+    scope = {"function": staticmethod(row), "__module__": row.__module__, "__qualname__": place}
+    return type(place.split(".")[0], (Applied,), scope)
 
 
 class Weights(nn.Module):
@@ -112,8 +121,7 @@ def rows(table: Mapping[str, tuple[Any, ...]]) -> None:
             FORWARD[name] = forward[0]
         if parameters and parameters[0].name == "x":
             parameters = parameters[1:]
-            scope = {"function": staticmethod(row), "__module__": row.__module__, "__qualname__": f"{name}.made_by"}
-            made_by = type(name, (Applied,), scope)  # pickles find it there
+            made_by = applied(row, f"{name}.made_by")
         signature = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
         scope = {"__doc__": words, "__module__": row.__module__, "signature": signature, "__signature__": signature,
                  "made_by": made_by if isinstance(made_by, type) else staticmethod(made_by)}  # fmt: skip
@@ -160,7 +168,7 @@ class Layer:
         self._seed: int | None = None
         self._last: Any = None
         self.module: nn.Module = self._made(self.arguments)
-        self._settle(self.arguments)
+        self._settle()
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         """Build the torch module."""
@@ -169,8 +177,9 @@ class Layer:
         module.row = type(self).__name__  # type: ignore[assignment]
         return module
 
-    def _settle(self, arguments: dict[str, Any]) -> None:
+    def _settle(self) -> None:
         """Put weights that were given, and penalties on weights, on the module."""
+        arguments = self.arguments
         for argument, kind in PENALTIES.items():
             if (penalty := arguments.get(argument)) is not None:
                 self._penalise(kind, penalty)

@@ -1,7 +1,8 @@
 """Engine: layers that learn their shapes from what comes before, and models with fit. Owns building, nodes with shapes, verbs.
 
-A row of `layers.py` is a function of the input's shape (without rows; a list of shapes for several inputs) and its
-arguments, which returns a torch module. Its output's shape is found by calling it with zeros. Classes count from 0.
+A row of `layers.py` is a function of `x` and its arguments (a layer without weights), or one of the input's `shape`
+(without rows; a list of shapes for several inputs) and its arguments, which returns a torch module. Its output's shape
+is found by calling it with zeros. Classes count from 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from orca.bigdl import layer as graphs
-from orca.bigdl.layer import SHAPING, Layer, Node, Parts, layer_of, run, signed
+from orca.bigdl.layer import SHAPING, Layer, Node, Parts, applied, layer_of, run, signed
 from orca.bigdl.optimizer import Trainer
 from orca.classic.sample import EvaluatedResult, Sample
 from orca.errors import ArgumentError, DataError
@@ -27,19 +28,19 @@ VARIABLES: dict[str, type[KerasLayer]] = {}  # layers that variables are made of
 TABLES = {"keras": KERAS, "keras2": KERAS2, "variables": VARIABLES}
 ROWS = 2  # of the zeros with which shapes are found
 _COMMON = {"input_shape": None, "name": None}
-_PENALTIES = {"W_regularizer": "weight", "kernel_regularizer": "weight", "depthwise_regularizer": "weight",
-              "pointwise_regularizer": "point", "U_regularizer": "hidden", "b_regularizer": "bias",
-              "bias_regularizer": "bias"}  # fmt: skip
 
 
 def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, str]]) -> None:
     """Make a KerasLayer class of each row, and put it into a table: name -> (function, what the layer is)."""
     for name, (row, words) in given.items():
-        own = {p.name: p.default for p in inspect.signature(row).parameters.values() if p.name != "shape"}
-        signature = signed(**own, **_COMMON)
-        scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "table": table,
-                 "signature": signature, "__signature__": signature, "dims": _dims(name),
-                 "__qualname__": name if table is KERAS else f"{name}2"}  # pickles find it there  # fmt: skip
+        first, *parameters = inspect.signature(row).parameters.values()
+        own = {p.name: p.default for p in parameters}
+        signature, place = signed(**own, **_COMMON), name if table is KERAS else f"{name}2"  # pickles find it there
+        scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "table": table, "own": own,
+                 "signature": signature, "__signature__": signature, "dims": _dims(name), "__qualname__": place}  # fmt: skip
+        if first.name == "x":
+            scope["applied"] = applied(row, f"{place}.applied")
+            scope["row"] = staticmethod(lambda shape, made=scope["applied"], **given: made(**given))
         table[name] = type(name, (KerasLayer,), scope)
 
 
@@ -122,7 +123,8 @@ class KerasLayer(Layer):
     """A layer whose module is built when its input's shape is known: from `input_shape`, or from what comes before."""
 
     row: ClassVar[Any] = None
-    dims: ClassVar[int | None] = None  # of a row
+    own: ClassVar[Mapping[str, Any]] = {}  # arguments of the row
+    dims: ClassVar[int | None] = None  # of a row of data
     table: ClassVar[dict[str, Any]] = KERAS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -136,7 +138,7 @@ class KerasLayer(Layer):
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return Unbuilt(type(self).__name__)
 
-    def _settle(self, arguments: dict[str, Any]) -> None:
+    def _settle(self) -> None:
         """Wait until there are weights."""
 
     def build(self, shape: Any) -> KerasLayer:
@@ -153,9 +155,7 @@ class KerasLayer(Layer):
             return self
         sample = zeros(shape)
         self.module = self._for(shape)
-        for argument, kind in _PENALTIES.items():
-            if (penalty := self.arguments.get(argument)) is not None:
-                self._penalise(kind, penalty)
+        super()._settle()
         self.shape_in, self.shape_out = shape, shape_of(self.call(sample))
         return self
 
@@ -164,8 +164,7 @@ class KerasLayer(Layer):
         name, dims = type(self).__name__, type(self).dims
         if dims is not None and (isinstance(shape, list) or len(shape) != dims):
             raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
-        known = inspect.signature(type(self).row).parameters
-        module: nn.Module = type(self).row(shape, **{key: self.arguments[key] for key in known if key != "shape"})
+        module: nn.Module = type(self).row(shape, **{key: self.arguments[key] for key in type(self).own})
         module.label = name  # type: ignore[assignment]
         return module
 

@@ -1,7 +1,7 @@
 """Layers: the layers of the Keras-style API as rows of tables. Owns the arguments of Keras 1 (and keras2)'s layers.
 
-A row is a function of the input's shape and its arguments, which returns a torch module on rows of such inputs. Images
-have channels first ("th") unless dim_ordering says "tf". Most rows are modules of `orca.bigdl.layers`.
+`keras_rows` of `engine.py` says what a row is. Images have channels first ("th") unless dim_ordering says "tf". Most
+rows are modules of `orca.bigdl.layers`.
 """
 
 from __future__ import annotations
@@ -122,37 +122,6 @@ def _ends(value: Any, dims: int) -> list[tuple[int, int]]:
 # Modules.
 
 
-class _Called(nn.Module):
-    """A function of a tensor with its rows (or of several), by its name."""
-
-    def __init__(self, name: str, *arguments: Any) -> None:
-        super().__init__()
-        self.name, self.arguments = name, arguments
-
-    def forward(self, x: Any) -> Any:
-        return CALLS[self.name](x, *self.arguments)
-
-
-CALLS: dict[str, Callable[..., Any]] = {
-    "permute": lambda x, dims: x.permute(0, *dims),
-    "repeat": lambda x, count: x.unsqueeze(1).expand(-1, count, *x.shape[1:]),
-    "select": lambda x, dim, index: x.select(dim, index),
-    "narrow": lambda x, dim, offset, length: x.narrow(dim, offset, x.shape[
-        dim] - offset + length + 1 if length < 0 else length),
-    "squeeze": lambda x, dims: x.squeeze(dims) if dims else x.reshape(len(x), *[size for size in x.shape[1:
-        ] if size != 1]),
-    "expand": lambda x, dim: x.unsqueeze(dim),
-    "largest": lambda x, dim, value: x.max(dim, keepdim=True).values if value else x.argmax(dim, keepdim=True).to(
-        x.dtype),
-    "pick": lambda x, index: x[index],
-    "shape": lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
-    "pool": lambda x, kind, *how: pooled(kind, x, *how), "max": lambda x, dims: x.amax(dims),
-    "avg": lambda x, dims: x.mean(dims),
-    "pad": lambda x, sizes, order, sign=1: ordered(x, order, lambda y: padded(y, sizes, sign), len(sizes)),
-    "upsample": lambda x, sizes, order: ordered(x, order, lambda y: repeated(y, sizes), len(sizes)),
-}  # fmt: skip
-
-
 class _Indexed(nn.Module):
     """A table whose indices begin with a number; the index of padding, where there is one, gives zeros."""
 
@@ -169,14 +138,10 @@ class _Indexed(nn.Module):
 def _table(count: int, size: int, init: Any, weights: Any = None, trainable: bool = True) -> nn.Embedding:
     made = nn.Embedding(count, size)
     started(made, init)
-    _given(made.weight, weights)
+    if weights is not None:
+        made.weight.data.copy_(torch.as_tensor(np.asarray(weights), dtype=torch.float32).reshape(made.weight.shape))
     made.weight.requires_grad_(trainable)
     return made
-
-
-def _given(weight: Tensor, values: Any) -> None:
-    if values is not None:
-        weight.data.copy_(torch.as_tensor(np.asarray(values), dtype=torch.float32).reshape(weight.shape))
 
 
 def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, trainable: bool) -> nn.Module:
@@ -193,15 +158,6 @@ def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, tra
     for word, vector in vectors.items():
         weights[places[word]] = vector
     return _Indexed(_table(len(weights), weights.shape[1], "zero", weights, trainable), 0)
-
-
-def _sparse_dense(shape: Any, output_dim: int, init: Any, act: Any, bias: bool, weight: Any, first: Any,
-                  window: Sequence[int]) -> nn.Module:  # fmt: skip
-    made: Any = _of("SparseLinear", shape[-1], output_dim, bias, *window)
-    whole = started(made, init, act)
-    _given(made.weight, weight)
-    _given(made.bias, first)
-    return whole
 
 
 def _normalized(
@@ -287,37 +243,47 @@ def _local2d(
     return nn.Sequential(made, activated(act))
 
 
-def _pool(kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> nn.Module:
+def _pool(x: Tensor, kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> Tensor:
     sizes = _pair(size, dims)
-    return _Called(
-        "pool", kind, sizes, sizes if stride in (None, -1) else _pair(stride, dims), _border(mode, dims), _form(order)
-    )
+    strides = sizes if stride in (None, -1) else _pair(stride, dims)
+    return pooled(kind, x, sizes, strides, _border(mode, dims), _form(order))
+
+
+def _edged(x: Tensor, value: Any, dims: int, order: str, sign: int = 1) -> Tensor:
+    """Return zeros around the places, or (with -1) the places without their ends."""
+    ends = _ends(value, dims)
+    return ordered(x, _form(order), lambda y: padded(y, ends, sign), dims)
+
+
+def _enlarged_by(x: Tensor, sizes: Any, dims: int, order: str) -> Tensor:
+    return ordered(x, _form(order), lambda y: repeated(y, _pair(sizes, dims)), dims)
 
 
 POOLS = (("Max", "max", "largest number"), ("Average", "avg", "mean"))
 PLACES = {1: "steps of (time, features)", 2: "images", 3: "volumes"}
 
 
-def _pooling(kind: str, dims: int) -> Callable[..., nn.Module]:
+def _pooling(kind: str, dims: int) -> Callable[..., Tensor]:
     """Return the row of a pooling in so many dimensions."""
     if dims == 1:
-        return lambda shape, pool_length=2, stride=None, border_mode="valid": _pool(
-            kind, pool_length, stride, border_mode, "tf", 1
+        return lambda x, pool_length=2, stride=None, border_mode="valid": _pool(
+            x, kind, pool_length, stride, border_mode, "tf", 1
         )
-    return lambda shape, pool_size=(2,) * dims, strides=None, border_mode="valid", dim_ordering="th": _pool(
-        kind, pool_size, strides, border_mode, dim_ordering, dims
+    return lambda x, pool_size=(2,) * dims, strides=None, border_mode="valid", dim_ordering="th": _pool(
+        x, kind, pool_size, strides, border_mode, dim_ordering, dims
     )
 
 
-def _global(kind: str, dims: int) -> Callable[..., nn.Module]:
+def _global(kind: str, dims: int) -> Callable[..., Tensor]:
     """Return the row of a pooling over all places."""
     if dims == 1:
-        return lambda shape: _over_all(kind, "tf", 1)
-    return lambda shape, dim_ordering="th": _over_all(kind, dim_ordering, dims)
+        return lambda x: _over_all(x, kind, "tf", 1)
+    return lambda x, dim_ordering="th": _over_all(x, kind, dim_ordering, dims)
 
 
-def _over_all(kind: str, order: str, dims: int) -> nn.Module:
-    return _Called(kind, tuple(range(2, 2 + dims) if _form(order) == "NCHW" else range(1, 1 + dims)))
+def _over_all(x: Tensor, kind: str, order: str, dims: int) -> Tensor:
+    first = 2 if _form(order) == "NCHW" else 1
+    return (x.amax if kind == "max" else x.mean)(tuple(range(first, first + dims)))
 
 
 class _Unrolled(nn.Module):
@@ -442,17 +408,17 @@ keras_rows(KERAS, {
         limits), activation), "A linear layer on the last dimension."),
     "SparseDense": (lambda shape, output_dim, init="glorot_uniform", activation=None, W_regularizer=None,
         b_regularizer=None, backward_start=-1, backward_length=-1, init_weight=None, init_bias=None,
-        init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None: _sparse_dense(shape, output_dim, init,
-        activation, bias, init_weight, init_bias, (backward_start, backward_length)),
+        init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None: started(_of("SparseLinear", shape[-1],
+        output_dim, bias, backward_start, backward_length), init, activation),
         "Dense: inputs are dense tensors here."),
     "Activation": (lambda shape, activation: activated(activation), "An activation by its name."),
     "Dropout": (lambda shape, p: _of("Dropout", p), "Zeros in place of some numbers in training."),
     "Flatten": (lambda shape: nn.Flatten(), "A row as one dimension."),
     "Reshape": (lambda shape, target_shape: nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape))),
         "A row in another shape; one -1 is found out."),
-    "Permute": (lambda shape, dims: _Called("permute", tuple(dims)),
-        "The dimensions of a row in another order, counted from 1."),
-    "RepeatVector": (lambda shape, n: _Called("repeat", n), "Each row several times, along a new dimension of time."),
+    "Permute": (lambda x, dims: x.permute(0, *dims), "The dimensions of a row in another order, counted from 1."),
+    "RepeatVector": (lambda x, n: x.unsqueeze(1).expand(-1, n, *x.shape[1:]),
+        "Each row several times, along a new dimension of time."),
     "Masking": _renamed("Masking"),
     "MaxoutDense": (lambda shape, output_dim, nb_feature=4, W_regularizer=None, b_regularizer=None, bias=True,
         input_dim=None: _of("Maxout", shape[-1], output_dim, nb_feature, bias),
@@ -495,18 +461,19 @@ keras_rows(KERAS, {
         beta, k, _form(dim_ordering)), LAYERS["SpatialCrossMapLRN"].__doc__ or ""),
     "WithinChannelLRN2D": _renamed("SpatialWithinChannelLRN"),
     "ResizeBilinear": _renamed("ResizeBilinear", align_corners="align_corner", dim_ordering="data_format"),
-    "Select": (lambda shape, dim, index: _Called("select", dim, index),
+    "Select": (lambda x, dim, index: x.select(dim, index),
         "The part of one index along a dimension, which goes; both count from 0, and the rows are dimension 0."),
-    "Narrow": (lambda shape, dim, offset, length=1: _Called("narrow", dim, offset, length),
-        "Some indices along a dimension; both count from 0, and the rows are dimension 0."),
-    "Squeeze": (lambda shape, dim=None: _Called("squeeze", () if dim is None else _pair(dim, 1)),
-        "The input without dimensions of 1; the rows are dimension 0."),
-    "ExpandDim": (lambda shape, dim: _Called("expand", dim),
-        "The input with one more dimension of 1; the rows are dimension 0."),
-    "Max": (lambda shape, dim, num_input_dims=-2147483648, return_value=True: _Called("largest", dim, return_value),
+    "Narrow": (lambda x, dim, offset, length=1: x.narrow(dim, offset, length if length >= 0 else x.shape[
+        dim] - offset + length + 1), "Some indices of a dimension; both count from 0, and the rows are dimension 0."),
+    "Squeeze": (lambda x, dim=None: x.squeeze(_pair(dim, 1)) if dim is not None else x.reshape(len(x), *[
+        size for size in x.shape[1:] if size != 1]), "The input without dimensions of 1; the rows are dimension 0."),
+    "ExpandDim": (lambda x, dim: x.unsqueeze(dim), "The input with one more dimension of 1; the rows are dimension 0."),
+    "Max": (lambda x, dim, num_input_dims=-2147483648, return_value=True: x.max(dim, keepdim=True).values if
+        return_value else x.argmax(dim, keepdim=True).to(x.dtype),
         "The largest along a dimension, or its place; the rows are dimension 0."),
-    "SelectTable": (lambda shape, index: _Called("pick", index), "One tensor of several, counted from 0."),
-    "GetShape": (lambda shape: _Called("shape"), "The sizes of the input, for each row."),
+    "SelectTable": (lambda x, index: x[index], "One tensor of several, counted from 0."),
+    "GetShape": (lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
+        "The sizes of the input, for each row."),
 })  # fmt: skip
 
 # Images.
@@ -558,24 +525,24 @@ keras_rows(KERAS, {
         for name, kind, word in POOLS for dims in PLACES},
     **{f"Global{name}Pooling{dims}D": (_global(kind, dims), f"The {word} of each channel of {PLACES[dims]}.")
         for name, kind, word in POOLS for dims in PLACES},
-    "ZeroPadding1D": (lambda shape, padding=1: _Called("pad", _ends(padding, 1), "NHWC"),
+    "ZeroPadding1D": (lambda x, padding=1: _edged(x, padding, 1, "tf"),
         "Zeros before and behind the steps of (time, features)."),
-    "ZeroPadding2D": (lambda shape, padding=(1, 1), dim_ordering="th": _Called("pad", _ends(padding, 2), _form(
-        dim_ordering)), "Zeros around images."),
-    "ZeroPadding3D": (lambda shape, padding=(1, 1, 1), dim_ordering="th": _Called("pad", _ends(padding, 3), _form(
-        dim_ordering)), "Zeros around volumes."),
-    "Cropping1D": (lambda shape, cropping=(1, 1): _Called("pad", _ends(cropping, 1), "NHWC", -1),
+    "ZeroPadding2D": (lambda x, padding=(1, 1), dim_ordering="th": _edged(x, padding, 2, dim_ordering),
+        "Zeros around images."),
+    "ZeroPadding3D": (lambda x, padding=(1, 1, 1), dim_ordering="th": _edged(x, padding, 3, dim_ordering),
+        "Zeros around volumes."),
+    "Cropping1D": (lambda x, cropping=(1, 1): _edged(x, cropping, 1, "tf", -1),
         "(time, features) without some steps at its ends."),
-    "Cropping2D": (lambda shape, cropping=((0, 0), (0, 0)), dim_ordering="th": _Called("pad", _ends(cropping, 2), _form(
-        dim_ordering), -1), "Images without some rows and columns at their ends."),
-    "Cropping3D": (lambda shape, cropping=((1, 1), (1, 1), (1, 1)), dim_ordering="th": _Called("pad", _ends(cropping,
-        3), _form(dim_ordering), -1), "Volumes without some planes at their ends."),
-    "UpSampling1D": (lambda shape, length=2: _Called("upsample", (length,), "NHWC"),
+    "Cropping2D": (lambda x, cropping=((0, 0), (0, 0)), dim_ordering="th": _edged(x, cropping, 2, dim_ordering, -1),
+        "Images without some rows and columns at their ends."),
+    "Cropping3D": (lambda x, cropping=((1, 1), (1, 1), (1, 1)), dim_ordering="th": _edged(x, cropping, 3, dim_ordering,
+        -1), "Volumes without some planes at their ends."),
+    "UpSampling1D": (lambda x, length=2: _enlarged_by(x, length, 1, "tf"),
         "Each step of (time, features) several times."),
-    "UpSampling2D": (lambda shape, size=(2, 2), dim_ordering="th": _Called("upsample", _pair(size), _form(
-        dim_ordering)), "Each row and column of images several times."),
-    "UpSampling3D": (lambda shape, size=(2, 2, 2), dim_ordering="th": _Called("upsample", _pair(size, 3), _form(
-        dim_ordering)), "Each plane, row and column of volumes several times."),
+    "UpSampling2D": (lambda x, size=(2, 2), dim_ordering="th": _enlarged_by(x, size, 2, dim_ordering),
+        "Each row and column of images several times."),
+    "UpSampling3D": (lambda x, size=(2, 2, 2), dim_ordering="th": _enlarged_by(x, size, 3, dim_ordering),
+        "Each plane, row and column of volumes several times."),
 })  # fmt: skip
 
 # Time, and several inputs.
@@ -649,13 +616,13 @@ keras_rows(KERAS2, {
         activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zero",
         kernel_regularizer=None, bias_regularizer=None: _convolved(shape, filters, _pair(kernel_size), strides, padding,
         data_format, use_bias, kernel_initializer, activation, bias_init=bias_initializer), "A convolution of images."),
-    "MaxPooling1D": (lambda shape, pool_size=2, strides=None, padding="valid": _pool("max", pool_size, strides, padding,
-        "tf", 1), "The largest of some steps of (time, features)."),
-    "AveragePooling1D": (lambda shape, pool_size=2, strides=None, padding="valid": _pool("avg", pool_size, strides,
+    "MaxPooling1D": (lambda x, pool_size=2, strides=None, padding="valid": _pool(x, "max", pool_size, strides,
+        padding, "tf", 1), "The largest of some steps of (time, features)."),
+    "AveragePooling1D": (lambda x, pool_size=2, strides=None, padding="valid": _pool(x, "avg", pool_size, strides,
         padding, "tf", 1), "The mean of some steps of (time, features)."),
     "Dropout": (lambda shape, rate: _of("Dropout", rate), "Zeros in place of some numbers in training."),
     "Softmax": (lambda shape, axis=-1: nn.Softmax(axis), "Softmax over a dimension."),
-    "Cropping1D": (lambda shape, cropping=(1, 1): _Called("pad", _ends(cropping, 1), "NHWC", -1),
+    "Cropping1D": (lambda x, cropping=(1, 1): _edged(x, cropping, 1, "tf", -1),
         "(time, features) without some steps at its ends."),
     "LocallyConnected1D": (lambda shape, filters, kernel_size, strides=1, padding="valid", activation=None,
         kernel_regularizer=None, bias_regularizer=None, use_bias=True: _local1d(shape, filters, kernel_size, strides,
