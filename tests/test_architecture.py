@@ -211,7 +211,7 @@ def test_names_say_what_is_inside() -> None:
 def given_by_bigdl() -> set[str]:
     """Return the names of BigDL's API."""
     doors, net = (importlib.import_module(f"orca.bigdl.{name}") for name in ("doors", "net"))
-    return {name for door in vars(doors).values() if isinstance(door, doors.Door) for name in door} | {*net.__all__}
+    return {name for door in vars(doors).values() if isinstance(door, doors.Names) for name in door} | {*net.__all__}
 
 
 def test_one_word_names_one_class() -> None:

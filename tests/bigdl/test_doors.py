@@ -101,7 +101,7 @@ DOORS = [
 
 @pytest.mark.parametrize(("door", "promised", "left_out", "count"), DOORS)
 def test_names_are_those_that_are_promised(
-    door: doors.Door, promised: set[str], left_out: dict[str, str], count: int
+    door: doors.Names, promised: set[str], left_out: dict[str, str], count: int
 ) -> None:
     assert set(door) == {*promised, *left_out} and len(door) == count
     for name in left_out:

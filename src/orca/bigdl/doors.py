@@ -67,7 +67,7 @@ def refusal(name: str, words: str) -> Any:
     return staticmethod(refuse)
 
 
-class Door(Sequence[str]):
+class Names(Sequence[str]):
     """Names of some modules, which are loaded when one of them is asked for.
 
     Args:
@@ -106,22 +106,22 @@ class Door(Sequence[str]):
 
 _NETS = "orca.bigdl.keras.engine"
 _LAYERS = {"orca.bigdl.layer": "Container Layer Node", "orca.bigdl.layers": "Input", "orca.bigdl.recurrent": "LAYERS"}
-LAYERS = Door(_LAYERS, LEFT_OUT_LAYERS)
-CRITERIONS = Door({"orca.bigdl.criterion": "Criterion CRITERIONS"})
-KERAS_LAYERS = Door({"orca.bigdl.keras.layers": "KERAS merge", _NETS: "Input KerasLayer"}, LEFT_OUT_KERAS)
-KERAS2_LAYERS = Door({"orca.bigdl.keras.layers": "KERAS2 average maximum minimum", _NETS: "Input"})
-KERAS_MODELS = Door({_NETS: "KerasNet Model Sequential", "orca.bigdl.files": "load_model"})
-AUTOGRAD = Door({"orca.bigdl.keras.autograd": "FUNCTIONS Constant CustomLoss Lambda Parameter Variable epsilon"})
-OBJECTIVES = Door({"orca.bigdl.keras.objectives": "OBJECTIVES"})
-CONVERTER, BACKEND = Door({}, LEFT_OUT_CONVERTER), Door({}, LEFT_OUT_BACKEND)
-OPTIMIZER = Door({
+LAYERS = Names(_LAYERS, LEFT_OUT_LAYERS)
+CRITERIONS = Names({"orca.bigdl.criterion": "Criterion CRITERIONS"})
+KERAS_LAYERS = Names({"orca.bigdl.keras.layers": "KERAS merge", _NETS: "Input KerasLayer"}, LEFT_OUT_KERAS)
+KERAS2_LAYERS = Names({"orca.bigdl.keras.layers": "KERAS2 average maximum minimum", _NETS: "Input"})
+KERAS_MODELS = Names({_NETS: "KerasNet Model Sequential", "orca.bigdl.files": "load_model"})
+AUTOGRAD = Names({"orca.bigdl.keras.autograd": "FUNCTIONS Constant CustomLoss Lambda Parameter Variable epsilon"})
+OBJECTIVES = Names({"orca.bigdl.keras.objectives": "OBJECTIVES"})
+CONVERTER, BACKEND = Names({}, LEFT_OUT_CONVERTER), Names({}, LEFT_OUT_BACKEND)
+OPTIMIZER = Names({
     "orca.bigdl.optimizer": "BaseOptimizer DistriOptimizer LocalOptimizer Optimizer TrainSummary ValidationSummary",
     "orca.bigdl.validation": "METHODS", "orca.bigdl.initial": "REGULARIZERS",
     "orca.core.triggers": "EveryEpoch MaxEpoch MaxIteration MaxScore MinLoss SeveralIteration TriggerAnd TriggerOr",
     "orca.optimizers": "Adadelta Adagrad Adam Adamax Ftrl LBFGS OptimMethod ParallelAdam RMSprop SGD",
     "orca.optimizers.schedules": "Default Exponential MultiStep Plateau Poly SequentialSchedule Step Warmup",
 }, LEFT_OUT_OPTIMIZER)  # fmt: skip
-COMMON = Door({
+COMMON = Names({
     "orca.classic.nncontext": """RNG EvaluatedResult JTensor JavaValue Sample callBigDlFunc create_spark_conf
         create_tmp_path get_dtype get_local_file get_node_and_core_number get_optimizer_version get_spark_context
         get_spark_sql_context init_engine is_distributed set_optimizer_version text_from_path to_list""",
