@@ -183,7 +183,7 @@ class Layer:
         for argument, kind in PENALTIES.items():
             if (penalty := arguments.get(argument)) is not None:
                 self._penalise(kind, penalty)
-        views = {id(parameter): shown(*each, parameter) for *each, parameter in weights_of(self.module)}
+        views = {id(parameter): shown(part, name, parameter) for part, name, parameter in weights_of(self.module)}
         for argument, kind in GIVEN.items():
             if arguments.get(argument) is not None:
                 for parameter in weights_of_kind(self.module, kind):

@@ -97,7 +97,7 @@ class Variable(Node):
         raise AttributeError(f"a Variable has no {name!r}; it has {', '.join(autograd.METHODS)}.")
 
     def __neg__(self) -> Variable:
-        return self * -1.0
+        return _operation("mul", self, -1.0)
 
     def __getitem__(self, places: Any) -> Variable:
         return _operation("getitem", self, list(places) if isinstance(places, tuple) else places)
