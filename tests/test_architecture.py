@@ -210,9 +210,8 @@ def test_names_say_what_is_inside() -> None:
 
 def given_by_bigdl() -> set[str]:
     """Return the names of BigDL's API."""
-    doors, optimizer, net = (importlib.import_module(f"orca.bigdl.{name}") for name in ("doors", "optimizer", "net"))
-    lists = (doors.LAYERS, doors.CRITERIONS, doors.KERAS_LAYERS, doors.KERAS_MODELS, doors.AUTOGRAD, doors.OBJECTIVES)
-    return {name for names in (*lists, optimizer.__all__, net.__all__) for name in names}
+    doors, net = (importlib.import_module(f"orca.bigdl.{name}") for name in ("doors", "net"))
+    return {name for door in vars(doors).values() if isinstance(door, doors.Names) for name in door} | {*net.__all__}
 
 
 def test_one_word_names_one_class() -> None:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orca.bigdl import doors, initial, optimizer
+from orca.bigdl import doors, initial
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "bigdl-names.md"
-PARTS: list[tuple[str, Sequence[str], Callable[[str], Any]]] = [
-    ("Layers: `bigdl.nn.layer`, `bigdl.dllib.nn.layer`", doors.LAYERS, doors.layer),
-    ("Criterions: `bigdl.nn.criterion`, `bigdl.dllib.nn.criterion`", doors.CRITERIONS, doors.criterion),
-    (
-        "Training: `bigdl.optim.optimizer`, `bigdl.dllib.optim.optimizer`",
-        optimizer.__all__,
-        vars(optimizer).__getitem__,
-    ),
-    ("Initialisation: `bigdl.nn.initialization_method`", list(initial.METHODS), initial.METHODS.__getitem__),
-    (
-        "Keras-style layers: `zoo.pipeline.api.keras.layers`, `bigdl.dllib.keras.layers`",
-        doors.KERAS_LAYERS,
-        doors.keras_layer,
-    ),
-    ("Keras 2: `zoo.pipeline.api.keras2.layers`", doors.KERAS2_LAYERS, doors.keras2_layer),
-    ("Keras-style losses: `zoo.pipeline.api.keras.objectives`", doors.OBJECTIVES, doors.objective),
-    ("Variables: `zoo.pipeline.api.autograd`, `bigdl.dllib.keras.autograd`", doors.AUTOGRAD, doors.autograd),
+PARTS: list[tuple[str, Mapping[str, Any]]] = [
+    ("Layers: `bigdl.nn.layer`, `bigdl.dllib.nn.layer`", doors.LAYERS.things),
+    ("Criterions: `bigdl.nn.criterion`, `bigdl.dllib.nn.criterion`", doors.CRITERIONS.things),
+    ("Training: `bigdl.optim.optimizer`, `bigdl.dllib.optim.optimizer`", doors.OPTIMIZER.things),
+    ("Initialisation: `bigdl.nn.initialization_method`", initial.METHODS),
+    ("Keras-style layers: `zoo.pipeline.api.keras.layers`, `bigdl.dllib.keras.layers`", doors.KERAS_LAYERS.things),
+    ("Keras 2: `zoo.pipeline.api.keras2.layers`", doors.KERAS2_LAYERS.things),
+    ("Keras-style losses: `zoo.pipeline.api.keras.objectives`", doors.OBJECTIVES.things),
+    ("Variables: `zoo.pipeline.api.autograd`, `bigdl.dllib.keras.autograd`", doors.AUTOGRAD.things),
 ]
 
 
@@ -38,9 +30,9 @@ def page() -> str:
         "Made by `python tools/bigdl_reference.py`. How they are used: [bigdl.md](bigdl.md).",
         "",
     ]
-    for title, names, load in PARTS:
+    for title, things in PARTS:
         lines += [f"## {title}", "", "| name | arguments | what it is |", "| --- | --- | --- |"]
-        lines += [_row(name, load(name)) for name in sorted(set(names), key=lambda name: (name.lower(), name))]
+        lines += [_row(name, things[name]) for name in sorted(things, key=lambda name: (name.lower(), name))]
         lines.append("")
     return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,21 @@ class ArgumentError(OrcaError, ValueError, RuntimeError):
 
 class DataError(ArgumentError):
     """Data that does not fit: a missing column, unequal lengths, nulls, ragged rows."""
+
+
+class KnownArguments:
+    """A class whose unknown keyword arguments are refused with the names of those that there are."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return the object, if it knows all its keyword arguments."""
+        _, *known = inspect.signature(cls.__init__).parameters.values()
+        names = [each.name for each in known]
+        unknown = [name for name in kwargs if name not in names]
+        if unknown and not any(each.kind is each.VAR_KEYWORD for each in known):
+            raise ArgumentError(
+                f"{cls.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(names) or 'none'}."
+            )
+        return super().__new__(cls)
 
 
 class TooFewSlots(ArgumentError):

@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from orca.bigdl import criterion as C  # noqa: E402
 from orca.bigdl.keras.objectives import (  # noqa: E402
+    OBJECTIVES,
     Hinge,
     MeanSquaredError,
     RankHinge,
@@ -184,9 +185,21 @@ TRUTH += [
 # fmt: on
 
 
+@pytest.mark.parametrize(("criterion", "label", "words"), [
+    (C.ClassNLLCriterion(), 0, "from 1: 1 to 3; got 0. Add 1"), (C.CrossEntropyCriterion(), 1.5, "got 1.5"),
+    (C.CrossEntropyCriterion(), np.nan, "got nan"), (C.SoftmaxWithCriterion(ignore_label=7), 4, "got 4"),
+    (SparseCategoricalCrossEntropy(), 3, "from 0: 0 to 2; got 3. Take 1 off"),
+    (SparseCategoricalCrossEntropy(zero_based_label=False), 0, "from 1: 1 to 3; got 0"),
+])  # fmt: skip
+def test_labels_that_are_no_classes_are_named(criterion: Any, label: float, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        criterion.forward(np.full((2, 3), 1 / 3), np.array([1, label]))
+
+
 def test_every_criterion_has_a_definition_here() -> None:
     kinds = {type(each[0]).__name__ for each in TRUTH}
-    assert kinds == set(C.CRITERIONS)
+    own = {kind.__name__ for kind in OBJECTIVES.values() if kind is not C.Criterion}
+    assert kinds == {*C.CRITERIONS, *own}
 
 
 @pytest.mark.parametrize(

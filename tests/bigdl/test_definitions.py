@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from orca.bigdl import files  # noqa: E402
 from orca.bigdl import recurrent as R  # noqa: E402
-from orca.bigdl.layer import LAYERS, Model, weights_of  # noqa: E402
+from orca.bigdl.layer import LAYERS, Model, shown, weights_of  # noqa: E402
 from orca.bigdl.layers import Input  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -47,6 +47,16 @@ def convolve(x: Any, w: Any, b: Any, stride: Any, pads: Any = None, dilation: An
     parts = pieces(x, w.shape[3:], stride, pads, 0.0, dilation).chunk(len(w), 1)
     y = torch.cat([torch.einsum("nc...k,ock->no...", p, g.flatten(2)) for p, g in zip(parts, w, strict=True)], 1)
     return y if b is None else y + b.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def hwio(w: Any) -> Any:
+    """Return a weight (groups, window ..., inputs, outputs) as (groups, outputs, inputs, window ...)."""
+    return w.movedim((-1, -2), (1, 2))
+
+
+def deepen(x: Any, d: Any, w: Any, b: Any, *how: Any) -> Any:
+    """Convolve each channel with weights (depth, inputs, window ...), then all with (outputs, inputs, 1, 1)."""
+    return convolve(convolve(x, d.transpose(0, 1).unsqueeze(2), None, *how), w[None], b, (1, 1))
 
 
 def spread(x: Any, w: Any, b: Any, stride: Any, pad: Any, adj: Any) -> Any:
@@ -186,6 +196,14 @@ def local1(x: Any, w: Any, b: Any) -> Any:
 
 def temporal(x: Any, w: Any, b: Any) -> Any:
     return torch.stack([x[:, 2 * at : 2 * at + 3].flatten(1) @ w.T + b for at in range((x.shape[1] - 1) // 2)], 1)
+
+
+def combine(ids: Any, shares: Any, w: Any, mass: Any) -> Any:
+    """Add up rows of a table, each times its share, divided by a mass of the shares."""
+    shares = shares * (ids > 0)
+    rows = torch.cat([torch.zeros(1, w.shape[1]), w])[ids.long()] + 0 * ids[..., None]
+    total, some = (rows * shares[..., None]).sum(1), (ids > 0).any(1)
+    return torch.where(some[:, None], total / mass(torch.where(some[:, None], shares, 1.0))[:, None], total)
 
 
 def normal(x: Any, w: Any, b: Any, dims: Any) -> Any:
@@ -398,33 +416,37 @@ row("SpatialConvolution", 3, 4, 3, 3, 2, 2, -1, -1, x=IMAGES, by=lambda x, w, b:
     1)]))
 row("SpatialConvolution", 3, 6, 2, 2, n_group=3, with_bias=False, x=IMAGES, by=lambda x, w: convolve(x, w, None, (1,
     1)))
-row("SpatialConvolution", 3, 4, 3, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: convolve(x, w, b, (1, 1))))
+row("SpatialConvolution", 3, 4, 3, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: convolve(x, hwio(w), b, (1,
+    1))))
+row("SpatialConvolution", 4, 6, 3, 2, 2, 1, -1, -1, 2, data_format="NHWC", x=numbers(2, 5, 6, 4),
+    by=last(lambda x, w, b: convolve(x, hwio(w), b, (1, 2), [(0, 1), (0, 1)])))
 row("SpatialConvolution", 3, 4, 2, 2, propagate_back=False, x=IMAGES, by=lambda x, w, b: convolve(x.detach(), w, b, (1,
     1)))
 row("SpatialShareConvolution", 3, 4, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: convolve(x, w, b, (1, 2), [(0, 0),
     (1, 1)]))
-row("SpatialDilatedConvolution", 3, 4, 2, 3, 1, 2, 1, 2, 3, 2, x=IMAGES, by=lambda x, w, b: convolve(x, w, b, (2, 1),
-    [(2, 2), (1, 1)], (2, 3)))
+row("SpatialDilatedConvolution", 3, 4, 2, 3, 1, 2, 1, 2, 3, 2, x=IMAGES, by=lambda x, w, b: convolve(x, w[None], b, (2,
+    1), [(2, 2), (1, 1)], (2, 3)))
 row("SpatialFullConvolution", 3, 4, 3, 2, 2, 3, 1, 0, 1, 2, x=IMAGES, by=lambda x, w, b: spread(x, w, b, (3, 2), (0, 1),
     (2, 1)))
 row("SpatialFullConvolution", 4, 6, 2, 2, 2, 2, n_group=2, x=numbers(2, 4, 3, 3), by=lambda x, w, b: spread(x, w, b, (2,
     2), (0, 0), (0, 0)))
-row("SpatialSeparableConvolution", 3, 4, 2, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, d, w, b: convolve(convolve(x, d,
-    None, (1, 2), [(0, 0), (1, 1)]), w, b, (1, 1)))
+row("SpatialSeparableConvolution", 3, 4, 2, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, d, w, b: deepen(x, d, w, b, (1, 2),
+    [(0, 0), (1, 1)]))
 row("SpatialSeparableConvolution", 3, 4, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, d, w,
-    b: convolve(convolve(x, d, None, (1, 1)), w, b, (1, 1))))
-row("VolumetricConvolution", 2, 3, 2, 3, 1, 1, 2, 3, 1, 0, 2, x=VOLUMES, by=lambda x, w, b: convolve(x, w, b, (1, 3, 2),
-    [(1, 1), (2, 2), (0, 0)]))
-row("VolumetricConvolution", 2, 3, 2, 3, 3, 1, 1, 1, -1, -1, -1, False, x=VOLUMES, by=lambda x, w: convolve(x, w, None,
-    (1, 1, 1), [(0, 1), (1, 1), (1, 1)]))
-row("VolumetricConvolution", 2, 3, 2, 3, 3, 2, 2, 2, -1, -1, -1, x=VOLUMES, by=lambda x, w, b: convolve(x, w, b, (2, 2,
-    2), [(0, 0), (1, 1), (0, 1)]))
+    b: deepen(x, d.permute(3, 2, 0, 1), w.permute(3, 2, 0, 1), b, (1, 1))))
+row("VolumetricConvolution", 2, 3, 2, 3, 1, 1, 2, 3, 1, 0, 2, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b,
+    (1, 3, 2), [(1, 1), (2, 2), (0, 0)]))
+row("VolumetricConvolution", 2, 3, 2, 3, 3, 1, 1, 1, -1, -1, -1, False, x=VOLUMES, by=lambda x, w: convolve(x, w[None],
+    None, (1, 1, 1), [(0, 1), (1, 1), (1, 1)]))
+row("VolumetricConvolution", 2, 3, 2, 3, 3, 2, 2, 2, -1, -1, -1, x=VOLUMES, by=lambda x, w, b: convolve(x, w[None], b,
+    (2, 2, 2), [(0, 0), (1, 1), (0, 1)]))
 row("VolumetricFullConvolution", 2, 4, 2, 3, 1, 1, 2, 3, 0, 1, 0, 0, 1, 2, 2, x=VOLUMES, by=lambda x, w, b: spread(x, w,
     b, (1, 3, 2), (0, 0, 1), (0, 2, 1)))
 row("LocallyConnected1D", 5, 4, 2, 3, 2, x=T3, by=local1)
 row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: local2(x, w, b, (1, 2), [(0, 0),
     (1, 1)]))
-row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, data_format="NHWC", x=LAST, by=last(local2))
+row("LocallyConnected2D", 3, 6, 5, 2, 2, 2, data_format="NHWC", x=LAST, by=last(lambda x, w, b: local2(x,
+    w.unflatten(-1, (2, 2, 3)).movedim(-1, 2).flatten(2), b)))
 LOW = -math.inf
 row("SpatialMaxPooling", 2, 3, 2, 1, x=IMAGES, by=lambda x: pieces(x, (3, 2), (1, 2)).amax(-1))
 row("SpatialMaxPooling", 3, 3, 2, 2, 1, 1, True, x=IMAGES, by=lambda x: pieces(x, (3, 3), (2, 2), [(1, 1), (1, 2)],
@@ -463,6 +485,27 @@ row("UpSampling2D", [2, 3], "nhwc", x=LAST, by=last(lambda x: times(x, [2, 3])))
 row("UpSampling3D", [2, 1, 3], x=VOLUMES, by=lambda x: times(x, [2, 1, 3]))
 row("ResizeBilinear", 8, 4, x=IMAGES, by=lambda x: bilinear(x, 8, 4, False))
 row("ResizeBilinear", 8, 4, True, "NHWC", x=LAST, by=last(lambda x: bilinear(x, 8, 4, True)))
+# Those of sparse tensors, connections and regions.
+row("SparseLinear", 4, 3, by=lambda x, w, b: torch.einsum("ni,oi->no", x, w) + b)
+row("DenseToSparse", by=lambda x: x)
+row("SparseJoinTable", 2, x=[A, B], alone=False, by=lambda a, b: torch.cat([a, b], 1))
+IDS = np.array([[1.0, 5, 0], [3, 3, 4], [0, 0, 0]])
+HEAVY = abs(numbers(3, 3)) + 0.1
+for combiner, mass in {"sum": lambda s: torch.ones_like(s.sum(1)), "mean": lambda s: s.sum(1),
+                       "sqrtn": lambda s: s.square().sum(1).sqrt()}.items():
+    row("LookupTableSparse", 5, 2, combiner, x=IDS, by=lambda x, w, mass=mass: combine(x, torch.ones_like(x), w, mass))
+    row("LookupTableSparse", 5, 2, combiner, x=[IDS, HEAVY], by=lambda x, s, w, mass=mass: combine(x, s, w, mass))
+row("LookupTableSparse", 5, 2, "sum", 0.5, x=IDS, by=lambda x, w: combine(x, torch.ones_like(x), w * (
+    0.5 / w.norm(dim=1, keepdim=True)).clamp(max=1), lambda s: torch.ones_like(s.sum(1))))
+PLANES = [[1, 1], [2, 1], [3, 2], [1, 2], [3, 2]]
+row("SpatialConvolutionMap", PLANES, 3, 2, 2, 1, 1, 0, x=IMAGES, by=lambda x, w, b: torch.stack([b[o] + sum(
+    convolve(x[:, [i - 1]], w[None, None, [k]], None, (1, 2), [(0, 0), (1, 1)])[:, 0]
+    for k, (i, end) in enumerate(PLANES) if end == o + 1) for o in range(2)], 1))
+REGIONS = np.array([[0.0, 1, 0, 4, 3], [1, 0, 2, 5, 4], [1, 2, 2, 2, 2]])
+row("RoiPooling", 2, 3, 1.0, x=[IMAGES, REGIONS], alone=False, by=lambda x, r: torch.stack([torch.stack([torch.stack([
+    x[int(n), :, int(t) + math.floor(i * (b - t + 1) / 3):int(t) + math.ceil((i + 1) * (b - t + 1) / 3),
+    int(s) + math.floor(j * (e - s + 1) / 2):int(s) + math.ceil((j + 1) * (e - s + 1) / 2)].amax((1, 2))
+    for j in range(2)], 1) for i in range(3)], 1) for n, s, t, e, b in REGIONS]) + 0 * r.sum())
 # Containers.
 row("Sequential", made=lambda: net("Sequential", layer("Linear", 4, 3), layer("Tanh")), by=lambda x, w,
     b: torch.tanh(x @ w.T + b))
@@ -532,8 +575,9 @@ def first(tree: Any) -> Any:
 
 def alike(mine: Any, truth: Any, words: str) -> None:
     for got, wanted in zip(leaves(mine), leaves(truth), strict=True):
-        wanted = wanted.detach().numpy() if isinstance(wanted, torch.Tensor) else wanted
+        got, wanted = (each.detach().numpy() if isinstance(each, torch.Tensor) else each for each in (got, wanted))
         assert got.shape == wanted.shape, words
+        assert np.isfinite(got).all(), words
         np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-5, err_msg=words)
 
 
@@ -558,8 +602,9 @@ def test_layer_is_its_definition(each: dict[str, Any]) -> None:
     torch.autograd.backward([leaf for leaf, _ in pairs], [g for _, g in pairs])
     back = layer.backward(x, gradients if isinstance(output, list) else gradients[0])
     alike(back, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in inputs], "gradient of inputs")
-    mine = [parameter.grad for _, _, parameter in weights_of(layer.module)]
-    alike([g.reshape(w.shape) for g, w in zip(mine, weights, strict=True)], [w.grad for w in weights], "of weights")
+    alike(
+        [shown(*each[:2], each[2].grad) for each in weights_of(layer.module)], [w.grad for w in weights], "of weights"
+    )
     for again in (pickle.loads(pickle.dumps(layer)), rebuilt_from_words(layer)):
         assert type(again) is type(layer) and again.name() == layer.name()
         alike(again.forward(x), truth, "output after loading")

@@ -21,7 +21,7 @@ from orca.bigdl import layers as L  # noqa: E402
 from orca.bigdl.initial import L2Regularizer, MsraFiller, Ones, Xavier, Zeros  # noqa: E402
 from orca.bigdl.keras import engine  # noqa: E402
 from orca.bigdl.keras import layers as K  # noqa: E402
-from orca.bigdl.layer import LAYERS, Layer, Model  # noqa: E402
+from orca.bigdl.layer import Layer, Model  # noqa: E402
 from orca.frameworks.torch.penalties import penalised  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -34,12 +34,12 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 def test_linear_is_a_product_with_gradients_of_its_weights() -> None:
     layer, x, gradient = L.Linear(3, 2), numbers(4, 3), numbers(4, 2)
     weight, bias = layer.get_weights()
-    np.testing.assert_allclose(layer.forward(x), x @ weight.T + bias, rtol=1e-5)
-    np.testing.assert_allclose(layer.backward(x, gradient), gradient @ weight, rtol=1e-5)
+    np.testing.assert_allclose(layer.forward(x), x @ weight.T + bias, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(layer.backward(x, gradient), gradient @ weight, rtol=1e-4, atol=1e-6)
     (parameters,) = layer.parameters().values()
     np.testing.assert_allclose(parameters["gradWeight"], gradient.T @ x, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(parameters["gradBias"], gradient.sum(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(layer.forward(x[0]), x[0] @ weight.T + bias, rtol=1e-5)
+    np.testing.assert_allclose(layer.forward(x[0]), x[0] @ weight.T + bias, rtol=1e-4, atol=1e-6)
     layer.update_parameters(0.1)
     np.testing.assert_allclose(layer.get_weights()[1], bias - 0.1 * gradient.sum(0), rtol=1e-4, atol=1e-6)
     layer.zero_grad_parameters()
@@ -58,10 +58,14 @@ def test_convolution_shows_its_groups_and_keeps_the_size_with_padding_of_minus_o
     same = L.SpatialConvolution(4, 2, 3, 3, 2, 2, -1, -1)
     assert same.forward(x).shape == (2, 2, 5, 4)
     last = L.SpatialConvolution(4, 2, 3, 3, data_format="NHWC")
-    last.set_weights([weights := L.SpatialConvolution(4, 2, 3, 3).get_weights()][0])
     first = L.SpatialConvolution(4, 2, 3, 3)
-    first.set_weights(weights)
+    weight, bias = first.get_weights()
+    last.set_weights([weight.transpose(0, 3, 4, 2, 1), bias])
     np.testing.assert_allclose(last.forward(x.transpose(0, 2, 3, 1)), first.forward(x).transpose(0, 2, 3, 1), rtol=1e-4)
+    with pytest.raises(ArgumentError, match="whose dimensions are in another order. Transpose it"):
+        last.set_weights(first.get_weights())
+    given = L.SpatialConvolution(4, 2, 3, 3, data_format="NHWC", init_weight=last.get_weights()[0])
+    np.testing.assert_array_equal(given.get_weights()[0], last.get_weights()[0])
 
 
 def test_dropout_drops_in_training_alone() -> None:
@@ -131,8 +135,34 @@ def test_unknown_arguments_are_refused_with_those_there_are() -> None:
         L.Linear(2, 3, bias=True)
     with pytest.raises(ArgumentError, match="missing a required argument: 'output_size'"):
         L.Linear(2)
+    for name, names in {"SGD": "learningrate, ", "Poly": "power", "MaxEpoch": "max_epoch", "L2Regularizer": "l2",
+                        "Optimizer": "model, training_rdd", "TrainSummary": "log_dir"}.items():  # fmt: skip
+        with pytest.raises(ArgumentError, match=f"{name} has no argument 'lr'; it has {names}"):
+            doors.optimizer(name)(lr=1)
     with pytest.raises(ArgumentError, match="Linear.* is called with nodes"):
         L.Linear(2, 3)(np.zeros(2))
+
+
+def test_input_is_numbers_arrays_or_tables_of_them() -> None:
+    layer, x = L.Linear(3, 2), numbers(2, 3)
+    np.testing.assert_array_equal(layer.forward(x.tolist()), layer.forward(x))
+    np.testing.assert_allclose(L.CAddTable().forward([x.tolist(), x]), 2 * x, rtol=1e-6)
+    with pytest.raises(DataError, match="a layer takes arrays, or a list of them; got NoneType"):
+        layer.forward(None)
+    for table in (L.LookupTable(5, 2), L.LookupTableSparse(5, 2)):
+        for index, words in (
+            (1.5, "whole number; got 1.5"),
+            (6.0, "from 1 to 5; got 6"),
+            (np.nan, "from 1 to 5; got nan"),
+        ):
+            with pytest.raises(DataError, match=f"LookupTable.*{words}"):
+                table.forward(np.array([[index]]))
+
+
+def test_classes_are_those_of_one_output() -> None:
+    both = L.ConcatTable().add(L.Linear(3, 2)).add(L.Linear(3, 2))
+    with pytest.raises(ArgumentError, match="has 2 outputs: predict_class takes models with one"):
+        both.predict_class(numbers(4, 3))
 
 
 def test_weights_are_taken_over_or_refused() -> None:
@@ -249,32 +279,6 @@ def test_model_predicts_and_evaluates_arrays() -> None:
     assert best.result > accuracy.result
     with pytest.raises(ArgumentError, match="with brackets; got type"):
         model.evaluate(x, labels, 100, [Top1Accuracy])
-
-
-def test_every_name_of_the_list_is_a_layer_or_says_what_to_use_instead() -> None:
-    assert len(doors.LAYERS) == len(set(doors.LAYERS)) == 174
-    for name in doors.LAYERS:
-        assert isinstance(doors.layer(name), type)
-    with pytest.raises(NotSupported, match=r"RoiAlign is not supported: torchvision has it"):
-        doors.layer("RoiAlign")()
-    with pytest.raises(AttributeError, match="there is no name 'Convolve' here"):
-        doors.layer("Convolve")
-
-
-def test_names_of_doors_are_those_of_the_tables() -> None:
-    from orca.bigdl import criterion
-    from orca.bigdl.keras import autograd, layers, objectives
-
-    for names, load in (
-        (doors.CRITERIONS, doors.criterion), (doors.KERAS_LAYERS, doors.keras_layer), (doors.AUTOGRAD, doors.autograd),
-        (doors.KERAS2_LAYERS, doors.keras2_layer), (doors.OBJECTIVES, doors.objective),
-        (doors.KERAS_MODELS, doors.keras_model),
-    ):  # fmt: skip
-        assert all(load(name) is not None for name in names)
-    assert set(layers.KERAS) - {"Operation", "Weight"} <= set(doors.KERAS_LAYERS)
-    assert set(LAYERS) <= set(doors.LAYERS) and set(objectives.OBJECTIVES) == set(doors.OBJECTIVES)
-    assert set(criterion.CRITERIONS) - set(doors.CRITERIONS) <= set(objectives.OBJECTIVES)
-    assert set(autograd.FUNCTIONS) <= set(doors.AUTOGRAD)
 
 
 def test_backward_goes_with_the_input_weights_and_mode_that_are_there_now() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bigdl.optim.optimizer import MaxEpoch, Top1Accuracy  # noqa: E402
 from orca.bigdl import criterion as C  # noqa: E402
 from orca.bigdl import layers as L  # noqa: E402
 from orca.bigdl.featuresets import FeatureSet  # noqa: E402
@@ -18,7 +19,6 @@ from orca.bigdl.keras import engine  # noqa: E402
 from orca.bigdl.keras.layers import KERAS  # noqa: E402
 from orca.bigdl.net import Estimator as LowEstimator  # noqa: E402
 from orca.bigdl.net import InferenceModel, Net  # noqa: E402
-from orca.bigdl.optimizer import MaxEpoch, Top1Accuracy  # noqa: E402
 from orca.classic.sample import JTensor  # noqa: E402
 from orca.errors import ArgumentError, DataError, NotSupported  # noqa: E402
 from orca.estimators import Estimator  # noqa: E402

@@ -10,9 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from orca.bigdl import criterion as C  # noqa: E402
-from orca.bigdl import layers as L  # noqa: E402
-from orca.bigdl.optimizer import (  # noqa: E402
+from bigdl.optim.optimizer import (  # noqa: E402
     DistriOptimizer,
     EveryEpoch,
     LocalOptimizer,
@@ -21,6 +19,8 @@ from orca.bigdl.optimizer import (  # noqa: E402
     Optimizer,
     Top1Accuracy,
 )
+from orca.bigdl import criterion as C  # noqa: E402
+from orca.bigdl import layers as L  # noqa: E402
 from orca.classic.sample import Sample  # noqa: E402
 from orca.errors import ArgumentError, DataError, WorkerFailed  # noqa: E402
 from orca.nnframes.wrappers import TorchModel  # noqa: E402

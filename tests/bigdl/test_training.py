@@ -15,6 +15,7 @@ from orca.optimizers import SGD, Adam
 
 torch = pytest.importorskip("torch")
 
+from bigdl.optim.optimizer import MaxEpoch, Optimizer, Top1Accuracy, TrainSummary, ValidationSummary  # noqa: E402
 from orca.bigdl import criterion as C  # noqa: E402
 from orca.bigdl import layers as L  # noqa: E402
 from orca.bigdl.initial import L1L2Regularizer  # noqa: E402
@@ -23,7 +24,6 @@ from orca.bigdl.keras import layers as K  # noqa: E402
 from orca.bigdl.layer import Model  # noqa: E402
 from orca.bigdl.net import Estimator as LowEstimator  # noqa: E402
 from orca.bigdl.net import InferenceModel, Net  # noqa: E402
-from orca.bigdl.optimizer import MaxEpoch, Optimizer, Top1Accuracy, TrainSummary, ValidationSummary  # noqa: E402
 from orca.triggers import EveryEpoch  # noqa: E402
 
 DRAW = np.random.default_rng(2)

@@ -76,6 +76,14 @@ def test_fit_that_went_on_after_an_interruption_counts_the_steps_before(tmp_path
     assert summaries.read("validation", "Loss") == [[4, 0.5, NOW - 4], [8, 0.25, NOW]]
 
 
+def test_resumed_fit_leaves_what_the_run_before_it_wrote(tmp_path: Path) -> None:
+    Summaries(tmp_path, "app").write([line(1, 2, val_loss=1.0)], [trace(8, 7)], 1)
+    resumed = Summaries(tmp_path, "app")
+    resumed.write([line(1, 2, val_loss=1.0), line(2, 2, val_loss=0.5)], [trace(6, 5)], 1)
+    assert [point[:2] for point in resumed.read("train", "Loss") or []] == [[1, 8], [2, 7], [3, 6], [4, 5]]
+    assert [point[:2] for point in resumed.read("validation", "Loss") or []] == [[2, 1], [4, 0.5]]
+
+
 def test_framework_that_tells_no_steps_has_the_loss_of_epochs(tmp_path: Path) -> None:
     summaries = Summaries(tmp_path, "app")
     summaries.write([line(1, 3), line(2, 3)], [trace(), trace()], 1)

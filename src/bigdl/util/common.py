@@ -1,6 +1,6 @@
-"""Samples, tensors and the engine of BigDL."""
+"""Samples, tensors and the engine of BigDL, loaded on first use."""
 
-from orca.bigdl.engine import *
-from orca.bigdl.engine import __all__ as NAMES
+from orca.bigdl.doors import COMMON
+from orca.bigdl.doors import common as __getattr__
 
-__all__ = NAMES
+__all__ = COMMON

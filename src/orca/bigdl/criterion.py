@@ -86,18 +86,13 @@ class CriterionModule(nn.Module):
         return (self.weights.double()[(labels - first).clamp(0, len(self.weights) - 1)] * valid).sum(1)
 
 
-PAIRS = {
-    "CosineEmbeddingCriterion",
-    "L1HingeEmbeddingCriterion",
-    "MarginRankingCriterion",
-    "GaussianCriterion",
-    "KLDCriterion",
-}
+PAIRS = {"CosineEmbeddingCriterion", "L1HingeEmbeddingCriterion", "MarginRankingCriterion", "GaussianCriterion",
+         "KLDCriterion"}  # of two outputs  # fmt: skip
 ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 
 def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = False, reduction: str | None = "",
-         counts: bool = False, holds: bool = False) -> None:  # fmt: skip
+         counts: bool = False, holds: bool = False, home: dict[str, type[Criterion]] = CRITERIONS) -> None:  # fmt: skip
     """Make a Criterion class of each row: name -> (function, what it is).
 
     Args:
@@ -106,13 +101,14 @@ def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = 
         reduction: "mean" or "sum" over rows, whatever the arguments; None to be found out; "" where size_average says.
         counts: Whether a mean is one over labels.
         holds: Whether it holds several criterions, which `add` puts in.
+        home: The table that the classes go into.
     """
     for name, (row, words) in table.items():
         own = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
         signature = inspect.Signature([p for p in own if p.name not in ("x", "target", "inner")])
         scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "one_based": one_based,
                  "said": reduction, "counted": counts, "signature": signature, "__signature__": signature}  # fmt: skip
-        CRITERIONS[name] = type(name, (_Several if holds else Criterion,), scope)
+        home[name] = type(name, (_Several if holds else Criterion,), scope)
 
 
 class Criterion:
@@ -176,7 +172,7 @@ class Criterion:
         filled = [
             torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, gradients, strict=True)
         ]
-        return _arrays(_like(given, iter(filled)))
+        return _arrays(_like(given, filled))
 
     def _loss(self, given: Any, target: Any) -> Tensor:
         wanted = None if target is None else _tensors(target)
@@ -217,23 +213,24 @@ def _beside(x: Tensor, target: Any) -> Tensor:
     return target.reshape(x.shape).to(x.dtype)
 
 
-def _classes(x: Tensor, target: Any) -> tuple[Tensor, Tensor]:
-    """Return rows of class scores, and their classes as torch counts them.
+def _classes(x: Tensor, target: Any, first: int = 1, padding: int = PADDING) -> tuple[Tensor, Tensor]:
+    """Return rows of class scores, and their classes as torch counts them; the class of padding counts nothing.
 
     Raises:
         DataError: A label is no class.
     """
     scores = x.unsqueeze(0) if x.dim() == 1 else x.movedim(1, -1).flatten(0, -2) if x.dim() > 2 else x
-    labels = target.reshape(-1).long()
-    if len(labels) != len(scores):
-        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(labels)}.")
-    wrong = (labels != PADDING) & ((labels < 1) | (labels > scores.shape[1]))
+    given = target.reshape(-1)
+    if len(given) != len(scores):
+        raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(given)}.")
+    labels, count = given.long() - first, scores.shape[1]
+    wrong = (given != padding) & ((labels < 0) | (labels >= count) | (labels + first != given))
     if bool(wrong.any()):
         raise DataError(
-            f"labels are classes that count from 1: 1 to {scores.shape[1]}; got {int(labels[wrong][0])}. "
-            "Add 1 to labels that count from 0."
+            f"labels are classes that count from {first}: {first} to {count - 1 + first}; got {given[wrong][0]:g}. "
+            + ("Add 1 to labels that count from 0." if first else "Take 1 off labels that count from 1.")
         )
-    return scores, torch.where(labels == PADDING, -100, labels - 1)
+    return scores, torch.where(given == padding, -100, labels)
 
 
 def _over(values: Tensor, size_average: bool) -> Tensor:
@@ -244,9 +241,9 @@ def _word(size_average: bool) -> str:
     return "mean" if size_average else "sum"
 
 
-def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_average: bool) -> Tensor:
+def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_average: bool, *first: int) -> Tensor:
     """Return the negative log likelihood of classes; the mean over labels that count nothing is 0."""
-    scores, labels = _classes(logs, target)
+    scores, labels = _classes(logs, target, *first)
     total = F.nll_loss(scores, labels, weights, reduction="sum")
     if not size_average:
         return total
@@ -259,9 +256,7 @@ def likelihood(logs: Tensor, target: Tensor, weights: Tensor | None, size_averag
 
 
 def _softmax_with(x: Tensor, target: Tensor, ignore_label: Any = None, normalize_mode: str = "VALID") -> Tensor:
-    kept = target.reshape(-1)
-    kept = kept if ignore_label is None else torch.where(kept == ignore_label, float(PADDING), kept.float())
-    scores, labels = _classes(x, kept)
+    scores, labels = _classes(x, target, 1, PADDING if ignore_label is None else ignore_label)
     total, count = F.cross_entropy(scores, labels, reduction="sum"), 1 if x.dim() == 1 else len(x)
     divisors = {"VALID": int((labels >= 0).sum()), "FULL": len(labels), "BATCH_SIZE": count, "NONE": 1}
     if normalize_mode not in divisors:
@@ -460,24 +455,11 @@ rows({
 rows({"L1HingeEmbeddingCriterion": (_hinge_embedding,
     "L1 distances between two outputs that are alike (1), and how far others (-1) are within a margin.")},
      reduction="mean")  # fmt: skip
-rows(
-    {
-        "GaussianCriterion": (
-            _gaussian,
-            "The negative log likelihood of targets under a table (mean, logarithm of the variance).",
-        )
-    },
-    reduction="sum",
-)
-rows(
-    {
-        "TimeDistributedMaskCriterion": (
-            _masked,
-            "A criterion at every step of time whose target is not padding, averaged over these.",
-        )
-    },
-    counts=True,
-)
+rows({"GaussianCriterion": (_gaussian,
+    "The negative log likelihood of targets under a table (mean, logarithm of the variance).")},
+     reduction="sum")  # fmt: skip
+rows({"TimeDistributedMaskCriterion": (_masked,
+    "A criterion at every step of time whose target is not padding, averaged over these.")}, counts=True)  # fmt: skip
 rows({
     "MultiCriterion": (lambda x, target, inner=(): sum(share * part(x, target) for part, share in inner),
         "The weighted sum of several criterions of the same output and target."),

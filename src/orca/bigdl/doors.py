@@ -7,106 +7,36 @@ is a class that says, when it is called, what to use instead.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from orca.errors import NotSupported
 
-LAYERS = tuple(
-    """
-    Abs Add AddConstant Attention BatchNormalization BiRecurrent BifurcateSplitTable Bilinear BinaryThreshold
-    Bottle CAdd CAddTable CAveTable CDivTable CMaxTable CMinTable CMul CMulTable CSubTable Clamp Concat
-    ConcatTable Container Contiguous ConvLSTMPeephole ConvLSTMPeephole3D Cosine CosineDistance Cropping2D
-    Cropping3D CrossProduct DotProduct Dropout ELU Echo Euclidean Exp ExpandSize FeedForwardNetwork FlattenTable
-    GRU GaussianDropout GaussianNoise GaussianSampler Gemm GradientReversal HardShrink HardSigmoid HardTanh
-    Highway Identity Index InferReshape Input JoinTable LSTM LSTMPeephole Layer LayerNormalization LeakyReLU
-    Linear LocallyConnected1D LocallyConnected2D Log LogSigmoid LogSoftMax LookupTable MM MV MapTable
-    MaskedSelect Masking Max Maxout Mean Min MixtureTable Model Mul MulConstant MultiRNNCell Narrow NarrowTable
-    Negative Node Normalize NormalizeScale PReLU Pack Padding PairwiseDistance ParallelTable Power RReLU ReLU
-    ReLU6 Recurrent RecurrentDecoder Replicate Reshape ResizeBilinear Reverse RnnCell SReLU Scale Select
-    SelectTable Sequential Sigmoid SoftMax SoftMin SoftPlus SoftShrink SoftSign SpatialAveragePooling
-    SpatialBatchNormalization SpatialContrastiveNormalization SpatialConvolution SpatialCrossMapLRN
-    SpatialDilatedConvolution SpatialDivisiveNormalization SpatialDropout1D SpatialDropout2D SpatialDropout3D
-    SpatialFullConvolution SpatialMaxPooling SpatialSeparableConvolution SpatialShareConvolution
-    SpatialSubtractiveNormalization SpatialWithinChannelLRN SpatialZeroPadding SplitTable Sqrt Square Squeeze
-    Sum TableOperation Tanh TanhShrink TemporalConvolution TemporalMaxPooling Threshold Tile TimeDistributed
-    Transpose Unsqueeze UpSampling1D UpSampling2D UpSampling3D View VolumetricAveragePooling
-    VolumetricConvolution VolumetricFullConvolution VolumetricMaxPooling
-    """.split()
-)
-CRITERIONS = tuple(
-    """
-    AbsCriterion BCECriterion CategoricalCrossEntropy ClassNLLCriterion ClassSimplexCriterion
-    CosineDistanceCriterion CosineEmbeddingCriterion CosineProximityCriterion Criterion CrossEntropyCriterion
-    DiceCoefficientCriterion DistKLDivCriterion DotProductCriterion GaussianCriterion HingeEmbeddingCriterion
-    KLDCriterion KullbackLeiblerDivergenceCriterion L1Cost L1HingeEmbeddingCriterion MSECriterion
-    MarginCriterion MarginRankingCriterion MeanAbsolutePercentageCriterion MeanSquaredLogarithmicCriterion
-    MultiCriterion MultiLabelMarginCriterion MultiLabelSoftMarginCriterion MultiMarginCriterion PGCriterion
-    ParallelCriterion PoissonCriterion SmoothL1Criterion SmoothL1CriterionWithWeights SoftMarginCriterion
-    SoftmaxWithCriterion TimeDistributedCriterion TimeDistributedMaskCriterion TransformerCriterion
-    """.split()
-)
-KERAS_LAYERS = tuple(
-    """
-    Activation AddConstant AtrousConvolution1D AtrousConvolution2D AveragePooling1D AveragePooling2D
-    AveragePooling3D BatchNormalization Bidirectional BinaryThreshold CAdd CMul ConvLSTM2D ConvLSTM3D
-    Convolution1D Convolution2D Convolution3D Cropping1D Cropping2D Cropping3D Deconvolution2D Dense Dropout ELU
-    Embedding Exp ExpandDim Flatten GRU GaussianDropout GaussianNoise GaussianSampler GetShape
-    GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D
-    GlobalMaxPooling3D HardShrink HardTanh Highway Identity Input InputLayer KerasLayer KerasLayerWrapper LRN2D
-    LSTM LeakyReLU LocallyConnected1D LocallyConnected2D Log Masking Max MaxPooling1D MaxPooling2D MaxPooling3D
-    MaxoutDense Merge Mul MulConstant Narrow Negative PReLU Permute Power RReLU RepeatVector Reshape
-    ResizeBilinear SReLU Scale Select SelectTable SeparableConvolution2D ShareConvolution2D SimpleRNN SoftShrink
-    SparseDense SparseEmbedding SpatialDropout1D SpatialDropout2D SpatialDropout3D Sqrt Square Squeeze Threshold
-    ThresholdedReLU TimeDistributed UpSampling1D UpSampling2D UpSampling3D WithinChannelLRN2D WordEmbedding
-    ZeroPadding1D ZeroPadding2D ZeroPadding3D merge
-    """.split()
-)
-KERAS2_LAYERS = tuple(
-    """
-    Activation Average AveragePooling1D Conv1D Conv2D Cropping1D Dense Dropout Flatten GlobalAveragePooling1D
-    GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D Input LocallyConnected1D
-    MaxPooling1D Maximum Minimum Softmax average maximum minimum
-    """.split()
-)
-AUTOGRAD = tuple(
-    """
-    Constant CustomLoss Lambda Parameter Variable abs add batch_dot clip contiguous div dot epsilon erf exp
-    expand_dims l2_normalize log maximum mean minimum mm mul neg pow softplus softsign sqrt square squeeze stack
-    sub sum
-    """.split()
-)
-OBJECTIVES = tuple(
-    """
-    BinaryCrossEntropy CategoricalCrossEntropy CosineProximity Hinge KullbackLeiblerDivergence LossFunction
-    MeanAbsoluteError MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson RankHinge
-    SparseCategoricalCrossEntropy SquaredHinge
-    """.split()
-)
-
 _DETECTION = (
     "torchvision has it: torchvision.ops and torchvision.models.detection; Layer.of(module) wraps a torch module"
 )
-_SPARSE = "tensors are dense here: use {0}"
 _PENALTY = "what it adds to a gradient depends on how rows are dealt out: add the penalty to the loss (CustomLoss)"
 LEFT_OUT_LAYERS = {
-    "SparseLinear": _SPARSE.format("Linear"), "DenseToSparse": _SPARSE.format("the input as it is"),
-    "SparseJoinTable": _SPARSE.format("JoinTable"), "LookupTableSparse": _SPARSE.format("LookupTable and Sum"),
     "BinaryTreeLSTM": "its input is a tree: write it as a torch module, and wrap it with Layer.of",
     "Transformer": "use Layer.of(torch.nn.Transformer(...)), or Attention and FeedForwardNetwork",
     "SequenceBeamSearch": "it is no layer but a search: write it as a function of the model's outputs",
-    "SpatialConvolutionMap": "use SpatialConvolution, with n_group where planes are apart",
     "L1Penalty": _PENALTY, "NegativeEntropyPenalty": _PENALTY, "ActivityRegularization": _PENALTY,
     "SharedStaticUtils": "no layer lives in a JVM here: use the layer itself",
-    **dict.fromkeys(("RoiPooling", "RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn",
+    **dict.fromkeys(("RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn",
                      "Pooler", "FPN"), _DETECTION),
 }  # fmt: skip
 LEFT_OUT_KERAS = dict.fromkeys(
     ("BERT", "TransformerLayer"), "use a torch module of your own or of a library, in KerasLayerWrapper(module)"
 )
+LEFT_OUT_OPTIMIZER = {
+    "ActivityRegularization": _PENALTY,
+    "MeanAveragePrecisionObjectDetection": "use torchmetrics.detection.MeanAveragePrecision, as every Estimator does",
+}
 _KERAS1 = "Keras 1 is not installable today: train Keras 3 models with Estimator.from_keras"
 LEFT_OUT_CONVERTER = dict.fromkeys(("DefinitionLoader", "WeightLoader", "WeightsConverter"), _KERAS1)
 LEFT_OUT_BACKEND = dict.fromkeys(("KerasModelWrapper", "use_bigdl_backend", "with_bigdl_backend"), _KERAS1)
+CAFFE = "convert the model to ONNX, and serve it with from_openvino"
 _ROI = "boxes are not carried along with images: use torchvision.transforms.v2"
 LEFT_OUT_VISION = dict.fromkeys(
     ("DetectionCrop", "RandomSampler", "RoiProject", "RoiHFlip", "RoiResize", "RoiNormalize"), _ROI
@@ -116,11 +46,6 @@ LEFT_OUT_VISION = dict.fromkeys(
     "RandomCropper": "use RandomCrop and HFlip", "RandomResize": "use RandomAspectScale",
     "SeqFileFolder": "read images with ImageSet.read, or a Parquet dataset of orca.data.image",
 }  # fmt: skip
-
-LAYERS += tuple(LEFT_OUT_LAYERS)
-KERAS_LAYERS += tuple(LEFT_OUT_KERAS)
-KERAS_MODELS = ("KerasNet", "Model", "Sequential", "load_model")
-CONVERTER, BACKEND = tuple(LEFT_OUT_CONVERTER), tuple(LEFT_OUT_BACKEND)
 
 
 def refused(name: str, words: str) -> type:
@@ -132,37 +57,76 @@ def refused(name: str, words: str) -> type:
     return type(name, (), {"__init__": __init__, "__doc__": f"Left out: {words}.", "__module__": __name__})
 
 
-def _door(
-    names: Sequence[str], places: Mapping[str, Sequence[str]], left_out: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
-    """Return what a module's `__getattr__` is: modules (or tables in them) are asked for a name in this order."""
+def refusal(name: str, words: str) -> Any:
+    """Return a method that says what to use instead of it."""
 
-    def load(name: str) -> Any:
-        if name not in names:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            raise AttributeError(f"there is no name {name!r} here; there are {', '.join(sorted(names))}.")
-        if left_out and name in left_out:
-            return refused(name, left_out[name])
-        for module, tables in places.items():
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotSupported(f"{name} is not supported: {words}.")
+
+    refuse.__doc__ = f"Refuse: {words}."
+    return staticmethod(refuse)
+
+
+class Names(Sequence[str]):
+    """Names of some modules, which are loaded when one of them is asked for.
+
+    Args:
+        homes: {module: names in it}; a name may be that of a table, whose keys are the names then.
+        left_out: {name: what to use instead}.
+    """
+
+    def __init__(self, homes: Mapping[str, str], left_out: Mapping[str, str] | None = None) -> None:
+        self.homes, self.left_out = homes, left_out or {}
+
+    @cached_property
+    def things(self) -> dict[str, Any]:
+        """What there is under each name."""
+        things: dict[str, Any] = {name: refused(name, words) for name, words in self.left_out.items()}
+        for module, names in self.homes.items():
             home = importlib.import_module(module)
-            for table in tables:
-                if name in getattr(home, table):
-                    return getattr(home, table)[name]
-            if name in vars(home):
-                return vars(home)[name]
-        raise AttributeError(f"{name!r} is promised, but nowhere to be found.")
+            for name in names.split():
+                thing = getattr(home, name)
+                things |= thing if isinstance(thing, dict) else {name: thing}
+        return things
 
-    return load
+    def load(self, name: str) -> Any:
+        """Return what there is under a name: what a shim's `__getattr__` is."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self.things:
+            raise AttributeError(f"there is no name {name!r} here; there are {', '.join(sorted(self.things))}.")
+        return self.things[name]
+
+    def __getitem__(self, place: Any) -> Any:
+        return list(self.things)[place]
+
+    def __len__(self) -> int:
+        return len(self.things)
 
 
-_LAYERS = {"orca.bigdl.recurrent": ["LAYERS"], "orca.bigdl.layer": [], "orca.bigdl.layers": []}
-layer = _door(LAYERS, _LAYERS, LEFT_OUT_LAYERS)
-criterion = _door(CRITERIONS, {"orca.bigdl.criterion": ["CRITERIONS"]})
-keras_layer = _door(KERAS_LAYERS, {"orca.bigdl.keras.layers": ["KERAS"], "orca.bigdl.keras.engine": []}, LEFT_OUT_KERAS)
-keras2_layer = _door(KERAS2_LAYERS, {"orca.bigdl.keras.layers": ["KERAS2"], "orca.bigdl.keras.engine": []})
-keras_model = _door(KERAS_MODELS, {"orca.bigdl.keras.engine": [], "orca.bigdl.files": []})
-autograd = _door(AUTOGRAD, {"orca.bigdl.keras.autograd": ["FUNCTIONS"]})
-objective = _door(OBJECTIVES, {"orca.bigdl.keras.objectives": ["OBJECTIVES"]})
-converter = _door(CONVERTER, {}, LEFT_OUT_CONVERTER)
-backend = _door(BACKEND, {}, LEFT_OUT_BACKEND)
+_NETS = "orca.bigdl.keras.engine"
+_LAYERS = {"orca.bigdl.layer": "Container Layer Node", "orca.bigdl.layers": "Input", "orca.bigdl.recurrent": "LAYERS"}
+LAYERS = Names(_LAYERS, LEFT_OUT_LAYERS)
+CRITERIONS = Names({"orca.bigdl.criterion": "Criterion CRITERIONS"})
+KERAS_LAYERS = Names({"orca.bigdl.keras.layers": "KERAS merge", _NETS: "Input KerasLayer"}, LEFT_OUT_KERAS)
+KERAS2_LAYERS = Names({"orca.bigdl.keras.layers": "KERAS2 average maximum minimum", _NETS: "Input"})
+KERAS_MODELS = Names({_NETS: "KerasNet Model Sequential", "orca.bigdl.files": "load_model"})
+AUTOGRAD = Names({"orca.bigdl.keras.autograd": "FUNCTIONS Constant CustomLoss Lambda Parameter Variable epsilon"})
+OBJECTIVES = Names({"orca.bigdl.keras.objectives": "OBJECTIVES"})
+CONVERTER, BACKEND = Names({}, LEFT_OUT_CONVERTER), Names({}, LEFT_OUT_BACKEND)
+OPTIMIZER = Names({
+    "orca.bigdl.optimizer": "BaseOptimizer DistriOptimizer LocalOptimizer Optimizer TrainSummary ValidationSummary",
+    "orca.bigdl.validation": "METHODS", "orca.bigdl.initial": "REGULARIZERS",
+    "orca.core.triggers": "EveryEpoch MaxEpoch MaxIteration MaxScore MinLoss SeveralIteration TriggerAnd TriggerOr",
+    "orca.optimizers": "Adadelta Adagrad Adam Adamax Ftrl LBFGS OptimMethod ParallelAdam RMSprop SGD",
+    "orca.optimizers.schedules": "Default Exponential MultiStep Plateau Poly SequentialSchedule Step Warmup",
+}, LEFT_OUT_OPTIMIZER)  # fmt: skip
+COMMON = Names({
+    "orca.classic.nncontext": """RNG EvaluatedResult JTensor JavaValue Sample callBigDlFunc create_spark_conf
+        create_tmp_path get_dtype get_local_file get_node_and_core_number get_optimizer_version get_spark_context
+        get_spark_sql_context init_engine is_distributed set_optimizer_version text_from_path to_list""",
+    "orca.bigdl.datasets": "to_sample_rdd",
+})  # fmt: skip
+layer, criterion, optimizer, common = LAYERS.load, CRITERIONS.load, OPTIMIZER.load, COMMON.load
+keras_layer, keras2_layer, keras_model = KERAS_LAYERS.load, KERAS2_LAYERS.load, KERAS_MODELS.load
+autograd, objective, converter, backend = AUTOGRAD.load, OBJECTIVES.load, CONVERTER.load, BACKEND.load

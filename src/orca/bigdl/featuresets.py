@@ -37,6 +37,15 @@ def _mapped(rows: Any, function: Callable[[Any], Any]) -> Any:
     return rows.map(function) if _is_rdd(rows) else [function(row) for row in rows]
 
 
+def _labelled(kind: Callable[..., Any], values: Any, labels: Any) -> Any:
+    """Return rows of values and, where there are labels, of these: a list, or an RDD of RDDs."""
+    if _is_rdd(values):
+        pairs = values.map(lambda value: (value, None)) if labels is None else values.zip(labels)
+    else:
+        pairs = zip(values, [None] * len(values) if labels is None else labels, strict=True)
+    return _mapped(pairs, lambda pair: kind(*pair))
+
+
 def _spread(rows: Sequence[Any], sc: Any, partitions: int, function: Callable[[Any], Any]) -> Any:
     """Return what a function makes of rows: here, or with a SparkContext on the workers."""
     return _mapped(rows if sc is None else sc.parallelize(rows, max(partitions, 1)), function)
@@ -315,16 +324,14 @@ class LocalImageSet(ImageSet):
     """Images here: arrays (height, width, BGR), and perhaps labels."""
 
     def __init__(self, image_list: Any = None, label_list: Any = None, jvalue: Any = None) -> None:
-        labels = [None] * len(image_list) if label_list is None else list(label_list)
-        super().__init__([ImageFeature(image, label) for image, label in zip(image_list, labels, strict=True)])
+        super().__init__(_labelled(ImageFeature, image_list, label_list))
 
 
 class DistributedImageSet(ImageSet):
     """Images in an RDD of arrays (height, width, BGR), and perhaps one of labels."""
 
     def __init__(self, image_rdd: Any = None, label_rdd: Any = None, jvalue: Any = None) -> None:
-        pairs = image_rdd.map(lambda image: (image, None)) if label_rdd is None else image_rdd.zip(label_rdd)
-        super().__init__(pairs.map(lambda pair: ImageFeature(*pair)))
+        super().__init__(_labelled(ImageFeature, image_rdd, label_rdd))
 
 
 ImageSet.kinds = LocalImageSet, DistributedImageSet
@@ -623,16 +630,14 @@ class LocalTextSet(TextSet):
     """Texts here, and perhaps labels."""
 
     def __init__(self, texts: Any = None, labels: Any = None, jvalue: Any = None) -> None:
-        marks = [None] * len(texts) if labels is None else list(labels)
-        super().__init__([TextFeature(text, label) for text, label in zip(texts, marks, strict=True)])
+        super().__init__(_labelled(TextFeature, texts, labels))
 
 
 class DistributedTextSet(TextSet):
     """Texts in an RDD, and perhaps an RDD of labels."""
 
     def __init__(self, texts: Any = None, labels: Any = None, jvalue: Any = None) -> None:
-        pairs = texts.map(lambda text: (text, None)) if labels is None else texts.zip(labels)
-        super().__init__(pairs.map(lambda pair: TextFeature(*pair)))
+        super().__init__(_labelled(TextFeature, texts, labels))
 
 
 TextSet.kinds = LocalTextSet, DistributedTextSet

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from orca.errors import KnownArguments
+
 # Torch is loaded by whoever has weights to fill.
 
 Tensor = Any
 
 
-class InitializationMethod:
+class InitializationMethod(KnownArguments):
     """A way to draw weights."""
 
     def fill(self, tensor: Tensor, groups: int = 1) -> None:
@@ -128,7 +130,7 @@ def _tent(size: int, torch: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class L1L2Regularizer:
+class L1L2Regularizer(KnownArguments):
     """A penalty on weights: its gradient is l1 sign(w) + l2 w."""
 
     l1: float

@@ -18,15 +18,20 @@ import numpy as np
 import torch
 from torch import nn
 
+from orca.bigdl.doors import CAFFE, refusal
 from orca.classic.sample import JTensor
-from orca.errors import ArgumentError, DataError, NotSupported
+from orca.errors import ArgumentError, DataError
 from orca.frameworks.torch.penalties import penalised, weights_of_kind
+from orca.rows.tree import flatten, map_tree, unflatten
 
 LAYERS: dict[str, type[Layer]] = {}  # every layer by its name
 # Arguments of many layers that are about weights, whatever the layer does.
-PENALTIES = {"wRegularizer": "weight", "w_regularizer": "weight", "weight_regularizer": "weight",
-             "uRegularizer": "hidden", "bRegularizer": "bias", "b_regularizer": "bias", "bias_regularizer": "bias",
-             "cRegularizer": "peep", "p_regularizer": "point"}  # fmt: skip
+PENALTIES = {
+    **dict.fromkeys(("wRegularizer", "w_regularizer", "weight_regularizer", "W_regularizer", "kernel_regularizer",
+                     "depthwise_regularizer"), "weight"),
+    **dict.fromkeys(("bRegularizer", "b_regularizer", "bias_regularizer"), "bias"), "uRegularizer": "hidden",
+    "U_regularizer": "hidden", "cRegularizer": "peep", "p_regularizer": "point", "pointwise_regularizer": "point",
+}  # fmt: skip
 GIVEN = {"init_weight": "weight", "init_bias": "bias"}
 UNUSED = ("init_grad_weight", "init_grad_bias", "bigdl_type")
 
@@ -51,6 +56,12 @@ class Applied(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments as torch prints them."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+
+
+def applied(row: Callable[..., Any], place: str) -> type[Applied]:
+    """Return the class of modules of a function; pickles find it at a place in the function's module."""
+    scope = {"function": staticmethod(row), "__module__": row.__module__, "__qualname__": place}
+    return type(place.split(".")[0], (Applied,), scope)
 
 
 class Weights(nn.Module):
@@ -110,17 +121,16 @@ def rows(table: Mapping[str, tuple[Any, ...]]) -> None:
             FORWARD[name] = forward[0]
         if parameters and parameters[0].name == "x":
             parameters = parameters[1:]
-            scope = {"function": staticmethod(row), "__module__": row.__module__, "__qualname__": f"{name}.made_by"}
-            made_by = type(name, (Applied,), scope)  # pickles find it there
+            made_by = applied(row, f"{name}.made_by")
         signature = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
         scope = {"__doc__": words, "__module__": row.__module__, "signature": signature, "__signature__": signature,
                  "made_by": made_by if isinstance(made_by, type) else staticmethod(made_by)}  # fmt: skip
         LAYERS[name] = type(name, getattr(row, "layer_bases", (Layer,)), scope)
 
 
-def signed(*required: str, **optional: Any) -> inspect.Signature:
-    """Return the signature of these arguments."""
-    every = dict.fromkeys(required, inspect.Parameter.empty) | optional
+def signed(*required: str, **defaults: Any) -> inspect.Signature:
+    """Return the signature of arguments that must be given, and of others with their defaults (empty for none)."""
+    every = dict.fromkeys(required, inspect.Parameter.empty) | defaults
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature([inspect.Parameter(name, kind, default=value) for name, value in every.items()])
 
@@ -134,16 +144,6 @@ def lookup(table: Mapping[str, Any], what: str) -> Callable[[str], Any]:
         raise AttributeError(f"there is no {what} {name!r}; there are {', '.join(table)}.")
 
     return load
-
-
-def refusal(name: str, words: str) -> Any:
-    """Return a method that says what to use instead of it."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotSupported(f"{name} is not supported: {words}.")
-
-    refuse.__doc__ = f"Refuse: {words}."
-    return staticmethod(refuse)
 
 
 class Layer:
@@ -168,7 +168,7 @@ class Layer:
         self._seed: int | None = None
         self._last: Any = None
         self.module: nn.Module = self._made(self.arguments)
-        self._settle(self.arguments)
+        self._settle()
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         """Build the torch module."""
@@ -177,15 +177,17 @@ class Layer:
         module.row = type(self).__name__  # type: ignore[assignment]
         return module
 
-    def _settle(self, arguments: dict[str, Any]) -> None:
+    def _settle(self) -> None:
         """Put weights that were given, and penalties on weights, on the module."""
+        arguments = self.arguments
         for argument, kind in PENALTIES.items():
             if (penalty := arguments.get(argument)) is not None:
                 self._penalise(kind, penalty)
+        views = {id(parameter): shown(part, name, parameter) for part, name, parameter in weights_of(self.module)}
         for argument, kind in GIVEN.items():
             if arguments.get(argument) is not None:
                 for parameter in weights_of_kind(self.module, kind):
-                    _fill(parameter, arguments[argument], f"{argument} of {self}")
+                    _fill(views[id(parameter)], arguments[argument], f"{argument} of {self}")
 
     def _penalise(self, kind: str, penalty: Any) -> None:
         penalties = dict(getattr(self.module, "penalties", {}))
@@ -293,7 +295,7 @@ class Layer:
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in _leaves(given)]
-        return _arrays(_like(given, iter(gradients)))
+        return _arrays(_like(given, gradients))
 
     def _moment(self) -> list[Any]:
         """Return what changes when weights or modes do: a backward pass goes with the forward pass before it."""
@@ -315,7 +317,7 @@ class Layer:
 
     def get_weights(self) -> list[np.ndarray[Any, Any]]:
         """Return the weights of all layers as arrays, in the order of BigDL."""
-        return [_shaped(module, name, parameter) for module, name, parameter in weights_of(self.module)]
+        return [shown(*each).cpu().numpy().copy() for each in weights_of(self.module)]
 
     def set_weights(self, weights: Any) -> None:
         """Take over weights: as many arrays, with as many numbers each, as `get_weights` returns.
@@ -327,7 +329,7 @@ class Layer:
         if len(given) != len(mine):
             raise ArgumentError(f"{self} has {len(mine)} arrays of weights; got {len(given)}.")
         for array, (module, name, parameter) in zip(given, mine, strict=True):
-            _fill(parameter, array, f"{name} of {type(module).__name__} in {self}")
+            _fill(shown(module, name, parameter), array, f"{name} of {type(module).__name__} in {self}")
 
     def is_with_weights(self) -> bool:
         """Say whether the layer has weights."""
@@ -342,7 +344,8 @@ class Layer:
                 values = {name: parameter, f"grad{name[0].upper()}{name[1:]}": gradient}
                 for key, value in values.items():
                     filled = torch.zeros_like(parameter) if value is None else value
-                    place[key if key not in place else f"{key}{len(place)}"] = _shaped(module, name, filled)
+                    array = shown(module, name, filled).cpu().numpy().copy()
+                    place[key if key not in place else f"{key}{len(place)}"] = array
         return tensors
 
     def set_running_mean(self, running_mean: Any) -> Layer:
@@ -427,6 +430,8 @@ class Layer:
     def predict_class(self, features: Any, batch_size: int = -1) -> Any:
         """Return the class of each row, counted from 1."""
         answers = self.predict(features, batch_size)
+        if isinstance(answers, list):
+            raise ArgumentError(f"{self} has {len(answers)} outputs: predict_class takes models with one. Use predict.")
         return answers.map(_class_of) if hasattr(answers, "mapPartitions") else np.argmax(answers, axis=-1) + 1
 
     predict_local = predict_distributed = predict
@@ -610,7 +615,7 @@ class LayerGraph(nn.Module):
         for which, places in self.steps:
             given = [values[place] for place in places]
             output = run(self.parts[which], given[0] if len(given) == 1 else given, self.names[which])
-            values.append(_detached(output) if self.names[which] in self.stops else output)
+            values.append(map_tree(torch.Tensor.detach, output) if self.names[which] in self.stops else output)
         outputs = [values[place] for place in self.outputs]
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -689,10 +694,8 @@ class Model(Container):
         layer: Layer = Net.load_torch(path)
         return layer
 
-    load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras")
-    load_caffe = load_caffe_model = refusal(
-        "Caffe's format", "convert the model to ONNX, and serve it with from_openvino"
-    )
+    load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras, or TFPark's KerasModel")
+    load_caffe = load_caffe_model = refusal("Caffe's format", CAFFE)
     load_tensorflow = refusal("load_tensorflow", "use TFNet.from_export_folder or from_saved_model")
 
 
@@ -761,11 +764,14 @@ def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:
         tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(tensor.shape))
 
 
-def _shaped(module: nn.Module, name: str, parameter: torch.Tensor) -> np.ndarray[Any, Any]:
-    array = parameter.detach().cpu().numpy().copy()
-    if name == "weight" and array.ndim > 3 and hasattr(module, "groups"):  # BigDL's convolutions show their groups
-        array = array.reshape(module.groups, -1, *array.shape[1:])
-    return array
+def shown(module: nn.Module, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """Return a view of a weight (or of its gradient) as BigDL lays it out."""
+    view = weight.detach()
+    if name == "weight" and hasattr(module, "shown"):
+        return module.shown(view)  # type: ignore[operator]
+    if name == "weight" and view.dim() > 3 and hasattr(module, "groups"):
+        return view.unflatten(0, (module.groups, -1))
+    return view
 
 
 def _plain(value: Any) -> Any:
@@ -782,11 +788,11 @@ def _tensors(value: Any) -> Any:
         return value.detach().float().clone()
     if isinstance(value, JTensor):
         value = value.to_ndarray()
-    if isinstance(value, list | tuple) and any(
-        isinstance(item, np.ndarray | JTensor | torch.Tensor | list) for item in value
-    ):
+    if _is_table(value):
         return [_tensors(item) for item in value]
     try:
+        if value is None:
+            raise TypeError
         return torch.from_numpy(np.array(value, dtype=np.float32, order="C"))  # a copy: views may run backwards
     except (TypeError, ValueError) as error:
         raise DataError(
@@ -794,17 +800,24 @@ def _tensors(value: Any) -> Any:
         ) from error
 
 
+def _is_table(value: Any) -> bool:
+    """Tell several tensors from the numbers of one."""
+    return isinstance(value, list | tuple) and any(
+        isinstance(item, np.ndarray | JTensor | torch.Tensor) or _is_table(item) for item in value
+    )
+
+
 def _leaves(tree: Any) -> list[torch.Tensor]:
-    if isinstance(tree, list | tuple):
-        return [leaf for part in tree for leaf in _leaves(part)]
-    return [tree] if isinstance(tree, torch.Tensor) else []
+    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
 
-def _like(tree: Any, leaves: Iterator[torch.Tensor]) -> Any:
-    return [_like(part, leaves) for part in tree] if isinstance(tree, list | tuple) else next(leaves)
+def _like(tree: Any, leaves: Sequence[torch.Tensor]) -> Any:
+    """Return leaves in the order of a tree."""
+    return unflatten(flatten(tree)[1], list(leaves))
 
 
 def _arrays(tree: Any) -> Any:
+    """Return tensors as arrays; several of them, in any order, as lists."""
     if isinstance(tree, list | tuple):
         return [_arrays(part) for part in tree]
     return tree.detach().cpu().numpy().copy()
@@ -813,10 +826,6 @@ def _arrays(tree: Any) -> Any:
 def _same(one: Any, other: Any) -> bool:
     ones, others = _leaves(_tensors(one)), _leaves(_tensors(other))
     return len(ones) == len(others) and all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
-
-
-def _detached(tree: Any) -> Any:
-    return [_detached(part) for part in tree] if isinstance(tree, list | tuple) else tree.detach()
 
 
 def _class_of(answer: Any) -> int:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orca.bigdl.layer import LAYERS, SHAPING, Container, Layer, Node, Parts, Weights, lookup, rows, run
-from orca.errors import ArgumentError, DataError
+from orca.errors import ArgumentError, DataError, MissingDependency
 
 INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, 1.7976931348623157e308
 
@@ -50,9 +50,14 @@ def place(index: int, size: int) -> int:
     return at
 
 
+def is_channels_first(form: str) -> bool:
+    """Say whether channels come before the places of an image."""
+    return form.upper() in ("NCHW", "CHANNEL_FIRST", "TH")
+
+
 def ordered(x: Tensor, form: str, function: Callable[[Tensor], Tensor], dims: int = 2) -> Tensor:
     """Return a function of images (or volumes) with channels first, of such in any order."""
-    if form.upper() in ("NCHW", "CHANNEL_FIRST", "TH"):
+    if is_channels_first(form):
         return function(x)
     return function(x.movedim(-1, -1 - dims)).movedim(-1 - dims, -1)
 
@@ -113,11 +118,16 @@ def pooled(kind: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], p
 
 
 class Convolution(Weights):
-    """A convolution over one, two or three dimensions."""
+    """A convolution over one, two or three dimensions.
+
+    Args:
+        layout: How BigDL shows the weight: with "groups" first, "joined" (without them), with the "depth" of each
+            channel first, or "plain": outputs and inputs first, in any form.
+    """
 
     def __init__(self, planes: tuple[int, int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
                  dilation: Sequence[int] = (), groups: int = 1, bias: bool = True, form: str = "NCHW",
-                 propagates: bool = True) -> None:  # fmt: skip
+                 propagates: bool = True, layout: str = "groups") -> None:  # fmt: skip
         inputs, outputs = planes
         if inputs % groups or outputs % groups:
             raise ArgumentError(
@@ -126,7 +136,19 @@ class Convolution(Weights):
         shapes = {"weight": [outputs, inputs // groups, *kernel], "bias": [outputs] if bias else None}
         super().__init__(inputs // groups * math.prod(kernel), shapes, kernel=tuple(kernel), stride=tuple(stride),
               padding=tuple(padding), dilation=tuple(dilation) or (1,) * len(kernel), groups=groups, form=form,
-              propagates=propagates)  # fmt: skip
+              propagates=propagates, layout=layout)  # fmt: skip
+
+    def shown(self, weight: Tensor) -> Tensor:
+        """Return a view of the weight as BigDL lays it out: inputs and outputs come last where channels do."""
+        if self.layout in ("groups", "depth"):
+            weight = weight.unflatten(0, (self.groups, -1))
+        if self.layout == "depth":
+            weight = weight.squeeze(2).transpose(0, 1)
+        if is_channels_first(self.form) or self.layout == "plain":
+            return weight
+        *lead, outputs, inputs = range(weight.dim() - len(self.kernel))
+        turned = weight.permute(*lead, *range(inputs + 1, weight.dim()), inputs, outputs)
+        return turned.unsqueeze(2) if len(self.kernel) == 1 else turned  # steps of time are rows of images there
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the images."""
@@ -266,6 +288,7 @@ rows({
     "AddConstant": (lambda x, constant_scalar, inplace=False: x + constant_scalar, ""),
     "MulConstant": (lambda x, scalar, inplace=False: x * scalar, ""),
     "Contiguous": (lambda x: x.contiguous(), ""), "Echo": (lambda x: x, "x as it is."),
+    "DenseToSparse": (lambda x: x, "x as it is: tensors are dense here."),
     "GradientReversal": (lambda x, the_lambda=1.0: (1 + the_lambda) * x.detach() - the_lambda * x,
         "x, whose gradient comes back times -lambda."),
 })  # fmt: skip
@@ -426,6 +449,7 @@ rows({
     "CAveTable": (lambda x, inplace=False: reduce(torch.add, x) / len(x), "The mean of all tensors."),
     "JoinTable": (lambda x, dimension, n_input_dims=-1: torch.cat(list(x), axis(dimension, x[0], n_input_dims)),
         "The tensors joined along a dimension."),
+    "SparseJoinTable": (lambda x, dimension: torch.cat(list(x), axis(dimension, x[0])), "JoinTable of dense tensors."),
     "Pack": (lambda x, dimension: torch.stack(list(x) if isinstance(x, list | tuple) else [x], dimension - 1),
         "The tensors stacked along a new dimension."),
     "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
@@ -547,11 +571,52 @@ def _highway(m: Any, x: Tensor) -> Tensor:
     return share * (made if m.activation is None else m.activation(made)) + (1 - share) * x
 
 
+def table_places(x: Tensor, first: int, count: int) -> Tensor:
+    """Return indices of a table's rows as torch counts them.
+
+    Raises:
+        DataError: Some are no rows.
+    """
+    places = x.long() - first
+    if SHAPING.get():  # zeros stand for no index
+        return torch.zeros_like(places)
+    if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
+        raise DataError(f"an index counts from {first} to {count - 1 + first}; got {x.min():g} to {x.max():g}")
+    if bool((places + first != x).any()):
+        raise DataError(f"an index is a whole number; got {x[places + first != x][0]:g}")
+    return places
+
+
 def _looked_up(m: Any, x: Tensor) -> Tensor:
-    indices, count = x.long() - int(not SHAPING.get()), len(m.weight)
-    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < count):
-        raise DataError(f"an index counts from 1 to {count}; got {int(x.min())} to {int(x.max())}")
+    indices = table_places(x, 1, len(m.weight))
     return F.embedding(indices, m.weight, m.padding, m.limit, m.norm, m.by_frequency)
+
+
+def _combined(m: Any, x: Any) -> Tensor:
+    """Add up or average the rows of a table for the indices of each row, which count from 1; 0 stands for none."""
+    indices, given = x if isinstance(x, list | tuple) else (x, torch.ones_like(x))
+    rows = F.embedding(table_places(torch.where(indices == 0, 1, indices), 1, len(m.weight)), m.weight)
+    if m.limit is not None:
+        rows = rows * (m.limit / rows.norm(dim=-1, keepdim=True).clamp(min=m.limit))
+    shares = (given * (indices > 0)).unsqueeze(-1)
+    total, mass = (rows * shares).sum(-2), (shares if m.combiner == "mean" else shares.square()).sum(-2)
+    mass = torch.where(mass == 0, 1.0, mass)
+    return total if m.combiner == "sum" else total / (mass if m.combiner == "mean" else mass.sqrt())
+
+
+def _lookup(count: int, size: int, combiner: str, max_norm: float) -> Weights:
+    if combiner not in ("sum", "mean", "sqrtn"):
+        raise ArgumentError(f"combiner must be one of 'sum', 'mean', 'sqrtn'; got {combiner!r}.")
+    return Weights(1, {"weight": [count, size]}, {"weight": nn.init.normal_}, combiner=combiner,
+                   limit=max_norm if max_norm > 0 else None)  # fmt: skip
+
+
+def _linear(inputs: int, outputs: int, bias: bool, start: int, length: int) -> nn.Linear:
+    if (start, length) != (-1, -1):
+        raise ArgumentError(
+            f"gradients are of the whole input here: leave out where they begin and end; got {start}, {length}."
+        )
+    return nn.Linear(inputs, outputs, bias)
 
 
 def _normalize(x: Tensor, p: float = 2.0, eps: float = 1e-10) -> Tensor:
@@ -605,6 +670,10 @@ rows({
     "Linear": (lambda input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None, init_weight=None,
         init_bias=None, init_grad_weight=None, init_grad_bias=None: nn.Linear(input_size, output_size, with_bias),
         "x W' + b."),
+    "SparseLinear": (lambda input_size, output_size, with_bias=True, backwardStart=-1, backwardLength=-1,
+        wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None, init_grad_weight=None,
+        init_grad_bias=None: _linear(input_size, output_size, with_bias, backwardStart, backwardLength),
+        "Linear: sparse JTensors become dense tensors here."),
     "Add": (lambda input_size: Weights(input_size, {"bias": [input_size]}), lambda m, x: x + m.bias.reshape(x.shape[1:
         ] if x.numel() != m.bias.numel() else x.shape), "A bias that is learned."),
     "CAdd": (lambda size, bRegularizer=None: Weights(math.prod(size), {"bias": size}), lambda m, x: x + _fitting(m.bias,
@@ -641,6 +710,9 @@ rows({
         nn.init.normal_}, norm=norm_type, padding=int(padding_value) - 1 if padding_value else None,
         limit=max_norm if max_norm < 1e30 else None, by_frequency=should_scale_grad_by_freq), _looked_up,
         "The row of the weight for each index, which counts from 1."),
+    "LookupTableSparse": (lambda n_index, n_output, combiner="sum", max_norm=-1.0, wRegularizer=None: _lookup(n_index,
+        n_output, combiner, max_norm), _combined,
+        "The sum or mean of the weight's rows for indices (from 1, 0 for none), or for a table of them and weights."),
     "Normalize": (_normalize,
         "The input divided by its norm over the features: the first dimension of one row, the second of a batch."),
     "NormalizeScale": (lambda p, scale, size, w_regularizer=None, eps=1e-10: Weights(1, {"weight": size}, {"weight":
@@ -680,7 +752,11 @@ def _local(planes: tuple[int, int], size: Sequence[int], kernel: Sequence[int], 
 
 
 def _weighed(m: Any, windows: Tensor) -> Tensor:
-    output = torch.einsum("...pf,pof->...po", windows, m.weight)
+    """Return what each place's own weight makes of its window; where channels come last, they do in a weight too."""
+    weight = m.weight
+    if len(m.kernel) == 2 and not is_channels_first(m.form):
+        weight = weight.unflatten(-1, (*m.kernel, -1)).movedim(-1, -3).flatten(-3)
+    output = torch.einsum("...pf,pof->...po", windows, weight)
     return output if m.bias is None else output + m.bias
 
 
@@ -698,6 +774,35 @@ def _local2d(m: Any, x: Tensor) -> Tensor:
 
 def _separable(m: Any, x: Tensor) -> Tensor:
     return m.point(m.deep(x))
+
+
+def _uniform_within(tensor: Tensor, bounds: Tensor) -> None:
+    nn.init.uniform_(tensor, -1, 1).data.mul_(bounds.reshape(-1, *[1] * (tensor.dim() - 1)))
+
+
+def _connected(conn_table: Any, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Weights:
+    """Return a convolution with a kernel for each pair (input plane, output plane) of a table."""
+    table = torch.as_tensor(conn_table).long() - 1
+    ends, (inputs, outputs) = table[:, 1], (int(end) + 1 for end in table.amax(0))
+    bounds = 1 / (math.prod(kernel) * torch.bincount(ends, minlength=outputs).clamp(min=1)).sqrt()
+    starts = {"weight": partial(_uniform_within, bounds=bounds[ends]), "bias": partial(_uniform_within, bounds=bounds)}
+    return Weights(1, {"weight": [len(table), *kernel], "bias": [outputs]}, starts, table=table, inputs=inputs,
+                   stride=tuple(stride), padding=tuple(padding))  # fmt: skip
+
+
+def _convolved_by_table(m: Any, x: Tensor) -> Tensor:
+    whole = m.weight.new_zeros(len(m.bias), m.inputs, *m.weight.shape[1:])
+    whole = whole.index_put((m.table[:, 1], m.table[:, 0]), m.weight, accumulate=True)
+    return F.conv2d(x, whole, m.bias, m.stride, m.padding)
+
+
+def _roi_pooled(x: Any, pooled_w: int, pooled_h: int, spatial_scale: float) -> Tensor:
+    try:
+        from torchvision.ops import roi_pool
+    except ModuleNotFoundError as error:
+        raise MissingDependency("RoiPooling needs torchvision: pip install torchvision.") from error
+    images, regions = x
+    return roi_pool(images, regions, (pooled_h, pooled_w), spatial_scale)
 
 
 class Separable(Weights):
@@ -776,8 +881,13 @@ rows({
         propagates=propagate_back), "A convolution of images, as SpatialConvolution."),
     "SpatialDilatedConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0,
         dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane, n_output_plane), (
-        kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w)),
+        kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w), layout="plain"),
         "A convolution of images with holes in its kernel."),
+    "SpatialConvolutionMap": (lambda conn_table, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, wRegularizer=None,
+        bRegularizer=None: _connected(conn_table, (kh, kw), (dh, dw), (pad_h, pad_w)), _convolved_by_table,
+        "A convolution of images with a kernel for each pair (input plane, output plane) of a table."),
+    "RoiPooling": (_roi_pooled,
+        "The largest numbers of each cell of regions: of a table (images, regions (image from 0, x1, y1, x2, y2))."),
     "SpatialFullConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
         adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None: nn.ConvTranspose2d(n_input_plane,
         n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group, not no_bias),
@@ -786,13 +896,13 @@ rows({
         stride_w=1, stride_h=1, pad_w=0, pad_h=0, with_bias=True, data_format="NCHW", w_regularizer=None,
         b_regularizer=None, p_regularizer=None: Separable(1, deep=Convolution((n_input_channel,
         n_input_channel * depth_multiplier), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (),
-        n_input_channel, False, data_format), point=Convolution((n_input_channel * depth_multiplier, n_output_channel),
-        (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format)), _separable,
+        n_input_channel, False, data_format, layout="depth"), point=Convolution((n_input_channel * depth_multiplier,
+        n_output_channel), (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format, layout="joined")), _separable,
         "A convolution of each channel by itself, then one of 1 x 1."),
     "VolumetricConvolution": (lambda n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d_w=1, d_h=1, pad_t=0,
         pad_w=0, pad_h=0, with_bias=True, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane,
-        n_output_plane), (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w), bias=with_bias),
-        "A convolution of volumes; padding -1 gives outputs of size / stride."),
+        n_output_plane), (k_t, k_h, k_w), (d_t, d_h, d_w), (pad_t, pad_h, pad_w), bias=with_bias,
+        layout="plain"), "A convolution of volumes; padding -1 gives outputs of size / stride."),
     "VolumetricFullConvolution": (lambda n_input_plane, n_output_plane, kt, kw, kh, dt=1, dw=1, dh=1, pad_t=0, pad_w=0,
         pad_h=0, adj_t=0, adj_w=0, adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None:
         nn.ConvTranspose3d(n_input_plane, n_output_plane, (kt, kh, kw), (dt, dh, dw), (pad_t, pad_h, pad_w), (adj_t,

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from orca.bigdl.doors import CAFFE, refusal
 from orca.bigdl.optimizer import Trainer, one_method
 from orca.classic.sample import EvaluatedResult, JTensor
-from orca.errors import ArgumentError, MissingDependency, NotSupported
+from orca.errors import ArgumentError, MissingDependency
 
 __all__ = ["Estimator", "GraphNet", "InferenceModel", "Net"]
 
@@ -44,19 +45,8 @@ class Net:
 
         return TFNet.from_export_folder(path)
 
-    @staticmethod
-    def load_keras(json_path: str | None = None, hdf5_path: str | None = None, by_name: bool = False) -> Any:
-        """Refuse: Keras models are trained as they are."""
-        raise NotSupported(
-            "load_keras is not supported: train a Keras model with Estimator.from_keras, or TFPark's KerasModel."
-        )
-
-    @staticmethod
-    def load_caffe(def_path: str, model_path: str, bigdl_type: str = "float") -> Any:
-        """Refuse: nothing reads Caffe's format today."""
-        raise NotSupported(
-            "Caffe models are not supported: convert the model to ONNX, and serve it with from_openvino."
-        )
+    load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras, or TFPark's KerasModel")
+    load_caffe = refusal("Caffe's format", CAFFE)
 
 
 class GraphNet:
@@ -111,9 +101,7 @@ class InferenceModel:
         """Load a frozen graph or a SavedModel, to answer with some of its tensors for others, by their names."""
         self._load(_tensorflow, model_path, model_type, inputs, outputs)
 
-    def load_caffe(self, model_path: str, weight_path: str) -> None:
-        """Refuse: nothing reads Caffe's format today."""
-        Net.load_caffe(model_path, weight_path)
+    load_caffe = refusal("Caffe's format", CAFFE)
 
     def predict(self, inputs: Any) -> Any:
         """Return the outputs for an array, a JTensor, or a list of them for several inputs, as arrays."""

@@ -11,58 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from orca.bigdl.doors import LEFT_OUT_LAYERS, refused
-from orca.bigdl.initial import L1L2Regularizer, L1Regularizer, L2Regularizer
-from orca.bigdl.validation import (
-    MAE,
-    NDCG,
-    HitRatio,
-    Loss,
-    MeanAveragePrecision,
-    Top1Accuracy,
-    Top5Accuracy,
-    TreeNNAccuracy,
-)
-from orca.core.triggers import (
-    EveryEpoch,
-    MaxEpoch,
-    MaxIteration,
-    MaxScore,
-    MinLoss,
-    SeveralIteration,
-    TriggerAnd,
-    TriggerOr,
-    trigger_of,
-)
-from orca.errors import ArgumentError, NotSupported
-from orca.optimizers.methods import (
-    LBFGS,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    Ftrl,
-    OptimMethod,
-    ParallelAdam,
-    RMSprop,
-)
-from orca.optimizers.schedules import Default, Exponential, MultiStep, Plateau, Poly, SequentialSchedule, Step, Warmup
+from orca.bigdl.validation import Top1Accuracy
+from orca.core.triggers import MaxEpoch, trigger_of
+from orca.errors import ArgumentError, KnownArguments, NotSupported
+from orca.optimizers import SGD
 from orca.report.tensorboard import Summaries, SummaryPair
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "LBFGS", "MAE", "NDCG", "SGD", "ActivityRegularization", "Adadelta", "Adagrad", "Adam", "Adamax", "BaseOptimizer",
-    "Default", "DistriOptimizer", "EveryEpoch", "Exponential", "Ftrl", "HitRatio", "L1L2Regularizer", "L1Regularizer",
-    "L2Regularizer", "LocalOptimizer", "Loss", "MaxEpoch", "MaxIteration", "MaxScore", "MeanAveragePrecision",
-    "MeanAveragePrecisionObjectDetection", "MinLoss", "MultiStep", "OptimMethod", "Optimizer", "ParallelAdam",
-    "Plateau", "Poly", "RMSprop", "SequentialSchedule", "SeveralIteration", "Step", "Top1Accuracy", "Top5Accuracy",
-    "TrainSummary", "TreeNNAccuracy", "TriggerAnd", "TriggerOr", "ValidationSummary", "Warmup",
-]  # fmt: skip
 
-
-class TrainSummary:
+class TrainSummary(KnownArguments):
     """The course of training for TensorBoard, under log_dir/app_name/train.
 
     Args:
@@ -96,7 +54,7 @@ class ValidationSummary(TrainSummary):
     part = "validation"
 
 
-class Trainer:
+class Trainer(KnownArguments):
     """The settings of a training that may change between fits, and what stays from one fit to the next.
 
     Attributes:
@@ -251,8 +209,8 @@ class Optimizer(BaseOptimizer):
     """Training on an RDD of Samples, or on other data that is distributed."""
 
     def __init__(self, model: Any, training_rdd: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
-                 optim_method: Any = None, bigdl_type: str = "float", **more: Any) -> None:  # fmt: skip
-        super().__init__(model, training_rdd, criterion, end_trigger, batch_size, optim_method, **more)
+                 optim_method: Any = None, bigdl_type: str = "float", backend: str | None = None) -> None:  # fmt: skip
+        super().__init__(model, training_rdd, criterion, end_trigger, batch_size, optim_method, backend)
 
     @staticmethod
     def create(model: Any, training_set: Any, criterion: Any, end_trigger: Any = None, batch_size: int =
@@ -302,10 +260,3 @@ def one_method(optim_method: Any) -> Any:
             "an optim method for each layer is not supported: pass one, and freeze the layers that are not to learn."
         )
     return SGD() if optim_method is None else optim_method
-
-
-ActivityRegularization: Any = refused("ActivityRegularization", LEFT_OUT_LAYERS["ActivityRegularization"])
-MeanAveragePrecisionObjectDetection: Any = refused(
-    "MeanAveragePrecisionObjectDetection",
-    "use torchmetrics.detection.MeanAveragePrecision, which every Estimator takes",
-)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, KnownArguments
 
 __all__ = [
     "And", "EveryEpoch", "MaxEpoch", "MaxIteration", "MaxScore", "MinLoss", "Moment", "Or", "SeveralIteration",
@@ -65,7 +65,7 @@ def trigger_of(value: Any) -> Trigger:
     )
 
 
-class Trigger:
+class Trigger(KnownArguments):
     """A condition that fires at some moments. Call it with a Moment."""
 
     def __call__(self, moment: Moment) -> bool:

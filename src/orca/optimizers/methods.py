@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, KnownArguments
 from orca.optimizers import schedules
 from orca.optimizers.schedules import Default, Ramp, Scheduler
 
@@ -27,7 +27,7 @@ _COUNTS = {"evaluations": 0, "epochs": 0}
 
 
 @dataclass
-class OptimMethod:
+class OptimMethod(KnownArguments):
     """A way to update weights. Each method remembers BigDL's arguments under their names.
 
     Example:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, KnownArguments
 
 Memory = dict[str, Any]
 Numbers = Mapping[str, float | None]
 
 
-class Scheduler:
+class Scheduler(KnownArguments):
     """A learning rate as a function of steps and epochs done; some also watch a number of each epoch."""
 
     def rate(self, base: float, step: int, epoch: int, memory: Memory) -> float:

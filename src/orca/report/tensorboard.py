@@ -68,7 +68,8 @@ class Summaries:
             MissingDependency: tensorboard is not installed.
         """
         epochs = with_traces(lines, traces)
-        self._write(TRAIN, _training(epochs, first_step), first_step)
+        known = sum(steps_of(line, None) for line, trace in epochs if trace is None)  # written by an earlier run
+        self._write(TRAIN, _training(epochs, first_step), first_step + known)
         self._write(VALIDATION, _validation(epochs, first_step, _spellings(metrics)), first_step)
 
     def read(self, part: str, tag: str | None) -> list[list[float]] | None:

@@ -1,6 +1,6 @@
-"""Optim methods, schedules, triggers, validation methods and Optimizer of BigDL."""
+"""Optim methods, schedules, triggers, validation methods and Optimizer of BigDL, loaded on first use."""
 
-from orca.bigdl.optimizer import *
-from orca.bigdl.optimizer import __all__ as NAMES
+from orca.bigdl.doors import OPTIMIZER
+from orca.bigdl.doors import optimizer as __getattr__
 
-__all__ = NAMES
+__all__ = OPTIMIZER

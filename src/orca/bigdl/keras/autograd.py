@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from orca.bigdl.criterion import Criterion
-from orca.bigdl.keras.engine import KERAS, Input, KerasLayer, Model, Variable, shape_of
+from orca.bigdl.keras.engine import VARIABLES, Input, KerasLayer, Model, Variable, shape_of
 from orca.bigdl.layer import _tensors, lookup, signed
 from orca.errors import ArgumentError
 
@@ -73,13 +73,14 @@ class Calculated(nn.Module):
 class Operation(KerasLayer):
     """The layer of an operation on variables."""
 
+    table = VARIABLES
     signature = signed("operation", "places", "more", input_shape=None, name=None)
 
     def _for(self, shape: Any) -> nn.Module:
         return Calculated(self.arguments["operation"], self.arguments["places"], self.arguments["more"])
 
 
-KERAS["Operation"] = Operation
+VARIABLES["Operation"] = Operation
 
 
 def placed(layer: Any, nodes: list[Any]) -> Variable:
@@ -152,13 +153,14 @@ class Weight(KerasLayer):
     """The layer of a Parameter or a Constant."""
 
     is_source = True
+    table = VARIABLES
     signature = signed("shape", "trainable", name=None)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return _Weights(torch.zeros(*arguments["shape"]), arguments["trainable"])
 
 
-KERAS["Weight"] = Weight
+VARIABLES["Weight"] = Weight
 
 
 class Parameter(Variable):

@@ -1,13 +1,14 @@
 """Engine: layers that learn their shapes from what comes before, and models with fit. Owns building, nodes with shapes, verbs.
 
-A row of `layers.py` is a function of the input's shape (without rows; a list of shapes for several inputs) and its
-arguments, which returns a torch module. Its output's shape is found by calling it with zeros. Classes count from 0.
+A row of `layers.py` is a function of `x` and its arguments (a layer without weights), or one of the input's `shape`
+(without rows; a list of shapes for several inputs) and its arguments, which returns a torch module. Its output's shape
+is found by calling it with zeros. Classes count from 0.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from orca.bigdl import layer as graphs
-from orca.bigdl.layer import SHAPING, Layer, Node, Parts, bound, layer_of, run
+from orca.bigdl.layer import SHAPING, Layer, Node, Parts, applied, layer_of, run, signed
 from orca.bigdl.optimizer import Trainer
 from orca.classic.sample import EvaluatedResult, Sample
 from orca.errors import ArgumentError, DataError
@@ -23,33 +24,32 @@ from orca.rows.tree import cut_rows, rows_of
 
 KERAS: dict[str, type[KerasLayer]] = {}
 KERAS2: dict[str, type[KerasLayer]] = {}
+VARIABLES: dict[str, type[KerasLayer]] = {}  # layers that variables are made of
+TABLES = {"keras": KERAS, "keras2": KERAS2, "variables": VARIABLES}
 ROWS = 2  # of the zeros with which shapes are found
 _COMMON = {"input_shape": None, "name": None}
-_PENALTIES = {"W_regularizer": "weight", "kernel_regularizer": "weight", "depthwise_regularizer": "weight",
-              "pointwise_regularizer": "point", "U_regularizer": "hidden", "b_regularizer": "bias",
-              "bias_regularizer": "bias"}  # fmt: skip
 
 
-def signature_of(*required: str, **defaults: Any) -> inspect.Signature:
-    """Return the signature of arguments that must be given, and of others with their defaults."""
-    plain = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in (*required, *defaults)]
-    return inspect.Signature([p.replace(default=defaults[p.name]) if p.name in defaults else p for p in plain])
+def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, str]]) -> None:
+    """Make a KerasLayer class of each row, and put it into a table: name -> (function, what the layer is)."""
+    for name, (row, words) in given.items():
+        first, *parameters = inspect.signature(row).parameters.values()
+        own = {p.name: p.default for p in parameters}
+        signature, place = signed(**own, **_COMMON), name if table is KERAS else f"{name}2"  # pickles find it there
+        scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "table": table, "own": own,
+                 "signature": signature, "__signature__": signature, "dims": _dims(name), "__qualname__": place}  # fmt: skip
+        if first.name == "x":
+            scope["applied"] = applied(row, f"{place}.applied")
+            scope["row"] = staticmethod(lambda shape, made=scope["applied"], **given: made(**given))
+        table[name] = type(name, (KerasLayer,), scope)
 
 
-def keras_layer(table: dict[str, Any], name: str = "") -> Any:
-    """Return the decorator that makes a KerasLayer class of a row, and puts it into a table under its name."""
-
-    def made(row: Any) -> Any:
-        own = [p.replace(annotation=p.empty) for n, p in inspect.signature(row).parameters.items() if n != "shape"]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        known = {p.name for p in own}
-        common = [inspect.Parameter(n, kind, default=d) for n, d in _COMMON.items() if n not in known]
-        scope = {"__doc__": row.__doc__, "__module__": row.__module__, "row": staticmethod(row), "table": table,
-                 "signature": inspect.Signature([*own, *common])}  # fmt: skip
-        table[name or row.__name__] = type(name or row.__name__, (KerasLayer,), scope)
-        return table[name or row.__name__]
-
-    return made
+def _dims(name: str) -> int | None:
+    """Return how many dimensions a row has that a layer takes, as its name says; None for any."""
+    known = {"SimpleRNN": 2, "LSTM": 2, "GRU": 2, "ResizeBilinear": 3, "RepeatVector": 1}
+    if name[-2:] in ("1D", "2D", "3D"):
+        return int(name[-2]) + 1 + name.startswith("ConvLSTM")
+    return known.get(name)
 
 
 class Unbuilt(nn.Module):
@@ -96,45 +96,35 @@ class Variable(Node):
             return lambda *args, **kwargs: autograd.METHODS[name](self, *args, **kwargs)
         raise AttributeError(f"a Variable has no {name!r}; it has {', '.join(autograd.METHODS)}.")
 
-    def _with(self, name: str, *others: Any) -> Variable:
-        from orca.bigdl.keras import autograd
-
-        return autograd.operation(name, *others)
-
-    def __add__(self, other: Any) -> Variable:
-        return self._with("add", self, other)
-
-    def __sub__(self, other: Any) -> Variable:
-        return self._with("sub", self, other)
-
-    def __mul__(self, other: Any) -> Variable:
-        return self._with("mul", self, other)
-
-    def __truediv__(self, other: Any) -> Variable:
-        return self._with("div", self, other)
-
-    def __rsub__(self, other: Any) -> Variable:
-        return self._with("sub", other, self)
-
-    def __rtruediv__(self, other: Any) -> Variable:
-        return self._with("div", other, self)
-
-    def __pow__(self, other: Any) -> Variable:
-        return self._with("pow", self, other)
-
     def __neg__(self) -> Variable:
-        return self._with("mul", self, -1.0)
+        return _operation("mul", self, -1.0)
 
     def __getitem__(self, places: Any) -> Variable:
-        return self._with("getitem", self, list(places) if isinstance(places, tuple) else places)
+        return _operation("getitem", self, list(places) if isinstance(places, tuple) else places)
 
-    __radd__, __rmul__ = __add__, __mul__
+
+def _operation(name: str, *arguments: Any) -> Variable:
+    from orca.bigdl.keras import autograd
+
+    return autograd.operation(name, *arguments)
+
+
+def _operator(name: str) -> tuple[Callable[..., Variable], Callable[..., Variable]]:
+    """Return the method of an operator with a variable on its left, and on its right."""
+    return lambda self, other: _operation(name, self, other), lambda self, other: _operation(name, other, self)
+
+
+for _sign, _name in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow"}.items():
+    for _method, _function in zip((f"__{_sign}__", f"__r{_sign}__"), _operator(_name), strict=True):
+        setattr(Variable, _method, _function)
 
 
 class KerasLayer(Layer):
     """A layer whose module is built when its input's shape is known: from `input_shape`, or from what comes before."""
 
     row: ClassVar[Any] = None
+    own: ClassVar[Mapping[str, Any]] = {}  # arguments of the row
+    dims: ClassVar[int | None] = None  # of a row of data
     table: ClassVar[dict[str, Any]] = KERAS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -148,7 +138,7 @@ class KerasLayer(Layer):
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return Unbuilt(type(self).__name__)
 
-    def _settle(self, arguments: dict[str, Any]) -> None:
+    def _settle(self) -> None:
         """Wait until there are weights."""
 
     def build(self, shape: Any) -> KerasLayer:
@@ -165,16 +155,17 @@ class KerasLayer(Layer):
             return self
         sample = zeros(shape)
         self.module = self._for(shape)
-        for argument, kind in _PENALTIES.items():
-            if (penalty := self.arguments.get(argument)) is not None:
-                self._penalise(kind, penalty)
+        super()._settle()
         self.shape_in, self.shape_out = shape, shape_of(self.call(sample))
         return self
 
     def _for(self, shape: Any) -> nn.Module:
-        known = inspect.signature(type(self).row).parameters
-        given = {name: value for name, value in self.arguments.items() if name in known}
-        module: nn.Module = type(self).row(shape, **given)
+        """Return the module for a shape; its errors have this layer's name."""
+        name, dims = type(self).__name__, type(self).dims
+        if dims is not None and (isinstance(shape, list) or len(shape) != dims):
+            raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
+        module: nn.Module = type(self).row(shape, **{key: self.arguments[key] for key in type(self).own})
+        module.label = name  # type: ignore[assignment]
         return module
 
     def call(self, sample: Any) -> Any:
@@ -229,7 +220,7 @@ class KerasLayer(Layer):
 
         given = {key: value for key, value in self.arguments.items() if key != "weights"}
         arguments = {key: packed(value, f"{key} of {self}") for key, value in given.items()}
-        which = "keras2" if self.table is KERAS2 else "keras"
+        which = next(name for name, table in TABLES.items() if table is self.table)
         return {"kind": "keras", "table": which, "arguments": arguments, "shape": self.shape_in}
 
 
@@ -256,7 +247,7 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
         return whole.stop_gradient(graph["stops"]) if graph.get("stops") else whole
     if about.get("wraps"):
         return KerasLayerWrapper(rebuilt(about["wraps"])).build(_tupled(about["shape"]))
-    kind = (KERAS2 if about["table"] == "keras2" else KERAS).get(name)
+    kind = TABLES.get(about["table"], {}).get(name)
     if kind is None:
         raise ArgumentError(f"there is no layer {name!r} in the Keras-style API: the file is of another version.")
     made = kind(**{key: unpacked(value) for key, value in about["arguments"].items()})
@@ -267,7 +258,7 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
 class KerasLayerWrapper(KerasLayer):
     """A layer of `bigdl.nn.layer`, or a torch module, in the Keras-style API."""
 
-    signature = signature_of("torch_layer", **_COMMON)
+    signature = signed("torch_layer", **_COMMON)
 
     def _for(self, shape: Any) -> nn.Module:
         inner = layer_of(self.arguments["torch_layer"])
@@ -283,7 +274,7 @@ class KerasLayerWrapper(KerasLayer):
 class InputLayer(KerasLayer):
     """The place where a model begins."""
 
-    signature = signature_of(**_COMMON)
+    signature = signed(**_COMMON)
 
     def _for(self, shape: Any) -> nn.Module:
         return nn.Identity()
@@ -491,7 +482,7 @@ class KerasNet(Trainer, KerasLayer):
 class Sequential(KerasNet):
     """Layers one behind the other; the first must know its input's shape."""
 
-    signature = signature_of(jvalue=None)
+    signature = signed(jvalue=None)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         return Parts()
@@ -539,7 +530,7 @@ class Model(KerasNet, graphs.Model):
         output: A variable, or a list.
     """
 
-    signature = signature_of("input", "output", jvalue=None, name=None)
+    signature = signed("input", "output", jvalue=None, name=None)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -682,8 +673,3 @@ def _split(data: Any, share: float) -> tuple[Any, Any]:
     if not 0 < cut < rows:
         raise ArgumentError(f"validation_split={share} of {rows} rows leaves none to train or none to validate with.")
     return cut_rows(data, slice(0, cut)), cut_rows(data, slice(cut, rows))
-
-
-__all__ = [
-    "KERAS", "KERAS2", "GraphNet", "Input", "InputLayer", "KerasLayerWrapper", "Model", "Sequential", "Variable", "bound",
-]  # fmt: skip

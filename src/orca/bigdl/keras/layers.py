@@ -1,14 +1,13 @@
 """Layers: the layers of the Keras-style API as rows of tables. Owns the arguments of Keras 1 (and keras2)'s layers.
 
-A row is a function of the input's shape and its arguments, which returns a torch module on rows of such inputs. Images
-have channels first ("th") unless dim_ordering says "tf". Most rows are modules of `orca.bigdl.layers`.
+`keras_rows` of `engine.py` says what a row is. Images have channels first ("th") unless dim_ordering says "tf". Most
+rows are modules of `orca.bigdl.layers`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce, wraps
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orca.bigdl.initial import HeNormal, InitializationMethod, Ones, RandomNormal, RandomUniform, Xavier, Zeros
-from orca.bigdl.keras.engine import KERAS, KERAS2, KerasLayer, Variable, keras_layer, zeros
-from orca.bigdl.layer import LAYERS, SHAPING, Layer
-from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated
+from orca.bigdl.keras.engine import KERAS, KERAS2, Variable, keras_rows
+from orca.bigdl.layer import LAYERS, Layer, signed
+from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated, table_places
 from orca.bigdl.recurrent import ConvolutionCell, unroll
 from orca.errors import ArgumentError, DataError
 
@@ -123,37 +122,6 @@ def _ends(value: Any, dims: int) -> list[tuple[int, int]]:
 # Modules.
 
 
-class _Called(nn.Module):
-    """A function of a tensor with its rows (or of several), by its name."""
-
-    def __init__(self, name: str, *arguments: Any) -> None:
-        super().__init__()
-        self.name, self.arguments = name, arguments
-
-    def forward(self, x: Any) -> Any:
-        return CALLS[self.name](x, *self.arguments)
-
-
-CALLS: dict[str, Callable[..., Any]] = {
-    "permute": lambda x, dims: x.permute(0, *dims),
-    "repeat": lambda x, count: x.unsqueeze(1).expand(-1, count, *x.shape[1:]),
-    "select": lambda x, dim, index: x.select(dim, index),
-    "narrow": lambda x, dim, offset, length: x.narrow(dim, offset, x.shape[
-        dim] - offset + length + 1 if length < 0 else length),
-    "squeeze": lambda x, dims: x.squeeze(dims) if dims else x.reshape(len(x), *[size for size in x.shape[1:
-        ] if size != 1]),
-    "expand": lambda x, dim: x.unsqueeze(dim),
-    "largest": lambda x, dim, value: x.max(dim, keepdim=True).values if value else x.argmax(dim, keepdim=True).to(
-        x.dtype),
-    "pick": lambda x, index: x[index],
-    "shape": lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
-    "pool": lambda x, kind, *how: pooled(kind, x, *how), "max": lambda x, dims: x.amax(dims),
-    "avg": lambda x, dims: x.mean(dims),
-    "pad": lambda x, sizes, order, sign=1: ordered(x, order, lambda y: padded(y, sizes, sign), len(sizes)),
-    "upsample": lambda x, sizes, order: ordered(x, order, lambda y: repeated(y, sizes), len(sizes)),
-}  # fmt: skip
-
-
 class _Indexed(nn.Module):
     """A table whose indices begin with a number; the index of padding, where there is one, gives zeros."""
 
@@ -162,47 +130,18 @@ class _Indexed(nn.Module):
         self.table, self.first, self.padding = table, first, padding
 
     def forward(self, x: Tensor) -> Tensor:
-        places, count = x.long() - self.first, self.table.num_embeddings
-        kept = torch.ones_like(places, dtype=torch.bool) if self.padding is None else x.long() != self.padding
-        if SHAPING.get():
-            kept = torch.zeros_like(kept)  # zeros stand for no index
-        places = torch.where(kept, places, 0)
-        if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < count):
-            raise DataError(
-                f"an index counts from {self.first} to {count - 1 + self.first}; got {int(x.min())} to {int(x.max())}"
-            )
-        rows = self.table(places)
+        kept = torch.ones_like(x, dtype=torch.bool) if self.padding is None else x != self.padding
+        rows = self.table(table_places(torch.where(kept, x, self.first), self.first, self.table.num_embeddings))
         return rows if self.padding is None else rows * kept.unsqueeze(-1)
-
-
-class _Combined(nn.Module):
-    """The rows of a table for the indices of a row, which count from 1, in one; 0 stands for none."""
-
-    def __init__(self, table: nn.Embedding, combiner: str, max_norm: float) -> None:
-        super().__init__()
-        self.table, self.combiner = table, _chosen("combiner", combiner, ("sum", "mean", "sqrtn"))
-        self.max_norm = max_norm if max_norm > 0 else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        there = (x > 0).unsqueeze(-1).to(self.table.weight.dtype)
-        rows = self.table((x.long() - 1).clamp(min=0))
-        if self.max_norm is not None:
-            rows = rows * (self.max_norm / rows.norm(dim=-1, keepdim=True).clamp(min=self.max_norm))
-        count = there.sum(-2).clamp(min=1)
-        return (rows * there).sum(-2) / {"sum": 1, "mean": count, "sqrtn": count.sqrt()}[self.combiner]
 
 
 def _table(count: int, size: int, init: Any, weights: Any = None, trainable: bool = True) -> nn.Embedding:
     made = nn.Embedding(count, size)
     started(made, init)
-    _given(made.weight, weights)
+    if weights is not None:
+        made.weight.data.copy_(torch.as_tensor(np.asarray(weights), dtype=torch.float32).reshape(made.weight.shape))
     made.weight.requires_grad_(trainable)
     return made
-
-
-def _given(weight: Tensor, values: Any) -> None:
-    if values is not None:
-        weight.data.copy_(torch.as_tensor(np.asarray(values), dtype=torch.float32).reshape(weight.shape))
 
 
 def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, trainable: bool) -> nn.Module:
@@ -219,17 +158,6 @@ def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, tra
     for word, vector in vectors.items():
         weights[places[word]] = vector
     return _Indexed(_table(len(weights), weights.shape[1], "zero", weights, trainable), 0)
-
-
-def _sparse_dense(
-    shape: Any, output_dim: int, init: Any, act: Any, bias: bool, weight: Any, first: Any, window: Any
-) -> nn.Module:
-    _only("SparseDense", backward_start=(window[0], -1), backward_length=(window[1], -1))
-    made = nn.Linear(shape[-1], output_dim, bias)
-    whole = started(made, init, act)
-    _given(made.weight, weight)
-    _given(made.bias, first)
-    return whole
 
 
 def _normalized(
@@ -255,12 +183,14 @@ def _srelu(shape: Any, shared: Any, *inits: Any) -> nn.Module:
 
 
 def _convolved(shape: Any, filters: int, kernel: Any, stride: Any, padding: Any, order: str, bias: bool, init: Any,
-               act: Any, dilation: Any = 1, propagates: bool = True, bias_init: Any = "zero") -> nn.Module:  # fmt: skip
+               act: Any, dilation: Any = None, propagates: bool = True,
+               bias_init: Any = "zero") -> nn.Module:  # fmt: skip
     """Return a convolution in as many dimensions as the kernel has; softmax behind it is one over channels."""
     dims = len(kernel)
     padding = _border(padding, dims) if isinstance(padding, str) else padding
+    layout = "groups" if dims < 3 and dilation is None else "plain"
     made = Convolution((_channels(shape, order), filters), kernel, _pair(stride, dims), padding,
-                       _pair(dilation, dims), 1, bias, _form(order), propagates)  # fmt: skip
+                       _pair(dilation or 1, dims), 1, bias, _form(order), propagates, layout)  # fmt: skip
     if act in ("softmax", "log_softmax"):
         act = (nn.Softmax if act == "softmax" else nn.LogSoftmax)(1 if _form(order) == "NCHW" else -1)
     return started(made, init, act, bias_init)
@@ -313,15 +243,47 @@ def _local2d(
     return nn.Sequential(made, activated(act))
 
 
-def _pool(kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> nn.Module:
+def _pool(x: Tensor, kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> Tensor:
     sizes = _pair(size, dims)
-    return _Called(
-        "pool", kind, sizes, sizes if stride in (None, -1) else _pair(stride, dims), _border(mode, dims), _form(order)
+    strides = sizes if stride in (None, -1) else _pair(stride, dims)
+    return pooled(kind, x, sizes, strides, _border(mode, dims), _form(order))
+
+
+def _edged(x: Tensor, value: Any, dims: int, order: str, sign: int = 1) -> Tensor:
+    """Return zeros around the places, or (with -1) the places without their ends."""
+    ends = _ends(value, dims)
+    return ordered(x, _form(order), lambda y: padded(y, ends, sign), dims)
+
+
+def _enlarged_by(x: Tensor, sizes: Any, dims: int, order: str) -> Tensor:
+    return ordered(x, _form(order), lambda y: repeated(y, _pair(sizes, dims)), dims)
+
+
+POOLS = (("Max", "max", "largest number"), ("Average", "avg", "mean"))
+PLACES = {1: "steps of (time, features)", 2: "images", 3: "volumes"}
+
+
+def _pooling(kind: str, dims: int) -> Callable[..., Tensor]:
+    """Return the row of a pooling in so many dimensions."""
+    if dims == 1:
+        return lambda x, pool_length=2, stride=None, border_mode="valid": _pool(
+            x, kind, pool_length, stride, border_mode, "tf", 1
+        )
+    return lambda x, pool_size=(2,) * dims, strides=None, border_mode="valid", dim_ordering="th": _pool(
+        x, kind, pool_size, strides, border_mode, dim_ordering, dims
     )
 
 
-def _over_all(kind: str, order: str, dims: int) -> nn.Module:
-    return _Called(kind, tuple(range(2, 2 + dims) if _form(order) == "NCHW" else range(1, 1 + dims)))
+def _global(kind: str, dims: int) -> Callable[..., Tensor]:
+    """Return the row of a pooling over all places."""
+    if dims == 1:
+        return lambda x: _over_all(x, kind, "tf", 1)
+    return lambda x, dim_ordering="th": _over_all(x, kind, dim_ordering, dims)
+
+
+def _over_all(x: Tensor, kind: str, order: str, dims: int) -> Tensor:
+    first = 2 if _form(order) == "NCHW" else 1
+    return (x.amax if kind == "max" else x.mean)(tuple(range(first, first + dims)))
 
 
 class _Unrolled(nn.Module):
@@ -369,6 +331,12 @@ class _TwoWays(nn.Module):
         return torch.cat(ways, -1) if self.mode == "concat" else MERGES[self.mode](ways)
 
 
+def _each_step(shape: Any, layer: Any) -> nn.Module:
+    if len(shape) < 2:
+        raise DataError(f"TimeDistributed takes rows of time and features; got rows of shape {shape}.")
+    return _of("TimeDistributed", layer.build(tuple(shape[1:])).module)
+
+
 def _two_ways(shape: Any, layer: Any, merge_mode: str) -> nn.Module:
     _chosen("merge_mode", merge_mode, ("concat", "sum", "mul", "ave"))
     other = type(layer)(**layer.arguments)
@@ -383,7 +351,7 @@ MERGES: dict[str, Callable[..., Any]] = {
     "sum": _fold(torch.add), "mul": _fold(torch.mul), "max": _fold(torch.maximum), "min": _fold(torch.minimum),
     "ave": lambda tensors: sum(tensors) / len(tensors), "sub": _fold(torch.sub), "div": _fold(torch.div),
     "dot": lambda tensors: (tensors[0] * tensors[1]).sum(-1, keepdim=True),
-    "cosine": lambda tensors: F.cosine_similarity(tensors[0], tensors[1], dim=-1).unsqueeze(-1),
+    "cos": lambda tensors: F.cosine_similarity(tensors[0], tensors[1], dim=-1).reshape(-1, 1, 1),
 }  # fmt: skip
 
 
@@ -401,6 +369,8 @@ class _Merged(nn.Module):
         shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
         if len(shapes) > 1:
             raise DataError(f"inputs of different shapes: {sorted(shapes)}")
+        if self.mode in ("dot", "cos") and (len(tensors) != 2 or tensors[0].dim() != 2):
+            raise DataError(f"mode={self.mode!r} takes two inputs with rows of one dimension")
         return MERGES[self.mode](tensors)
 
 
@@ -411,75 +381,45 @@ def _merged(shape: Any, layers: Any, mode: str, axis: int) -> nn.Module:
 
 # The rows: name -> (function of the input's shape and the arguments, what it is).
 
-Rows = Mapping[str, tuple[Callable[..., nn.Module], str]]
-
-
-def _rows(table: dict[str, Any], given: Rows) -> None:
-    for name, (row, words) in given.items():
-        row.__doc__ = words
-        kind = keras_layer(table, name)(_fitting(name, row))
-        kind.__qualname__ = name if table is KERAS else f"{name}2"  # pickles find it there
-        kind.__signature__ = kind.signature
-
-
-def _fitting(name: str, row: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return a row that refuses shapes of other dimensions than its name says; errors of its module have its name."""
-    dims = {"SimpleRNN": 2, "LSTM": 2, "GRU": 2, "ResizeBilinear": 3, "RepeatVector": 1}.get(name)
-    if name[-2:] in ("1D", "2D", "3D"):
-        dims = int(name[-2]) + 1 + name.startswith("ConvLSTM")
-
-    @wraps(row)
-    def build(shape: Any, **given: Any) -> nn.Module:
-        if dims is not None and (isinstance(shape, list) or len(shape) != dims):
-            raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
-        if name == "TimeDistributed" and len(shape) < 2:
-            raise DataError(f"{name} takes rows of time and features; got rows of shape {shape}.")
-        module = row(shape, **given)
-        module.label = name  # type: ignore[assignment]
-        return module
-
-    return build
-
 
 def _renamed(name: str, **names: str) -> tuple[Any, str]:
-    """Return the row of a layer of BigDL; its arguments have other names here, and those about memory are left out."""
-    kind = LAYERS[name]
+    """Return the row of a layer of BigDL whose arguments have other names here: {here: there}, all others as there.
+
+    Arguments about memory are left out; an order of dimensions is "th" or "tf".
+    """
+    back = {there: here for here, there in names.items()}
+    own = [p for p in LAYERS[name].signature.parameters.values() if p.name not in ("inplace", "ip")]
 
     def row(shape: Any, **given: Any) -> nn.Module:
+        if "dim_ordering" in given:
+            given["dim_ordering"] = _form(given["dim_ordering"])
         return _of(name, **{names.get(key, key): value for key, value in given.items()})
 
-    back, place = (
-        {old: new for new, old in names.items()},
-        inspect.Parameter("shape", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-    )
-    own = [
-        p.replace(name=back.get(p.name, p.name))
-        for p in kind.signature.parameters.values()
-        if p.name not in ("inplace", "ip")
-    ]
-    row.__signature__ = inspect.Signature([place, *own])  # type: ignore[attr-defined]
-    return row, kind.__doc__ or ""
+    here = {back.get(p.name, p.name): p.default for p in own}
+    if "dim_ordering" in here:
+        here["dim_ordering"] = "th"
+    row.__signature__ = signed("shape", **here)  # type: ignore[attr-defined]
+    return row, LAYERS[name].__doc__ or ""
 
 
-_rows(KERAS, {
+keras_rows(KERAS, {
     "Dense": (lambda shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
         b_regularizer=None, bias=True, input_dim=None: started(nn.Linear(shape[-1], output_dim, bias), initial(init,
         limits), activation), "A linear layer on the last dimension."),
     "SparseDense": (lambda shape, output_dim, init="glorot_uniform", activation=None, W_regularizer=None,
         b_regularizer=None, backward_start=-1, backward_length=-1, init_weight=None, init_bias=None,
-        init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None: _sparse_dense(shape, output_dim, init,
-        activation, bias, init_weight, init_bias, (backward_start, backward_length)),
+        init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None: started(_of("SparseLinear", shape[-1],
+        output_dim, bias, backward_start, backward_length), init, activation),
         "Dense: inputs are dense tensors here."),
     "Activation": (lambda shape, activation: activated(activation), "An activation by its name."),
     "Dropout": (lambda shape, p: _of("Dropout", p), "Zeros in place of some numbers in training."),
     "Flatten": (lambda shape: nn.Flatten(), "A row as one dimension."),
     "Reshape": (lambda shape, target_shape: nn.Sequential(nn.Flatten(), nn.Unflatten(1, tuple(target_shape))),
         "A row in another shape; one -1 is found out."),
-    "Permute": (lambda shape, dims: _Called("permute", tuple(dims)),
-        "The dimensions of a row in another order, counted from 1."),
-    "RepeatVector": (lambda shape, n: _Called("repeat", n), "Each row several times, along a new dimension of time."),
-    "Masking": (lambda shape, mask_value=0.0: _of("Masking", mask_value),
-        "Steps of time whose features all have a value, as zeros."),
+    "Permute": (lambda x, dims: x.permute(0, *dims), "The dimensions of a row in another order, counted from 1."),
+    "RepeatVector": (lambda x, n: x.unsqueeze(1).expand(-1, n, *x.shape[1:]),
+        "Each row several times, along a new dimension of time."),
+    "Masking": _renamed("Masking"),
     "MaxoutDense": (lambda shape, output_dim, nb_feature=4, W_regularizer=None, b_regularizer=None, bias=True,
         input_dim=None: _of("Maxout", shape[-1], output_dim, nb_feature, bias),
         "The largest of several linear layers."),
@@ -490,7 +430,7 @@ _rows(KERAS, {
         init, weights, trainable), 0 if zero_based_id else 1, padding_value if mask_zero else None),
         "A row of the weight for each index."),
     "SparseEmbedding": (lambda shape, input_dim, output_dim, combiner="sum", max_norm=-1.0, init="uniform",
-        W_regularizer=None: _Combined(_table(input_dim, output_dim, init), combiner, max_norm),
+        W_regularizer=None: started(_of("LookupTableSparse", input_dim, output_dim, combiner, max_norm), init),
         "The sum or mean of the rows of the weight for the indices of a row, which count from 1; 0 stands for none."),
     "WordEmbedding": (lambda shape, embedding_file, word_index=None, trainable=False, input_length=None: _word_vectors(
         embedding_file, word_index, trainable),
@@ -515,33 +455,30 @@ _rows(KERAS, {
         a_right_init), LAYERS["SReLU"].__doc__ or ""),
     "ThresholdedReLU": (lambda shape, theta=1.0: _of("Threshold", theta, 0.0),
         "x where it is over a threshold, else 0."),
-    "SpatialDropout2D": (lambda shape, p=0.5, dim_ordering="th": _of("SpatialDropout2D", p, _form(dim_ordering)),
-        "Whole channels of images dropped in training."),
-    "SpatialDropout3D": (lambda shape, p=0.5, dim_ordering="th": _of("SpatialDropout3D", p, _form(dim_ordering)),
-        "Whole channels of volumes dropped in training."),
+    "SpatialDropout2D": _renamed("SpatialDropout2D", p="init_p", dim_ordering="data_format"),
+    "SpatialDropout3D": _renamed("SpatialDropout3D", p="init_p", dim_ordering="data_format"),
     "LRN2D": (lambda shape, alpha=1e-4, k=1.0, beta=0.75, n=5, dim_ordering="th": _of("SpatialCrossMapLRN", n, alpha,
         beta, k, _form(dim_ordering)), LAYERS["SpatialCrossMapLRN"].__doc__ or ""),
-    "WithinChannelLRN2D": (lambda shape, size=5, alpha=1.0, beta=0.75: _of("SpatialWithinChannelLRN", size, alpha,
-        beta), LAYERS["SpatialWithinChannelLRN"].__doc__ or ""),
-    "ResizeBilinear": (lambda shape, output_height, output_width, align_corners=False, dim_ordering="th": _of(
-        "ResizeBilinear", output_height, output_width, align_corners, _form(dim_ordering)), "Images of another size."),
-    "Select": (lambda shape, dim, index: _Called("select", dim, index),
+    "WithinChannelLRN2D": _renamed("SpatialWithinChannelLRN"),
+    "ResizeBilinear": _renamed("ResizeBilinear", align_corners="align_corner", dim_ordering="data_format"),
+    "Select": (lambda x, dim, index: x.select(dim, index),
         "The part of one index along a dimension, which goes; both count from 0, and the rows are dimension 0."),
-    "Narrow": (lambda shape, dim, offset, length=1: _Called("narrow", dim, offset, length),
-        "Some indices along a dimension; both count from 0, and the rows are dimension 0."),
-    "Squeeze": (lambda shape, dim=None: _Called("squeeze", () if dim is None else _pair(dim, 1)),
-        "The input without dimensions of 1; the rows are dimension 0."),
-    "ExpandDim": (lambda shape, dim: _Called("expand", dim),
-        "The input with one more dimension of 1; the rows are dimension 0."),
-    "Max": (lambda shape, dim, num_input_dims=-2147483648, return_value=True: _Called("largest", dim, return_value),
+    "Narrow": (lambda x, dim, offset, length=1: x.narrow(dim, offset, length if length >= 0 else x.shape[
+        dim] - offset + length + 1), "Some indices of a dimension; both count from 0, and the rows are dimension 0."),
+    "Squeeze": (lambda x, dim=None: x.squeeze(_pair(dim, 1)) if dim is not None else x.reshape(len(x), *[
+        size for size in x.shape[1:] if size != 1]), "The input without dimensions of 1; the rows are dimension 0."),
+    "ExpandDim": (lambda x, dim: x.unsqueeze(dim), "The input with one more dimension of 1; the rows are dimension 0."),
+    "Max": (lambda x, dim, num_input_dims=-2147483648, return_value=True: x.max(dim, keepdim=True).values if
+        return_value else x.argmax(dim, keepdim=True).to(x.dtype),
         "The largest along a dimension, or its place; the rows are dimension 0."),
-    "SelectTable": (lambda shape, index: _Called("pick", index), "One tensor of several, counted from 0."),
-    "GetShape": (lambda shape: _Called("shape"), "The sizes of the input, for each row."),
+    "SelectTable": (lambda x, index: x[index], "One tensor of several, counted from 0."),
+    "GetShape": (lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
+        "The sizes of the input, for each row."),
 })  # fmt: skip
 
 # Images.
 
-_rows(KERAS, {
+keras_rows(KERAS, {
     "Convolution1D": (lambda shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None,
         border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None,
         input_length=None: _convolved(shape, nb_filter, (filter_length,), subsample_length, border_mode, "tf", bias,
@@ -557,7 +494,7 @@ _rows(KERAS, {
     "ShareConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, subsample=(
         1, 1), pad_h=0, pad_w=0, propagate_back=True, dim_ordering="th", W_regularizer=None, b_regularizer=None,
         bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, (pad_h, pad_w), dim_ordering, bias, init,
-        activation, 1, propagate_back), "A convolution of images with padding in numbers."),
+        activation, None, propagate_back), "A convolution of images with padding in numbers."),
     "AtrousConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
         border_mode="valid", subsample=(1, 1), atrous_rate=(1, 1), dim_ordering="th", W_regularizer=None,
         b_regularizer=None, bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, border_mode,
@@ -584,51 +521,33 @@ _rows(KERAS, {
         1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True: _local2d(shape, nb_filter, (nb_row,
         nb_col), activation, border_mode, subsample, dim_ordering, bias),
         "A convolution of images with weights of its own at each place."),
-    "MaxPooling1D": (lambda shape, pool_length=2, stride=None, border_mode="valid": _pool("max", pool_length, stride,
-        border_mode, "tf", 1), "The largest of some steps of (time, features)."),
-    "AveragePooling1D": (lambda shape, pool_length=2, stride=None, border_mode="valid": _pool("avg", pool_length,
-        stride, border_mode, "tf", 1), "The mean of some steps of (time, features)."),
-    "MaxPooling2D": (lambda shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool("max",
-        pool_size, strides, border_mode, dim_ordering, 2), "The largest number of each window of images."),
-    "AveragePooling2D": (lambda shape, pool_size=(2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
-        "avg", pool_size, strides, border_mode, dim_ordering, 2), "The mean of each window of images."),
-    "MaxPooling3D": (lambda shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
-        "max", pool_size, strides, border_mode, dim_ordering, 3), "The largest number of each window of volumes."),
-    "AveragePooling3D": (lambda shape, pool_size=(2, 2, 2), strides=None, border_mode="valid", dim_ordering="th": _pool(
-        "avg", pool_size, strides, border_mode, dim_ordering, 3), "The mean of each window of volumes."),
-    "GlobalMaxPooling1D": (lambda shape: _over_all("max", "tf", 1), "The largest of all steps of (time, features)."),
-    "GlobalAveragePooling1D": (lambda shape: _over_all("avg", "tf", 1), "The mean of all steps of (time, features)."),
-    "GlobalMaxPooling2D": (lambda shape, dim_ordering="th": _over_all("max", dim_ordering, 2),
-        "The largest number of each channel."),
-    "GlobalAveragePooling2D": (lambda shape, dim_ordering="th": _over_all("avg", dim_ordering, 2),
-        "The mean of each channel."),
-    "GlobalMaxPooling3D": (lambda shape, dim_ordering="th": _over_all("max", dim_ordering, 3),
-        "The largest number of each channel of volumes."),
-    "GlobalAveragePooling3D": (lambda shape, dim_ordering="th": _over_all("avg", dim_ordering, 3),
-        "The mean of each channel of volumes."),
-    "ZeroPadding1D": (lambda shape, padding=1: _Called("pad", _ends(padding, 1), "NHWC"),
+    **{f"{name}Pooling{dims}D": (_pooling(kind, dims), f"The {word} of each window of {PLACES[dims]}.")
+        for name, kind, word in POOLS for dims in PLACES},
+    **{f"Global{name}Pooling{dims}D": (_global(kind, dims), f"The {word} of each channel of {PLACES[dims]}.")
+        for name, kind, word in POOLS for dims in PLACES},
+    "ZeroPadding1D": (lambda x, padding=1: _edged(x, padding, 1, "tf"),
         "Zeros before and behind the steps of (time, features)."),
-    "ZeroPadding2D": (lambda shape, padding=(1, 1), dim_ordering="th": _Called("pad", _ends(padding, 2), _form(
-        dim_ordering)), "Zeros around images."),
-    "ZeroPadding3D": (lambda shape, padding=(1, 1, 1), dim_ordering="th": _Called("pad", _ends(padding, 3), _form(
-        dim_ordering)), "Zeros around volumes."),
-    "Cropping1D": (lambda shape, cropping=(1, 1): _Called("pad", _ends(cropping, 1), "NHWC", -1),
+    "ZeroPadding2D": (lambda x, padding=(1, 1), dim_ordering="th": _edged(x, padding, 2, dim_ordering),
+        "Zeros around images."),
+    "ZeroPadding3D": (lambda x, padding=(1, 1, 1), dim_ordering="th": _edged(x, padding, 3, dim_ordering),
+        "Zeros around volumes."),
+    "Cropping1D": (lambda x, cropping=(1, 1): _edged(x, cropping, 1, "tf", -1),
         "(time, features) without some steps at its ends."),
-    "Cropping2D": (lambda shape, cropping=((0, 0), (0, 0)), dim_ordering="th": _Called("pad", _ends(cropping, 2), _form(
-        dim_ordering), -1), "Images without some rows and columns at their ends."),
-    "Cropping3D": (lambda shape, cropping=((1, 1), (1, 1), (1, 1)), dim_ordering="th": _Called("pad", _ends(cropping,
-        3), _form(dim_ordering), -1), "Volumes without some planes at their ends."),
-    "UpSampling1D": (lambda shape, length=2: _Called("upsample", (length,), "NHWC"),
+    "Cropping2D": (lambda x, cropping=((0, 0), (0, 0)), dim_ordering="th": _edged(x, cropping, 2, dim_ordering, -1),
+        "Images without some rows and columns at their ends."),
+    "Cropping3D": (lambda x, cropping=((1, 1), (1, 1), (1, 1)), dim_ordering="th": _edged(x, cropping, 3, dim_ordering,
+        -1), "Volumes without some planes at their ends."),
+    "UpSampling1D": (lambda x, length=2: _enlarged_by(x, length, 1, "tf"),
         "Each step of (time, features) several times."),
-    "UpSampling2D": (lambda shape, size=(2, 2), dim_ordering="th": _Called("upsample", _pair(size), _form(
-        dim_ordering)), "Each row and column of images several times."),
-    "UpSampling3D": (lambda shape, size=(2, 2, 2), dim_ordering="th": _Called("upsample", _pair(size, 3), _form(
-        dim_ordering)), "Each plane, row and column of volumes several times."),
+    "UpSampling2D": (lambda x, size=(2, 2), dim_ordering="th": _enlarged_by(x, size, 2, dim_ordering),
+        "Each row and column of images several times."),
+    "UpSampling3D": (lambda x, size=(2, 2, 2), dim_ordering="th": _enlarged_by(x, size, 3, dim_ordering),
+        "Each plane, row and column of volumes several times."),
 })  # fmt: skip
 
 # Time, and several inputs.
 
-_rows(KERAS, {
+keras_rows(KERAS, {
     "SimpleRNN": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
         return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None,
         input_dim=None: _recurrent(_of("RnnCell", shape[1], output_dim, activated(activation), True, False), init,
@@ -652,7 +571,7 @@ _rows(KERAS, {
         U_regularizer=None, b_regularizer=None, return_sequences=False, go_backwards=False, border_mode="same": _film(
         "ConvLSTM3D", 3, shape, nb_filter, nb_kernel, dim_ordering, subsample, return_sequences, go_backwards,
         border_mode), "An LSTM of volumes, whose sums are convolutions."),
-    "TimeDistributed": (lambda shape, layer: _of("TimeDistributed", layer.build(tuple(shape[1:])).module),
+    "TimeDistributed": (lambda shape, layer: _each_step(shape, layer),
         "A layer on every step of (time, ...)."),
     "Bidirectional": (lambda shape, layer, merge_mode="concat": _two_ways(shape, layer, merge_mode),
         "A recurrent layer forwards and another like it backwards."),
@@ -685,7 +604,7 @@ def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, 
 
 # Keras 2.
 
-_rows(KERAS2, {
+keras_rows(KERAS2, {
     "Dense": (lambda shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
         kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None: started(nn.Linear(shape[-1],
         units, use_bias), kernel_initializer, activation, bias_initializer), "A linear layer on the last dimension."),
@@ -697,13 +616,13 @@ _rows(KERAS2, {
         activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zero",
         kernel_regularizer=None, bias_regularizer=None: _convolved(shape, filters, _pair(kernel_size), strides, padding,
         data_format, use_bias, kernel_initializer, activation, bias_init=bias_initializer), "A convolution of images."),
-    "MaxPooling1D": (lambda shape, pool_size=2, strides=None, padding="valid": _pool("max", pool_size, strides, padding,
-        "tf", 1), "The largest of some steps of (time, features)."),
-    "AveragePooling1D": (lambda shape, pool_size=2, strides=None, padding="valid": _pool("avg", pool_size, strides,
+    "MaxPooling1D": (lambda x, pool_size=2, strides=None, padding="valid": _pool(x, "max", pool_size, strides,
+        padding, "tf", 1), "The largest of some steps of (time, features)."),
+    "AveragePooling1D": (lambda x, pool_size=2, strides=None, padding="valid": _pool(x, "avg", pool_size, strides,
         padding, "tf", 1), "The mean of some steps of (time, features)."),
     "Dropout": (lambda shape, rate: _of("Dropout", rate), "Zeros in place of some numbers in training."),
     "Softmax": (lambda shape, axis=-1: nn.Softmax(axis), "Softmax over a dimension."),
-    "Cropping1D": (lambda shape, cropping=(1, 1): _Called("pad", _ends(cropping, 1), "NHWC", -1),
+    "Cropping1D": (lambda x, cropping=(1, 1): _edged(x, cropping, 1, "tf", -1),
         "(time, features) without some steps at its ends."),
     "LocallyConnected1D": (lambda shape, filters, kernel_size, strides=1, padding="valid", activation=None,
         kernel_regularizer=None, bias_regularizer=None, use_bias=True: _local1d(shape, filters, kernel_size, strides,
@@ -730,9 +649,6 @@ def minimum(inputs: Sequence[Variable], **more: Any) -> Variable:
 def average(inputs: Sequence[Variable], **more: Any) -> Variable:
     """Return the average of several variables."""
     return KERAS2["Average"](**more)(list(inputs))
-
-
-__all__ = ["ACTIVATIONS", "KERAS", "KERAS2", "KerasLayer", "average", "maximum", "merge", "minimum", "zeros"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 
 from orca import metrics as ours
-from orca.bigdl.criterion import CRITERIONS, PADDING, Criterion, _beside, _margin, _word, likelihood, rows
+from orca.bigdl.criterion import CRITERIONS, Criterion, _beside, _margin, _word, likelihood, rows
 from orca.bigdl.layer import lookup
 from orca.errors import ArgumentError, DataError
 from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMethod, RMSprop
@@ -16,8 +15,8 @@ from orca.optimizers import SGD, Adadelta, Adagrad, Adamax, KerasAdam, OptimMeth
 
 def _sparse(x: Any, target: Any, log_prob_as_input: bool = False, zero_based_label: bool = True, weights: Any = None,
             size_average: bool = True, padding_value: int = -1) -> Any:  # fmt: skip
-    labels = torch.where(target == padding_value, PADDING, target + 1 if zero_based_label else target)
-    return likelihood(x if log_prob_as_input else x.clamp(min=1e-8).log(), labels, weights, size_average)
+    logs = x if log_prob_as_input else x.clamp(min=1e-8).log()
+    return likelihood(logs, target, weights, size_average, 0 if zero_based_label else 1, padding_value)
 
 
 def _rank_hinge(x: Any, target: Any, margin: float = 1.0) -> Any:
@@ -27,12 +26,14 @@ def _rank_hinge(x: Any, target: Any, margin: float = 1.0) -> Any:
     return F.relu(margin - pairs[:, 0] + pairs[:, 1]).mean()
 
 
+OBJECTIVES: dict[str, Any] = {"LossFunction": Criterion}
 rows({"SparseCategoricalCrossEntropy": (_sparse,
     "The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False.")},
-     counts=True)  # fmt: skip
+     counts=True, home=OBJECTIVES)  # fmt: skip
 rows(
     {"RankHinge": (_rank_hinge, "By how much the first row of each pair is not ahead of the second by a margin.")},
     reduction=None,
+    home=OBJECTIVES,
 )
 rows({
     "MeanSquaredError": (lambda x, target, size_average=True: F.mse_loss(x, _beside(x, target), reduction=_word(
@@ -41,7 +42,7 @@ rows({
         "By how much outputs are not on the side of their truths, -1 or 1, by a margin."),
     "SquaredHinge": (lambda x, target, margin=1.0, size_average=False: _margin(x, target, margin, size_average,
         squared=True), "The square of Hinge."),
-})  # fmt: skip
+}, home=OBJECTIVES)  # fmt: skip
 
 _NAMES = {
     "MeanAbsoluteError": "AbsCriterion", "BinaryCrossEntropy": "BCECriterion",
@@ -50,10 +51,9 @@ _NAMES = {
     "Poisson": "PoissonCriterion",
     "MeanAbsolutePercentageError": "MeanAbsolutePercentageCriterion",
     "MeanSquaredLogarithmicError": "MeanSquaredLogarithmicCriterion",
-    **{name: name for name in ("SparseCategoricalCrossEntropy", "MeanSquaredError", "Hinge", "SquaredHinge",
-        "CategoricalCrossEntropy", "RankHinge")},
+    "CategoricalCrossEntropy": "CategoricalCrossEntropy",
 }  # fmt: skip
-OBJECTIVES: dict[str, Any] = {"LossFunction": Criterion} | {name: CRITERIONS[own] for name, own in _NAMES.items()}
+OBJECTIVES |= {name: CRITERIONS[own] for name, own in _NAMES.items()}
 _LOSSES = {
     "sparse_categorical_crossentropy": "SparseCategoricalCrossEntropy",
     "categorical_crossentropy": "CategoricalCrossEntropy", "binary_crossentropy": "BinaryCrossEntropy",
