@@ -83,7 +83,7 @@ def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: lis
 def joined_parts(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the rows that came; integers become what they would be beside the numbers of all shards."""
     frame = join(parts)
-    if len({tuple(part.dtypes) for part in parts}) == 1:
+    if len({tuple(part.dtypes) for part in parts}) == 1 or not frame.columns.is_unique:
         return frame
     common = {}
     for name in frame.columns[[_is_number(dtype, "iu") for dtype in frame.dtypes]]:
