@@ -46,6 +46,24 @@ def test_infinities_of_both_signs_are_not_lost_between_shards(word: str) -> None
     np.testing.assert_allclose(grouped(shards, word).to_numpy(), expected.to_numpy())
 
 
+BIG = 2**62 + 1
+
+
+@pytest.mark.parametrize("word", ["sum", "mean", "min", "max"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pd.Series([1.5, np.nan]), pd.Series([2, 2**63 + 5], dtype="uint64"), pd.Series([7, 8], dtype="int8"),
+        pd.Series([1.5, 2.5], dtype="float32"), pd.Series([BIG, BIG]),
+    ],
+    ids=["float64", "uint64", "int8", "float32", "int64"],
+)  # fmt: skip
+def test_integers_are_summed_as_what_they_are_beside_those_of_all_shards(word: str, other: pd.Series) -> None:
+    shards = [pd.DataFrame({"k": [1, 1, 1, 2], "v": [BIG] * 4}), pd.DataFrame({"k": [3, 4], "v": other})]
+    expected = pd.concat(shards).groupby("k")["v"].agg(word)
+    pd.testing.assert_series_equal(grouped(shards, word), expected, check_names=False, rtol=1e-15)
+
+
 @pytest.mark.parametrize("word", ["sum", "min", "mean", "std"])
 @pytest.mark.parametrize("text", ["a", "7"])
 def test_texts_in_one_of_the_shards_are_refused_by_the_name_of_their_column(word: str, text: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -225,3 +226,26 @@ def test_large_objects_count_in_the_size_of_shards_that_spark_keeps(spark: Any) 
     rdd = spark.sparkContext.parallelize([images, images[["id"]]], 2)
     sizes = [kept.InSpark(part.cache()).size() for part in (rdd, rdd.map(lambda frame: frame[["id"]]))]
     assert sizes[0] > frames.BROADCAST > sizes[1]
+
+
+def test_jobs_are_noticed_where_the_scheduler_cannot_be_asked(spark: Any) -> None:
+    context = spark.sparkContext
+    other = SimpleNamespace(_jsc=SimpleNamespace(sc=context._jvm.java.lang.Object), statusTracker=context.statusTracker)
+
+    def waits(kind: Any) -> None:
+        assert until(lambda: not kept.is_busy(kind))
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(context.parallelize([0.5], 1).map(time.sleep).collect)
+            assert until(lambda: kept.is_busy(kind))
+            job.result()
+        assert until(lambda: not kept.is_busy(kind))
+
+    waits(context)
+    waits(other)
+
+
+def until(happens: Any) -> bool:
+    end = time.monotonic() + 20
+    while not happens() and time.monotonic() < end:
+        time.sleep(0.02)
+    return bool(happens())

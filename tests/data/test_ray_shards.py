@@ -79,6 +79,40 @@ def test_shards_are_transformed_in_ray(spark: Any, ray_context: Any) -> None:
         RayXShards.from_spark_xshards([1])  # type: ignore[arg-type]
 
 
+def test_shards_are_kept_saved_and_loaded_in_ray(ray_context: Any, tmp_path: Any) -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3], "s": ["x", None, "z"]})
+    shards = RayXShards.of([[frame[:1], frame[1:1]], [], [frame[1:]]])
+    assert shards.cache() is shards.uncache() is shards.compute() is shards and shards.is_cached()
+    with pytest.raises(Exception, match="division by zero|ZeroDivisionError"):
+        shards.transform_shard(lambda shard: 1 // 0).compute()
+    places = [str(tmp_path / name) for name in ("pickles", "parquet")]
+    assert shards.save_pickle(places[0]) is shards and shards.save_parquet(places[1]) is shards
+    loaded = [RayXShards.load_pickle(places[0]), RayXShards.load_parquet(places[1])]
+    assert [len(partition) for partition in loaded[0].collect_partitions()] == [2, 0, 1]
+    for made in loaded:
+        assert [len(part) for part in made.collect()] == [1, 0, 2]
+        pd.testing.assert_frame_equal(made.concat_to_pdf(), frame)
+    for save in (shards.save_pickle, shards.save_parquet):
+        with pytest.raises(ArgumentError, match=f"{save.__name__}: there is something at .* already"):
+            save(str(tmp_path))
+    with pytest.raises(ArgumentError, match="holds no shards that RayXShards.save_pickle.*What Spark has saved"):
+        RayXShards.load_pickle(places[1])
+
+
+def test_shards_of_ray_become_a_spark_dataframe_and_its_pickles_are_read(
+    spark: Any, ray_context: Any, tmp_path: Any
+) -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3], "s": ["x", None, "z"]})
+    shards = RayXShards.of([[frame[:1]], [], [frame[1:]]])
+    assert sorted(map(tuple, shards.to_spark_df().collect())) == [(1, "x"), (2, None), (3, "z")]
+    with pytest.raises(ArgumentError, match="to_spark_df needs shards that are pandas DataFrames; got numpy.ndarray"):
+        RayXShards.of([[B]]).to_spark_df()
+    shards.save_pickle(str(tmp_path / "pickles"))
+    there = XShards.load_pickle(str(tmp_path / "pickles"))
+    assert isinstance(there, SparkXShards) and there.num_partitions() == 3
+    pd.testing.assert_frame_equal(there.concat_to_pdf(), frame)
+
+
 def test_verbs_do_in_ray_what_pandas_does_with_all_rows(ray_context: Any) -> None:
     rows = pd.DataFrame(
         {"k": [1, 2, 1, 2, 3, 1], "s": ["a", None, "b", "a", None, "c"], "v": [1.0, np.nan, 3.0, 4.0, 5.0, 6.0]}

@@ -43,16 +43,19 @@ def regroup(rdd: RDD[Any], choice: Choice, parts: int, empty: pd.DataFrame) -> R
 
     `empty` is the shard of a partition to which no row comes.
     """
-    moved = _moved(rdd, choice, 0).partitionBy(parts, int)
+    moved = _moved(rdd, choice, 0, parts).partitionBy(parts, int)
     return moved.mapPartitions(partial(meet, work=_only, blanks=[empty]))
 
 
-def _moved(rdd: RDD[Any], choice: Choice, side: int) -> RDD[Any]:
-    return rdd.mapPartitionsWithIndex(partial(slices, choice=choice, side=side))
+def _moved(rdd: RDD[Any], choice: Choice, side: int, parts: int) -> RDD[Any]:
+    return rdd.mapPartitionsWithIndex(partial(slices, choice=choice, side=side, parts=parts))
 
 
-def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int) -> Iterator[tuple[int, Any]]:
-    """Yield (where it goes, (side, where it comes from, rows)) for every part of every frame."""
+def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, parts: int) -> Iterator[tuple[int, Any]]:
+    """Yield (where it goes, (side, where it comes from, rows)) for every part of every frame.
+
+    Where no row of a frame goes, no rows do: the types of its columns are told everywhere.
+    """
     for number, frame in enumerate(frames):
         if not len(frame):
             continue
@@ -61,6 +64,8 @@ def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int) -> 
         numbers, starts = np.unique(targets[order], return_index=True)
         for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             yield target, (side, (partition, number), frame.iloc[places])
+        for target in np.setdiff1d(np.arange(parts), numbers).tolist():
+            yield target, (side, (partition, number), frame.iloc[:0])
 
 
 def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
@@ -69,10 +74,26 @@ def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: lis
     for _, (side, place, rows) in pairs:
         parts[side].append((place, rows))
     frames = [
-        join([rows for _, rows in sorted(mine, key=_place)]) if mine else empty
+        joined_parts([rows for _, rows in sorted(mine, key=_place)]) if mine else empty
         for mine, empty in zip(parts, blanks, strict=True)
     ]
     yield work(*frames)
+
+
+def joined_parts(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows that came; integers become what they would be beside the numbers of all shards."""
+    frame = join(parts)
+    if len({tuple(part.dtypes) for part in parts}) == 1 or not frame.columns.is_unique:
+        return frame
+    common = {}
+    for name in frame.columns[[_is_number(dtype, "iu") for dtype in frame.dtypes]]:
+        kinds = [part.dtypes[name] for part in parts if name in part.columns]
+        common[name] = np.result_type(*(kind for kind in kinds if _is_number(kind, "iuf")))
+    return frame.astype(common)
+
+
+def _is_number(dtype: Any, kinds: str) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in kinds
 
 
 def _place(part: tuple[tuple[int, int], Any]) -> tuple[int, int]:
@@ -221,7 +242,7 @@ def merged(
 ) -> RDD[Any]:
     """Return the rows of two sides that have equal keys, joined as pandas joins them."""
     choice = hashed(keys, parts)
-    both = _moved(sides[0], choice, 0).union(_moved(sides[1], choice, 1)).partitionBy(parts, int)
+    both = _moved(sides[0], choice, 0, parts).union(_moved(sides[1], choice, 1, parts)).partitionBy(parts, int)
     return both.mapPartitions(partial(meet, work=partial(_merge, how=how, on=keys), blanks=blanks))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from orca.data.frames import Choice, check_columns, hashed, meet, regroup, slices
+from orca.data.frames import Choice, check_columns, hashed, joined_parts, meet, regroup, slices
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def grouped(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, agg: Any, joined: 
         return rows.map(partial(_group, keys=keys, sums=sums, joined=True))
     needed = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
     moved = rdd.mapPartitionsWithIndex(partial(_sent, keys=keys, sums=sums, columns=needed, parts=parts))
-    work = partial(_together, keys=keys, sums=sums)
-    return moved.partitionBy(parts, int).mapPartitions(partial(meet, work=work, blanks=[None, empty[needed]]))
+    work = partial(_together, empty=empty[needed], keys=keys, sums=sums)
+    return moved.partitionBy(parts, int).mapPartitions(partial(meet, work=work, blanks=[None, None]))
 
 
 def _aggregates(agg: Any, others: list[Any]) -> Aggregates:
@@ -100,7 +100,7 @@ def _sent(
         by_groups = all(_combines(frame[name].dtype, word) for name, word in sums)
         rows = _figures(frame, keys, sums) if by_groups else frame[columns]
         choice = _choice(list(range(len(keys))) if by_groups else keys, parts)
-        for target, (_, _, part) in slices(partition, [rows], choice, 0):
+        for target, (_, _, part) in slices(partition, [rows], choice, 0, parts):
             yield target, (0 if by_groups else 1, (partition, number), part)
 
 
@@ -161,12 +161,14 @@ def _floats(column: pd.Series) -> pd.Series:
     return column.astype(np.float64)
 
 
-def _together(figures: pd.DataFrame | None, rows: pd.DataFrame, keys: list[Any], sums: Aggregates) -> pd.DataFrame:
+def _together(
+    figures: pd.DataFrame | None, rows: pd.DataFrame | None, empty: pd.DataFrame, keys: list[Any], sums: Aggregates
+) -> pd.DataFrame:
     """Return a row for each group, from the figures of its parts, or from its rows, or both."""
     if figures is None:
-        return _group(rows, keys, sums, joined=False)
-    if len(rows):
-        figures = pd.concat([figures, _figures(rows, keys, sums)])
+        return _group(empty if rows is None else rows, keys, sums, joined=False)
+    if rows is not None:
+        figures = joined_parts([figures, _figures(rows, keys, sums)])
     figures = figures.reset_index(drop=True)
     groups = _by(figures, list(range(len(keys))))
     places = {pair: place for place, pair in enumerate(_wanted(sums), len(keys))}
@@ -184,8 +186,12 @@ def _added(figure: str) -> Callable[..., pd.Series]:
     return lambda _, groups, places: groups[places[figure]].sum()
 
 
-def _sum(figures: pd.DataFrame, groups: Any, places: dict[str, int], figure: str = "sum") -> pd.Series:
-    """Return the sums. That of a part which has values is null where these are infinities of both signs."""
+def _sum(figures: pd.DataFrame, groups: Any, places: dict[str, int], figure: str | None = None) -> pd.Series:
+    """Return the sums. That of a part which has values is null where these are infinities of both signs.
+
+    Sums of integers overflow, as pandas' do, but not where some shard has floats: all are floats then.
+    """
+    figure = figure or ("total" if figures[places["sum"]].dtype.kind == "f" else "sum")
     sums = groups[places[figure]].sum()
     lost = figures[places[figure]].isna() & (figures[places["count"]] > 0)
     return sums.mask(np.isin(np.arange(len(sums)), groups.ngroup()[lost])) if lost.any() else sums
@@ -233,7 +239,7 @@ _MOMENTS = ("count", "mean", "squares")
 _MEANS, _DEVIATIONS, _VARIANCES = ("mean", "avg"), ("std", "stddev", "stddev_samp"), ("var", "variance", "var_samp")
 _NEEDS: dict[str, tuple[str, ...]] = {
     **{word: (word,) for word in ("count", "size", "min", "max")},
-    "sum": ("sum", "count"),
+    "sum": ("sum", "total", "count"),
     **dict.fromkeys(_MEANS, ("total", "count")),
     **dict.fromkeys([*_DEVIATIONS, *_VARIANCES, "stddev_pop", "var_pop"], _MOMENTS),
 }

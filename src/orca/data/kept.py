@@ -228,8 +228,15 @@ _folders = _Folders()
 
 
 def is_busy(context: SparkContext) -> bool:
-    """Say whether Spark runs a job. Its status tracker hears of the end of jobs later than who waits for them."""
-    return bool(context._jsc.sc().dagScheduler().activeJobs().size())
+    """Say whether Spark runs a job.
+
+    Its scheduler is no API of Spark's. Where it cannot be asked, the status tracker is, which hears of the end of jobs
+    later than who waits for them: folders stay a little longer then.
+    """
+    try:
+        return bool(context._jsc.sc().dagScheduler().activeJobs().size())
+    except Exception:  # whatever py4j says of a method that is not there
+        return bool(context.statusTracker().getActiveJobsIds())
 
 
 # On executors

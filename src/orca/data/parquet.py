@@ -7,8 +7,8 @@ and types of arrays) is JSON in the file's metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +25,6 @@ from orca.storage.files import filesystem, name_of, replacing
 if TYPE_CHECKING:
     from pyspark import RDD
 
-    from orca.data.shard import SparkXShards
-
 _KEY = b"orca"
 _DONE = "_SUCCESS"
 _SUFFIX = ".parquet"
@@ -42,20 +40,16 @@ def save(rdd: RDD[Any], path: str) -> None:
     if fs.exists(place) and (not fs.isdir(place) or fs.ls(place, detail=False)):
         raise ArgumentError(f"save_parquet: there is something at {path} already. Remove it, or name another folder.")
     fs.makedirs(place, exist_ok=True)
-    write = partial(_write, folder=path, environment=tuple(hdfs.environment().items()))
-    rdd.mapPartitionsWithIndex(write).count()
+    rdd.mapPartitionsWithIndex(Saving(path)).collect()
     fs.pipe_file(f"{place}/{_DONE}", b"")
 
 
-def load(path: str) -> SparkXShards:
-    """Return the shards of a folder, one a partition.
+def files_at(path: str) -> list[str]:
+    """Return the files with the shards of a folder.
 
     Raises:
         ArgumentError: There is no such folder, or it is incomplete.
     """
-    from orca.cluster.context import OrcaContext
-    from orca.data.shard import SparkXShards
-
     fs, place = filesystem(path)
     if not fs.isdir(place):
         raise ArgumentError(f"load_parquet: Path does not exist: {path}.")
@@ -63,28 +57,42 @@ def load(path: str) -> SparkXShards:
     files = [f"{path.rstrip('/')}/{name}" for name in names if name.endswith(_SUFFIX)]
     if _DONE not in names or not files:
         raise ArgumentError(f"load_parquet: {path} holds no XShards, or save_parquet did not end; it has {names[:5]}.")
-    read = partial(_read, environment=tuple(hdfs.environment().items()))
-    return SparkXShards(OrcaContext.get_spark_context().parallelize(files, len(files)).map(read))
+    return files
 
 
-def _write(partition: int, shards: Iterable[Any], folder: str, environment: Any) -> Iterator[int]:
-    hdfs.adopt(dict(environment))
-    fs, place = filesystem(folder)
-    for number, shard in enumerate(shards):
-        table = to_table(shard)
-        with (
-            replacing(fs, f"{place}/part-{partition:05d}-{number:05d}{_SUFFIX}") as draft,
-            fs.open(draft, "wb") as file,
-        ):
-            pq.write_table(table, file)
-        yield number
+@dataclass(frozen=True)
+class Saving:
+    """A task that writes the shards of a partition."""
+
+    folder: str
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, partition: int, shards: Iterable[Any]) -> Iterator[int]:
+        """Yield a number for each shard."""
+        hdfs.adopt(self.where)
+        fs, place = filesystem(self.folder)
+        for number, shard in enumerate(shards):
+            table = to_table(shard)
+            with (
+                replacing(fs, f"{place}/part-{partition:05d}-{number:05d}{_SUFFIX}") as draft,
+                fs.open(draft, "wb") as file,
+            ):
+                pq.write_table(table, file)
+            yield number
 
 
-def _read(path: str, environment: Any) -> Any:
-    hdfs.adopt(dict(environment))
-    fs, place = filesystem(path)
-    with fs.open(place, "rb") as file:
-        return from_table(pq.read_table(file))
+@dataclass(frozen=True)
+class Loading:
+    """A task that reads shards."""
+
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, path: str) -> Any:
+        """Return the shard of a file."""
+        hdfs.adopt(self.where)
+        fs, place = filesystem(path)
+        with fs.open(place, "rb") as file:
+            return from_table(pq.read_table(file))
 
 
 def to_table(shard: Any) -> pa.Table:

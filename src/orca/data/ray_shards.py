@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from orca.data import parquet, pickles
 from orca.data.ray_lists import RayLists
 from orca.data.shard import SharedValue, SparkXShards, XShards
 from orca.data.verbs import Verbs
@@ -129,16 +130,82 @@ class RayXShards(Verbs, XShards):
         if folder is None:
             return SparkXShards(context.parallelize(self.collect_partitions(), count).flatMap(_only))
         when_stopped(staging.release)
-        environment = tuple(hdfs.environment().items())
-        paths = [f"{folder}/{number:06d}.pickle" for number in range(self.num_partitions())]
-        ray = _ray()
+        save = pickles.Saving(folder)
         if here:
-            for path, partition in zip(paths, self._partitions, strict=True):
-                _stored(ray.get(partition), path, environment)
+            paths = [next(save(number, _ray().get(ref))) for number, ref in enumerate(self._partitions)]
         else:
-            store, pairs = ray.remote(_stored), zip(self._partitions, paths, strict=True)
-            ray.get([store.remote(partition, path, environment) for partition, path in pairs])
-        return SparkXShards(context.parallelize(paths, count).flatMap(partial(_loaded, environment=environment)))
+            paths = self.rdd.mapPartitionsWithIndex(save).collect()
+        return SparkXShards(context.parallelize(paths, count).flatMap(pickles.Loading()))
+
+    def to_spark_df(self) -> DataFrame:
+        """Return the rows of shards that are pandas frames as a Spark DataFrame; see SparkXShards.to_spark_df."""
+        self._frames("to_spark_df")
+        return self.to_spark_xshards().to_lazy().to_spark_df()
+
+    # What stays
+
+    def cache(self) -> RayXShards:
+        """Return the shards: Ray keeps them as long as somebody has a reference to them."""
+        return self
+
+    def uncache(self) -> RayXShards:
+        """Return the shards: Ray lets go of them when nobody has a reference to them any longer."""
+        return self
+
+    def is_cached(self) -> bool:
+        """Return True: the shards are in the object store."""
+        return True
+
+    def compute(self) -> RayXShards:
+        """Wait for the shards, and raise what their tasks raised."""
+        self.rdd.mapPartitions(_nothing).collect()
+        return self
+
+    def save_pickle(self, path: str, batchSize: int = 10) -> RayXShards:
+        """Write a pickle of each partition, for `load_pickle`; `save_parquet` is the safe way to share data.
+
+        Args:
+            path: A folder of any file system that `orca.data.file` knows, which all workers reach; there must be none.
+            batchSize: Accepted for programs that know Spark's; nothing needs it.
+
+        Raises:
+            ArgumentError: There is such a folder.
+        """
+        fs, place = filesystem(path)
+        if fs.exists(place):
+            raise ArgumentError(
+                f"save_pickle: there is something at {path} already. Remove it, or name another folder."
+            )
+        fs.makedirs(place)
+        self.rdd.mapPartitionsWithIndex(pickles.Saving(path)).collect()
+        return self
+
+    @classmethod
+    def load_pickle(cls, path: str, minPartitions: int | None = None) -> RayXShards:
+        """Read shards that RayXShards.save_pickle has written, with their partitions.
+
+        Reading a pickle runs the code in it: load only what you trust.
+
+        Args:
+            path: The folder.
+            minPartitions: Accepted for programs that know Spark's; `repartition` spreads shards.
+
+        Raises:
+            ArgumentError: There is no such folder, or Spark has written it.
+        """
+        files = pickles.files_at(path)
+        if not files:
+            raise ArgumentError(
+                f"load_pickle: {path} holds no shards that RayXShards.save_pickle has written. What Spark has saved is "
+                "read by Spark: RayXShards.from_spark_xshards(XShards.load_pickle(path))."
+            )
+        lists = cls.of([[file] for file in files]).rdd.mapPartitions(partial(_loaded, load=pickles.Loading()))
+        return cls(lists.refs)
+
+    @classmethod
+    def load_parquet(cls, path: str) -> RayXShards:
+        """Read shards that `save_parquet` has written, one a partition; see XShards.load_parquet."""
+        return cls(cls.of([[file] for file in parquet.files_at(path)]).rdd.map(parquet.Loading()).refs)
 
     def to_ray_dataset(self) -> Any:
         """Return the rows of shards that are pandas frames as a Ray Dataset, one block a partition."""
@@ -346,19 +413,12 @@ def _read(file: Callable[[], Any], read: Callable[[Any], Any], environment: Any)
     return read(file())
 
 
-def _stored(shards: list[Any], path: str, environment: Any) -> None:
-    hdfs.adopt(dict(environment))
-    fs, place = filesystem(path)
-    with fs.open(place, "wb") as file:
-        pickle.dump(shards, file, pickle.HIGHEST_PROTOCOL)
+def _loaded(paths: Iterable[str], load: Callable[[str], list[Any]]) -> Iterator[Any]:
+    return itertools.chain.from_iterable(map(load, paths))
 
 
-def _loaded(path: str, environment: Any) -> list[Any]:
-    hdfs.adopt(dict(environment))
-    fs, place = filesystem(path)
-    with fs.open(place, "rb") as file:
-        shards: list[Any] = pickle.load(file)
-    return shards
+def _nothing(shards: Iterable[Any]) -> list[Any]:
+    return []
 
 
 def _only(shards: list[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orca.core.plan import even_split
-from orca.data import kept
+from orca.data import kept, pickles
 from orca.data.slices import FRAME, SERIES, class_name_of, cut
 from orca.data.verbs import SharedValue, Verbs
 from orca.errors import ArgumentError, DataError
@@ -58,8 +58,7 @@ class XShards:
             )
         if num_shards is not None and num_shards < 1:
             raise ArgumentError(f"num_shards must be a positive whole number; got {num_shards!r}.")
-        cluster = OrcaContext.cluster()
-        on_ray = cluster is not None and cluster.runtime == "ray"
+        on_ray, cluster = _is_on_ray(), OrcaContext.cluster()
         context: Any = None if on_ray else OrcaContext.get_spark_context()
         cores = cluster.num_nodes * (cluster.cores or 1) if cluster and on_ray else context.defaultParallelism
         shards = num_shards or cores
@@ -73,19 +72,17 @@ class XShards:
         parts = [cut(tree, start, stop) for start, stop in even_split(rows, shards)]
         parts = [part[0] for part in parts] if isinstance(data, list) else parts
         if on_ray:
-            from orca.data.ray_shards import RayXShards
-
-            return RayXShards.of([[part] for part in parts])
+            return _ray_shards().of([[part] for part in parts])
         return SparkXShards(context.parallelize(parts, shards), class_name=class_name_of(data))
 
     @classmethod
-    def load_pickle(cls, path: str, minPartitions: int | None = None) -> SparkXShards:
-        """Read shards that `save_pickle` has written.
+    def load_pickle(cls, path: str, minPartitions: int | None = None) -> SparkXShards | RayXShards:
+        """Read shards that `save_pickle` has written; on Ray alone, those of RayXShards.
 
         Reading a pickle runs the code in it: load only what you trust. `load_parquet` reads data alone.
 
         Args:
-            path: A folder that Spark reads.
+            path: A folder that Spark reads; on Ray one of any file system that `orca.data.file` knows.
             minPartitions: The least number of partitions.
 
         Raises:
@@ -93,13 +90,18 @@ class XShards:
         """
         from orca.cluster.context import OrcaContext
 
+        if _is_on_ray():
+            return _ray_shards().load_pickle(path)
         context = OrcaContext.get_spark_context()
         if not _is_there(context, path):
             raise ArgumentError(f"load_pickle: Path does not exist: {path}.")
-        return SparkXShards(context.pickleFile(path, minPartitions))
+        if not _is_there(context, pickles.path_at(path, 0)):
+            return SparkXShards(context.pickleFile(path, minPartitions))
+        files = pickles.files_at(path)  # of RayXShards
+        return SparkXShards(context.parallelize(files, max(len(files), minPartitions or 1)).flatMap(pickles.Loading()))
 
     @classmethod
-    def load_parquet(cls, path: str) -> SparkXShards:
+    def load_parquet(cls, path: str) -> SparkXShards | RayXShards:
         """Read shards that `save_parquet` has written: the same shards, in the same order.
 
         Args:
@@ -108,9 +110,13 @@ class XShards:
         Raises:
             ArgumentError: There is no such folder, or it is incomplete.
         """
+        from orca.cluster.context import OrcaContext
         from orca.data import parquet
 
-        return parquet.load(path)
+        if _is_on_ray():
+            return _ray_shards().load_parquet(path)
+        files = parquet.files_at(path)
+        return SparkXShards(OrcaContext.get_spark_context().parallelize(files, len(files)).map(parquet.Loading()))
 
 
 class SparkXShards(Verbs, XShards):
@@ -217,24 +223,6 @@ class SparkXShards(Verbs, XShards):
         self.rdd.saveAsPickleFile(path, batchSize)
         return self
 
-    def save_parquet(self, path: str) -> SparkXShards:
-        """Write a Parquet file of each shard, for `XShards.load_parquet` and any reader of Parquet.
-
-        Shards may be frames, arrays, and dicts, lists and tuples of arrays. Nothing is pickled. Of a categorical column
-        the categories that no row of a shard has are lost.
-
-        Args:
-            path: A folder of any file system that `orca.data.file` knows, which all executors reach.
-
-        Raises:
-            ArgumentError: The folder is not empty.
-            DataError: Parquet cannot hold a shard.
-        """
-        from orca.data import parquet
-
-        parquet.save(self.rdd, path)
-        return self
-
     def to_spark_df(self) -> DataFrame:
         """Return the rows as a Spark DataFrame; they travel as Arrow, and the index of frames is left out.
 
@@ -303,6 +291,20 @@ def spark_df_to_ray_dataset(df: DataFrame) -> Any:
     from orca.data import ray_shards
 
     return ray_shards.dataset_of(df)
+
+
+def _is_on_ray() -> bool:
+    """Say whether the program runs on Ray alone."""
+    from orca.cluster.context import OrcaContext
+
+    cluster = OrcaContext.cluster()
+    return cluster is not None and cluster.runtime == "ray"
+
+
+def _ray_shards() -> type[RayXShards]:
+    from orca.data.ray_shards import RayXShards
+
+    return RayXShards
 
 
 def _is_there(context: Any, path: str) -> bool:

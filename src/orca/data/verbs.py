@@ -69,6 +69,24 @@ class Verbs:
         """Return the same shards; what is made from them is computed when it is used."""
         raise NotImplementedError
 
+    def save_parquet(self, path: str) -> Self:
+        """Write a Parquet file of each shard, for `XShards.load_parquet` and any reader of Parquet.
+
+        Shards may be frames, arrays, and dicts, lists and tuples of arrays. Nothing is pickled. Of a categorical column
+        the categories that no row of a shard has are lost.
+
+        Args:
+            path: A folder of any file system that `orca.data.file` knows, which all workers reach.
+
+        Raises:
+            ArgumentError: The folder is not empty.
+            DataError: Parquet cannot hold a shard.
+        """
+        from orca.data import parquet
+
+        parquet.save(self.rdd, path)
+        return self
+
     def num_partitions(self) -> int:
         """Return how many partitions the shards lie in."""
         return self.rdd.getNumPartitions()

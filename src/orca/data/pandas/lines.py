@@ -105,7 +105,7 @@ class CsvForm:
         for block in self._blocks(span):
             cells = np.frombuffer(block, np.uint8)
             self._check(block)
-            if integers and (cells[np.flatnonzero(np.bitwise_or(cells, 32) == ord("x")) - 1] == ord("0")).any():
+            if integers and _has_hexadecimals(block):
                 raise DataError("there may be hexadecimal numbers")
             if not bytes(block[:_LOOK]).isspace() or not bytes(block).isspace():
                 batch = self._parsed(block, columns)
@@ -213,6 +213,7 @@ class CsvForm:
                     true_values=_TRUE,
                     false_values=_FALSE,
                 ),
+                memory_pool=pa.system_memory_pool(),  # Arrow's own pools give pages back, only to ask for new ones
             )
         except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
             raise DataError(str(error)) from None
@@ -258,7 +259,7 @@ class CsvPlan:
 
     def _checked(self, kind: str, cells: pa.Array) -> pa.Array:
         if kind == _TIME:
-            values = cells.cast(_TYPES[kind]) if self.known else _values(cells, kind, self.zone)
+            values = _cast(cells, kind) if self.known else _values(cells, kind, self.zone)
             if values is None:
                 raise DataError("a column holds other things than times")
             return values
@@ -432,7 +433,7 @@ def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
     if kind == _TRUTH:
         return cells if _all_in(cells, _TRUE + _FALSE) else None
     try:
-        values = (cells if kind == _TIME else pc.utf8_trim(cells, " \t")).cast(_TYPES[kind])
+        values = _cast(cells if kind == _TIME else pc.utf8_trim(cells, " \t"), kind)
         if kind == _TIME:
             if zone != "UTC":
                 pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="raise")
@@ -445,6 +446,10 @@ def _values(cells: pa.Array, kind: str, zone: str) -> pa.Array | None:
         return None
     sure = kind == _INTEGER or _matches(cells[:_LOOK], _FRACTION) or _matches(cells, _FRACTION)
     return values if sure else None
+
+
+def _cast(cells: pa.Array, kind: str) -> pa.Array:
+    return cells.cast(_TYPES[kind], memory_pool=pa.system_memory_pool())
 
 
 def _merged(one: str, two: str) -> str:
@@ -470,6 +475,14 @@ def _matches(cells: pa.Array, pattern: str) -> bool:
 
 def _all_in(values: pa.Array, known: list[Any]) -> bool:
     return bool(pc.all(pc.is_in(values.drop_null(), pa.array(known, values.type))).as_py())
+
+
+def _has_hexadecimals(block: memoryview) -> bool:
+    """Say whether 0x is somewhere in a block. Most have no x at all, which is soon seen."""
+    if all(block.obj.find(letter, 0, len(block)) < 0 for letter in (b"x", b"X")):  # type: ignore[attr-defined]
+        return False
+    cells = np.frombuffer(block, np.uint8)
+    return bool((cells[np.flatnonzero(np.bitwise_or(cells, 32) == ord("x")) - 1] == ord("0")).any())
 
 
 def _characters(cells: pa.Array) -> np.ndarray:

@@ -1,0 +1,57 @@
+"""Pickles: a file for the shards of each partition, where Spark does not write them. Owns the layout of a folder."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orca.storage import hdfs
+from orca.storage.files import filesystem, name_of, replacing
+
+_SUFFIX = ".pickle"
+
+
+def path_at(folder: str, partition: int) -> str:
+    """Return the file of a partition."""
+    return f"{folder.rstrip('/')}/part-{partition:06d}{_SUFFIX}"
+
+
+def files_at(folder: str) -> list[str]:
+    """Return the files of all partitions, in order; none where there is no folder of such."""
+    fs, place = filesystem(folder)
+    names = sorted(map(name_of, fs.ls(place, detail=False))) if fs.isdir(place) else []
+    return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(_SUFFIX)]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A task that writes the shards of a partition."""
+
+    folder: str
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, partition: int, shards: Iterable[Any]) -> Iterator[str]:
+        """Yield the file."""
+        hdfs.adopt(self.where)
+        path = path_at(self.folder, partition)
+        fs, place = filesystem(path)
+        with replacing(fs, place) as draft, fs.open(draft, "wb") as file:
+            pickle.dump(list(shards), file, pickle.HIGHEST_PROTOCOL)
+        yield path
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A task that reads the shards of files."""
+
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, path: str) -> list[Any]:
+        """Return the shards of a file."""
+        hdfs.adopt(self.where)
+        fs, place = filesystem(path)
+        with fs.open(place, "rb") as file:
+            shards: list[Any] = pickle.load(file)
+        return shards
