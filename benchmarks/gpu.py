@@ -1,30 +1,45 @@
 """GPU: our loop on one GPU, in bf16 and compiled, against a hand-tuned loop of the same, seconds an epoch.
 
-Run it by itself where there is a GPU: python -m benchmarks gpu. The peer does what a tuned program does: rows
-in pinned memory, gathered one batch ahead and copied on a stream of their own, fused optimizer, no look at the loss
-but once an epoch, no DistributedDataParallel.
+Run it by itself where there is a GPU: python -m benchmarks gpu. All contenders live in one process and take turns of an
+epoch each. The peer does what a tuned program does: rows in pinned memory, gathered one batch ahead and copied on a
+stream of their own, fused optimizer, no look at the loss but once an epoch, no DistributedDataParallel. Ours runs with
+device_cache=True, which keeps the rows on the GPU, and without; so does the peer, with rows that it put there by hand.
 """
 
 from __future__ import annotations
 
-import statistics
+import gc
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torchvision.models import resnet50
 
 from benchmarks.measure import Result, compared, interleaved
-from orca import Estimator
+from orca.core.feed import Feed, spool_parts
+from orca.core.learner import FitPlan
+from orca.core.world import World, form
+from orca.frameworks.torch.learner import TorchLearner
+from orca.monitor.heartbeat import Pulse
 
-EPOCHS, TARGET = 14, 0.98
+WARM, EPOCHS, TARGET = 2, 2, 0.98  # epochs to warm up, and of each turn
 
 
 def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def resnet() -> nn.Module:
+    from torchvision.models import resnet50
+
+    return resnet50(num_classes=10)
 
 
 class Reader(nn.Module):
@@ -56,50 +71,70 @@ def texts() -> tuple[np.ndarray, np.ndarray]:
     return draw.integers(0, 8192, (8192, 256)), draw.integers(0, 10, 8192)
 
 
-CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], int]] = {
-    "ResNet-50": (lambda: resnet50(num_classes=10), images, 128),
-    "a tiny perceptron": (perceptron, numbers, 256),
-    "a transformer of 6 layers": (Reader, texts, 128),
-}
+@dataclass(frozen=True)
+class Case:
+    """A model, its data and its batch size."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    data: Callable[[], tuple[np.ndarray, np.ndarray]]
+    batch: int
+
+
+CASES = (
+    Case("a tiny perceptron", perceptron, numbers, 256),
+    Case("ResNet-50", resnet, images, 128),
+    Case("a transformer of 6 layers", Reader, texts, 128),
+)
 
 
 def adamw(model: nn.Module, config: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
-def ours(case: str) -> float:
-    make, data, batch = CASES[case]
-    estimator = Estimator.from_torch(
-        model=lambda config: make(),
-        optimizer=adamw,
-        loss=nn.CrossEntropyLoss(),
-        backend="local",
-        precision="bf16",
-        compile=True,
-        seed=0,
-    )
-    estimator.fit(data(), epochs=EPOCHS, batch_size=batch)
-    return statistics.median(trace.seconds for trace in estimator.history.traces[2:])
+def ours(
+    case: Case, data: tuple[np.ndarray, np.ndarray], world: World, exits: ExitStack, resident: bool
+) -> Iterator[float]:
+    """Train by our loop, an epoch at a time; yield the seconds of each."""
+    options = TorchLearner.options_of(precision="bf16", compiled=True, device_cache=resident)
+    learner = TorchLearner.of(lambda config: case.make(), adamw, nn.CrossEntropyLoss(), {}, "replicated", None, options)
+    rows = spool_parts([("train", *data)], Path(tempfile.gettempdir()), ["train"])["train"]
+    feed, plan, pulse = Feed(rows, world, case.batch, shuffle=True, seed=0), FitPlan(1, case.batch), Pulse()
+    exits.callback(rows.close)
+    learner.join(world, None, 0, training=True)
+    exits.callback(learner.leave)
+    learner.call_back((), world, None)
+    learner.begin(plan, feed.steps)
+    learner.keep_rows(feed, None)
+    epoch = 0
+    while True:
+        epoch += 1
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        learner.begin_epoch(epoch)
+        learner.train(feed.epoch(epoch), pulse, epoch, plan)
+        yield time.perf_counter() - began
 
 
-def tuned(case: str) -> float:
-    make, data, batch = CASES[case]
+def tuned(case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool) -> Iterator[float]:
+    """Train by hand; yield the seconds of each epoch."""
     torch.manual_seed(0)
-    x, y = (torch.from_numpy(part).pin_memory() for part in data())
-    model = make().cuda()
+    x, y = (torch.from_numpy(part).cuda() if resident else torch.from_numpy(part).pin_memory() for part in data)
+    model = case.make().cuda()
     model.compile()
     optimizer, criterion, stream = adamw(model, {}), nn.CrossEntropyLoss(), torch.cuda.Stream()
 
-    def send(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def send(index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if resident:
+            return x[index], y[index]
         with torch.cuda.stream(stream):
             return tuple(part[index].pin_memory().to("cuda", non_blocking=True) for part in (x, y))
 
-    times = []
-    for _ in range(EPOCHS):
+    while True:
         torch.cuda.synchronize()
         began = time.perf_counter()
         total = torch.zeros((), device="cuda")
-        steps = torch.randperm(len(x)).split(batch)
+        steps = torch.randperm(len(x), device="cuda" if resident else "cpu").split(case.batch)
         ahead = send(steps[0])
         for step in range(len(steps)):
             torch.cuda.current_stream().wait_stream(stream)
@@ -113,8 +148,19 @@ def tuned(case: str) -> float:
             optimizer.step()
             total += loss.detach()
         float(total)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[2:])
+        yield time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The only rank."""
+
+    rank: int = 0
+    size: int = 1
+    host: str = "127.0.0.1"
+
+    def all_gather(self, text: str) -> list[str]:
+        return [text]
 
 
 def run(repeats: int) -> list[Result]:
@@ -122,6 +168,37 @@ def run(repeats: int) -> list[Result]:
         raise SystemExit("this benchmark needs a GPU, and torch sees none here. Leave its name out.")
     results = []
     for case in CASES:
-        times = interleaved({"orca": lambda c=case: ours(c), "a hand-tuned loop": lambda c=case: tuned(c)}, repeats)
-        results += compared(f"epoch on a GPU, {case}", times, {"a hand-tuned loop": TARGET})
+        with form(Alone(), 600.0, Pulse()) as world:
+            results += measured(case, world, repeats)
+            gc.collect()
+            torch.cuda.empty_cache()
     return results
+
+
+def measured(case: Case, world: World, repeats: int) -> list[Result]:
+    data = case.data()
+    with ExitStack() as exits:
+        loops = {
+            "a hand-tuned loop": tuned(case, data, False),
+            "orca": ours(case, data, world, exits, False),
+            "one with its rows on the GPU": tuned(case, data, True),
+            "orca, device_cache": ours(case, data, world, exits, True),
+        }
+        for loop in loops.values():
+            for _ in range(WARM):
+                next(loop)
+        turns = {name: partial(_mean, loop) for name, loop in loops.items()}
+        times = interleaved(turns, repeats)
+        for loop in loops.values():
+            loop.close()
+    cached = times | {"orca": times["orca, device_cache"]}
+    name = f"epoch on a GPU, {case.name}"
+    return [
+        *compared(name, times, {"a hand-tuned loop": TARGET}),
+        *compared(f"{name}, device_cache", cached, {"a hand-tuned loop": TARGET, "one with its rows on the GPU": None}),
+    ]
+
+
+def _mean(loop: Iterator[float]) -> float:
+    """Return the mean seconds of some epochs."""
+    return sum(next(loop) for _ in range(EPOCHS)) / EPOCHS

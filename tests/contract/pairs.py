@@ -53,6 +53,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "compile": ("no", "compiled"),
     "batchnorm": ("no", "synchronized"),
     "weights": ("no", "rows"),
+    "rows": ("spooled", "resident"),
     "loss": ("mean", "sum", "classes", "ignored"),
     "parameters": ("all", "frozen", "unoptimized", "unused"),
     "optimizer": ("torch", "method", "schedule", "wrapped"),
@@ -139,6 +140,7 @@ class Case:
             scheduler=None if self["scheduler"] == "no" else _scheduler,
             step_freq="epoch" if self["scheduler"] == "epoch" else "batch",
             operator=Handmade if self["hands"] == "operator" else None,
+            device_cache=self["rows"] == "resident",
         )
         return TorchLearner.of(self.model, self.optimizer, self.loss(), {}, self["sync"], None, options)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate, count, islice, pairwise, repeat, tee
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from orca.core.source import Batch, Draws, Rows, Stream
 from orca.core.world import World
 from orca.errors import ArgumentError, DataError
 from orca.monitor.heartbeat import counted
-from orca.rows.spool import Spool, SpoolWriter
+from orca.rows.spool import SpoolWriter
 from orca.rows.tree import Structure, cut_rows, flatten, map_tree, outline, rows_of, unflatten
 
 _GROUP_BYTES = 256 << 10  # rows of a spool that are taken at once: taking few costs as much as taking some
@@ -79,6 +79,7 @@ class Feed:
     """
 
     endless = False
+    masses: np.ndarray | None = None  # what each row counts in the mean of a loss, where a learner knows it beforehand
 
     def __init__(
         self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int, weighted: bool = False
@@ -124,7 +125,10 @@ class Feed:
                 y, weights = unweigh(y)
                 weights = weights if len(index) else np.zeros_like(weights)
             leader = next(rank for rank, rows in enumerate(shares) if rows)
-            yield Batch(x, y, len(index), sum(shares), leader, weights, shares=shares, quiet=self.rows.quiet)
+            batch = Batch(x, y, len(index), sum(shares), leader, weights, shares=shares, quiet=self.rows.quiet)
+            if self.masses is not None:
+                batch.masses = self.masses[index] if len(index) else np.zeros(1)
+            yield batch
 
     def _cuts(self, epoch: int) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
         """Yield (this rank's indices, the rows of each rank) of every step."""
@@ -264,18 +268,37 @@ def _as_numpy(leaf: Any) -> Any:
     return array_of(leaf, "a row of the data") if hasattr(leaf, "__array__") else leaf
 
 
+class Store(Protocol):
+    """Rows by their number, a list of arrays at a time: a Spool."""
+
+    rows: int
+    row_bytes: float
+
+    def take(self, index: np.ndarray) -> list[Any]:
+        """Return the rows of these numbers, in this order."""
+
+    def close(self) -> None:
+        """Free what holds them."""
+
+
 class SpoolRows:
-    """The rows of a stream, spooled once to a memory-mapped Arrow file and read in any order."""
+    """The rows of a stream, spooled once to a memory-mapped Arrow file and read in any order.
+
+    Args:
+        spool: The spool, or where else the rows are by now; None where there are none.
+        structure: How its columns make features and labels.
+        group_bytes: How much is taken at once where batches are small.
+    """
 
     shared = False
     quiet = True
     batch_size: int | None = None
     drop_last = False
 
-    def __init__(self, spool: Spool | None, structure: Structure = None) -> None:
+    def __init__(self, spool: Store | None, structure: Structure = None, group_bytes: int = _GROUP_BYTES) -> None:
         self.spool, self.structure = spool, structure
         self.count = spool.rows if spool else 0
-        self.group_rows = max(1, int(_GROUP_BYTES // spool.row_bytes)) if spool else 1
+        self.group_rows = max(1, int(group_bytes // spool.row_bytes)) if spool else 1
 
     def order(self, generator: np.random.Generator, shuffle: bool) -> np.ndarray:
         """Return all indices, shuffled or as they came."""

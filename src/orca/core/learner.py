@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from orca.core.callbacks.hooks import Hooks
 from orca.core.callbacks.runner import Runner
+from orca.core.feed import Feed, StreamFeed
 from orca.core.metrics import Metric
 from orca.core.source import Batch
 from orca.core.state import Losses, State
@@ -185,6 +186,9 @@ class Learner(Predictor):
 
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         """Begin a fit whose epochs have this many steps (None where nobody knows yet)."""
+
+    def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
+        """Let the feeds of a fit that has begun read their rows from a nearer place, where that is asked for."""
 
     def revert(self) -> None:
         """Put weights and optimizer back to the state that `join` was given, from which a fit is resumed.

@@ -83,6 +83,7 @@ class EpochLoop:
         if self.train.steps == 0:
             return history
         self.learner.begin(plan, self.usual_steps)
+        self.learner.keep_rows(self.train, self.valid)
         at_times = plan.validation_trigger is not None or plan.validation_freq != 1
         self.hooks.runner.skips_validations = self.valid is not None and at_times
         self.hooks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None))

@@ -60,6 +60,7 @@ class TorchEstimator(TrainingEstimator):
         find_unused_parameters: bool = False,
         loss_reduction: str | Callable[..., Any] | None = None,
         squeeze: bool = False,
+        device_cache: bool = False,
     ) -> TorchEstimator:
         """Make an Estimator of a PyTorch model.
 
@@ -103,6 +104,8 @@ class TorchEstimator(TrainingEstimator):
             loss_reduction: What a loss of your own is: "mean" (over rows), "sum", or a function `(target)` that returns
                 what each row counts in its mean. Found out unless given.
             squeeze: Whether predictions lose their dimensions of size 1 but the first.
+            device_cache: Whether a worker keeps its rows on its GPU while it trains, or in memory where it has none,
+                if they fill no more than half of what is free there. For arrays, DataFrames and shards.
 
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.
@@ -124,6 +127,7 @@ class TorchEstimator(TrainingEstimator):
             unused=find_unused_parameters,
             reduction=loss_reduction,
             squeeze=squeeze,
+            device_cache=device_cache,
         )
         threads = threads_per_worker or threads_asked_for()
         return cls(

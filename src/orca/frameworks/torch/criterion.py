@@ -95,6 +95,9 @@ class Criterion:
         pair = align_all(output, target, self.classes)
         if self.by_number:
             check_shapes(self.by_number, *pair)
+        if isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor):  # as most are: steps may be short
+            self.forms, self.form, self.places = None, None, [0]
+            return pair
         self.leaves(output, by_key(output, target))
         self.places = flatten(by_key(output, _numbered(target)))[0]
         return pair
@@ -137,12 +140,13 @@ class Criterion:
                 "sample weights and a loss_reduction function do not go together: it says what a row counts, but not "
                 "what the loss of a row is. Pass loss_reduction='mean' or 'sum', or weigh the rows in the loss."
             )
-        if batch.y is None or self.count is None:
+        if batch.y is None or self.count is None or batch.masses is not None:
             return batch
-        leaves = [np.asarray(full(at_home(leaf))) for leaf in flatten(batch.y)[0]]
+        leaves = [leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in flatten(batch.y)[0]]
         place = _class_place(leaves) if self.asks else 0
         if place is None:
             return batch
+        leaves = [np.asarray(full(at_home(leaf))) for leaf in leaves]
         if not batch.rows:
             return replace(batch, masses=np.zeros(1))
         if isinstance(self.count, Classes):

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from orca.core.draws import kept_draws
+from orca.core.feed import Feed, StreamFeed
 from orca.core.horovod import require
 from orca.core.learner import FitPlan, Learner
 from orca.core.metrics import Metric
@@ -42,6 +43,7 @@ from orca.frameworks.torch.losses import LossBook, LossPart, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
+from orca.frameworks.torch.resident import keep
 from orca.frameworks.torch.runner import TorchRunner
 from orca.frameworks.torch.steps import Steps, set_deterministic
 from orca.frameworks.torch.sync import Sync, sync_of
@@ -246,6 +248,7 @@ class TorchLearner(Learner):
         self.agrees: list[Sync] = []
         self.average: AveragedModel | None = None
         self.operator: TrainingOperator | None = None
+        self.resident = False  # whether the rows to train on are on the device
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
         """Build model, loss and optimizer on this rank, with the same weights everywhere."""
@@ -324,6 +327,13 @@ class TorchLearner(Learner):
         self.trained = Trained(self.nets, self.steppers, self.world, self.hands_on)
         self.exits.callback(self.trained.close)
         self.operator = self._operator(self.start)
+
+    def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
+        """Keep the rows of a fit on this rank's device, where that is asked for and they fit."""
+        if self.options.device_cache:
+            self.resident = keep(train, self.place, self.counting.counted)
+            if valid is not None:
+                keep(valid, self.place, self.measure.counted)
 
     def revert(self) -> None:
         """Undo what the user's code did as a resumed fit began; weights are frozen as they were in its state."""
@@ -916,7 +926,8 @@ class TorchLearner(Learner):
 
     def steps(self, batches: Iterable[Batch], epoch: int, first_step: int) -> Steps:
         """Return the steps of an epoch that follow its first ones."""
-        return Steps(batches, self.place, (self.seed, epoch, self.world.rank), first_step, self.counting.counted)
+        seed = (self.seed, epoch, self.world.rank)
+        return Steps(batches, self.place, seed, first_step, self.counting.counted, self.resident)
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""

@@ -35,6 +35,7 @@ class Options:
     unused: bool = False  # find_unused_parameters
     reduction: str | Callable[..., Any] | None = None  # loss_reduction
     squeeze: bool = False
+    device_cache: bool = False
 
     def check(self, sync: str) -> None:
         """Check each option, and that they go together."""

@@ -39,6 +39,7 @@ class Steps:
         seed: The seeds of the fit, the epoch and the rank.
         first: Steps of the epoch that were done before.
         counted: Adds to a batch what each of its rows counts; sees labels that are not on a GPU yet.
+        resident: Whether the batches are in place, and reading them draws nothing.
     """
 
     batches: Iterable[Batch]
@@ -46,12 +47,14 @@ class Steps:
     seed: tuple[int, ...]
     first: int = 0
     counted: Callable[[Batch], Batch] = lambda batch: batch
+    resident: bool = False
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         base = int(np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0])
         device, batches = self.place.device, iter(self.batches)
-        read = self._read(batches, base)
-        ready = self._on_gpu(read, batches) if device.type == "cuda" else map(self.counted, read)
+        read = batches if self.resident else self._read(batches, base)
+        sent = device.type == "cuda" and not self.resident
+        ready = self._on_gpu(read, batches) if sent else map(self.counted, read)
         for step, batch in enumerate(ready, self.first):
             seed_step(base + (2 * step + 1) * _STRIDE, device)
             yield step, batch
