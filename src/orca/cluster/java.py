@@ -127,7 +127,7 @@ def _look(executable: Path, origin: str) -> Java:
     place = re.search(r"^\s*java\.home = (.+?)\s*$", answer, re.MULTILINE)
     home = place[1] if place else str(executable.resolve().parent.parent)
     if origin == "JAVA_HOME":  # Kept as it was set: it may be a home that we fitted, here or in a parent process.
-        origin = "pip" if home == _pip_home() else origin
+        origin = "pip" if os.path.realpath(home) == os.path.realpath(_pip_home() or "") else origin
         home = str(executable.parent.parent)
     return Java(home if whole else fitted(home), version, origin)
 
