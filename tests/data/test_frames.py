@@ -119,6 +119,14 @@ def test_merged_rows_are_those_of_pandas(spark: Any, left: list[Any], right: lis
     assert_same_rows(got, whole(left).merge(whole(right), how=how, on=on))
 
 
+def test_a_shard_without_any_key_is_merged_with_a_small_side(spark: Any) -> None:
+    left = [pd.DataFrame({"i": [1, 2]}), pd.DataFrame({"i": pd.Series([None], dtype=object)})]
+    right = pd.DataFrame({"i": [2, 3], "name": ["two", "three"]})
+    for how in ("left", "inner"):
+        got = shards_of(left).merge(shards_of([right]), how, "i").concat_to_pdf()
+        assert_same_rows(got, pd.concat(left).merge(right, how=how, on="i"))
+
+
 @few
 @given(
     pieces=PIECES,

@@ -64,6 +64,23 @@ def test_integers_are_summed_as_what_they_are_beside_those_of_all_shards(word: s
     pd.testing.assert_series_equal(grouped(shards, word), expected, check_names=False, rtol=1e-15)
 
 
+def test_large_keys_stay_apart_beside_a_shard_without_any() -> None:
+    shards = [
+        pd.DataFrame({"k": [2**53, 2**53 + 1, 2**53 + 1], "v": [1, 2, 4]}),
+        pd.DataFrame({"k": pd.Series([None, None], dtype=object), "v": [8, 16]}),
+    ]
+    rdd: Any = Lists([shard] for shard in shards)
+    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", "sum", joined=False, parts=2)
+    sums = pd.concat([frame for part in result.partitions for frame in part])["sum(v)"]
+    assert sorted(sums) == [1, 6, 24]
+
+
+def test_missing_values_of_every_kind_are_left_out_of_sums() -> None:
+    cells = pd.Series([1, pd.NA, None, np.nan, 2.5], dtype=object)
+    shards = [pd.DataFrame({"k": [1, 1], "v": [1, 2]}), pd.DataFrame({"k": [1, 1, 1, 2, 2], "v": cells})]
+    assert grouped(shards, "sum").tolist() == [4, 2.5] and grouped(shards, "mean").tolist() == [4 / 3, 2.5]
+
+
 @pytest.mark.parametrize("word", ["sum", "min", "mean", "std"])
 @pytest.mark.parametrize("text", ["a", "7"])
 def test_texts_in_one_of_the_shards_are_refused_by_the_name_of_their_column(word: str, text: str) -> None:

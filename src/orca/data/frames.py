@@ -88,7 +88,8 @@ def joined_parts(parts: list[pd.DataFrame]) -> pd.DataFrame:
     common = {}
     for name in frame.columns[[_is_number(dtype, "iu") for dtype in frame.dtypes]]:
         kinds = [part.dtypes[name] for part in parts if name in part.columns]
-        common[name] = np.result_type(*(kind for kind in kinds if _is_number(kind, "iuf")))
+        if all(_is_number(kind, "iuf") for kind in kinds):  # beside other things they stay what they are
+            common[name] = np.result_type(*kinds)
     return frame.astype(common)
 
 
@@ -252,7 +253,10 @@ def merged_with(rdd: RDD[Any], right: pd.DataFrame, how: str, keys: list[Any]) -
 
 
 def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.DataFrame:
-    return _merge(left, right.value, how, on)
+    blank = [
+        name for name in on if left[name].dtype == object and left[name].isna().all()
+    ]  # keys of other shards decide
+    return _merge(left, right.value.astype(dict.fromkeys(blank, object)), how, on)
 
 
 def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> pd.DataFrame:

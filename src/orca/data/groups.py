@@ -142,7 +142,8 @@ def _figures(frame: pd.DataFrame, keys: list[Any], sums: Aggregates) -> pd.DataF
     for place, (name, figure) in enumerate(wanted, len(keys)):
         with _refused(frame[name].dtype, sums, name, figure):
             result[place] = _FIGURES[figure](groups[place]).array
-    return result.set_axis(range(result.shape[1]), axis=1)
+    result = result.set_axis(range(result.shape[1]), axis=1)
+    return result.astype({place: object for place in places if cells[place].dtype == object})  # an Index may guess
 
 
 @contextmanager
@@ -158,7 +159,7 @@ def _refused(dtype: Any, sums: Aggregates, name: Any, figure: str) -> Iterator[N
 def _floats(column: pd.Series) -> pd.Series:
     if not types.is_numeric_dtype(column.dtype) and any(isinstance(cell, str) for cell in column):
         raise TypeError("there are texts in it")  # also those that could be read as numbers
-    return column.astype(np.float64)
+    return pd.Series(column.to_numpy(np.float64, na_value=np.nan), column.index)
 
 
 def _together(

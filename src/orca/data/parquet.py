@@ -40,7 +40,7 @@ def save(rdd: RDD[Any], path: str) -> None:
     if fs.exists(place) and (not fs.isdir(place) or fs.ls(place, detail=False)):
         raise ArgumentError(f"save_parquet: there is something at {path} already. Remove it, or name another folder.")
     fs.makedirs(place, exist_ok=True)
-    rdd.mapPartitionsWithIndex(Saving(path)).collect()
+    rdd.mapPartitionsWithIndex(ParquetSaving(path)).collect()
     fs.pipe_file(f"{place}/{_DONE}", b"")
 
 
@@ -61,7 +61,7 @@ def files_at(path: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Saving:
+class ParquetSaving:
     """A task that writes the shards of a partition."""
 
     folder: str
@@ -82,7 +82,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Loading:
+class ParquetLoading:
     """A task that reads shards."""
 
     where: Mapping[str, str] = field(default_factory=hdfs.environment)

@@ -26,7 +26,7 @@ def files_at(folder: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Saving:
+class PickleSaving:
     """A task that writes the shards of a partition."""
 
     folder: str
@@ -43,7 +43,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Loading:
+class PickleLoading:
     """A task that reads the shards of files."""
 
     where: Mapping[str, str] = field(default_factory=hdfs.environment)

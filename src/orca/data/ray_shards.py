@@ -130,12 +130,12 @@ class RayXShards(Verbs, XShards):
         if folder is None:
             return SparkXShards(context.parallelize(self.collect_partitions(), count).flatMap(_only))
         when_stopped(staging.release)
-        save = pickles.Saving(folder)
+        save = pickles.PickleSaving(folder)
         if here:
             paths = [next(save(number, _ray().get(ref))) for number, ref in enumerate(self._partitions)]
         else:
             paths = self.rdd.mapPartitionsWithIndex(save).collect()
-        return SparkXShards(context.parallelize(paths, count).flatMap(pickles.Loading()))
+        return SparkXShards(context.parallelize(paths, count).flatMap(pickles.PickleLoading()))
 
     def to_spark_df(self) -> DataFrame:
         """Return the rows of shards that are pandas frames as a Spark DataFrame; see SparkXShards.to_spark_df."""
@@ -177,7 +177,7 @@ class RayXShards(Verbs, XShards):
                 f"save_pickle: there is something at {path} already. Remove it, or name another folder."
             )
         fs.makedirs(place)
-        self.rdd.mapPartitionsWithIndex(pickles.Saving(path)).collect()
+        self.rdd.mapPartitionsWithIndex(pickles.PickleSaving(path)).collect()
         return self
 
     @classmethod
@@ -199,13 +199,13 @@ class RayXShards(Verbs, XShards):
                 f"load_pickle: {path} holds no shards that RayXShards.save_pickle has written. What Spark has saved is "
                 "read by Spark: RayXShards.from_spark_xshards(XShards.load_pickle(path))."
             )
-        lists = cls.of([[file] for file in files]).rdd.mapPartitions(partial(_loaded, load=pickles.Loading()))
+        lists = cls.of([[file] for file in files]).rdd.mapPartitions(partial(_loaded, load=pickles.PickleLoading()))
         return cls(lists.refs)
 
     @classmethod
     def load_parquet(cls, path: str) -> RayXShards:
         """Read shards that `save_parquet` has written, one a partition; see XShards.load_parquet."""
-        return cls(cls.of([[file] for file in parquet.files_at(path)]).rdd.map(parquet.Loading()).refs)
+        return cls(cls.of([[file] for file in parquet.files_at(path)]).rdd.map(parquet.ParquetLoading()).refs)
 
     def to_ray_dataset(self) -> Any:
         """Return the rows of shards that are pandas frames as a Ray Dataset, one block a partition."""

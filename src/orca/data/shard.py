@@ -98,7 +98,9 @@ class XShards:
         if not _is_there(context, pickles.path_at(path, 0)):
             return SparkXShards(context.pickleFile(path, minPartitions))
         files = pickles.files_at(path)  # of RayXShards
-        return SparkXShards(context.parallelize(files, max(len(files), minPartitions or 1)).flatMap(pickles.Loading()))
+        return SparkXShards(
+            context.parallelize(files, max(len(files), minPartitions or 1)).flatMap(pickles.PickleLoading())
+        )
 
     @classmethod
     def load_parquet(cls, path: str) -> SparkXShards | RayXShards:
@@ -116,7 +118,9 @@ class XShards:
         if _is_on_ray():
             return _ray_shards().load_parquet(path)
         files = parquet.files_at(path)
-        return SparkXShards(OrcaContext.get_spark_context().parallelize(files, len(files)).map(parquet.Loading()))
+        return SparkXShards(
+            OrcaContext.get_spark_context().parallelize(files, len(files)).map(parquet.ParquetLoading())
+        )
 
 
 class SparkXShards(Verbs, XShards):
