@@ -266,9 +266,9 @@ class FrameSource:
             raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
         cells = [f"c{self.have.index(name)}" for name in self.columns.features]
         first = self._numbered().select(*cells).limit(2)  # a model may drop the dimension of a single row
-        answers = first.mapInArrow(DescribeTask(task, self.columns.features, self.readers), "output binary")
+        task = DescribeTask(task, self.columns.features, self.readers)
         try:
-            answers = answers.collect()
+            answers = first.mapInArrow(task, "output binary").collect()
         except Exception as error:
             raise self._understood(error) from None
         if not answers:
