@@ -122,6 +122,7 @@ CASES: dict[str, tuple[Metric, np.ndarray, np.ndarray, float]] = {
     "binary accuracy": (BinaryAccuracy(0.3), MANY, MANY_TRUTH, np.mean((MANY > 0.3) == MANY_TRUTH)),
     "top 5": (Top5Accuracy(), CLASSES, LABELS, top5(CLASSES, LABELS)),
     "top 5, one-hot": (Top5Accuracy(), CLASSES, ONE_HOT, top5(CLASSES, LABELS)),
+    "top 5, from 1": (Top5Accuracy(zero_based_label=False), CLASSES, LABELS + 1, top5(CLASSES, LABELS)),
     "mse": (MSE(), VALUES, WANTED, np.mean((wide(VALUES) - wide(WANTED)) ** 2)),
     "mae": (MAE(), VALUES, WANTED, np.mean(abs(wide(VALUES) - wide(WANTED)))),
     "mae of integers": (MAE(), LABELS.astype(np.uint8), TRUTH, np.mean(abs(LABELS - TRUTH))),

@@ -17,18 +17,20 @@ _DETECTION = (
     "torchvision has it: torchvision.ops and torchvision.models.detection; Layer.of(module) wraps a torch module"
 )
 _PENALTY = "what it adds to a gradient depends on how rows are dealt out: add the penalty to the loss (CustomLoss)"
+_JVM = "no layer lives in a JVM here: use the layer itself"
 LEFT_OUT_LAYERS = {
     "BinaryTreeLSTM": "its input is a tree: write it as a torch module, and wrap it with Layer.of",
     "Transformer": "use Layer.of(torch.nn.Transformer(...)), or Attention and FeedForwardNetwork",
     "SequenceBeamSearch": "it is no layer but a search: write it as a function of the model's outputs",
     "L1Penalty": _PENALTY, "NegativeEntropyPenalty": _PENALTY, "ActivityRegularization": _PENALTY,
-    "SharedStaticUtils": "no layer lives in a JVM here: use the layer itself",
+    "SharedStaticUtils": _JVM,
     **dict.fromkeys(("RoiAlign", "PriorBox", "Proposal", "DetectionOutputSSD", "DetectionOutputFrcnn",
                      "Pooler", "FPN"), _DETECTION),
 }  # fmt: skip
-LEFT_OUT_KERAS = dict.fromkeys(
-    ("BERT", "TransformerLayer"), "use a torch module of your own or of a library, in KerasLayerWrapper(module)"
-)
+LEFT_OUT_KERAS = {
+    **dict.fromkeys(("BERT", "TransformerLayer"), "use a torch module, in KerasLayerWrapper(module)"),
+    **dict.fromkeys(("InferShape", "KerasCreator"), _JVM),
+}
 LEFT_OUT_OPTIMIZER = {
     "ActivityRegularization": _PENALTY,
     "MeanAveragePrecisionObjectDetection": "use torchmetrics.detection.MeanAveragePrecision, as every Estimator does",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orca.core import metrics
 from orca.core.metrics import MeanMetric, Metric, classes_last, largest
 
 Tensor = Any
@@ -19,13 +20,11 @@ class Top1Accuracy(MeanMetric):
         return largest(scores) + 1 == labels
 
 
-class Top5Accuracy(MeanMetric):
+class Top5Accuracy(metrics.Top5Accuracy):
     """How often the right class is among the five largest; labels count from 1."""
 
-    def _values(self, output: Tensor, target: Tensor) -> Tensor:
-        scores, labels = classes_last(self.name, output, target)
-        best = scores.topk(min(5, scores.shape[-1]), -1).indices + 1
-        return (best == labels.unsqueeze(-1)).any(-1)
+    def __init__(self) -> None:
+        super().__init__(zero_based_label=False)
 
 
 class TreeNNAccuracy(MeanMetric):

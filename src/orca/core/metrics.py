@@ -375,16 +375,23 @@ class BinaryAccuracy(MeanMetric):
 
 
 class Top5Accuracy(MeanMetric):
-    """How often the right class is among the five largest; targets are class numbers from 0, or one-hot.
+    """How often the right class is among the five largest; targets are class numbers, or one-hot.
 
     Of equal scores the lower class comes first, as in argmax.
+
+    Args:
+        zero_based_label: Whether class numbers start at 0; else they start at 1.
     """
+
+    def __init__(self, zero_based_label: bool = True) -> None:
+        self.zero_based_label = zero_based_label
 
     def _values(self, output: Tensor, target: Tensor) -> Tensor:
         if output.ndim > 1 and output.shape == target.shape:
             scores, labels = output, largest(target)
         else:
             scores, labels = classes_last(self.name, output, target)
+            labels = labels - (0 if self.zero_based_label else 1)
         valid, label, own = _of_labels(scores, labels)
         numbers = label.new_ones(scores.shape[-1]).cumsum(0) - 1
         ahead = (scores > own) | ((scores == own) & (numbers < label))

@@ -325,3 +325,8 @@ def test_wrong_data_and_arguments_are_named() -> None:
         model.freeze().fit(X, Y, distributed=False)
     with pytest.raises(ArgumentError, match="transform is a preprocessing of an ImageSet or TextSet"):
         model.predict(X, transform=lambda x: x)
+
+
+def test_epochs_go_by_another_name() -> None:
+    with pytest.raises(ArgumentError, match="fit has no argument 'epochs' here: it is nb_epoch"):
+        compiled().fit(X, Y, epochs=2)

@@ -2,5 +2,6 @@
 
 from orca.optimizers.methods import AdamWeightDecay
 from orca.optimizers.methods import KerasAdam as Adam
+from orca.optimizers.schedules import PolyEpochDecay
 
-__all__ = ["Adam", "AdamWeightDecay"]
+__all__ = ["Adam", "AdamWeightDecay", "PolyEpochDecay"]

@@ -369,6 +369,8 @@ class KerasNet(Trainer, KerasLayer):
         """
         from orca.core.triggers import EveryEpoch
 
+        if "epochs" in options:
+            raise ArgumentError("fit has no argument 'epochs' here: it is nb_epoch.")
         data, checking = self._paired(x, y, transform), validation_data
         if validation_split:
             data, checking = _split(data, validation_split)
