@@ -1,6 +1,7 @@
 """Training of a TensorFlow 1 graph: two local processes of one thread, seconds an epoch, against plain sessions.
 
-* one session loop with a feed_dict, on one thread: what two of them could do at best is twice that;
+* one session loop with a feed_dict, on one thread, of as many rows a step as each of our processes takes: what two of
+  them could do at best is twice that;
 * the same loop fed by tf.data.
 
 Seconds of the clock, and of all processors: the latter say something on a busy machine, too.
@@ -26,6 +27,7 @@ import numpy as np
 from benchmarks.measure import Result, interleaved, medians
 
 ROWS, BATCH, EPOCHS, WORKERS = 8_192, 256, 4, 2
+SHARE = BATCH // WORKERS
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +131,7 @@ def plain(feeding: str) -> tuple[float, float]:
             x, y = tf.placeholder(tf.float32, [None, 28, 28, 1]), tf.placeholder(tf.int32, [None])
         else:
             given = tf.placeholder(tf.float32, images.shape), tf.placeholder(tf.int32, labels.shape)
-            rows = tf.data.Dataset.from_tensor_slices(given).shuffle(ROWS).batch(BATCH).prefetch(2)
+            rows = tf.data.Dataset.from_tensor_slices(given).shuffle(ROWS).batch(SHARE).prefetch(2)
             iterator = tf.data.make_initializable_iterator(rows)
             x, y = iterator.get_next()
         op = tf.train.AdamOptimizer().minimize(network(tf, x, y))
@@ -139,12 +141,12 @@ def plain(feeding: str) -> tuple[float, float]:
             began, spent = time.perf_counter(), time.process_time()
             if feeding == "feed_dict":
                 order = np.random.permutation(ROWS)
-                for start in range(0, ROWS, BATCH):
-                    rows = order[start : start + BATCH]
+                for start in range(0, ROWS, SHARE):
+                    rows = order[start : start + SHARE]
                     session.run(op, {x: images[rows], y: labels[rows]})
             else:
                 session.run(iterator.initializer, dict(zip(given, (images, labels), strict=True)))
-                for _ in range(ROWS // BATCH):
+                for _ in range(ROWS // SHARE):
                     session.run(op)
             seconds.append((time.perf_counter() - began, time.process_time() - spent))
     elapsed, spent = np.median(seconds[1:], axis=0).tolist()

@@ -71,3 +71,45 @@ def test_a_gradient_of_no_weight_is_an_error() -> None:
     job = FitJob(Misnamed(1), FitPlan(), (), None)
     with pytest.raises(WorkerFailed, match=r"returned gradients of \['Weight'\], but the weights are \['weight'\]"):
         LocalEngine(1).run(job, shards_of([(np.ones((3, 1)), np.ones(3))]), Settings(10))
+
+
+@dataclass
+class Taking(LinearLearner):
+    """A learner of which one rank alone has a gradient of a further weight, in its later steps alone."""
+
+    def make(self) -> None:
+        super().make()
+        self.shift, self.applied = np.zeros(2, np.float32), list[list[str]]()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {"shift": self.shift, **super().weights(), "frozen": np.zeros(3, np.int64)}
+
+    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        super().set_weights(weights)
+        self.shift = np.array(weights["shift"])
+
+    def loss_and_gradients(self, batch: Any) -> Any:
+        total, mass, gradients = super().loss_and_gradients(batch)
+        late = len(self.applied) >= 2 and self.world.rank == 1
+        return total, mass, gradients | ({"shift": np.array([batch.rows, 2.0 * batch.rows])} if late else {})
+
+    def apply(self, gradients: Mapping[str, np.ndarray]) -> None:
+        super().apply(gradients)
+        self.applied.append(sorted(gradients))
+        self.shift = self.shift + gradients.get("shift", np.float32(0))
+        assert self.applied[-1] == (["shift", "weight"] if len(self.applied) > 2 else ["weight"])
+
+
+def test_a_gradient_may_be_there_in_later_steps_alone() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(20, 2)), draw.normal(size=20)
+    weights = []
+    for parts in ([slice(0, 20)], [slice(0, 10), slice(10, 20)]):
+        learner = Taking(2) if len(parts) > 1 else LinearLearner(2)
+        job = FitJob(learner, FitPlan(epochs=5, batch_size=20, shuffle=False), (), None)
+        (_, state), *_ = LocalEngine(len(parts)).run(
+            job, shards_of([(x[part], y[part]) for part in parts]), Settings(10)
+        )
+        weights.append(state.payload["models"][0])
+    np.testing.assert_allclose(weights[1]["weight"], weights[0]["weight"], atol=1e-12)
+    np.testing.assert_allclose(weights[1]["shift"], [1.5, 3.0])  # half of the rows, in three steps
