@@ -120,8 +120,7 @@ def tuned(case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool) -> It
     """Train by hand; yield the seconds of each epoch."""
     torch.manual_seed(0)
     x, y = (torch.from_numpy(part).cuda() if resident else torch.from_numpy(part).pin_memory() for part in data)
-    model = case.make().cuda()
-    model.compile()
+    model = torch.compile(case.make().cuda())
     optimizer, criterion, stream = adamw(model, {}), nn.CrossEntropyLoss(), torch.cuda.Stream()
 
     def send(index: torch.Tensor) -> tuple[torch.Tensor, ...]:

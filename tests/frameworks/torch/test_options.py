@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -516,6 +517,18 @@ def test_a_model_that_is_compiled_by_another_backend_trains_alike() -> None:
         assert other == pytest.approx(one, rel=1e-9)
     np.testing.assert_allclose(compiled.predict(X), plain.predict(X), rtol=1e-9)
     assert set(compiled.get_state_dict()["models"][0]) == set(plain.get_state_dict()["models"][0])
+
+
+def test_a_model_of_torchs_own_layers_alone_is_compiled_too() -> None:
+    graphs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(len(inputs))
+        return graph.forward
+
+    net = torch.nn.Sequential(torch.nn.Linear(3, 1, dtype=torch.float64))
+    fit(estimator(model=lambda config: copy.deepcopy(net), compile={"backend": backend}))
+    assert graphs
 
 
 @pytest.mark.full
