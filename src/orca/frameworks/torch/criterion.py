@@ -143,11 +143,11 @@ class Criterion:
             )
         if batch.y is None or self.count is None or batch.masses is not None:
             return batch
-        leaves = [leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in flatten(batch.y)[0]]
-        place = _class_place(leaves) if self.asks else 0
+        labels = [leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in flatten(batch.y)[0]]
+        place = _class_place(labels) if self.asks else 0
         if place is None:
             return batch
-        leaves = [np.asarray(full(at_home(leaf))) for leaf in leaves]
+        leaves = [np.asarray(full(at_home(leaf))) for leaf in labels]
         if not batch.rows:
             return replace(batch, masses=np.zeros(1))
         if isinstance(self.count, Classes):
