@@ -28,6 +28,7 @@ from orca.core.learner import FitPlan
 from orca.core.world import World, form
 from orca.frameworks.torch.learner import TorchLearner
 from orca.monitor.heartbeat import Pulse
+from orca.testing import Alone
 
 WARM, EPOCHS, TARGET = 2, 2, 0.98  # epochs to warm up, and of each turn
 
@@ -148,18 +149,6 @@ def tuned(case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool) -> It
             total += loss.detach()
         float(total)
         yield time.perf_counter() - began
-
-
-@dataclass(frozen=True)
-class Alone:
-    """The only rank."""
-
-    rank: int = 0
-    size: int = 1
-    host: str = "127.0.0.1"
-
-    def all_gather(self, text: str) -> list[str]:
-        return [text]
 
 
 def run(repeats: int) -> list[Result]:
