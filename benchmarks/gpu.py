@@ -28,6 +28,7 @@ from orca.core.learner import FitPlan
 from orca.core.world import World, form
 from orca.frameworks.torch.learner import TorchLearner
 from orca.monitor.heartbeat import Pulse
+from orca.testing import Alone
 
 WARM, EPOCHS, TARGET = 2, 2, 0.98  # epochs to warm up, and of each turn
 
@@ -120,8 +121,7 @@ def tuned(case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool) -> It
     """Train by hand; yield the seconds of each epoch."""
     torch.manual_seed(0)
     x, y = (torch.from_numpy(part).cuda() if resident else torch.from_numpy(part).pin_memory() for part in data)
-    model = case.make().cuda()
-    model.compile()
+    model = torch.compile(case.make().cuda())
     optimizer, criterion, stream = adamw(model, {}), nn.CrossEntropyLoss(), torch.cuda.Stream()
 
     def send(index: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -149,18 +149,6 @@ def tuned(case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool) -> It
             total += loss.detach()
         float(total)
         yield time.perf_counter() - began
-
-
-@dataclass(frozen=True)
-class Alone:
-    """The only rank."""
-
-    rank: int = 0
-    size: int = 1
-    host: str = "127.0.0.1"
-
-    def all_gather(self, text: str) -> list[str]:
-        return [text]
 
 
 def run(repeats: int) -> list[Result]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+
+import psutil
 
 LIBRARIES = ("torch", "pyspark", "pyarrow", "ray", "lightning", "tensorflow", "keras", "openvino", "numpy")
 
@@ -32,6 +35,12 @@ class Result:
     notes: dict[str, object] = field(default_factory=dict)
 
     @property
+    def processor(self) -> tuple[float, float] | None:
+        """Return the processor seconds of a turn, ours and the peer's: medians."""
+        turns = [self.notes.get(name) for name in ("processor seconds", "peer's processor seconds")]
+        return (statistics.median(turns[0]), statistics.median(turns[1])) if all(turns) else None
+
+    @property
     def ratio(self) -> float | None:
         return None if self.peer is None else self.peer / self.ours
 
@@ -42,15 +51,46 @@ class Result:
         return self.ours <= self.target if self.ratio is None else self.ratio >= self.target
 
 
-def interleaved(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Run every contender in turn, `repeats` times, after one turn that warms up; each returns its own seconds."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(repeats + 1):
-        for name, run in contenders.items():
-            seconds = run()
-            if turn:
-                times[name].append(seconds)
+class Times(dict[str, list[float]]):
+    """The seconds of each contender's turns; `processor` has those of all processors, which other work slows less."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = list(names)
+        super().__init__({name: [] for name in names})
+        self.processor: dict[str, list[float]] = {name: [] for name in names}
+
+
+def interleaved(contenders: dict[str, Callable[[], float]], repeats: int) -> Times:
+    """Run every contender in turn, `repeats` times, after one turn that warms up; each returns its own seconds.
+
+    A peer that fails as it warms up is left out, by its name.
+    """
+    times, ready = Times(contenders), {}
+    for name, run in contenders.items():
+        try:
+            run()
+            ready[name] = run
+        except Exception as error:
+            if name in ("orca", "ours"):
+                raise
+            left_out[name] = f"it failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            del times[name], times.processor[name]
+    for _ in range(repeats):
+        for name, run in ready.items():
+            before = processor_seconds()
+            times[name].append(run())
+            times.processor[name].append(processor_seconds() - before)
     return times
+
+
+def processor_seconds() -> float:
+    """Return what this process, those it started, and those that ended since, have taken of all processors."""
+    seconds = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def medians(times: dict[str, list[float]]) -> dict[str, float]:
@@ -60,8 +100,16 @@ def medians(times: dict[str, list[float]]) -> dict[str, float]:
 def compared(name: str, times: dict[str, list[float]], targets: dict[str, float | None]) -> list[Result]:
     """Return Orca's times beside those of each peer that was measured."""
     middle = medians(times)
+    processor = getattr(times, "processor", {})
+
+    def notes(peer: str) -> dict[str, object]:
+        turns: dict[str, object] = {"times": times["orca"], "peer's": times[peer]}
+        if peer in processor:
+            turns |= {"processor seconds": processor["orca"], "peer's processor seconds": processor[peer]}
+        return turns
+
     return [
-        Result(name, middle["orca"], middle[peer], peer, "s", target, {"times": times["orca"], "peer's": times[peer]})
+        Result(name, middle["orca"], middle[peer], peer, "s", target, notes(peer))
         for peer, target in targets.items()
         if peer in times
     ]
@@ -74,6 +122,11 @@ def installed(peer: str, library: str) -> bool:
     return peer not in left_out
 
 
+def load() -> float:
+    """Return how many processes ran or waited for a processor, in the last minute."""
+    return round(os.getloadavg()[0], 1)
+
+
 def machine() -> dict[str, object]:
     """Return what figures depend on: processor, memory, load, versions."""
     told = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -83,7 +136,7 @@ def machine() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "processor": ", ".join(sorted(models)) or platform.processor(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
-        "load": [round(each, 1) for each in os.getloadavg()],
+        "load": load(),
         "python": platform.python_version(),
         "versions": {name: version for name, version in versions.items() if version},
     }

@@ -92,6 +92,19 @@ class LinearLearner(ArrayLearner):
         self.weight = self.weight - self.rate * self.velocity
 
 
+@dataclass(frozen=True)
+class Alone:
+    """The only peer, for a world of one rank in this process."""
+
+    rank: int = 0
+    size: int = 1
+    host: str = "127.0.0.1"
+
+    def all_gather(self, text: str) -> list[str]:
+        """Return the only text."""
+        return [text]
+
+
 def shards_of(train: Sequence[tuple[Any, Any]], valid: Sequence[tuple[Any, Any]] | None = None) -> Shards:
     """Return shards with exactly these rows: one (x, y) a rank, an empty one for a rank without rows."""
     parts = {"train": train} if valid is None else {"train": train, "valid": valid}

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,22 @@ def test_a_module_that_prints_does_not_speak_to_spark(tmp_path: Path) -> None:
 
 def test_nothing_is_loaded_where_workers_have_little_memory(tmp_path: Path) -> None:
     assert b"loaded" not in daemon_output(tmp_path, PYSPARK_EXECUTOR_MEMORY_MB="1024").stderr
+
+
+@contextmanager
+def daemon(modules: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a daemon that looks around often; by then it has told its port."""
+    code = "import orca.engines.daemon as daemon; daemon._LOOK = 0.1; daemon.main()"
+    environment = {**os.environ, "ORCA_MODULES": modules}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert len(process.stdout.read(4)) == 4
+        yield process
+        process.stdin.close()
+
+
+def test_a_daemon_ends_once_another_has_its_modules_and_more() -> None:
+    with daemon("json") as first, daemon("csv") as other, daemon("json csv wave") as last:
+        assert first.wait(20) == other.wait(20) == 0
+        assert last.poll() is None

@@ -222,6 +222,23 @@ def test_pieces_reach_their_ranks_and_workers_stay(spark: Any, size: int) -> Non
     )  # Spark has used some again; it takes idle ones in turn
 
 
+class Meets:
+    """A job that tells how its ranks meet."""
+
+    def run_on_peer(self, peer: Any, patience: float, pulse: Any) -> tuple[str, list[str]]:
+        return type(peer).__name__, peer.all_gather(f"rank {peer.rank}")
+
+
+def test_ranks_in_the_drivers_jvm_do_not_wait_for_a_barrier_of_spark(spark: Any) -> None:
+    from orca.core.engine import Settings
+    from orca.core.source import Shards
+    from orca.engines.spark import SparkEngine
+
+    shards = Shards(Keep(), lambda: [Piece(number, b"") for number in range(2)])
+    ranks = SparkEngine(spark, 2).run(Meets(), shards, Settings(progress=False))
+    assert ranks == [("HubPeer", ["rank 0", "rank 1"])] * 2
+
+
 def test_a_run_that_waits_for_slots_says_so_and_starts_when_they_are_free(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -37,10 +37,12 @@ from orca.cluster.spark import (
     slots,
     tell_modules,
 )
-from orca.core.engine import Envelope, Job, Settings, dispatch, dumps, run_rank
+from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, run_rank
 from orca.core.source import Shards
+from orca.core.world import Peer
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
 from orca.monitor.hub import Hub
+from orca.monitor.link import Link
 
 _CHUNK = 64 << 20  # bytes of a result in one row: Arrow's binary columns end at 2 GB
 _SMALL = 1 << 20  # bytes of all pieces that every rank gets: Spark sends larger tasks in another way as well
@@ -83,6 +85,7 @@ class SparkEngine:
         with dispatch(job, shards, self.workers, host, settings, self._room) as (envelope, hub):
             data: Any = shards.native if shards.home == self.name else shards.portable()
             frame, task = self._placed(data, envelope)
+            task = replace(task, over_hub=self._is_local and not is_connect(self.session))
             del data
             try:
                 with JobCanceller(self.session, hub) as self._impatience:
@@ -114,19 +117,23 @@ class SparkEngine:
 
     def _check_slots(self) -> None:
         """Refuse at once what Spark would wait for or fail at: all ranks must run at the same time."""
-        local = re.match(r"local(\[|$)", self.session.conf.get("spark.master") or "")
-        if not local and is_dynamic(self.session):
+        if not self._is_local and is_dynamic(self.session):
             raise ArgumentError(
                 "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
                 f"conf={{'{DYNAMIC}': 'false'}} and num_nodes= to init_orca_context, or --conf {DYNAMIC}=false and "
                 "--num-executors to spark-submit."
             )
-        free = wait_for_slots(self.session, self.workers, 0.0 if local else SLOT_PATIENCE)
+        free = wait_for_slots(self.session, self.workers, 0.0 if self._is_local else SLOT_PATIENCE)
         if free is not None and free < self.workers:
             raise TooFewSlots(
                 f"{self.workers} workers must run at the same time, but Spark can run {free} task(s) at "
                 "once. Ask for fewer workers_per_node, or for more cores or nodes in init_orca_context."
             )
+
+    @property
+    def _is_local(self) -> bool:
+        """Say whether tasks run in the JVM of Spark's driver."""
+        return re.match(r"local(\[|$)", self.session.conf.get("spark.master") or "") is not None
 
     def _placed(self, data: Any, envelope: Envelope) -> tuple[DataFrame, BarrierTask]:
         """Return a frame with a partition for each rank, and the task for it.
@@ -218,7 +225,7 @@ class JobCanceller:
 
 @dataclass(frozen=True)
 class BarrierPeer:
-    """A peer that meets the other ranks through Spark's barrier."""
+    """A peer that meets the other ranks through Spark's barrier, which takes a second: Spark looks once in each."""
 
     context: BarrierTaskContext
     rank: int
@@ -238,11 +245,13 @@ class BarrierTask:
         envelope: What the rank does.
         pieces: Instead of rows, the pickled pieces of all ranks.
         dealt: Whether the record batches hold the rank's pieces.
+        over_hub: Whether ranks meet over the hub of the run, as all of them can reach it for sure.
     """
 
     envelope: Envelope
     pieces: tuple[bytes, ...] | None = None
     dealt: bool = False
+    over_hub: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the rank on the task's record batches and yield its result."""
@@ -254,9 +263,13 @@ class BarrierTask:
         items: Iterable[Any] = batches
         if pieces is not None:
             items = chain.from_iterable(cloudpickle.loads(piece)() for piece in pieces)
-        peer = BarrierPeer(context, rank, len(infos), host)
+
+        def peer_of(link: Link) -> Peer:
+            size = len(infos)
+            return HubPeer(link, rank, size, host) if self.over_hub else BarrierPeer(context, rank, size, host)
+
         try:
-            result = run_rank(self.envelope, rank, lambda _: peer, items)
+            result = run_rank(self.envelope, rank, peer_of, items)
         except Exception as error:
             where = _MARK.format(rank=rank, host=host)
             raise RuntimeError(f"{where}: {type(error).__name__}: {error}") from error

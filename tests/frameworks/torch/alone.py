@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -25,7 +24,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import _fully_shard
 from orca.monitor.heartbeat import Pulse
 from orca.monitor.protocol import Ticket
-from orca.testing import shards_of
+from orca.testing import Alone, shards_of
 
 
 def shards_fully() -> bool:
@@ -38,18 +37,6 @@ def shards_fully() -> bool:
 
 
 needs_full_shards = pytest.mark.skipif(not shards_fully(), reason="torch before 2.8 cannot shard fully between CPUs")
-
-
-@dataclass(frozen=True)
-class Alone:
-    """The only peer."""
-
-    rank: int = 0
-    size: int = 1
-    host: str = "127.0.0.1"
-
-    def all_gather(self, text: str) -> list[str]:
-        return [text]
 
 
 @contextmanager

@@ -518,6 +518,14 @@ def test_a_model_that_is_compiled_by_another_backend_trains_alike() -> None:
     assert set(compiled.get_state_dict()["models"][0]) == set(plain.get_state_dict()["models"][0])
 
 
+def test_a_model_of_torchs_own_layers_alone_is_compiled_too() -> None:
+    from torch._dynamo.utils import counters
+
+    before = counters["stats"]["unique_graphs"]
+    fit(estimator(compile={"backend": "eager"}))
+    assert counters["stats"]["unique_graphs"] > before
+
+
 @pytest.mark.full
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="torch.compile needs a C++ compiler")
 def test_a_compiled_model_trains_like_one_that_is_not() -> None:

@@ -59,6 +59,7 @@ class Criterion:
         self.classes = takes_classes(loss)
         self.steps = 0
         self.sent: tuple[Any, Any] | None = None  # the masses of a step, on their way to all ranks
+        self.last: tuple[np.ndarray, float] | None = None  # masses, and their sum
         self.counts_rows = callable(reduction)
         self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
         self.form: Structure = None  # of the arguments of a loss that takes dicts
@@ -95,7 +96,7 @@ class Criterion:
         pair = align_all(output, target, self.classes)
         if self.by_number:
             check_shapes(self.by_number, *pair)
-        if isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor):  # as most are: steps may be short
+        if isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor):  # as most are, and steps may be short
             self.forms, self.form, self.places = None, None, [0]
             return pair
         self.leaves(output, by_key(output, target))
@@ -142,11 +143,11 @@ class Criterion:
             )
         if batch.y is None or self.count is None or batch.masses is not None:
             return batch
-        leaves = [leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in flatten(batch.y)[0]]
-        place = _class_place(leaves) if self.asks else 0
+        labels = [leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in flatten(batch.y)[0]]
+        place = _class_place(labels) if self.asks else 0
         if place is None:
             return batch
-        leaves = [np.asarray(full(at_home(leaf))) for leaf in leaves]
+        leaves = [np.asarray(full(at_home(leaf))) for leaf in labels]
         if not batch.rows:
             return replace(batch, masses=np.zeros(1))
         if isinstance(self.count, Classes):
@@ -170,9 +171,15 @@ class Criterion:
         plain = isinstance(self.count, Classes) and not self.asks and not known  # probabilities: a mean over rows
         masses = batch.masses if reading == TARGETS and not plain else None
         if batch.weights is None:
-            return batch.rows if masses is None else float(masses.sum())
+            return batch.rows if masses is None else self._summed(masses)
         weights = np.asarray(batch.weights, np.float64).reshape(-1)
         return float((weights * masses).sum() if known and masses is not None else weights.sum())
+
+    def _summed(self, masses: np.ndarray) -> float:
+        """Return the sum of masses; it is asked for several times in a step."""
+        if self.last is None or self.last[0] is not masses:
+            self.last = masses, float(masses.sum())
+        return self.last[1]
 
     def times(self, batch: Batch, targets: list[Any], reading: str | None = None) -> tuple[float, float]:
         """Return (the factor that makes the loss of this rank's rows a sum, what that sum is a mean over)."""

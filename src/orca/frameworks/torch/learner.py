@@ -323,6 +323,7 @@ class TorchLearner(Learner):
         for net, stepper in zip(self.nets, self._stepper_of_each(), strict=True):
             self.agrees.append(sync_of(self.sync, net, stepper, self.world, **options))
             self.exits.callback(self.agrees[-1].close)
+        self.casting = self.autocast()  # which takes long to make, next to the step of a small model
         self.writes = Writes(self.nets, self.world, not self.spread)
         self.trained = Trained(self.nets, self.steppers, self.world, self.hands_on)
         self.exits.callback(self.trained.close)
@@ -551,7 +552,7 @@ class TorchLearner(Learner):
                 statistics.counts = bool(piece.rows)
             with nullcontext() if last else self.agree.no_sync():
                 pulse.at(FORWARD)
-                with self.autocast():
+                with self.casting:
                     outputs, targets, loss = self._loss_of(piece)
                 if not whole:  # after the first forward pass, which may hold a collective of its own
                     whole = self.counting.whole(batch, piece, (outputs, targets))
@@ -875,7 +876,7 @@ class TorchLearner(Learner):
                 net.load_state_dict(weights)
         if self.options.compiled:
             for net in self.nets:
-                net.compile(**(self.options.compiled if isinstance(self.options.compiled, dict) else {}))
+                _compile(net, self.options.compiled if isinstance(self.options.compiled, dict) else {})
 
     def _room(self) -> AbstractContextManager[None]:
         """Return the context to build a model in: one that no rank holds as a whole is built on the disk."""
@@ -986,6 +987,19 @@ def evaluating(nets: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _compile(net: nn.Module, options: dict[str, Any]) -> None:
+    """Compile the calls of a module.
+
+    As of torch 2.11, Module.compile does nothing where forward is torch's own, as that of nn.Sequential: the compiler
+    begins with code outside of torch, such as this function.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return net._call_impl(*args, **kwargs)
+
+    net._compiled_call_impl = torch.compile(forward, **options)
 
 
 def _load(thing: Any, saved: dict[str, Any]) -> None:

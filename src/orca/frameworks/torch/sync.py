@@ -64,8 +64,12 @@ class Sync:
         """Follow a change of what is trained: `requires_grad`, or the optimizer's groups. All ranks call it."""
 
     def zero(self) -> None:
-        """Forget the gradients of the last step."""
-        self.optimizer.zero_grad()
+        """Forget the gradients of the last step, by the optimizer's own way where it has one: torch's takes longer."""
+        if type(self.optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+            self.optimizer.zero_grad()
+            return
+        for param in held(self.optimizer):
+            param.grad = None
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -129,7 +129,7 @@ def align(output: torch.Tensor, target: torch.Tensor, classes: bool) -> torch.Te
         if target.is_floating_point() and target.shape == output.shape:
             return target.to(output.dtype)  # probabilities of every class
         shape = (output.shape[0], *output.shape[2:])
-        whole = (target.reshape(shape) if _same_rows(target.shape, shape) else target).long()
+        whole = (target.reshape(shape) if target.shape != shape and _same_rows(target.shape, shape) else target).long()
         if target.is_floating_point() and target.device.type == "cpu":  # a GPU would have to wait for the answer
             _check_whole(target, whole)
         return whole
@@ -157,6 +157,8 @@ def align_all(output: Any, target: Any, classes: bool) -> tuple[list[Any], list[
     Raises:
         DataError: Outputs and targets have names, but not the same ones.
     """
+    if isinstance(output, torch.Tensor) and isinstance(target, torch.Tensor):
+        return [output := full(output)], [align(output, target, classes)]
     outputs, targets = [full(leaf) for leaf in flatten(output)[0]], flatten(by_key(output, target))[0]
     if len(outputs) == len(targets):
         targets = [

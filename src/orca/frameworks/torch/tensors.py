@@ -52,7 +52,8 @@ class Place:
 
     def _tensor(self, leaf: Any, cast: bool) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._move(leaf.to(self.precision) if cast and leaf.is_floating_point() else leaf)
+            cast = cast and leaf.dtype != self.precision and leaf.is_floating_point()
+            return self._move(leaf.to(self.precision) if cast else leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             raise DataError(
@@ -67,6 +68,8 @@ class Place:
         return self._move(tensor)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == self.device:
+            return tensor
         if self.device.type == "cuda" and tensor.device.type == "cpu":
             tensor = tensor.pin_memory()  # from where it travels while the program goes on
         return tensor.to(self.device, non_blocking=True)
