@@ -56,8 +56,7 @@ class Summaries:
 
         Loss and LearningRate are written for every step (Loss for every epoch where the framework tells no more),
         Throughput (rows a second) for every epoch, at its last step, each validation at the step after which it was
-        made. What an earlier run wrote in
-        this folder for these steps and later ones is no longer shown.
+        made. What an earlier run wrote in this folder for these steps and later ones is no longer shown.
 
         Args:
             lines: A dict of statistics an epoch.
@@ -136,8 +135,8 @@ class SummaryPair:
             member.write(*args, **kwargs)
 
     def read(self, part: str, tag: str | None) -> Any:
-        """Return what was written under a tag."""
-        return self.members[0].read(part, tag)
+        """Return what was written under a tag; None where no summary was given."""
+        return self.members[0].read(part, tag) if self.members else None
 
 
 def can_write() -> bool:
