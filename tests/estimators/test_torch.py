@@ -591,6 +591,17 @@ def test_summaries_have_a_value_a_step_and_a_validation_an_epoch(tmp_path: Path)
         made.get_train_summary("Nope")
 
 
+def test_a_summary_that_nobody_asked_for_does_not_fail_a_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(TorchEstimator, "_dated", True)  # as with the backend bigdl
+    made = estimator(model_dir=str(tmp_path / "file" / "inside"))
+    assert len(made.fit((X, Y), epochs=1, batch_size=4)) == 1
+    assert "no summary was written under" in caplog.text
+
+
 def test_a_state_dict_knows_its_steps_so_that_summaries_go_on(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     made = estimator(optimizer=adam)

@@ -189,6 +189,10 @@ def test_chain_reads_a_column_of_images_as_one_array() -> None:
         (lambda: ImageMatToTensor(format="HW"), "must be 'NCHW' or 'NHWC'; got 'HW'"),
         (lambda: ImagePixelNormalize([1.0]).apply([ImageFeature(MAT)]), "has 1 means; an image has 144 numbers"),
         (lambda: SeqToTensor([3]).apply(np.zeros((2, 4))), "makes tensors of 3 numbers; got rows of 4"),
+        (
+            lambda: SeqToTensor().read(pa.array([], pa.string()), "text"),
+            "makes tensors of numbers; got values .object.",
+        ),
         (lambda: SeqToTensor().apply(np.array(["a", "b"])), "makes tensors of numbers; got values such as .*'a'"),
         (lambda: SeqToMultipleTensors([[1], [2]]).apply(np.zeros((2, 4))), "makes tensors of 3 numbers"),
         (lambda: ChainedPreprocessing(["resize"]), "takes a list of preprocessing steps; got str"),

@@ -251,6 +251,25 @@ def test_estimator_with_code_of_the_program_itself_is_refused(spark: Any, tmp_pa
     assert other.criterion is stage.criterion
 
 
+def test_overwriting_loses_nothing(spark: Any, tmp_path: Path) -> None:
+    path, frame = str(tmp_path / "stage"), frame_of(spark)
+    NNEstimator(nn.Linear(4, 1), nn.MSELoss()).setValidation(EveryEpoch(), frame, "mae", 4).save(path)
+    NNEstimator.load(path).setMaxEpoch(3).write().overwrite().save(path)  # its rows lie in what is replaced
+    refused = NNEstimator(nn.Linear(4, 1), TorchLoss.from_pytorch(lambda output, label: output.sum()))
+    with pytest.raises(ArgumentError, match="criterion needs"):
+        refused.write().overwrite().save(path)
+    read = NNEstimator.load(path)
+    assert (read.getMaxEpoch(), read.getValidation()[1].count()) == (3, len(X))
+
+
+@pytest.mark.parametrize("kind", [NNModel, NNClassifier])
+def test_a_stage_of_another_class_is_told(kind: Any, spark: Any, tmp_path: Path) -> None:
+    NNEstimator(nn.Linear(4, 1), nn.MSELoss()).save(str(tmp_path / "stage"))
+    words = f"holds a NNEstimator, not a {kind.__name__}. Load it with NNEstimator.load"
+    with pytest.raises(ArgumentError, match=words):
+        kind.load(str(tmp_path / "stage"))
+
+
 def test_a_stage_of_an_older_release_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.DefaultParamsReader, "loadMetadata", lambda *place: {"uid": "older"})
     module = nn.Linear(4, 1)

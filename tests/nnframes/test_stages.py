@@ -87,6 +87,13 @@ def test_estimator_learns_what_a_plain_loop_learns(rows: Any, column: str) -> No
     np.testing.assert_allclose(answers(model.model), answers(alone), rtol=1e-4, atol=1e-6)
 
 
+def test_params_set_by_spark_s_own_verb_are_the_objects_themselves() -> None:
+    stage = NNEstimator(nn.Linear(4, 1), nn.MSELoss())
+    method = Adam(0.1)
+    stage.set(stage.optimMethod, method)
+    assert stage.getOptimMethod() is method and stage.extractParamMap()[stage.optimMethod] is method
+
+
 def test_rate_that_was_set_reaches_every_kind_of_optimizer(rows: Any) -> None:
     net = seeded(lambda: nn.Linear(4, 1))
     given = torch.optim.SGD([{"params": [net.weight], "momentum": 0.5}, {"params": [net.bias], "lr": 0.01}], lr=1e-9)

@@ -12,7 +12,7 @@ import pytest
 
 from orca.core.trace import Trace, rows_a_second, with_traces
 from orca.errors import ArgumentError
-from orca.report.tensorboard import Summaries
+from orca.report.tensorboard import Summaries, SummaryPair
 
 pytest.importorskip("tensorboard")
 
@@ -101,6 +101,12 @@ def test_nothing_written_is_none(tmp_path: Path, part: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_pair_without_summaries_has_nothing_to_read() -> None:
+    pair = SummaryPair(None, None)
+    pair.write([line(1, 1)], [trace(1)], 1)
+    assert pair.read("train", "Loss") is None
+
+
 def test_wrong_tags_and_parts_are_named(tmp_path: Path) -> None:
     summaries = Summaries(tmp_path, "app")
     message = "the train summary has no tag 'loss_'. Pass one of: LearningRate, Loss, Throughput."
@@ -148,7 +154,7 @@ def test_tensorboard_itself_reads_them_and_no_framework_is_loaded(tmp_path: Path
         import sys, types
         import numpy as np
         from orca.core.trace import Trace
-        from orca.report.tensorboard import Summaries
+        from orca.report.tensorboard import Summaries, SummaryPair
 
         summaries = Summaries({str(tmp_path)!r}, "app")
         def write(losses, first):
@@ -180,7 +186,7 @@ def test_missing_tensorboard_is_named_with_its_extra(tmp_path: Path, run_program
         sys.modules["tensorboard"] = None
         from orca.core.trace import Trace
         from orca.errors import MissingDependency
-        from orca.report.tensorboard import Summaries
+        from orca.report.tensorboard import Summaries, SummaryPair
         try:
             line = {{"batch_count": 1, "num_samples": 1}}
             Summaries({str(tmp_path)!r}, "app").write([line], [Trace(np.ones(1), np.ones(1), 1.0, 1.0)], 1)

@@ -507,6 +507,13 @@ def test_rows_of_different_lengths_in_two_record_batches_are_named() -> None:
         list(FramePredictTask(lambda x: x, ("x",), (0,), ("x", "y"), 4, ("float32",))(iter(batches)))
 
 
+@pytest.mark.parametrize(("name", "words"), [("x", "12 null.s. in the rows of one task"), ("a\\b", "6 null.s.;")])
+def test_nulls_of_a_task_are_counted_whatever_the_name(name: str, words: str) -> None:
+    batches = [pa.record_batch([pa.array([1.0, None])], [name])] * 12
+    with pytest.raises(DataError, match=f"holds {words}"):
+        list(FramePredictTask(lambda x: x, (name,), (0,), (name, "y"), 12, ("float32",))(iter(batches)))
+
+
 def test_a_model_that_writes_into_a_column_leaves_the_same_one_beside_it() -> None:
     column = pa.array(np.arange(6, dtype=np.float32))
     rows = pa.RecordBatch.from_arrays([column, column], names=["a", "b"])

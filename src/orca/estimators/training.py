@@ -326,11 +326,16 @@ class TrainingEstimator(Estimator):
         backend = self.backend.engine if self.backend else self._engine_name()
         self.history.about = {"backend": backend, "workers_per_node": self.workers_per_node, **self.config}
         self.history.add(history.epochs, history.traces)
-        if self._summaries is None and self._dated and self.model_dir and can_write():
-            self._beside = Summaries(folder or self.run_folder or new_run(self.model_dir, dated=True), "summary")
-        if (summaries := self._summaries or self._beside) is not None:
-            first = self._current().steps - history.steps + 1
-            summaries.write(history.epochs, history.traces, first, [metric.name for metric in metrics])
+        first = self._current().steps - history.steps + 1
+        course = (history.epochs, history.traces, first, [metric.name for metric in metrics])
+        if self._summaries is not None:
+            self._summaries.write(*course)
+        elif self._dated and self.model_dir and can_write():
+            try:
+                self._beside = Summaries(folder or self.run_folder or new_run(self.model_dir, dated=True), "summary")
+                self._beside.write(*course)
+            except Exception as error:  # nobody asked for it: the fit is good without
+                logger.warning("no summary was written under %s: %s", self.model_dir, error)
 
     def evaluate(
         self,

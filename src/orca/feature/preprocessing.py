@@ -115,8 +115,9 @@ class SeqToTensor(Preprocessing):
         if not isinstance(rows, np.ndarray):
             raise DataError(f"{type(self).__name__} makes tensors of numbers; got {_words(rows)}.")
         if rows.dtype.kind not in "biuf":
+            example = f" such as {rows.flat[0]!r}" if rows.size else ""
             raise DataError(
-                f"{type(self).__name__} makes tensors of numbers; got values such as {rows.flat[0]!r} ({rows.dtype}). "
+                f"{type(self).__name__} makes tensors of numbers; got values{example} ({rows.dtype}). "
                 "Turn them into numbers first, for instance with StringIndexer or a cast."
             )
         numbers = rows.astype(np.float32, copy=False)

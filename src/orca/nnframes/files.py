@@ -77,9 +77,12 @@ class StageWriter(MLWriter):
         super().__init__()
         self.instance = instance
 
-    def saveImpl(self, path: str) -> None:
-        """Write the stage."""
-        state, rows = self._state(), self._rows()  # before anything is written
+    def save(self, path: str) -> None:
+        """Write the stage. The one that it replaces is removed when all of this one is at hand."""
+        state, rows = self._state(), self._rows()  # before anything is written, or removed
+        if self.shouldOverwrite:
+            rows = None if rows is None else rows.localCheckpoint()  # they may lie in what is removed
+            self._handleOverwrite(path)
         stage, defaults = self.instance, dict(self.instance._defaultParamMap)
         values = {param.name: value for param, value in stage._paramMap.items() if param.name not in _OBJECTS}
         for name in _OBJECTS:
@@ -144,6 +147,9 @@ class StageReader(MLReader[Any]):
                 f"{path} holds a module without the settings of a stage: it was saved by an older release. Load it "
                 "with that one, fit or make the stage again with this one, and save it."
             )
+        kind = metadata["class"].rsplit(".", 1)[-1]
+        if kind != self.cls.__name__:
+            raise ArgumentError(f"{path} holds a {kind}, not a {self.cls.__name__}. Load it with {kind}.load(path).")
         given, module = _model(saved, model)
         weights = [] if module is None else list(module.parameters())
         held = {name: unpacked(value, weights) for name, value in saved["attributes"].items() if name not in attributes}

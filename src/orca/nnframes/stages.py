@@ -112,6 +112,11 @@ class Writable(Params, MLWritable, MLReadable[Any]):
 
     written: ClassVar[tuple[str, ...]] = ()
 
+    def set(self, param: Any, value: Any) -> None:
+        """Set a param."""
+        super().set(param, value)
+        self._paramMap = _bare(self._paramMap)
+
     def _set(self, **values: Any) -> Any:
         super()._set(**values)
         self._paramMap = _bare(self._paramMap)

@@ -136,8 +136,8 @@ class SummaryPair:
             member.write(*args, **kwargs)
 
     def read(self, part: str, tag: str | None) -> Any:
-        """Return the points under a tag."""
-        return self.members[0].read(part, tag)
+        """Return the points under a tag; None where no summary was given."""
+        return self.members[0].read(part, tag) if self.members else None
 
 
 def can_write() -> bool:

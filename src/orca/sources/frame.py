@@ -282,7 +282,8 @@ class FrameSource:
         if match is None:
             return error
         name = column_missing(match[1])
-        return DataError(match[1] if name is None else recounted(match[1], f"{self.count_missing(name)} null(s)"))
+        count = 0 if name is None else self.count_missing(name)
+        return DataError(recounted(match[1], f"{count} null(s)") if count else match[1])
 
 
 @dataclass(frozen=True)
@@ -374,7 +375,7 @@ class FramePredictTask:
             try:
                 x = self._arguments(stretch)
             except DataError as error:
-                raise self._with_all_nulls(error, chain([stretch], rest)) from None
+                raise self._with_all_nulls(error, _unkept(chain([stretch], rest), waiting)) from None
             answers.add(flatten(self.task(x))[0])
             while waiting and waiting[0].num_rows <= answers.rows:
                 batch = waiting.popleft()
@@ -396,7 +397,7 @@ class FramePredictTask:
         cells = ((batch.column(place), own) for batch in chain.from_iterable(rest)
                  for place, own in zip(self.places, self.features, strict=True))  # fmt: skip
         count = sum(count_missing(column, own, name) for column, own in cells)
-        return DataError(recounted(str(error), f"{count} null(s) in the rows of one task"))
+        return DataError(recounted(str(error), f"{count} null(s) in the rows of one task")) if count else error
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
         added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
@@ -435,6 +436,13 @@ def _noted(batches: Iterable[pa.RecordBatch], waiting: deque[pa.RecordBatch]) ->
         if batch.num_rows:
             waiting.append(batch)
             yield batch
+
+
+def _unkept(parts: Iterable[list[pa.RecordBatch]], waiting: deque[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the rest of the rows, none of which waits for an answer any more."""
+    for stretch in parts:
+        waiting.clear()
+        yield stretch
 
 
 @dataclass(frozen=True)
