@@ -39,6 +39,7 @@ STATISTICS: dict[str, tuple[Any, int, str]] = {
     "a mean": (lambda x: x - tf.reduce_mean(x), 1, "rows"),
     "a mean of chosen rows": (lambda x: x - tf.reduce_mean(tf.boolean_mask(x, x[:, 0] > 0)), 0, "whole"),
     "fused": (fused, 1, "rows"),
+    "fused, of each row": (lambda x: layer_normalized(x), 0, "rows"),
     "fused, of what was learned": (lambda x: fused(x, False), 0, "rows"),
     "fused, by a condition": (lambda x: tf.cond(flag() > 0, lambda: fused(x), lambda: x), 1, "rows"),
     "fused, as rows decide": (lambda x: tf.cond(x[0, 0] > 0, lambda: fused(x), lambda: x), 0, "whole"),
@@ -61,6 +62,14 @@ STATISTICS: dict[str, tuple[Any, int, str]] = {
     ),
     "fused, with a gradient in the loss": (lambda x: tf.gradients(tf.reduce_sum(fused(x) ** 2), x)[0], 0, "whole"),
 }
+
+
+def layer_normalized(rows: Any) -> Any:
+    """Normalize each row, as Keras does: by batch normalization with a channel for each."""
+    count = tf.shape(rows)[0]
+    images = tf.ensure_shape(tf.reshape(rows, tf.stack([1, count, 4, 1])), [1, None, 4, 1])
+    scale, offset = tf.ensure_shape(tf.ones([count]), [None]), tf.ensure_shape(tf.zeros([count]), [None])
+    return tf.reshape(tf.nn.fused_batch_norm(images, scale, offset, data_format="NCHW")[0], [-1, 4])
 
 
 def flag() -> Any:

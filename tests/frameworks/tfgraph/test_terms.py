@@ -12,6 +12,7 @@ pytest.importorskip("tensorflow")
 import tensorflow.compat.v1 as tf
 
 from orca.frameworks.tfgraph.terms import Analysis
+from orca.tfpark.text.crf import crf_accuracy
 
 
 def looped(rows: Any, change: Any) -> Any:
@@ -191,6 +192,54 @@ LOSSES: dict[str, tuple[Any, list[str]]] = {
         lambda e, w, m: tf.reduce_mean(tf.where(m > 0, tf.stack([e, m], 1), tf.stack([m, e], 1))),
         ["rows"],
     ),
+    "parts of a sum, each divided by the rows": (
+        lambda e, w, m: tf.reduce_sum(e / tf.cast(tf.shape(e)[0], tf.float32)),
+        ["whole"],
+    ),
+    "parts of a sum, each divided by those that a mask chooses": (
+        lambda e, w, m: tf.reduce_sum(e * m / tf.cast(tf.size(tf.where(m > 0)), tf.float32)),
+        ["whole"],
+    ),
+    "numbers of rows": (
+        lambda e, w, m: tf.reduce_mean(e * tf.cast(tf.range(tf.shape(e)[0]), tf.float32)),
+        ["whole"],
+    ),
+    "a mean divided by a time": (
+        lambda e, w, m: tf.reduce_mean(turned(e) / tf.sqrt(tf.cast(tf.shape(turned(e))[0], tf.float32))),
+        ["rows"],
+    ),
+    "sums so far, of rows that lie along another axis": (
+        lambda e, w, m: tf.reduce_mean(tf.transpose(tf.cumsum(tf.transpose(tf.stack([e, m], 1)), 1))),
+        ["whole"],
+    ),
+    "sums so far, of one row that all became": (
+        lambda e, w, m: tf.reduce_mean(tf.reshape(tf.cumsum(tf.reshape(e, [1, -1]), 1), [-1])),
+        ["whole"],
+    ),
+    "rows sorted": (lambda e, w, m: tf.reduce_mean(tf.sort(tf.stack([e, m], 1), axis=0) * column(m)), ["whole"]),
+    "each row sorted": (lambda e, w, m: tf.reduce_mean(tf.sort(tf.stack([e, m], 1), axis=1) * column(m)), ["rows"]),
+    "a convolution over rows": (
+        lambda e, w, m: tf.reduce_mean(
+            tf.reshape(tf.nn.conv1d(tf.reshape(e, [1, -1, 1]), tf.ones([3, 1, 1]), 1, "SAME"), [-1])
+        ),
+        ["whole"],
+    ),
+    "a convolution over time": (
+        lambda e, w, m: tf.reduce_mean(tf.nn.conv1d(over_time(e)[..., None], tf.ones([3, 1, 1]), 1, "SAME")),
+        ["rows"],
+    ),
+    "two groups of rows": (lambda e, w, m: tf.reduce_mean(tf.reduce_max(tf.reshape(e, [2, -1]), 0)), ["whole"]),
+    "rows put in another order": (
+        lambda e, w, m: tf.reduce_mean(
+            m * tf.ensure_shape(tf.dynamic_stitch([tf.range(tf.shape(e)[0] - 1, -1, -1)], [e]), [None])
+        ),
+        ["whole"],
+    ),
+    "singular values of rows": (
+        lambda e, w, m: tf.reduce_mean(tf.linalg.svd(tf.stack([e, m], 1), compute_uv=False)),
+        ["whole"],
+    ),
+    "tags of a chain": (lambda e, w, m: tf.reduce_mean(chained(e, m)), ["rows"]),
     "a penalty alone": (lambda e, w, m: tf.nn.l2_loss(w), ["constant"]),
 }
 
@@ -228,6 +277,14 @@ def recurrent(rows: Any) -> Any:
 
     states, _ = tf.scan(step, tf.transpose(rows, [1, 0, 2]), (tf.zeros([tf.shape(rows)[0], 2]), 0))
     return states
+
+
+def chained(each: Any, mask: Any) -> Any:
+    """Return the share of right tags that a CRF of three words finds."""
+    scores = tf.stack([tf.stack([each, mask], 1)] * 3, 1)
+    nothing = tf.zeros_like(scores[:, :1])
+    outputs = tf.concat([scores, nothing + tf.eye(2), nothing + 3.0], 1)
+    return crf_accuracy(tf.stack([tf.cast(mask > 0, tf.int32)] * 3, 1), outputs)
 
 
 def column(each: Any) -> Any:

@@ -38,7 +38,10 @@ _DECIDES, _CHOOSES = {"Any", "All"}, {"Select", "SelectV2"}
 _ALONG = {"Cumsum": 1, "Cumprod": 1, "ReverseV2": 1, "Roll": 2, "ExpandDims": 1, "ArgMax": 1, "ArgMin": 1}
 _ALONG |= {"CumulativeLogsumexp": 1, "Split": 0, "SplitV": 2, "GatherV2": 2}  # the input that has the axes
 _KEEPS_AXES = _COMPARES | {"Identity", "Cast", "Neg", "StopGradient", "Tanh", "Sigmoid", "Relu", "Exp", "Log", "Square"}
-_KEEPS_AXES |= {"ReverseV2", "ReverseSequence", "Cumsum", "Cumprod", "Roll", "Softmax", "LogSoftmax"}
+_KEEPS_AXES |= {"ReverseV2", "ReverseSequence", "Cumsum", "Cumprod", "Roll", "Softmax", "LogSoftmax", "ConcatV2"}
+_SLIDES = {"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D"}
+_SOLVES = {"Svd", "Qr", "Cholesky", "MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant", "SelfAdjointEigV2"}
+_COUNTS = {"Size", "Prod", "StridedSlice", "GatherV2"}  # they may tell how many rows there are
 _WHILES = {"While", "StatelessWhile"}
 _TAKES_APART = {"TensorArrayScatterV3": 2, "TensorListFromTensor": 0}  # for a loop; the input that has the rows
 _READS, _WRITES = {"TensorArrayReadV3", "TensorListGetItem"}, {"TensorArrayWriteV3", "TensorListSetItem"}
@@ -159,7 +162,8 @@ class Analysis:
     def _axis(tensor: Any, begin: Any) -> str | None:
         if begin is None or tensor.shape.rank is None:
             return None
-        return "rows" if int(np.ravel(begin)[0]) % tensor.shape.rank == 0 and has_rows(tensor) else ""
+        axis = int(np.ravel(begin)[0]) % tensor.shape.rank
+        return "rows" if _is_open(tensor) and axis == _axis_of_rows(tensor) else ""
 
     def mixes(self, tensor: Any) -> bool:
         """Say whether what a tensor has for a row needs the values of other rows of this rank."""
@@ -173,9 +177,17 @@ class Analysis:
     def mixer(self, tensor: Any) -> str:
         """Return the name of an operation that takes rows together on the way to a tensor; "" where there is none."""
         if tensor.op not in self._mixed:
-            before = ancestors([tensor.op], False, self.agreed) & self.valued
-            self._mixed[tensor.op] = min((op.name for op in before if self._mixes(op)), default="")
+            before = ancestors([tensor.op], False, self.agreed) & self.dependent
+            mixing = (op.name for op in before if (self._mixes(op) if op in self.valued else self._counts(op)))
+            self._mixed[tensor.op] = min(mixing, default="")
         return self._mixed[tensor.op]
+
+    def _counts(self, op: Any) -> bool:
+        """Say whether an operation makes a value of how many rows this rank has, such as one to divide each row by."""
+        if op.type != "Cast" or not op.outputs[0].dtype.is_floating or op.inputs[0].dtype.is_floating:
+            return False
+        sizes = [each for each in ancestors([op], False) & self.dependent if each.type in _COUNTS]
+        return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.valued)
 
     def _mixes(self, op: Any) -> bool:
         if not op.inputs or not op.outputs or op in self.agreed:
@@ -191,6 +203,12 @@ class Analysis:
             return bool(fed)
         if op.type == "MatMul":
             return len(fed) == 2
+        if op.type.startswith("BatchMatMul"):
+            return len(fed) == 2 and any(map(_is_matrix_of_rows, fed))
+        if op.type in _SOLVES:
+            return any(map(_is_matrix_of_rows, fed))
+        if op.type in _SLIDES:
+            return any(each is op.inputs[0] for each in fed) and _axis_of_rows(op.inputs[0]) > 0
         if op.type == "Einsum":
             places, _, kept = op.get_attr("equation").decode().partition("->")
             letters = {
@@ -206,7 +224,7 @@ class Analysis:
             return bool(sizes) and sizes[0] is not None and sizes[1] is None
         if op.type in _ALONG:
             value, axes = op.inputs[op.type == "Split"], tf.get_static_value(op.inputs[_ALONG[op.type]])
-            if axes is None or all(each is not value for each in rows):
+            if axes is None or not _is_open(value) or all(each is not value for each in fed):
                 return False
             if op.type == "ExpandDims":
                 return 0 in np.ravel(axes) % (value.shape.rank + 1) and not _axis_of_rows(value)
@@ -218,12 +236,17 @@ class Analysis:
             return any(each is value for each in rows) and not _axis_of_rows(value) and not self._maps(op)
         if op.type == "Unpack":
             return bool(rows) and op.get_attr("axis") % rows[0].shape.rank == 0
-        if op.type == "Reshape":
+        if op.type in ("Reshape", "EnsureShape"):
             return bool(rows) and _regroups(op)
+        if op.type == "DynamicStitch":
+            return bool(rows) and not all(map(_is_numbered, op.inputs[: len(op.inputs) // 2]))
         if bodies := [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]:
             return bool(fed) and any(self._mixes_within(op, name) for name in bodies)
-        if op.type == "TopKV2" or op.type == "RandomShuffle":
-            return bool(rows) and (op.type == "RandomShuffle" or rows[0].shape.rank == 1)
+        if op.type == "TopKV2":  # along the last axis
+            value = op.inputs[0]
+            return bool(fed) and _is_open(value) and _axis_of_rows(value) == value.shape.rank - 1
+        if op.type == "RandomShuffle":
+            return bool(rows)
         if op.type not in ("StridedSlice", "Slice") or not rows or _axis_of_rows(rows[0]):
             return False
         return not _takes_all_rows(op)
@@ -358,7 +381,7 @@ def _is_numbered(places: Any) -> bool:
     while places.op.type in _SAME:
         places = places.op.inputs[0]
     first = places.op.inputs[0] if places.op.type in ("Pack", "ConcatV2") else places
-    return bool({"Range", "Where"} & {end.type for end in _ends_of(first)})
+    return bool({"Range", "Where", "DynamicPartition"} & {end.type for end in _ends_of(first)})
 
 
 def _ends_of(tensor: Any) -> set[Any]:
@@ -376,7 +399,10 @@ def _ends_of(tensor: Any) -> set[Any]:
 
 
 def _regroups(op: Any) -> bool:
-    """Say whether a reshape makes one row of several that were never parts of one."""
+    """Say whether a reshape makes one row of several that were never parts of one, or a known number of groups."""
+    groups = op.outputs[0].shape.as_list()[0] if op.outputs[0].shape.rank else None
+    if groups not in (None, 1) and has_rows(op.inputs[0]) and not _axis_of_rows(op.inputs[0]):
+        return True
     old, new = (_width(each) for each in (op.inputs[0], op.outputs[0]))
     if old is None or new is None or new <= old:
         return False
@@ -399,8 +425,10 @@ def _axis_of_rows(tensor: Any) -> int:
         return 0 if order is None else list(order).index(_axis_of_rows(op.inputs[0]))
     if op.type in ("TensorArrayGatherV3", "TensorListStack"):
         return _axis_of_written(op)
-    alike = [each for each in op.inputs if has_rows(each) and each.shape.rank == tensor.shape.rank]
-    return _axis_of_rows(alike[0]) if alike and op.type in _KEEPS_AXES else 0
+    alike = [each for each in op.inputs if _is_open(each) and each.shape.rank == tensor.shape.rank]
+    if alike and op.type in _KEEPS_AXES:
+        return _axis_of_rows(next(filter(has_rows, alike), alike[0]))
+    return tensor.shape.as_list().index(None) if _is_open(tensor) else 0
 
 
 def _axis_of_written(op: Any) -> int:
@@ -426,6 +454,16 @@ def _users_in_loops(tensor: Any) -> list[Any]:
     """Return the operations within loops that use a tensor from outside."""
     enters = [user for user in tensor.consumers() if user.type == "Enter"]
     return [user for enter in enters for user in enter.outputs[0].consumers()]
+
+
+def _is_open(tensor: Any) -> bool:
+    """Say whether a tensor has a dimension of any size, wherever it is."""
+    return bool(tensor.shape.rank) and None in tensor.shape.as_list()
+
+
+def _is_matrix_of_rows(tensor: Any) -> bool:
+    """Say whether rows lie along one of the last two axes, those of matrices."""
+    return _is_open(tensor) and _axis_of_rows(tensor) >= tensor.shape.rank - 2
 
 
 def _is_among(axes: Any, tensor: Any) -> bool:
@@ -457,8 +495,13 @@ def mass_tensor(term: Term) -> Any:
 
 
 def is_batch_norm(op: Any) -> bool:
-    """Say whether an operation normalizes, or its gradient does, by the statistics of the rows that it gets."""
-    return op.type.startswith("FusedBatchNorm") and bool(op.get_attr("is_training"))
+    """Say whether an operation normalizes, or its gradient does, by the statistics of the rows that it gets.
+
+    Keras normalizes layers with the same operation: each row is a channel then, and their number is not known.
+    """
+    if not op.type.startswith("FusedBatchNorm") or not op.get_attr("is_training"):
+        return False
+    return bool(op.inputs[2 if "Grad" in op.type else 1].shape.is_fully_defined())
 
 
 def has_rows(tensor: Any) -> bool:

@@ -114,15 +114,13 @@ def best_tags(scores: Any, transitions: Any, lengths: Any) -> Any:
         moves = _moves(place, lengths)
         return tf.where(moves, after, state[0]), tf.where(moves, tf.argmax(paths, 1, tf.int32), same)
 
-    def backward(tags: Any, place: Any) -> Any:
-        return tf.gather(tf.gather(origins, place), tags, batch_dims=1)
+    def backward(tags: Any, origin: Any) -> Any:
+        return tf.gather(origin, tags, batch_dims=1)
 
     best, origins = tf.scan(forward, places, (scores[:, 0], same))
-    count = tf.shape(places)[0]
-    last = tf.argmax(tf.gather(best, count - 1), 1, tf.int32)
-    earlier = tf.scan(backward, count - 1 - places, last)  # the last one is of no word
-    tags = tf.concat([tf.reshape(last, [1, -1]), earlier], 0)
-    return tf.transpose(tf.gather(tags, count - 1 - places))
+    last = tf.argmax(best[-1], 1, tf.int32)
+    earlier = tf.scan(backward, origins, last, reverse=True)  # the first one is of no word
+    return tf.transpose(tf.concat([earlier[1:], tf.reshape(last, [1, -1])], 0))
 
 
 def _sizes(shape: Any) -> list[Any]:
