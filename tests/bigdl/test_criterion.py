@@ -327,3 +327,23 @@ def test_criterions_of_tables_tell_outputs_from_targets() -> None:
     held = C.MultiCriterion().add(alike, 2.0).to_torch()
     signs = np.sign(Y[:, 0])
     assert float(held(x, y, T(signs))) == pytest.approx(2 * alike.forward([X, Y], signs), rel=1e-5)
+
+
+def test_masked_targets_between_0_and_1_count() -> None:
+    counts = C.TimeDistributedMaskCriterion(C.MSECriterion()).reduction
+    assert counts(torch.tensor([[0.3, 0.0, 2.0], [0.0, 0.0, 0.9]])).tolist() == [2, 1]
+
+
+def test_softmax_with_says_what_it_is_over_rows() -> None:
+    counts = C.SoftmaxWithCriterion(ignore_label=2).reduction
+    assert counts(torch.tensor([[1, 2], [2, 2]])).tolist() == [1, 0]
+    kinds = [C.SoftmaxWithCriterion(normalize_mode=mode).reduction for mode in ("FULL", "BATCH_SIZE", "NONE")]
+    assert kinds == ["mean", "mean", "sum"]
+
+
+@pytest.mark.parametrize(
+    "criterion", [C.MultiMarginCriterion(), C.ClassSimplexCriterion(120)], ids=lambda c: str(type(c))
+)
+def test_margins_and_corners_have_no_class_of_padding(criterion: Any) -> None:
+    with pytest.raises(DataError, match="got -1"):
+        criterion.forward(np.zeros((2, 120)), np.array([-1, 2]))

@@ -392,3 +392,51 @@ def test_arrays_may_run_backwards_and_weights_may_not_be_transposed() -> None:
     layer.set_weights([weight.reshape(1, 2, 3), bias])
     with pytest.raises(ArgumentError, match=r"\(2, 3\); got .* \(3, 2\), .* another order. Transpose it"):
         layer.set_weights([weight.T, bias])
+
+
+def test_graph_begins_with_layers_called_without_nodes(tmp_path: Path) -> None:
+    first, second = L.Linear(4, 2).set_name("first"), L.Linear(3, 2)
+    starts = [first(), second()]
+    x, y = numbers(5, 4), numbers(5, 3)
+    model = Model(starts, [L.ReLU().set_name("end")(L.CAddTable()(starts))])
+    wanted = np.maximum(first.forward(x) + second.forward(y), 0)
+    np.testing.assert_allclose(model.forward([x, y]), wanted, rtol=1e-6)
+    assert len(model.get_weights()) == 4
+    model.saveModel(str(tmp_path / "model"))
+    np.testing.assert_array_equal(Model.loadModel(str(tmp_path / "model")).forward([x, y]), model.forward([x, y]))
+    model.freeze_up_to("first")
+    assert [weight.requires_grad for weight in model.module.parameters()] == [False, False, True, True]
+
+
+def test_channels_last_are_normalized_by_whatever_forward_pass_ranks_share() -> None:
+    norm, seen = L.SpatialBatchNormalization(2, data_format="NHWC"), []
+    norm.module.__dict__["forward"] = lambda rows: seen.append(tuple(rows.shape)) or rows
+    images = numbers(3, 4, 5, 2)
+    np.testing.assert_array_equal(norm.forward(images), images)
+    assert seen == [(3, 2, 4, 5)]
+
+
+def test_both_cells_of_birecurrent_are_told_and_frozen_by_name() -> None:
+    layer = recurrent.BiRecurrent().add(recurrent.LSTM(2, 3))
+    layer.layers[0].set_name("cell")
+    assert list(layer.parameters()["cell"])[::2] == ["weight", "bias", "hidden", "weight2", "bias2", "hidden2"]
+    layer.freeze("cell")
+    assert not any(weight.requires_grad for weight in layer.module.parameters())
+
+
+def test_state_of_stacked_cells_holds_no_graph() -> None:
+    layer = recurrent.Recurrent().add(recurrent.MultiRNNCell([recurrent.LSTM(2, 3), recurrent.GRU(3, 3)]))
+    layer.forward(numbers(1, 4, 2))
+    assert not layer.module.state[1][0].requires_grad
+
+
+def test_stopped_layers_are_saved_under_their_newest_names_and_inner_ones_refused(tmp_path: Path) -> None:
+    start, inner = L.Input(), L.Linear(2, 2).set_name("inner")
+    outer = L.Sequential().add(inner).set_name("outer")
+    model = Model([start], [outer(start)])
+    with pytest.raises(ArgumentError, match="inner.* lies within another layer"):
+        model.stop_gradient(["inner"])
+    model.stop_gradient(["outer"])
+    outer.set_name("renamed")
+    model.saveModel(str(tmp_path / "model"))
+    assert Model.loadModel(str(tmp_path / "model")).stopped() == ["renamed"]

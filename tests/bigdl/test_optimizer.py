@@ -104,3 +104,16 @@ def test_batch_may_be_smaller_than_the_workers() -> None:
         trained.append(optimizer.optimize().get_weights())
     for mine, truth in zip(*trained, strict=True):
         np.testing.assert_allclose(mine, truth, rtol=1e-4, atol=1e-6)
+
+
+def test_torch_module_is_trained_in_place_and_goes_on_into_the_set_board(tmp_path: Path) -> None:
+    module = torch.nn.Linear(4, 1)
+    optimizer = LocalOptimizer(X, X[:, :1], module, C.MSECriterion(), MaxEpoch(1), 29)
+    optimizer.set_tensorboard(str(tmp_path), "run")
+    before = module.weight.detach().clone()
+    assert optimizer.optimize() is module
+    middle = module.weight.detach().clone()
+    optimizer.set_end_when(MaxEpoch(2))
+    optimizer.optimize()
+    assert not torch.equal(before, middle) and not torch.equal(middle, module.weight)
+    assert optimizer.get_train_summary("Loss")[:, 0].tolist() == [1, 2]

@@ -74,9 +74,9 @@ class CriterionModule(nn.Module):
 
     def counts(self, target: Tensor, *_: Any) -> Tensor:
         """Return what each row counts in a mean: the weights of its classes, nothing for padding."""
-        labels = target.long().reshape(len(target), -1)
+        given = target.reshape(len(target), -1)
         padding = self.arguments.get("padding_value", self.arguments.get("ignore_label"))
-        valid = labels != (PADDING if padding is None else int(padding))
+        labels, valid = given.long(), given != (PADDING if padding is None else padding)
         inner = dict(self.parts.items()).get("criterion")
         if isinstance(inner, CriterionModule) and inner.kind.counted:
             return (inner.counts(labels.reshape(-1)).reshape(labels.shape) * valid).sum(1)
@@ -152,6 +152,8 @@ class Criterion:
             return None
         if self.said:
             return self.said
+        if (mode := self.arguments.get("normalize_mode")) is not None:  # what a sum is divided by
+            return {"VALID": self.module.counts, "NONE": "sum"}.get(mode, "mean")
         inner = [value for value in self.arguments.values() if isinstance(value, Criterion)]
         if inner and not self.counted:
             return inner[0].reduction if isinstance(inner[0].reduction, str) else None
@@ -213,8 +215,8 @@ def _beside(x: Tensor, target: Any) -> Tensor:
     return target.reshape(x.shape).to(x.dtype)
 
 
-def _classes(x: Tensor, target: Any, first: int = 1, padding: int = PADDING) -> tuple[Tensor, Tensor]:
-    """Return rows of class scores, and their classes as torch counts them; the class of padding counts nothing.
+def _classes(x: Tensor, target: Any, first: int = 1, padding: int | None = PADDING) -> tuple[Tensor, Tensor]:
+    """Return rows of class scores, and their classes as torch counts them; that of padding, if any, counts nothing.
 
     Raises:
         DataError: A label is no class.
@@ -224,13 +226,14 @@ def _classes(x: Tensor, target: Any, first: int = 1, padding: int = PADDING) -> 
     if len(given) != len(scores):
         raise DataError(f"{len(scores)} rows of class scores need as many labels; got {len(given)}.")
     labels, count = given.long() - first, scores.shape[1]
-    wrong = (given != padding) & ((labels < 0) | (labels >= count) | (labels + first != given))
+    kept = torch.ones_like(given, dtype=torch.bool) if padding is None else given != padding
+    wrong = kept & ((labels < 0) | (labels >= count) | (labels + first != given))
     if bool(wrong.any()):
         raise DataError(
             f"labels are classes that count from {first}: {first} to {count - 1 + first}; got {given[wrong][0]:g}. "
             + ("Add 1 to labels that count from 0." if first else "Take 1 off labels that count from 1.")
         )
-    return scores, torch.where(given == padding, -100, labels)
+    return scores, torch.where(kept, labels, -100)
 
 
 def _over(values: Tensor, size_average: bool) -> Tensor:
@@ -267,11 +270,11 @@ def _softmax_with(x: Tensor, target: Tensor, ignore_label: Any = None, normalize
 def _multi_margin(
     x: Tensor, target: Tensor, p: int = 1, weights: Any = None, margin: float = 1.0, size_average: bool = True
 ) -> Tensor:
-    return F.multi_margin_loss(*_classes(x, target), p, margin, weights, reduction=_word(size_average))
+    return F.multi_margin_loss(*_classes(x, target, padding=None), p, margin, weights, reduction=_word(size_average))
 
 
 def _corner_distance(x: Tensor, target: Tensor, n_classes: int) -> Tensor:
-    scores, labels = _classes(x, target)
+    scores, labels = _classes(x, target, padding=None)
     return F.mse_loss(scores, _simplex(int(n_classes)).to(x)[labels])
 
 
@@ -300,7 +303,7 @@ rows({
 }, one_based=True)  # fmt: skip
 rows({"SoftmaxWithCriterion": (_softmax_with,
     "Softmax and the negative log likelihood at every place; normalize_mode says what the sum is divided by.")},
-     one_based=True, reduction=None)  # fmt: skip
+     one_based=True)  # fmt: skip
 rows({"ClassSimplexCriterion": (_corner_distance,
     "The squared distance to the corner of the right class: all corners are equally far from each other.")},
      one_based=True, reduction="mean")  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from orca.bigdl import initial
-from orca.bigdl.layer import GIVEN, Layer, LayerGraph, Model, Node
+from orca.bigdl.layer import GIVEN, Layer, Model, Node
 from orca.bigdl.recurrent import LAYERS
 from orca.errors import ArgumentError
 from orca.storage.files import filesystem, write
@@ -109,10 +109,10 @@ def described(layer: Layer) -> dict[str, Any]:
     definition = getattr(layer, "definition", None)  # of layers that are no rows of LAYERS
     if definition is not None:
         return about | definition(described)
-    if isinstance(layer.module, LayerGraph):
-        graph = layer.module
+    if isinstance(layer, Model):
+        graph: Any = layer.module
         steps = [[which, list(places)] for which, places in graph.steps]
-        more = {"steps": steps, "inputs": graph.inputs, "outputs": graph.outputs, "stops": sorted(graph.stops)}
+        more = {"steps": steps, "inputs": graph.inputs, "outputs": graph.outputs, "stops": layer.stopped()}
         return about | {"graph": more, "layers": [described(part) for part in layer.layers]}
     if LAYERS.get(name) is not type(layer):
         raise ArgumentError(
@@ -133,7 +133,7 @@ def packed(value: Any, what: str) -> Any:
     """Return an argument as JSON writes it."""
     if isinstance(value, Layer):
         return {"layer": described(value)}
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic | Tensor):
         return value.tolist()
     if type(value).__name__ in _MADE:
         return {"made": type(value).__name__, "with": {k: v for k, v in vars(value).items() if v is not None}}

@@ -342,10 +342,11 @@ class Layer:
             for module, name, parameter in weights_of(part.module):
                 place, gradient = tensors.setdefault(part.name(), {}), parameter.grad
                 values = {name: parameter, f"grad{name[0].upper()}{name[1:]}": gradient}
+                same = sum(key.rstrip("0123456789") == name for key in place)
+                number = f"{same + 1}" if same else ""
                 for key, value in values.items():
                     filled = torch.zeros_like(parameter) if value is None else value
-                    array = shown(module, name, filled).cpu().numpy().copy()
-                    place[key if key not in place else f"{key}{len(place)}"] = array
+                    place[f"{key}{number}"] = shown(module, name, filled).cpu().numpy().copy()
         return tensors
 
     def set_running_mean(self, running_mean: Any) -> Layer:
@@ -389,9 +390,10 @@ class Layer:
         return self._freeze(names, trains=True)
 
     def _freeze(self, names: Sequence[str] | str | None, trains: bool) -> Layer:
-        wanted = [names] if isinstance(names, str) else names
-        for part in [self] if wanted is None else [self.layer_named(name) for name in wanted]:
-            part.module.requires_grad_(trains)
+        wanted = [self.layer_named(name).name() for name in ([names] if isinstance(names, str) else names or [])]
+        for part in [self, *self.flattened_layers(include_container=True)]:
+            if part is self if names is None else part.name() in wanted:  # several may have one name
+                part.module.requires_grad_(trains)
         return self
 
     def layer_named(self, name: str) -> Layer:
@@ -639,10 +641,15 @@ class Model(Container):
 
     def _graph(self) -> LayerGraph:
         order = _order(self.inputs, self.outputs)
-        values = {id(node): place for place, node in enumerate([*self.inputs, *order])}
+        given = {id(node): place for place, node in enumerate(self.inputs)}
+        values = given | {id(node): place for place, node in enumerate(order, len(self.inputs))}
         self.layers = list({id(node.layer): node.layer for node in order}.values())
         which = {id(part): place for place, part in enumerate(self.layers)}
-        steps = [(which[id(node.layer)], [values[id(before)] for before in node.previous]) for node in order]
+        steps = [
+            (which[id(node.layer)], [given[id(node)]] if _begins(node) and id(node) in given
+             else [values[id(before)] for before in node.previous])
+            for node in order
+        ]  # fmt: skip
         outputs = [values[id(node)] for node in self.outputs]
         names = [part.name() for part in self.layers]
         return LayerGraph([part.module for part in self.layers], names, steps, len(self.inputs), outputs)
@@ -657,10 +664,21 @@ class Model(Container):
         raise ArgumentError(f"there is no node {name!r}; there are {', '.join(part.name() for part in self.layers)}.")
 
     def stop_gradient(self, stop_layers: Sequence[str]) -> Model:
-        """Let no gradient pass these layers."""
-        self.module.stops = {self.layer_named(name).name() for name in stop_layers}  # type: ignore[assignment]
-        self.module.names = [part.name() for part in self.layers]  # type: ignore[assignment]
+        """Let no gradient pass these layers.
+
+        Raises:
+            ArgumentError: One of them is no layer of this graph, or lies within one.
+        """
+        names = [part.name() for part in self.layers]
+        if inner := [self.layer_named(name) for name in stop_layers if name not in names]:
+            raise ArgumentError(f"{inner[0]} lies within another layer of {self}, which has {', '.join(names)}.")
+        self.module.stops, self.module.names = set(stop_layers), names  # type: ignore[assignment]
         return self
+
+    def stopped(self) -> list[str]:
+        """Return the names of the layers that no gradient passes, as they are now."""
+        graph: Any = self.module
+        return [part.name() for part, name in zip(self.layers, graph.names, strict=True) if name in graph.stops]
 
     def new_graph(self, outputs: Sequence[str] | str) -> Any:
         """Return the graph that ends with the layers of these names; weights are shared."""
@@ -843,9 +861,15 @@ def _nodes(nodes: Any, what: str) -> list[Node]:
     return given
 
 
+def _begins(node: Node) -> bool:
+    """Tell a layer that a graph begins with, as Linear(2, 3)() is, from the place of an input."""
+    return type(node) is Node and not node.previous
+
+
 def _order(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
-    """Return the nodes behind the inputs that lead to the outputs, each behind all that it takes."""
-    done, order = {id(node) for node in inputs}, []
+    """Return the nodes that lead from the inputs to the outputs, each behind all that it takes."""
+    known = {id(node) for node in inputs}
+    done, order = {id(node) for node in inputs if not _begins(node)}, []
     stack = [(node, False) for node in reversed(outputs)]
     while stack:
         node, ready = stack.pop()
@@ -854,7 +878,7 @@ def _order(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
         if ready:
             done.add(id(node))
             order.append(node)
-        elif not node.previous and getattr(node.layer, "is_source", False) is False:
+        elif not (node.previous or id(node) in known or getattr(node.layer, "is_source", False)):
             raise ArgumentError(f"{node.layer} has no nodes before it and is not among the inputs of the Model.")
         else:
             stack.append((node, True))

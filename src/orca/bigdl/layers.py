@@ -630,8 +630,10 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalization over dimension 1 behind the rows; its factors begin between 0 and 1, as BigDL's do."""
 
     def __init__(self, size: int, eps: float, momentum: float, affine: bool, form: str = "NCHW") -> None:
-        self.form = form
         super().__init__(size, eps, momentum, affine)
+        if not is_channels_first(form):  # by hooks: ranks that share statistics replace the forward pass itself
+            self.register_forward_pre_hook(_channels_to_front)
+            self.register_forward_hook(_channels_to_back)
 
     def reset_parameters(self) -> None:
         """Draw the factors."""
@@ -645,9 +647,15 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized input; a row alone is a batch of one."""
-        if x.dim() < 3:
-            return batched(x, 1, super().forward)
-        return ordered(x, self.form, lambda y: batched(y, 3, super(BatchNorm, self).forward))
+        return batched(x, 1 if x.dim() < 3 else 3, super().forward)
+
+
+def _channels_to_front(norm: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    return inputs[0].movedim(-1, -3) if inputs[0].dim() > 2 else inputs[0]
+
+
+def _channels_to_back(norm: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    return output.movedim(-3, -1) if output.dim() > 2 else output
 
 
 def _heads(hidden_size: int, num_heads: int, attention_dropout: float) -> Weights:

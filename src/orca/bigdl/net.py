@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orca.bigdl.doors import CAFFE, refusal
-from orca.bigdl.optimizer import Trainer, one_method
+from orca.bigdl.optimizer import Trainer, one_method, trained
 from orca.classic.sample import EvaluatedResult, JTensor
 from orca.errors import ArgumentError, MissingDependency
 
@@ -245,7 +245,7 @@ class Estimator(Trainer):
             train_set, None if end_trigger else 1, batch_size, end_trigger=end_trigger, validation_data=validation_set,
             checkpoint_trigger=checkpoint_trigger, validation_methods=metrics_for(validation_method),
         )  # fmt: skip
-        est.get_model()
+        trained(est, self.model)
         return self
 
     train_imagefeature = train

@@ -106,14 +106,15 @@ class Trainer(KnownArguments):
             model=model, loss=loss, optimizer=optimizer, backend=backend or backend_now(),
             workers_per_node=self.workers_per_node, **more,
         )  # fmt: skip
-        outline = outline_of(model.to_torch() if hasattr(model, "to_torch") else model)
+        net = model.to_torch() if hasattr(model, "to_torch") else model
+        outline = outline_of(net)
         if outline != self.outline and self.estimator is not None:
             logger.warning("the layers or regularizers of %s have changed: its optimizer begins anew.", model)
             self.estimator = None
         self.outline = outline
         if self.estimator is not None and self.estimator._state is not None:
             state = self.estimator._state.settled()
-            est._state = replace(state, payload=state.payload | {"models": [model.to_torch().state_dict()]})
+            est._state = replace(state, payload=state.payload | {"models": [net.state_dict()]})
         est._clip(*self.clipping)
         est._summaries = self.board
         self.estimator = est
@@ -195,14 +196,15 @@ class BaseOptimizer(Trainer):
         from orca.bigdl.training import metrics_for
 
         trigger, path, keeps_one = self.checkpoint
-        self.board = SummaryPair(*self.summaries) if any(self.summaries) else None
+        if any(self.summaries):
+            self.board = SummaryPair(*self.summaries)
         est = self.estimator_of(self.model, self.criterion, self.method, self.backend, model_dir=path)
         est.fit(
             self.data, batch_size=self.batch_size, end_trigger=self.end_trigger, checkpoint_trigger=trigger,
             keep_checkpoints=1 if keeps_one else None, resume=resume,
             **{**self.validation, "validation_methods": metrics_for(self.validation.get("validation_methods"))},
         )  # fmt: skip
-        return est.get_model()
+        return trained(est, self.model)
 
 
 class Optimizer(BaseOptimizer):
@@ -243,6 +245,14 @@ class LocalOptimizer(BaseOptimizer):
     def set_validation(self, batch_size: int, X_val: Any, Y_val: Any, trigger: Any, val_method: Any = None) -> None:
         """Validate in epochs in which, or at whose end, a trigger fires, by these methods (Top1Accuracy unless given)."""
         self._validate((X_val, Y_val), trigger, val_method)
+
+
+def trained(est: Any, model: Any) -> Any:
+    """Return a model with the weights that its Estimator has; a torch module takes them over here."""
+    answer = est.get_model()
+    if answer is not model:
+        model.load_state_dict(answer.state_dict())
+    return model
 
 
 def outline_of(net: Any) -> list[Any]:

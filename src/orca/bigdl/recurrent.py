@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import orca.bigdl.layers  # noqa: F401  (it fills the table)
 from orca.bigdl.layer import LAYERS, Container, Parts, Weights, lookup, rows
 from orca.errors import ArgumentError, DataError
+from orca.rows.tree import map_tree
 
 State = tuple[Tensor, ...]
 
@@ -174,7 +175,7 @@ class _Recurrent(Parts):
         return self._kept(*unroll(self.parts[0], x))
 
     def _kept(self, outputs: Tensor, state: Any) -> Tensor:
-        self.state = tuple(each.detach() if isinstance(each, Tensor) else each for each in state)
+        self.state = map_tree(Tensor.detach, state)
         return outputs
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,8 +202,13 @@ class _BothWays(_RecurrentContainer):
 
     def add(self, model: Any) -> Any:
         super().add(model)
-        self.module.back = copy.deepcopy(model).reset().module
+        self.back = copy.deepcopy(model).reset()
+        self.module.back = self.back.module
         return self
+
+    def flattened_layers(self, include_container: bool = False) -> Any:
+        """Return the cell and the other one, which has the same name."""
+        return [*self.layers, *(self.back.set_name(cell.name()) for cell in self.layers)]
 
 
 class _BiRecurrent(_Recurrent):

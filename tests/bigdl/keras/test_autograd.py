@@ -101,3 +101,14 @@ def test_loss_of_a_function_takes_labels_first() -> None:
     loss = G.CustomLoss(lambda y_true, y_pred: G.mean(G.square(y_true - y_pred) * y_true, axis=1), (4,))
     assert loss.forward(A, B) == pytest.approx((np.square(A - B) * A).mean(), rel=1e-5)
     np.testing.assert_allclose(loss.backward(A, B), 2 * (B - A) * A / 12, rtol=1e-4, atol=1e-6)
+
+
+def test_numbers_come_first_and_variables_by_name() -> None:
+    x = Input((4,))
+    assert x.get_input_shape() == (None, 4)
+    model = Model(x, [G.maximum(0.0, x), G.minimum(1, x), G.sum(x=x, axis=1), G.stack(inputs=[x, x], axis=1)])
+    largest, smallest, total, both = model.forward(A)
+    np.testing.assert_array_equal(largest, np.maximum(A, 0))
+    np.testing.assert_array_equal(smallest, np.minimum(A, 1))
+    np.testing.assert_allclose(total, A.sum(1), rtol=1e-5)
+    np.testing.assert_array_equal(both, np.stack([A, A], 1))

@@ -488,3 +488,14 @@ def test_products_of_rows_take_two_vectors(mode: str) -> None:
         KERAS["Merge"](mode=mode).build([(5, 4), (5, 4)])
     with pytest.raises(DataError, match=f"mode='{mode}' takes two inputs"):
         KERAS["Merge"](mode=mode).build([(4,), (4,), (4,)])
+
+
+def test_saved_word_embedding_needs_no_file_of_vectors(tmp_path: Path) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("a 1 2\nb 3 4\n")
+    model = Sequential().add(KERAS["WordEmbedding"](str(vectors), {"a": 1, "b": 2}, input_length=3))
+    model.saveModel(str(tmp_path / "model"))
+    vectors.unlink()
+    loaded = files.load_layer(str(tmp_path / "model"))
+    assert loaded.forward(np.array([[2, 0, 1]])).tolist() == [[[3, 4], [0, 0], [1, 2]]]
+    assert not any(weight.requires_grad for weight in loaded.module.parameters())

@@ -26,8 +26,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "neg": torch.neg,
     "erf": torch.erf, "softsign": F.softsign, "softplus": F.softplus, "contiguous": lambda x: x.contiguous(),
     "clip": torch.clamp,
-    "maximum": lambda x, y: torch.maximum(x, torch.as_tensor(y, dtype=x.dtype)),
-    "minimum": lambda x, y: torch.minimum(x, torch.as_tensor(y, dtype=x.dtype)),
+    "maximum": lambda x, y: torch.maximum(*map(torch.as_tensor, (x, y))),
+    "minimum": lambda x, y: torch.minimum(*map(torch.as_tensor, (x, y))),
     "batch_dot": lambda x, y, axes=1, normalize=False: _batch_dot(x, y, axes, normalize),
     "mm": lambda x, y, axes=None: x @ y if axes is None else _batch_dot(x, y, axes, False),
     "dot": lambda x, y, axes=1, normalize=False: (_unit(x, normalize) * _unit(y, normalize)).sum(-1, keepdim=True),
@@ -113,9 +113,12 @@ def operation(name: str, *arguments: Any, **more: Any) -> Variable:
     return placed(Operation(name, places, more), nodes)
 
 
+_FIRST = ("inputs", "a", "x", "y")  # what variables among the arguments are called, in their order
+
+
 def _function(name: str) -> Callable[..., Variable]:
     def function(*arguments: Any, **more: Any) -> Variable:
-        given = list(arguments)
+        given = [*arguments, *(more.pop(word) for word in _FIRST if word in more)]
         if given and isinstance(given[0], list | tuple):  # stack([a, b], axis)
             given = [*given[0]]
             more = more if len(arguments) < 2 else more | {"axis": arguments[1]}

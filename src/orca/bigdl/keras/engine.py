@@ -87,7 +87,8 @@ class Variable(Node):
         """Return the shape, None for the rows."""
         return shown(shape_of(self.sample))
 
-    get_input_shape = shape = property(get_output_shape)  # type: ignore[assignment]
+    get_input_shape = get_output_shape
+    shape = property(get_output_shape)
 
     def __getattr__(self, name: str) -> Any:
         from orca.bigdl.keras import autograd
@@ -550,7 +551,7 @@ class Model(KerasNet, graphs.Model):
         shapes = [shape_of(node.sample) for node in self.inputs]  # type: ignore[attr-defined]
         steps = [[which, list(places)] for which, places in graph.steps]
         parts = [described(part) for part in self.layers]
-        more = {"steps": steps, "outputs": graph.outputs, "stops": sorted(graph.stops)}
+        more = {"steps": steps, "outputs": graph.outputs, "stops": self.stopped()}
         return {"kind": "keras", "class": "Model", "layers": parts, "graph": more, "shapes": shapes}
 
 

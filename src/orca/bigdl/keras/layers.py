@@ -472,7 +472,7 @@ keras_rows(KERAS, {
         return_value else x.argmax(dim, keepdim=True).to(x.dtype),
         "The largest along a dimension, or its place; the rows are dimension 0."),
     "SelectTable": (lambda x, index: x[index], "One tensor of several, counted from 0."),
-    "GetShape": (lambda x: torch.tensor([float(size) for size in x.shape]).expand(len(x), -1),
+    "GetShape": (lambda x: x.new_tensor([float(size) for size in x.shape]).expand(len(x), -1),
         "The sizes of the input, for each row."),
 })  # fmt: skip
 
@@ -593,7 +593,20 @@ class Merge(KERAS["Merge"]):  # type: ignore[misc, valid-type]
             self.given = shapes  # its inputs are those of its layers
 
 
-KERAS["Merge"] = Merge
+class WordEmbedding(KERAS["WordEmbedding"]):  # type: ignore[misc, valid-type]
+    """Word vectors of a file in GloVe's format; the index 0 is for words without a vector."""
+
+    def definition(self, described: Any) -> dict[str, Any]:
+        """Return what describes the layer in a file: an Embedding, which needs no file of vectors."""
+        about: dict[str, Any] = super().definition(described)
+        if self.shape_in is None:
+            return about
+        count, size = self.module.table.weight.shape
+        given = {key: value for key, value in about["arguments"].items() if key not in ("embedding_file", "word_index")}
+        return about | {"class": "Embedding", "arguments": given | {"input_dim": count, "output_dim": size}}
+
+
+KERAS["Merge"], KERAS["WordEmbedding"] = Merge, WordEmbedding
 
 
 def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, name: str | None = None) -> Variable:
