@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -54,7 +55,8 @@ def _moved(rdd: RDD[Any], choice: Choice, side: int, parts: int) -> RDD[Any]:
 def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, parts: int) -> Iterator[tuple[int, Any]]:
     """Yield (where it goes, (side, where it comes from, rows)) for every part of every frame.
 
-    Where no row of a frame goes, no rows do: the types of its columns are told everywhere.
+    Where no row of a frame goes, a frame without rows does: the types of columns are told everywhere. It is pickled
+    here, once for all partitions.
     """
     for number, frame in enumerate(frames):
         if not len(frame):
@@ -64,7 +66,7 @@ def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, par
         numbers, starts = np.unique(targets[order], return_index=True)
         for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             yield target, (side, (partition, number), frame.iloc[places])
-        types_alone = frame.iloc[:0]
+        types_alone = pickle.dumps(frame.iloc[:0], pickle.HIGHEST_PROTOCOL)
         for target in np.setdiff1d(np.arange(parts), numbers).tolist():
             yield target, (side, (partition, number), types_alone)
 
@@ -72,7 +74,13 @@ def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, par
 def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
     """Yield what becomes of the rows that came to a partition: a frame from each side."""
     parts: list[list[Any]] = [[] for _ in blanks]
+    told: set[tuple[int, bytes]] = set()
     for _, (side, place, rows) in pairs:
+        if isinstance(rows, bytes):
+            if (side, rows) in told:
+                continue
+            told.add((side, rows))
+            rows = pickle.loads(rows)
         parts[side].append((place, rows))
     frames = [
         joined_parts([rows for _, rows in sorted(mine, key=_place)]) if mine else empty
