@@ -119,12 +119,14 @@ def test_merged_rows_are_those_of_pandas(spark: Any, left: list[Any], right: lis
     assert_same_rows(got, whole(left).merge(whole(right), how=how, on=on))
 
 
-def test_a_shard_without_any_key_is_merged_with_a_small_side(spark: Any) -> None:
+def test_a_shard_without_any_key_is_merged(spark: Any) -> None:
     left = [pd.DataFrame({"i": [1, 2]}), pd.DataFrame({"i": pd.Series([None], dtype=object)})]
-    right = pd.DataFrame({"i": [2, 3], "name": ["two", "three"]})
-    for how in ("left", "inner"):
-        got = shards_of(left).merge(shards_of([right]), how, "i").concat_to_pdf()
+    right = pd.DataFrame({"i": [2.0, np.nan], "name": ["two", "none"]})
+    for how, small in (("left", True), ("inner", True), ("inner", False), ("outer", False)):
+        other = shards_of([right]).cache() if small else shards_of([right])
+        got = shards_of(left, 5).merge(other, how, "i").concat_to_pdf()
         assert_same_rows(got, pd.concat(left).merge(right, how=how, on="i"))
+        other.uncache()
 
 
 @few
@@ -153,6 +155,18 @@ def test_columns_are_described_as_pandas_does(spark: Any, pieces: list[pd.DataFr
     assert shards.get_null_sum().to_dict() == whole(pieces).isna().sum().to_dict()
     assert_same_order(shards.drop_missing_value().concat_to_pdf(), whole(pieces).dropna())
     assert_same_order(shards.head(4), whole(pieces).head(4))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_columns_of_several_types_are_described_as_pandas_does(spark: Any, turned: bool) -> None:
+    times = pd.to_datetime(["2020-01-01", None])
+    pieces = [
+        pd.DataFrame({"b": [True, False], "t": times, "n": [1, 2], "s": [1.5, np.nan]}),
+        pd.DataFrame({"b": [3, 4], "t": times, "n": [3.5, np.nan], "s": ["a", None]}),
+    ]
+    pieces = pieces[::-1] if turned else pieces
+    for names in (["b", "t", "n", "s"], ["b"], ["s"]):
+        pd.testing.assert_frame_equal(shards_of(pieces).describe(names), whole(pieces)[names].describe())
 
 
 SALES = [

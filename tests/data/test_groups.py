@@ -87,3 +87,35 @@ def test_texts_in_one_of_the_shards_are_refused_by_the_name_of_their_column(word
     shards = [pd.DataFrame({"k": [1, 1], "v": [1, 2]}), pd.DataFrame({"k": [1, 2], "v": [text, text]})]
     with pytest.raises(DataError, match=f"there is no {word} of column 'v'.*Name the columns"):
         grouped(shards, word)
+
+
+@pytest.mark.parametrize(
+    "cells", [["a", "b"], pd.to_timedelta([1, 2], unit="s"), pd.to_timedelta([1, 2]).astype(object)]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_texts_and_durations_are_summed_beside_a_shard_without_values(cells: Any, first: bool) -> None:
+    shards = [pd.DataFrame({"k": [1, 2], "v": [np.nan, np.nan]}), pd.DataFrame({"k": [1, 3], "v": cells})]
+    shards = shards if first else shards[::-1]
+    assert (
+        grouped(shards, "sum").tolist() == pd.concat(shards).groupby("k")["v"].sum().tolist() == [cells[0], 0, cells[1]]
+    )
+
+
+@pytest.mark.parametrize("word", ["mean", "std"])
+def test_times_beside_numbers_are_refused_rather_than_counted(word: str) -> None:
+    for times in (pd.to_timedelta([1, 2]), pd.to_datetime([1, 2])):
+        shards = [pd.DataFrame({"k": [1, 2], "v": [1.0, np.nan]}), pd.DataFrame({"k": [1, 3], "v": times})]
+        with pytest.raises(DataError, match=f"there is no {word} of column 'v'.*times in it"):
+            grouped(shards, word)
+
+
+def test_large_keys_stay_apart_in_a_shard_of_objects_with_a_null() -> None:
+    shards = [
+        pd.DataFrame({"k": [1, 2**53, 2**53 + 1], "v": [1, 2, 4]}),
+        pd.DataFrame({"k": pd.Series([1, None, 2**53 + 1], dtype=object), "v": [8, 16, 32]}),
+    ]
+    rdd: Any = Lists([shard] for shard in shards)
+    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", "sum", joined=False, parts=2)
+    rows = pd.concat([frame for part in result.partitions for frame in part])
+    sums = {key: total for key, total in zip(rows["k"].tolist(), rows["sum(v)"], strict=True) if not pd.isna(key)}
+    assert sums == {1: 9, 2**53: 2, 2**53 + 1: 36} and len(rows) == 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -54,7 +55,8 @@ def _moved(rdd: RDD[Any], choice: Choice, side: int, parts: int) -> RDD[Any]:
 def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, parts: int) -> Iterator[tuple[int, Any]]:
     """Yield (where it goes, (side, where it comes from, rows)) for every part of every frame.
 
-    Where no row of a frame goes, no rows do: the types of its columns are told everywhere.
+    Where no row of a frame goes, a frame without rows does: the types of columns are told everywhere. It is pickled
+    here, once for all partitions.
     """
     for number, frame in enumerate(frames):
         if not len(frame):
@@ -64,14 +66,21 @@ def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, par
         numbers, starts = np.unique(targets[order], return_index=True)
         for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             yield target, (side, (partition, number), frame.iloc[places])
+        types_alone = pickle.dumps(frame.iloc[:0], pickle.HIGHEST_PROTOCOL)
         for target in np.setdiff1d(np.arange(parts), numbers).tolist():
-            yield target, (side, (partition, number), frame.iloc[:0])
+            yield target, (side, (partition, number), types_alone)
 
 
 def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
     """Yield what becomes of the rows that came to a partition: a frame from each side."""
     parts: list[list[Any]] = [[] for _ in blanks]
+    told: set[tuple[int, bytes]] = set()
     for _, (side, place, rows) in pairs:
+        if isinstance(rows, bytes):
+            if (side, rows) in told:
+                continue
+            told.add((side, rows))
+            rows = pickle.loads(rows)
         parts[side].append((place, rows))
     frames = [
         joined_parts([rows for _, rows in sorted(mine, key=_place)]) if mine else empty
@@ -253,14 +262,19 @@ def merged_with(rdd: RDD[Any], right: pd.DataFrame, how: str, keys: list[Any]) -
 
 
 def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.DataFrame:
-    blank = [
-        name for name in on if left[name].dtype == object and left[name].isna().all()
-    ]  # keys of other shards decide
-    return _merge(left, right.value.astype(dict.fromkeys(blank, object)), how, on)
+    return _merge(left, right.value, how, on)
 
 
 def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> pd.DataFrame:
+    unlike = [name for name in on if left[name].dtype != right[name].dtype]
+    blank = [name for name in unlike if _has_no_objects(left[name]) or _has_no_objects(right[name])]
+    if blank:  # keys of other shards decide what these are
+        left, right = (side.astype(dict.fromkeys(blank, object)) for side in (left, right))
     return left.merge(right, how=how, on=on)
+
+
+def _has_no_objects(column: pd.Series) -> bool:
+    return column.dtype == object and bool(column.isna().all())
 
 
 # Verbs that look at rows
@@ -331,24 +345,42 @@ def described(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> pd.DataFrame:
     """Return what pandas' describe says; every column comes together in one place for that."""
     names = list(empty.columns) if columns is None else [columns] if isinstance(columns, str) else list(columns)
     check_columns(names, empty.columns, "describe")
-    numeric = list(empty[names].select_dtypes(include=[np.number, "datetime"]).columns) or names
-    whole = rdd.mapPartitionsWithIndex(partial(_columns, names=numeric)).partitionBy(len(numeric), int)
-    summaries = whole.mapPartitions(partial(_describe, names=numeric)).collectAsMap()
-    columns = [summaries.get(name, empty[name].describe()) for name in numeric]
-    longest_first = sorted((list(column.index) for column in columns), key=lambda index: -len(index))
-    rows = dict.fromkeys(itertools.chain.from_iterable(longest_first))
+    summaries = (
+        _summaries(rdd, names, numeric=True)
+        or _summaries(rdd, names, numeric=False)
+        or {name: empty[name].describe() for name in _numeric(empty[names]) or names}
+    )
+    columns = [summaries[name] for name in names if name in summaries]
+    shortest_first = sorted((list(column.index) for column in columns), key=len)
+    rows = dict.fromkeys(itertools.chain.from_iterable(shortest_first))
     return pd.concat([column.reindex(list(rows)) for column in columns], axis=1)
 
 
-def _columns(partition: int, frames: Iterable[Any], names: list[Any]) -> Iterator[tuple[int, Any]]:
+def _summaries(rdd: RDD[Any], names: list[Any], numeric: bool) -> dict[Any, pd.Series]:
+    """Return what describe says of each column, or of those alone that are numeric in one frame of all rows."""
+    whole = rdd.mapPartitionsWithIndex(partial(_columns, names=names, numeric=numeric)).partitionBy(len(names), int)
+    return whole.mapPartitions(partial(_describe, names=names, numeric=numeric)).collectAsMap()
+
+
+def _numeric(frame: pd.DataFrame) -> list[Any]:
+    return list(frame.select_dtypes(include=[np.number, "datetime"]).columns)
+
+
+def _columns(partition: int, frames: Iterable[Any], names: list[Any], numeric: bool) -> Iterator[tuple[int, Any]]:
+    """Yield (place of a column, (where it comes from, its cells)); None for cells that are not wanted.
+
+    Truths become numbers beside those of other shards, where pandas makes them so.
+    """
     for number, frame in enumerate(frames):
         if len(frame):
+            wanted = {*_numeric(frame[names]), *frame[names].select_dtypes("bool").columns} if numeric else set(names)
             for place, name in enumerate(names):
-                yield place, ((partition, number), frame[name])
+                yield place, ((partition, number), frame[[name]] if name in wanted else None)
 
 
-def _describe(pairs: Iterable[tuple[int, Any]], names: list[Any]) -> Iterator[tuple[Any, Any]]:
+def _describe(pairs: Iterable[tuple[int, Any]], names: list[Any], numeric: bool) -> Iterator[tuple[Any, Any]]:
     mine = list(pairs)
-    if mine:
+    if mine and all(cells is not None for _, (_, cells) in mine):
         cells = join([cells for _, cells in sorted((pair for _, pair in mine), key=_place)])
-        yield names[mine[0][0]], cells.describe()
+        if not numeric or _numeric(cells):
+            yield names[mine[0][0]], cells.iloc[:, 0].describe()

@@ -67,9 +67,17 @@ def _by(frame: pd.DataFrame, keys: list[Any]) -> Any:
     return frame.groupby(keys or np.zeros(len(frame), np.int64), dropna=False, sort=False, observed=True)
 
 
-def _keys(groups: Any, keys: list[Any]) -> pd.DataFrame:
+def _keys(groups: Any, frame: pd.DataFrame, keys: list[Any]) -> pd.DataFrame:
     """Return the keys of groups, one row a group."""
-    return groups.size().index.to_frame(index=False) if keys else pd.DataFrame()
+    if not keys:
+        return pd.DataFrame()
+    result = groups.size().index.to_frame(index=False)
+    objects = [place for place, name in enumerate(keys) if frame[name].dtype == object]
+    if objects:  # of which an Index makes floats where they are integers and a null
+        firsts = np.unique(groups.ngroup(), return_index=True)[1]
+        for place in objects:
+            result.isetitem(place, frame[keys[place]].array[firsts])
+    return result
 
 
 def _refusal(word: str, name: Any, dtype: Any, error: Exception) -> DataError:
@@ -80,7 +88,7 @@ def _refusal(word: str, name: Any, dtype: Any, error: Exception) -> DataError:
 
 def _group(frame: pd.DataFrame, keys: list[Any], sums: Aggregates, joined: bool) -> pd.DataFrame:
     groups = _by(frame, keys)
-    result = _keys(groups, keys)
+    result = _keys(groups, frame, keys)
     for name, word in sums:
         try:
             result[f"{word}({name})"] = AGGREGATES[word](groups[name]).array
@@ -134,16 +142,16 @@ def _figures(frame: pd.DataFrame, keys: list[Any], sums: Aggregates) -> pd.DataF
     columns = [frame[name] for name in keys]
     for name, figure in wanted:
         with _refused(frame[name].dtype, sums, name, figure):
-            columns.append(_floats(frame[name]) if figure in _OF_FLOATS else frame[name])
+            needed = any(column == name and word != "sum" and figure in _NEEDS[word] for column, word in sums)
+            columns.append(_floats(frame[name], needed) if figure in _OF_FLOATS else frame[name])
     cells = pd.DataFrame(dict(enumerate(columns)), index=frame.index, copy=False)
     places = list(range(len(keys)))
     groups = _by(cells, places)
-    result = _keys(groups, keys)
+    result = _keys(groups, cells, places)
     for place, (name, figure) in enumerate(wanted, len(keys)):
         with _refused(frame[name].dtype, sums, name, figure):
             result[place] = _FIGURES[figure](groups[place]).array
-    result = result.set_axis(range(result.shape[1]), axis=1)
-    return result.astype({place: object for place in places if cells[place].dtype == object})  # an Index may guess
+    return result.set_axis(range(result.shape[1]), axis=1)
 
 
 @contextmanager
@@ -156,10 +164,22 @@ def _refused(dtype: Any, sums: Aggregates, name: Any, figure: str) -> Iterator[N
         raise _refusal(word, name, dtype, error) from error
 
 
-def _floats(column: pd.Series) -> pd.Series:
-    if not types.is_numeric_dtype(column.dtype) and any(isinstance(cell, str) for cell in column):
-        raise TypeError("there are texts in it")  # also those that could be read as numbers
-    return pd.Series(column.to_numpy(np.float64, na_value=np.nan), column.index)
+def _floats(column: pd.Series, needed: bool) -> pd.Series:
+    """Return a column as floats; as nulls where it holds other things and no aggregate needs the floats.
+
+    Raises:
+        TypeError: It holds other things.
+    """
+    try:
+        if column.dtype.kind in "mM":
+            raise TypeError("there are times in it")
+        if not types.is_numeric_dtype(column.dtype) and any(isinstance(cell, str) for cell in column):
+            raise TypeError("there are texts in it")  # also those that could be read as numbers
+        return pd.Series(column.to_numpy(np.float64, na_value=np.nan), column.index)
+    except (TypeError, ValueError):
+        if needed:
+            raise
+        return pd.Series(np.nan, column.index)
 
 
 def _together(
@@ -173,7 +193,7 @@ def _together(
     figures = figures.reset_index(drop=True)
     groups = _by(figures, list(range(len(keys))))
     places = {pair: place for place, pair in enumerate(_wanted(sums), len(keys))}
-    result = _keys(groups, keys).set_axis(keys, axis=1)
+    result = _keys(groups, figures, list(range(len(keys)))).set_axis(keys, axis=1)
     for name, word in sums:
         mine = {figure: places[name, figure] for figure in _NEEDS[word]}
         try:

@@ -7,10 +7,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orca.errors import ArgumentError
 from orca.storage import hdfs
 from orca.storage.files import filesystem, name_of, replacing
 
 _SUFFIX = ".pickle"
+_DONE = "_SUCCESS"
+
+
+def save(rdd: Any, path: str) -> None:
+    """Write a file for each partition.
+
+    Raises:
+        ArgumentError: There is something at the path.
+    """
+    fs, place = filesystem(path)
+    if fs.exists(place):
+        raise ArgumentError(f"save_pickle: there is something at {path} already. Remove it, or name another folder.")
+    fs.makedirs(place)
+    rdd.mapPartitionsWithIndex(PickleSaving(path)).collect()
+    fs.pipe_file(f"{place}/{_DONE}", b"")
 
 
 def path_at(folder: str, partition: int) -> str:
@@ -19,10 +35,17 @@ def path_at(folder: str, partition: int) -> str:
 
 
 def files_at(folder: str) -> list[str]:
-    """Return the files of all partitions, in order; none where there is no folder of such."""
+    """Return the files of all partitions, in order; none where there is no folder of such.
+
+    Raises:
+        ArgumentError: The folder is incomplete.
+    """
     fs, place = filesystem(folder)
     names = sorted(map(name_of, fs.ls(place, detail=False))) if fs.isdir(place) else []
-    return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(_SUFFIX)]
+    files = [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(_SUFFIX)]
+    if files and _DONE not in names:
+        raise ArgumentError(f"load_pickle: save_pickle did not end in {folder}; it has {names[:5]}. Save it anew.")
+    return files
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from orca.data.shard import SharedValue, SparkXShards, XShards
 from orca.data.verbs import Verbs
 from orca.errors import ArgumentError, DataError
 from orca.storage import hdfs
-from orca.storage.files import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -171,13 +170,7 @@ class RayXShards(Verbs, XShards):
         Raises:
             ArgumentError: There is such a folder.
         """
-        fs, place = filesystem(path)
-        if fs.exists(place):
-            raise ArgumentError(
-                f"save_pickle: there is something at {path} already. Remove it, or name another folder."
-            )
-        fs.makedirs(place)
-        self.rdd.mapPartitionsWithIndex(pickles.PickleSaving(path)).collect()
+        pickles.save(self.rdd, path)
         return self
 
     @classmethod
@@ -191,7 +184,7 @@ class RayXShards(Verbs, XShards):
             minPartitions: Accepted for programs that know Spark's; `repartition` spreads shards.
 
         Raises:
-            ArgumentError: There is no such folder, or Spark has written it.
+            ArgumentError: There is no such folder, it is incomplete, or Spark has written it.
         """
         files = pickles.files_at(path)
         if not files:
