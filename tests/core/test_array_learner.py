@@ -113,3 +113,26 @@ def test_a_gradient_may_be_there_in_later_steps_alone() -> None:
         weights.append(state.payload["models"][0])
     np.testing.assert_allclose(weights[1]["weight"], weights[0]["weight"], atol=1e-12)
     np.testing.assert_allclose(weights[1]["shift"], [1.5, 3.0])  # half of the rows, in three steps
+
+
+class Sums:
+    """A world of one rank that notes how much it is given to add up."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def all_reduce(self, arrays: Any, how: str) -> Any:
+        self.sizes += [array.size for array in arrays]
+        return arrays
+
+
+def test_weights_that_are_never_trained_do_not_travel_and_the_loss_of_complex_ones_is_real() -> None:
+    learner = Taking(1)
+    learner.world = world = Sums()  # type: ignore[assignment]
+    learner.expected = frozenset()
+    learner.weight, learner.shift = np.zeros(2, np.complex64), np.zeros(1000, np.float32)
+    for _ in range(2):
+        loss, gradients = learner._agree(6.0, 3.0, {"weight": np.array([3j, 6.0])})
+        assert type(loss) is float and loss == 2.0
+        assert list(gradients) == ["weight"] and gradients["weight"].tolist() == [1j, 2.0]
+    assert world.sizes == [5, 2, 7]  # a loss, its mass, and which weights have gradients; then these

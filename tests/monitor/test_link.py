@@ -55,6 +55,11 @@ def test_gather_gives_up_on_a_rank_that_never_connects() -> None:
         link.all_gather("alone")
 
 
+def test_ranks_wait_for_those_that_read_for_hours() -> None:
+    with Hub(1) as hub, Link.connect(hub.ticket, 0) as link:
+        assert link.patience > 86400
+
+
 def test_gather_ends_when_another_rank_has_left_and_this_is_secondary() -> None:
     with Hub(2) as hub, linked(hub) as (one, other), ThreadPoolExecutor(1) as pool:
         meeting = pool.submit(one.all_gather, "here")

@@ -216,7 +216,7 @@ class ArrayLearner(Learner):
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
                 "them under the names that weights() has."
             )
-        names = [name for name in weights if name in self.expected] or list(weights)
+        names = [name for name in weights if name in self.expected]
         head, agreed = self._added([total, mass, *(name in gradients for name in weights)], names, gradients)
         total, mass, *ranks = head
         used = [name for name, count in zip(weights, ranks, strict=True) if count]
@@ -243,7 +243,7 @@ class ArrayLearner(Learner):
         [flat] = self.world.all_reduce([flat], "sum")
         head, *pieces = np.split(flat, np.cumsum([len(numbers), *(part.size for part in parts)])[:-1])
         arrays = [piece.reshape(weights[name].shape) for name, piece in zip(names, pieces, strict=True)]
-        return head.tolist(), dict(zip(names, arrays, strict=True))
+        return head.real.tolist(), dict(zip(names, arrays, strict=True))
 
 
 def _gradient_type(kind: np.dtype[Any]) -> np.dtype[Any]:

@@ -26,6 +26,7 @@ from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Gathere
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
 PAUSE = 120.0  # seconds for which the driver may be suspended
+TOGETHER = 30 * 86400.0  # seconds in which all ranks meet: the hub, which knows of stalls, gives up long before
 ACK_WITHIN = 3.0  # seconds a failing rank waits until the hub knows
 BYE_WITHIN = 2.0  # seconds a closing link waits until the hub knows
 BEAT_SOON, BEAT_LATE = 0.5, 5.0  # seconds between beats: when something changed, and at least
@@ -69,7 +70,7 @@ class Link:
         rank: int,
         timeout: float = 5.0,
         welcome: float = PAUSE,
-        patience: float = 600.0,
+        patience: float = TOGETHER,
         on_abort: Callable[[], None] | None = None,
     ) -> Link:
         """Return a link to the hub; a silent one, on which all but all_gather does nothing, when it is out of reach.
@@ -79,7 +80,7 @@ class Link:
             rank: The rank of this worker.
             timeout: Seconds to reach the hub's machine.
             welcome: Seconds for the hub, once reached, to answer: the driver may be suspended.
-            patience: Seconds that all_gather waits for the other ranks.
+            patience: Seconds that all_gather waits for the other ranks, while the hub is there.
             on_abort: Called in the link's thread instead of ending the process with exit code 70.
 
         Raises:

@@ -47,6 +47,12 @@ def first_reading(loss: Any, labels: np.ndarray = LABELS, apart: bool = True, **
     return criterion
 
 
+def test_rows_that_were_counted_count_the_same_once_the_loss_is_no_mean_over_targets() -> None:
+    criterion = first_reading(lambda output, target: output.std(), apart=False)
+    batch = criterion.counted(Batch(None, LABELS, 9, 9, masses=np.full(9, 5.0), shares=(9,)))  # by an earlier look
+    assert criterion.whole(batch, batch, criterion.pair(OUTPUT, torch.from_numpy(LABELS))) == 9
+
+
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,24 @@ def test_rows_on_the_device_make_the_same_batches(
 def test_rows_that_do_not_fit_stay_on_the_disk_and_a_warning_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(resident, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(resident, "_free_bytes", lambda device, ranks: 1000)
     with alone(Pulse()) as world:
         feed = feed_of_numbers(world, tmp_path)
         rows = feed.rows
         assert not keep(feed, PLACE, lambda batch: batch)
         assert feed.rows is rows and "read from the disk" in caplog.text
+
+
+def test_ranks_of_one_machine_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident.psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
+    place = Place(torch.device("cpu"), torch.float32)
+    with alone(Pulse()) as world:
+        fits = []
+        for world.local_size in (1, 4):
+            feed = feed_of_numbers(world, tmp_path)
+            assert feed.rows.count * feed.rows.spool.row_bytes < 2000
+            fits.append(keep(feed, place, lambda batch: batch))
+        assert fits == [True, False]
 
 
 def losses(device_cache: bool) -> list[float]:

@@ -141,7 +141,9 @@ class Criterion:
                 "sample weights and a loss_reduction function do not go together: it says what a row counts, but not "
                 "what the loss of a row is. Pass loss_reduction='mean' or 'sum', or weigh the rows in the loss."
             )
-        if batch.y is None or self.count is None or batch.masses is not None:
+        if self.count is None:  # perhaps since a look at the loss, after rows that stay on the device were counted
+            return batch if batch.masses is None else replace(batch, masses=None)
+        if batch.y is None or batch.masses is not None:
             return batch
         labels = [leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf) for leaf in flatten(batch.y)[0]]
         place = _class_place(labels) if self.asks else 0

@@ -64,11 +64,11 @@ def keep(feed: Feed | StreamFeed, place: Place, counted: Callable[[Batch], Batch
     rows = feed.rows
     if rows.spool is None:
         return True
-    size, free = int(rows.count * rows.spool.row_bytes), _free_bytes(place.device)
+    size, free = int(rows.count * rows.spool.row_bytes), _free_bytes(place.device, feed.world.local_size)
     if size * _PART > free:
         logger.warning(
-            "device_cache: %d rows take %d MB, more than half of the %d MB that are free on %s. They are read from the "
-            "disk in every epoch.",
+            "device_cache: %d rows take %d MB, more than half of the %d MB that are free for them on %s. They are read "
+            "from the disk in every epoch.",
             *(rows.count, size >> 20, free >> 20, place.device),
         )
         return False
@@ -78,10 +78,11 @@ def keep(feed: Feed | StreamFeed, place: Place, counted: Callable[[Batch], Batch
     return True
 
 
-def _free_bytes(device: torch.device) -> int:
+def _free_bytes(device: torch.device, ranks: int) -> int:
+    """Return the free memory of a GPU, which is one rank's own, or this rank's share of the machine's."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+    return psutil.virtual_memory().available // ranks
 
 
 def _moved(
