@@ -32,7 +32,7 @@ from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, WorkerFailed
 from orca.job import FitJob
 from orca.report.tensorboard import Summaries
-from orca.storage.checkpoints import new_run, path_of
+from orca.storage.checkpoints import new_run, path_of, versions
 from orca.storage.states import load_state
 from orca.testing import LinearLearner, shards_of
 from orca.triggers import SeveralIteration
@@ -76,19 +76,29 @@ class Diary(Callback):
 
 @dataclass
 class Cut(Callback):
-    """Fail, or die, on the last rank after so many steps in all, as long as the mark is there."""
+    """Fail, or die, on the last rank after so many steps in all, as long as the mark is there.
+
+    Checkpoints are written in the background: it waits until the one of `kept` steps is there, beside the mark.
+    """
 
     step: int
     mark: str
     kill: bool = False
+    kept: int = 0
 
     def after_train_iter(self, runner: Any) -> None:
         if runner.rank == runner.size - 1 and runner.global_step == self.step and os.path.exists(self.mark):
-            time.sleep(0.3)  # the checkpoint before it is written in the background
+            deadline = time.monotonic() + 30
+            while self.kept and not self._is_kept() and time.monotonic() < deadline:
+                time.sleep(0.05)
             os.remove(self.mark)
             if self.kill:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RuntimeError("the power is gone")
+
+    def _is_kept(self) -> bool:
+        folders = {str(path.parent) for path in Path(self.mark).parent.rglob("orca.*")}
+        return any(self.kept in versions(folder) for folder in folders)
 
 
 def plain_loop(steps: list[np.ndarray], patience: int) -> tuple[list[float], int, np.ndarray]:
@@ -131,7 +141,7 @@ def test_a_fit_stops_early_with_the_weights_of_a_plain_loop(tmp_path: Path, cuts
     diary = Diary(str(tmp_path))
     stopping = EarlyStopping(patience=3, restore_best_weights=True)
     folder, mark = Path(new_run(str(tmp_path / "models"))), tmp_path / "mark"
-    callbacks = (diary, stopping, LearningRateMonitor(), Cut(step, str(mark)))
+    callbacks = (diary, stopping, LearningRateMonitor(), Cut(step, str(mark), kept=step // 4 * 4))
     if step:
         mark.touch()
         with pytest.raises(WorkerFailed, match="the callback Cut failed in after_train_iter: RuntimeError: the power"):
@@ -205,7 +215,7 @@ def test_a_fit_that_goes_on_after_a_stop_in_an_epoch_trains_the_next_ones_to_the
 def test_steps_are_counted_over_an_interruption(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()
-    callbacks = [MaxstepsCallback(8), Cut(7, str(mark))]
+    callbacks = [MaxstepsCallback(8), Cut(7, str(mark), kept=6)]
     options = {"checkpoint_trigger": SeveralIteration(3), "resume": True, "callbacks": callbacks}
     with pytest.raises(WorkerFailed, match="the power is gone"):
         estimator(model_dir=str(tmp_path)).fit((X, Y), epochs=5, batch_size=BATCH, **options)

@@ -70,7 +70,8 @@ class DatasetStream:
 
     def batches(self, rank: int, ranks: int) -> Iterator[Batch]:
         """Yield this rank's part of every step of one more pass over the data."""
-        for row_counts, element in self.dataset.map(_Cut(rank, ranks)).prefetch(tf.data.AUTOTUNE):
+        cut = tf.autograph.experimental.do_not_convert(_Cut(rank, ranks))  # which takes longer than tracing it
+        for row_counts, element in self.dataset.map(cut).prefetch(tf.data.AUTOTUNE):
             counts = row_counts.numpy()
             if (counts != counts[0]).any():
                 raise DataError(

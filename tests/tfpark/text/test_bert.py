@@ -72,7 +72,7 @@ def test_a_classifier_of_texts_learns_and_goes_on_from_its_checkpoint(config: st
     chances = as_arrays(made.predict(input_fn))
     np.testing.assert_allclose(chances.sum(1), 1.0, atol=1e-5)
     assert scores["Top1Accuracy"] == pytest.approx((chances.argmax(1) == CLASSES).mean())
-    assert scores["Top1Accuracy"] > 0.9
+    assert scores["Top1Accuracy"] > 0.8  # chance has 0.5
     again = BERTClassifier(2, config, model_dir=folder, **LOCAL)
     np.testing.assert_allclose(as_arrays(again.predict(input_fn)), chances, atol=1e-6)
     started = BERTClassifier(2, config, init_checkpoint=f"{folder}/model-60", **LOCAL)
