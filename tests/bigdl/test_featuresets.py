@@ -134,6 +134,7 @@ def test_texts_are_the_same_on_any_number_of_partitions(spark: Any, tmp_path: Pa
         }
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_images_and_texts_of_workers_train_and_are_answered_for(spark: Any, tmp_path: Path) -> None:
     torch, image = pytest.importorskip("torch"), pytest.importorskip("PIL.Image")

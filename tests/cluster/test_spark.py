@@ -164,6 +164,7 @@ session.stop()
     run_program(PRELUDE + code, env=CLEAN)
 
 
+@pytest.mark.full
 @slow
 def test_own_standalone_cluster_runs_a_barrier_job_and_leaves_nothing(tmp_path: Path) -> None:
     code = """

@@ -150,6 +150,7 @@ def test_interrupted_program_goes_on_in_mid_epoch(tmp_path: Path, ranks: int, le
     check_alike(resumed, unbroken(ranks, options))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unknown", [False, full(True)])
 def test_pipeline_that_shuffles_anew_in_each_pass_goes_on_in_the_order_it_had(tmp_path: Path, unknown: bool) -> None:
     options = {"config": {"unknown": unknown}}
@@ -164,12 +165,14 @@ def test_steps_per_epoch_go_on_where_the_data_was(tmp_path: Path, unknown: bool)
     check_alike(resumed, unbroken(1, **arguments))
 
 
+@pytest.mark.full
 def test_stream_that_was_kept_after_its_last_step_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
     arguments = {"options": {"config": {"unknown": True}}, "data": pipeline, "validation_data": pipeline}
     resumed = interrupted(tmp_path, 0, 2, checkpoint_trigger=SeveralIteration(STEPS), **arguments)
     check_alike(resumed, unbroken(2, **arguments))
 
 
+@pytest.mark.full
 def test_each_worker_goes_on_with_its_own_batch_normalization(tmp_path: Path) -> None:
     options = {"sync_batch_norm": False}
     resumed = interrupted(tmp_path, 13, 2, options, checkpoint_trigger=SeveralIteration(5))
@@ -186,6 +189,7 @@ def test_fewer_workers_take_over_what_all_had_counted(tmp_path: Path) -> None:
     assert correct == pytest.approx(correct.round(), abs=1e-3)  # of 43 rows in every epoch, the interrupted one too
 
 
+@pytest.mark.full
 def test_weighted_rows_and_a_number_of_steps_resume(tmp_path: Path) -> None:
     arguments = {
         "options": {"config": {"weighted": True}},
@@ -337,6 +341,7 @@ def test_a_train_step_may_leave_metrics_alone() -> None:
     assert np.isfinite(stats["loss"]).all() and "accuracy" not in stats
 
 
+@pytest.mark.full
 def test_metrics_that_only_the_validation_uses_resume_in_mid_epoch(tmp_path: Path) -> None:
     arguments = {"options": {"model_creator": reporting}, "validation_data": (X, Y)}
     resumed = interrupted(tmp_path, 13, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
@@ -360,6 +365,7 @@ def talking(config: dict[str, Any]) -> Any:
     return model
 
 
+@pytest.mark.full
 def test_logs_that_are_no_numbers_are_kept_as_far_as_they_are_plain(tmp_path: Path) -> None:
     arguments = {"options": {"model_creator": talking}, "epochs": 2, "data": (X[:39], Y[:39])}  # the last step: 2 + 1
     resumed = interrupted(tmp_path, 12, 2, checkpoint_trigger=SeveralIteration(5), **arguments)
@@ -398,6 +404,7 @@ def duel(config: dict[str, Any]) -> Any:
     return model
 
 
+@pytest.mark.full
 def test_every_optimizer_that_a_train_step_steps_resumes(tmp_path: Path) -> None:
     options = {"model_creator": duel}
     resumed = interrupted(tmp_path, 13, 2, options, checkpoint_trigger=SeveralIteration(5), epochs=2)

@@ -123,6 +123,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(est=est, stats=stats, folder=folder, callbacks=callbacks)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_processes_train_as_one_process_with_the_same_callbacks(first: Any) -> None:
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.2 / (epoch + 1))
@@ -188,6 +189,7 @@ def test_processes_evaluate_and_predict_as_keras_does(first: Any) -> None:
 # Data
 
 
+@pytest.mark.full
 def test_creator_without_steps_per_epoch_sees_all_rows() -> None:
     est, stats = fitted(epochs=2)
     model, history = alone(epochs=2)
@@ -232,6 +234,7 @@ def test_arrays_train(data: Any) -> None:
     np.testing.assert_allclose(answers, est.get_model().predict(X, verbose=0), atol=1e-6)
 
 
+@pytest.mark.full
 def test_validation_freq_says_which_epochs_validate() -> None:
     every = alone(epochs=4, validation_data=batched({}, BATCH))[1]
     second = fitted(epochs=4, validation_data=batched, validation_freq=2)[1]
@@ -241,6 +244,7 @@ def test_validation_freq_says_which_epochs_validate() -> None:
     assert len(second["loss"]) == 4
 
 
+@pytest.mark.full
 def test_class_weight_weighs_rows_as_keras_does() -> None:
     est, stats = fitted(epochs=2, class_weight={0: 3.0, 1: 0.25})
     model, history = alone(epochs=2, class_weight={0: 3.0, 1: 0.25})
@@ -267,6 +271,7 @@ def test_sample_weight_weighs_rows_as_keras_does() -> None:
         est.fit(batched, batch_size=BATCH, sample_weight=True)
 
 
+@pytest.mark.full
 def test_sample_weights_of_a_dataset_count() -> None:
     weights = np.linspace(0, 2, 50).astype(np.float32)
 
@@ -324,6 +329,7 @@ def test_model_instance_trains_and_stays_as_it_was(family: Any) -> None:
     assert type(est.get_model()).__module__.split(".")[0] == family.__name__
 
 
+@pytest.mark.full
 def test_creator_of_an_old_model_trains() -> None:
     est = estimator(model_creator=legacy)
     stats = est.fit(batched, epochs=2, batch_size=BATCH, validation_data=batched)
@@ -374,6 +380,7 @@ def reader(config: dict[str, Any]) -> Any:
     return model
 
 
+@pytest.mark.full
 def test_batches_padded_to_different_lengths_train() -> None:
     est = estimator(model_creator=reader)
     stats = est.fit(sentences, epochs=2, batch_size=3, validation_data=sentences)
@@ -382,6 +389,7 @@ def test_batches_padded_to_different_lengths_train() -> None:
     assert_same_weights(est.get_model(), model)
 
 
+@pytest.mark.full
 def test_sparse_batches_train_and_are_answered() -> None:
     def creator(config: Any) -> Any:
         model = keras.Sequential([keras.Input((4,), sparse=True), keras.layers.Dense(2, "softmax")])
@@ -423,6 +431,7 @@ def test_early_stopping_stops_all_ranks_and_gives_the_best_weights_back() -> Non
     assert est.evaluate(batched, BATCH)["validation_loss"] == pytest.approx(stats["val_loss"][0], rel=1e-4)
 
 
+@pytest.mark.full
 def test_rate_that_falls_on_a_plateau_falls_as_in_one_process() -> None:
     def callback() -> Any:
         return keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.1, patience=1, mode="max", min_delta=0)
@@ -471,6 +480,7 @@ def test_callback_that_raises_is_shown_with_its_method() -> None:
         fitted(callbacks=[Clumsy()])
 
 
+@pytest.mark.full
 def test_old_models_take_old_callbacks(tmp_path: Path) -> None:
     est = estimator(model_creator=legacy)
     callbacks = [
@@ -485,12 +495,14 @@ def test_old_models_take_old_callbacks(tmp_path: Path) -> None:
     assert_same_weights(tf_keras.models.load_model(tmp_path / "2.h5"), est.get_model())
 
 
+@pytest.mark.full
 def test_the_callers_callbacks_can_be_used_again() -> None:
     stop = keras.callbacks.EarlyStopping("loss", patience=1)
     est, first = fitted(epochs=2, callbacks=[stop])
     assert len(first["loss"]) == len(est.fit(batched, epochs=2, batch_size=BATCH, callbacks=[stop])["loss"]) == 2
 
 
+@pytest.mark.full
 def test_interrupted_fit_goes_on_from_its_backup(tmp_path: Path) -> None:
     class Interrupt(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -742,6 +754,7 @@ def test_loading_draws_no_random_numbers_of_the_program(tmp_path: Path) -> None:
     assert draws[0] == draws[1]
 
 
+@pytest.mark.full
 def test_latest_checkpoint_is_the_one_of_the_last_fit(tmp_path: Path) -> None:
     folder = str(tmp_path / "kept")
     est = estimator(model_dir=folder)

@@ -85,6 +85,7 @@ def test_tfpark_takes_models_of_today() -> None:
         TFOptimizer.from_keras(made, data, val_split=0.2)
 
 
+@pytest.mark.full
 def test_a_model_that_is_built_in_a_graph_trains_there(tmp_path: Path) -> None:
     text = Path(__file__).parents[1].joinpath("tfpark", "keras_graph.py").read_text()
     assert run_program(text, args=[str(tmp_path)]).stdout.splitlines() == [

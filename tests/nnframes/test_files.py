@@ -194,6 +194,7 @@ def test_pipelines_and_searches_of_unfitted_stages_are_saved(spark: Any, tmp_pat
     assert TrainValidationSplitModel.load(str(tmp_path / "split")).validationMetrics == split.validationMetrics
 
 
+@pytest.mark.full
 def test_grids_of_optim_methods_and_preprocessing_are_saved(spark: Any, tmp_path: Path) -> None:
     from pyspark.ml import Pipeline
     from pyspark.ml.evaluation import MulticlassClassificationEvaluator

@@ -90,6 +90,7 @@ class Listening(TrainingOperator):
         return {**super().train_batch(batch, batch_info), "stage": torch.tensor(float(batch_info["stage"]))}
 
 
+@pytest.mark.full
 def test_use_horovod_estimator(spark: Any, tmp_path: Path) -> None:
     def make_optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=config["lr"])

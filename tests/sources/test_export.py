@@ -174,6 +174,7 @@ def test_training_on_rows_of_spark_equals_a_plain_loop(
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_rows_on_the_drivers_machine_are_carried_to_ranks_elsewhere(spark: Any, staging: Any, ray_context: Any) -> None:
     ray = pytest.importorskip("ray")
     from orca.engines.ray import Carried, RayEngine

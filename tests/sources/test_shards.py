@@ -274,6 +274,7 @@ def test_large_shards_are_dealt_in_pieces_with_what_is_used(spark: Any, monkeypa
     assert list(_cells({"x": (A[:0], B[:0])}, Columns())) == []
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_shards_train_a_keras_model_as_arrays_do(spark: Any) -> None:
     keras = pytest.importorskip("keras")

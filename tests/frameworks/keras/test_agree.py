@@ -82,6 +82,7 @@ def masked(loss: Any = None, **dense: Any) -> Any:
 # What a loss divides by
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_loss_that_ignores_a_class_counts_the_others(family: Any) -> None:
     def creator(config: Any) -> Any:
@@ -108,6 +109,7 @@ def test_every_reduction_gives_the_gradient_of_one_process(reduction: Any) -> No
     assert_equal(creator, data)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loss", ["mean", "sum", "mean_with_sample_weight", "masked", "old"])
 def test_activity_counts_as_in_one_process(loss: str) -> None:
     def creator(config: Any) -> Any:
@@ -132,10 +134,12 @@ class Adds(keras.layers.Layer):
         return x
 
 
+@pytest.mark.full
 def test_sums_that_layers_add_stay_sums() -> None:
     assert_equal(lambda config: perceptron(Adds()), batched(X, Y))
 
 
+@pytest.mark.full
 def test_function_that_returns_one_number_is_asked_whether_it_is_a_sum() -> None:
     def summing(y_true: Any, y_pred: Any) -> Any:
         return keras.ops.sum(keras.ops.square(y_pred - y_true))
@@ -149,6 +153,7 @@ def test_function_that_returns_one_number_is_asked_whether_it_is_a_sum() -> None
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_every_output_has_its_own_loss_mask_and_reduction(family: Any) -> None:
     layers = family.layers
@@ -316,6 +321,7 @@ class ByHand(Tracking):
         return {"loss": self.tracker.result()}
 
 
+@pytest.mark.full
 def test_weights_that_a_step_writes_are_those_of_all_ranks() -> None:
     def creator(config: Any) -> Any:
         return set_up(ByHand([keras.Input((4,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]), None)
@@ -329,6 +335,7 @@ def test_weights_that_a_step_writes_are_those_of_all_ranks() -> None:
     np.testing.assert_allclose(trained.layers[1].level, model.layers[1].level, rtol=1e-8)
 
 
+@pytest.mark.full
 def test_functions_as_metrics_count_by_rows() -> None:
     def distance(y_true: Any, y_pred: Any) -> Any:
         return keras.ops.mean(keras.ops.abs(y_pred[:, 0] - keras.ops.cast(y_true, y_pred.dtype)))
@@ -336,6 +343,7 @@ def test_functions_as_metrics_count_by_rows() -> None:
     assert_equal(lambda config: perceptron(metrics=[distance]), batched(X, Y))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_models_with_nothing_but_an_embedding_train(family: Any) -> None:
     def creator(config: Any) -> Any:
@@ -345,6 +353,7 @@ def test_models_with_nothing_but_an_embedding_train(family: Any) -> None:
     assert_equal(creator, batched(np.arange(22)[:, None] % 5, Y * 1.0), ranks=(1, 3))
 
 
+@pytest.mark.full
 def test_metrics_of_all_kinds_are_those_of_all_rows() -> None:
     def creator(config: Any) -> Any:
         overlap = keras.metrics.MeanIoU(2, sparse_y_true=False, sparse_y_pred=False)
@@ -355,6 +364,7 @@ def test_metrics_of_all_kinds_are_those_of_all_rows() -> None:
     assert_equal(creator, batched(X, np.eye(2)[Y]))
 
 
+@pytest.mark.full
 def test_metrics_that_a_layer_adds_count_by_rows() -> None:
     class Watches(tf_keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -364,6 +374,7 @@ def test_metrics_that_a_layer_adds_count_by_rows() -> None:
     assert "level" in assert_equal(lambda config: perceptron(Watches(), family=tf_keras), batched(X, Y))
 
 
+@pytest.mark.full
 def test_ragged_batches_train() -> None:
     rows = tf.ragged.constant([[n % 5] * (n % 4 + 1) for n in range(22)], dtype=tf.int64)
 

@@ -79,6 +79,7 @@ def test_a_classifier_of_texts_learns_and_goes_on_from_its_checkpoint(config: st
     np.testing.assert_allclose(as_arrays(started.predict(input_fn)), chances, atol=1e-6)
 
 
+@pytest.mark.full
 def test_any_number_of_workers_trains_a_tagger_of_tokens_alike(config: str, tmp_path: Path) -> None:
     features, tags = FEATURES | {"input_mask": MASK}, (IDS % 3).astype("int32")
     start, input_fn = str(tmp_path / "start"), fed(features, tags, batch_size=ROWS)
@@ -107,6 +108,7 @@ def test_places_of_answers_are_learned(config: str) -> None:
         assert (answers[name].argmax(1) == PLACES[:, column]).mean() > 0.9
 
 
+@pytest.mark.full
 def test_an_rdd_of_inputs_is_read(spark: Any, config: str) -> None:
     def records(rows: range) -> list[Any]:
         return [({name: FEATURES[name][row] for name in reversed(FEATURES)}, int(CLASSES[row])) for row in rows]
