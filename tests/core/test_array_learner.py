@@ -129,10 +129,9 @@ class Sums:
 def test_weights_that_are_never_trained_do_not_travel_and_the_loss_of_complex_ones_is_real() -> None:
     learner = Taking(1)
     learner.world = world = Sums()  # type: ignore[assignment]
-    learner.expected = frozenset()
     learner.weight, learner.shift = np.zeros(2, np.complex64), np.zeros(1000, np.float32)
     for _ in range(2):
         loss, gradients = learner._agree(6.0, 3.0, {"weight": np.array([3j, 6.0])})
         assert type(loss) is float and loss == 2.0
         assert list(gradients) == ["weight"] and gradients["weight"].tolist() == [1j, 2.0]
-    assert world.sizes == [5, 2, 7]  # a loss, its mass, and which weights have gradients; then these
+    assert world.sizes == [5, 2, 5, 2]  # a loss, its mass, and which weights have gradients; then these

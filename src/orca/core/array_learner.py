@@ -105,7 +105,6 @@ class ArrayLearner(Learner):
         """Make the model: the seed, or the state, is the same on every rank."""
         self.world, self.seed = world, seed
         self.sample: Any = None
-        self.expected: frozenset[str] = frozenset()  # the weights of which a rank had a gradient in the last step
         self.start = state
         self._make(seed)
         self.revert()
@@ -216,34 +215,21 @@ class ArrayLearner(Learner):
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
                 "them under the names that weights() has."
             )
-        names = [name for name in weights if name in self.expected]
-        head, agreed = self._added([total, mass, *(name in gradients for name in weights)], names, gradients)
-        total, mass, *ranks = head
-        used = [name for name, count in zip(weights, ranks, strict=True) if count]
-        if not mass or not used:
+        counts = [float(name in gradients) for name in weights]
+        total, mass, *counts = self.world.all_reduce([np.array([total, mass, *counts])], "sum")[0].tolist()
+        names = [name for name, ranks in zip(weights, counts, strict=True) if ranks]
+        if not mass or not names:
             return total / mass if mass else 0.0, {}
-        if late := [name for name in used if name not in names]:  # no rank had a gradient of it in the last step
-            agreed |= self._added([], late, gradients)[1]
-        self.expected = frozenset(used)
-        for gradient in agreed.values():
-            gradient /= mass
-        return total / mass, {
-            name: agreed[name].astype(_gradient_type(weights[name].dtype), copy=False) for name in used
-        }
-
-    def _added(
-        self, numbers: Sequence[float], names: Sequence[str], gradients: Arrays
-    ) -> tuple[list[float], dict[str, np.ndarray]]:
-        """Return the sums over all ranks of some numbers and gradients; zeros stand for gradients that a rank lacks."""
-        weights = self.templates()
         # By the weights, which are the same on every rank; gradients may not be. A sum in half precision overflows.
         kind = np.result_type(np.float32, *(weights[name].dtype for name in names))
         parts = [np.ravel(gradients[name] if name in gradients else np.zeros_like(weights[name])) for name in names]
-        flat = np.concatenate([np.array(numbers, kind), *parts], dtype=kind, casting="unsafe")
-        [flat] = self.world.all_reduce([flat], "sum")
-        head, *pieces = np.split(flat, np.cumsum([len(numbers), *(part.size for part in parts)])[:-1])
-        arrays = [piece.reshape(weights[name].shape) for name, piece in zip(names, pieces, strict=True)]
-        return head.real.tolist(), dict(zip(names, arrays, strict=True))
+        [flat] = self.world.all_reduce([np.concatenate(parts, dtype=kind, casting="unsafe")], "sum")
+        flat /= mass
+        pieces = np.split(flat, np.cumsum([part.size for part in parts])[:-1])
+        return total / mass, {
+            name: piece.reshape(weights[name].shape).astype(_gradient_type(weights[name].dtype), copy=False)
+            for name, piece in zip(names, pieces, strict=True)
+        }
 
 
 def _gradient_type(kind: np.dtype[Any]) -> np.dtype[Any]:
