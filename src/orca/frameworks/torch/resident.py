@@ -97,8 +97,8 @@ def _moved(
     for start, (x, tied) in zip(starts, blocks, strict=True):
         y, weights = unweigh(tied) if weighted else (tied, None)
         count = len(flatten(x)[0][0])
-        told = counted(Batch(x, y, count, count, weights=weights)).masses
-        masses += [] if told is None else [told]
+        counts = counted(Batch(x, y, count, count, weights=weights)).masses
+        masses += [] if counts is None else [counts]
         moved = flatten(place.features(x))[0]
         moved += [] if y is None else flatten(place.targets(y))[0]
         moved += [] if weights is None else [weights]
