@@ -24,6 +24,7 @@ from orca.core.array_learner import ArrayLearner
 from orca.core.feed import spool_parts
 from orca.core.source import Batch, Shards
 from orca.core.state import State
+from orca.engines import forkserver
 from orca.sources.arrays import Block
 
 
@@ -122,10 +123,9 @@ def leaks(grace: float = 5.0) -> Iterator[None]:
     Raises:
         AssertionError: Naming what is left.
     """
-    before = _held()
+    before, kept = _held(), forkserver.servers()
     yield
-    if "orca.engines.forkserver" in sys.modules:
-        sys.modules["orca.engines.forkserver"].end_servers()  # they are kept for the next call
+    forkserver.end_servers(spared=kept)  # the block's own would be kept for the next call
     deadline = time.monotonic() + grace
     while leftovers := {what: name for what, name in _held().items() if what not in before}:
         if time.monotonic() > deadline:

@@ -117,7 +117,7 @@ def test_relations_pair_texts(tmp_path: Path) -> None:
 def test_texts_are_the_same_on_any_number_of_partitions(spark: Any, tmp_path: Path) -> None:
     texts, labels = ["The cat, the cat!", "a Dog 7 and", "", "dog dog dog cat"], [0, 1, 0, 1]
     truth = None
-    for partitions in (0, 1, 9):  # 9: most of them are empty
+    for partitions in (0, 6):  # most of them are empty
         given = LocalTextSet(texts, labels)
         given = given.to_distributed(spark.sparkContext, partitions) if partitions else given
         numbered = given.tokenize().normalize().word2idx(remove_topN=1, max_words_num=4)

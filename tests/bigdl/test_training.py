@@ -87,8 +87,7 @@ def on_backend(backend: str, **options: Any) -> list[Any]:
     return [[weight.numpy() for weight in torchs.get_model().state_dict().values()], bigdls.get_model().get_weights()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["spark", "bigdl", "ray"])
+@pytest.mark.parametrize("backend", ["spark", "bigdl", pytest.param("ray", marks=pytest.mark.full)])
 def test_every_backend_trains_the_model_and_the_module_underneath(backend: str, request: Any) -> None:
     request.getfixturevalue("ray_context" if backend == "ray" else "spark")
     for weights in on_backend(backend):

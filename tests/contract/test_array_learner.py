@@ -90,7 +90,7 @@ def index_of(row: np.ndarray) -> int:
     return int(np.flatnonzero((row == X).all(axis=1))[0])
 
 
-@pytest.fixture(params=["local", "spark", "ray"])
+@pytest.fixture(params=["local", "spark", pytest.param("ray", marks=pytest.mark.full)])
 def engine(request: pytest.FixtureRequest) -> str:
     """Give the word of each backend, with its cluster up."""
     if request.param != "local":

@@ -26,6 +26,9 @@ from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed, Wor
 from orca.storage.checkpoints import newest_run, versions
 
 ENGINES = ("local", "spark", "ray")
+RAY_IN_FULL = pytest.mark.parametrize(  # three processes that load torch: a killed one stands for the others
+    "engine", ["local", "spark", pytest.param("ray", marks=pytest.mark.full)], indirect=True
+)
 pytestmark = pytest.mark.timeout(300)
 X = np.random.default_rng(0).random((12, 3), dtype=np.float32)
 Y = X.sum(axis=1, keepdims=True)
@@ -132,6 +135,7 @@ class Trial:
 
 
 @pytest.mark.slow
+@RAY_IN_FULL
 def test_an_exception_is_told_with_rank_and_traceback(engine: str, tmp_path: Path) -> None:
     trial = Trial(engine, tmp_path)
     failure = trial.fails("raise", WorkerFailed)
@@ -150,6 +154,7 @@ def test_a_killed_rank_is_named(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@RAY_IN_FULL
 def test_a_stuck_rank_is_named_with_its_stack(engine: str, tmp_path: Path) -> None:
     stall = 25.0 if engine == "ray" else 12.0  # its workers load torch one by one, which is no progress of a rank
     failure = Trial(engine, tmp_path, stall).fails("sleep", WorkerStalled)

@@ -26,7 +26,7 @@ from orca.triggers import EveryEpoch, MaxEpoch, MaxIteration, MinLoss, SeveralIt
 
 pytestmark = pytest.mark.timeout(240)
 ROWS, BATCH, EPOCHS = 46, 6, 3  # 8 steps an epoch
-ENGINES = ("local", "spark", "ray")
+ENGINES = ("local", "spark", pytest.param("ray", marks=pytest.mark.full))
 
 
 def model_creator(config: Any) -> nn.Module:

@@ -344,7 +344,7 @@ def keras_estimator() -> Any:
     return Estimator.from_keras(model_creator=creator, backend="local")
 
 
-@pytest.mark.parametrize("make", [torch_estimator, keras_estimator])
+@pytest.mark.parametrize("make", [torch_estimator, pytest.param(keras_estimator, marks=pytest.mark.full)])
 def test_a_trained_estimator_is_served_by_openvino_with_the_same_answers(make: Any, tmp_path: Path) -> None:
     trained = make()
     with pytest.raises(ArgumentError, match="must know what a row looks like. Fit or evaluate first, or pass sample="):

@@ -154,7 +154,26 @@ def test_unfitted_estimator_is_saved_with_all_that_was_set(spark: Any, tmp_path:
         torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
-def test_pipelines_and_searches_of_unfitted_stages_are_saved(spark: Any, tmp_path: Path) -> None:
+def unfitted() -> NNClassifier:
+    layer = Sequential().add(Linear(4, 3)).add(LogSoftMax())
+    stage = NNClassifier(layer, ClassNLLCriterion(), [4]).setFeaturesCol("vector").setBatchSize(9)
+    return stage.setOptimMethod(SGD(0.1, momentum=0.5))
+
+
+def test_pipelines_of_unfitted_stages_are_saved(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml import Pipeline
+
+    frame, pipeline = frame_of(spark), Pipeline(stages=[unfitted()])
+    pipeline.save(str(tmp_path / "pipeline"))
+    answers = [
+        [row.prediction for row in each.fit(frame).transform(frame).orderBy("number").collect()]
+        for each in (pipeline, Pipeline.load(str(tmp_path / "pipeline")))
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.full
+def test_searches_of_unfitted_stages_are_saved(spark: Any, tmp_path: Path) -> None:
     from pyspark.ml import Pipeline
     from pyspark.ml.evaluation import MulticlassClassificationEvaluator
     from pyspark.ml.tuning import (
@@ -165,17 +184,8 @@ def test_pipelines_and_searches_of_unfitted_stages_are_saved(spark: Any, tmp_pat
         TrainValidationSplitModel,
     )
 
-    frame = frame_of(spark)
-    layer = Sequential().add(Linear(4, 3)).add(LogSoftMax())
-    stage = NNClassifier(layer, ClassNLLCriterion(), [4]).setFeaturesCol("vector").setBatchSize(9)
-    stage.setOptimMethod(SGD(0.1, momentum=0.5))
+    frame, stage = frame_of(spark), unfitted()
     pipeline = Pipeline(stages=[stage])
-    pipeline.save(str(tmp_path / "pipeline"))
-    answers = [
-        [row.prediction for row in each.fit(frame).transform(frame).orderBy("number").collect()]
-        for each in (pipeline, Pipeline.load(str(tmp_path / "pipeline")))
-    ]
-    assert answers[0] == answers[1]
     grid = ParamGridBuilder().addGrid(stage.maxEpoch, [1, 2]).addGrid(stage.learningRate, [0.1]).build()
     evaluator = MulticlassClassificationEvaluator()
     search = CrossValidator(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, seed=0)

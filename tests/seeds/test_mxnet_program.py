@@ -22,7 +22,7 @@ def outcome(folder: str, workers: int) -> Any:
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_lenet_learns_from_the_images_of_the_repository() -> None:
     result = outcome(str(IMAGES), workers=2)
     assert [line["num_samples"] for line in result["lines"]] == [6000, 6000]

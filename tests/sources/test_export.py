@@ -147,7 +147,7 @@ def spark_data(spark: Any, kind: str) -> tuple[Any, dict[str, Any]]:
     [
         ("local", "driver", "frame"),
         ("local", "", "shards"),
-        ("ray", "", "frame"),
+        pytest.param("ray", "", "frame", marks=pytest.mark.full),
         pytest.param("ray", "driver", "shards", marks=pytest.mark.full),
         pytest.param("ray", "folder", "frame", marks=pytest.mark.full),
     ],

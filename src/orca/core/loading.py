@@ -14,7 +14,7 @@ from typing import Any
 
 # Modules that a rank loads with a library; torch's first optimizer loads its compiler.
 _WITH = {
-    "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo"),
+    "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo", "numpy.ma"),
     "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca.frameworks.tfgraph.learner"),
     "mxnet": ("orca.job", "orca.frameworks.mxnet.learner", "orca.sources.mxdata"),
 }

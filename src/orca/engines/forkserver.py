@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,8 +34,8 @@ from orca.core.loading import draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
 KEPT = 2  # servers at a time: each holds what it has loaded
-# No library reads these when it is loaded: shells and tools keep them up to date, and a rank gets the driver's path.
-_TRANSIENT = ("PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "COLUMNS", "LINES", "_", "PYTHONPATH")
+# No library reads these when it is loaded: shells, tools and Ray change them, and a rank gets the driver's path.
+_TRANSIENT = ("PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "COLUMNS", "LINES", "_", "PYTHONPATH", "PYTHONBREAKPOINT")
 _CODE_BYTES = 8
 _MAX_FILES = 16
 _GLANCE = 0.01  # seconds between two looks at running ranks; many Pythons have no os.pidfd_open, nor do older kernels
@@ -157,7 +157,8 @@ _retired: list[ForkServer] = []
 
 def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
     """Start a rank in the server with its environment: libraries read some variables only when they are loaded."""
-    key = frozenset(item for item in start.environment.items() if item[0] not in _TRANSIENT)
+    lasting = {name for name in start.environment if name not in _TRANSIENT and not name.startswith("RAY_")}
+    key = frozenset(item for item in start.environment.items() if item[0] in lasting)
     with _lock:  # until the server knows of the rank: another thread may retire it
         server = _servers.pop(key, None)
         if server is None or not server.alive:
@@ -175,10 +176,16 @@ def _retire(keys: Iterable[frozenset[tuple[str, str]]]) -> None:
 
 
 @atexit.register
-def end_servers() -> None:
-    """End all servers of this program; a daemon thread may still wait for ranks of theirs."""
+def servers() -> list[ForkServer]:
+    """Return the servers that are kept for the next call."""
     with _lock:
-        _retire(list(_servers))
+        return list(_servers.values())
+
+
+def end_servers(spared: Collection[ForkServer] = ()) -> None:
+    """End the servers of this program; a daemon thread may still wait for ranks of theirs."""
+    with _lock:
+        _retire([key for key, server in _servers.items() if server not in spared])
         for server in _retired:
             server.end()
 

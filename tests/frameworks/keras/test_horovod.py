@@ -79,8 +79,8 @@ def kept(state: Any) -> list[Any]:
 
 
 @built
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [pytest.param((40,), marks=pytest.mark.full), (34, 6)], ids=["1 rank", "2 ranks"])
+@pytest.mark.full
+@pytest.mark.parametrize("sizes", [(40,), (34, 6)], ids=["1 rank", "2 ranks"])
 def test_ranks_learn_what_they_learn_without_horovod(sizes: tuple[int, ...]) -> None:
     words = [(sync, optimizer) for optimizer in ("adam", "momentum") for sync in ("horovod", "replicated")]
     lines = fit(*(learner(*pair) for pair in words), sizes=sizes)

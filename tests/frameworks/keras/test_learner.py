@@ -55,6 +55,32 @@ def test_creators_and_models_of_both_families_are_taken() -> None:
     assert not is_model(keras.layers.Dense(1)) and not is_model(scorer)
 
 
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_step_with_metrics_is_traced_once(functional: bool, tmp_path: Any) -> None:
+    traces = tmp_path / "traces"
+
+    @keras.saving.register_keras_serializable()
+    class Counted(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            if isinstance(x, tf.Tensor) and not tf.executing_eagerly():
+                with traces.open("a") as file:
+                    file.write("traced\n")
+            return x
+
+    def creator(config: dict[str, Any]) -> Any:
+        layers = [keras.Input((4,)), Counted(), keras.layers.Dense(1, "sigmoid")]
+        model = keras.Sequential(layers)
+        if functional:
+            model = keras.Model(model.inputs, {"score": layers[2](layers[1](model.inputs[0]))})
+        model.compile("sgd", loss="binary_crossentropy", metrics=["accuracy"])
+        traces.unlink(missing_ok=True)
+        return model
+
+    history, _ = fit(learner_of(creator), 23, epochs=2)
+    assert 0 < history.epochs[-1]["train_accuracy"] <= 1
+    assert traces.read_text().split() == ["traced"]
+
+
 @pytest.mark.parametrize(
     ("model", "compile_args", "message"),
     [

@@ -183,7 +183,8 @@ def old_subclassed() -> Any:
 MODELS = [functional, sequential, subclassed, old_functional, old_subclassed]
 
 
-@pytest.mark.parametrize("steps", [3, pytest.param(0, marks=pytest.mark.full)], ids=["trained", "fresh"])
+@pytest.mark.full
+@pytest.mark.parametrize("steps", [3, 0], ids=["trained", "fresh"])
 def test_models_are_rebuilt_in_a_process_that_knows_none_of_their_classes(
     steps: int, tmp_path: Path, run_program: Callable[..., Any]
 ) -> None:

@@ -38,6 +38,7 @@ def test_missing_package_is_told_with_the_line_that_installs_it() -> None:
 
 
 @needs_mlflow
+@pytest.mark.full
 def test_fit_is_a_run_with_parameters_and_numbers(store: str) -> None:
     logger = MLflowLogger("digits", "first", store, {"who": "me"})
     stats = fit(estimator(2, config={"lr": 0.01}), logger, epochs=2, valid=True)

@@ -533,6 +533,7 @@ class KerasLearner(Learner):
             raise DataError("there are no labels to compare the outputs with. Pass label_cols, or data with labels.")
         flat, structure = flatten(tree)
         if kind not in self.steps:
+            self._build_parts(kind, tree.get("y"))
             own = self._train_step if kind == "train" else self.model.test_step
             self.steps[kind] = Graphs(self.model, partial(self._run, own))
         counts = (tf.constant(float(number), tf.float64) for number in (batch.rows, batch.step_rows))
@@ -545,6 +546,19 @@ class KerasLearner(Learner):
             if self.agreement.error is not None:
                 raise self.agreement.error from None
             raise
+
+    def _build_parts(self, kind: str, labels: Any) -> None:
+        """Give optimizer and metrics their variables before a step: one that makes variables is traced twice."""
+        own = type(self.model)
+        if not own.__module__.startswith("keras."):  # a user's class steps and scores as it likes
+            return
+        if kind == "train" and self.model.optimizer is not None and not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+        metrics = self.model._compile_metrics
+        if metrics is not None and not metrics.built and labels is not None:
+            # The number of rows is left open, as in the step: some metrics are chosen by sizes.
+            specs = map_tree(lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), labels)
+            metrics.build(specs, self.model.outputs[0] if own.__name__ == "Sequential" else self.model.output)
 
     def _train_step(self, data: Any) -> Any:
         self.draws.enter()
