@@ -25,6 +25,7 @@ from orca.core.source import Batch
 from orca.core.state import Losses, OutputSpec, State
 from orca.core.world import World
 from orca.errors import ArgumentError
+from orca.frameworks.torch.batch_loss import BatchLoss, Tally, scalar
 from orca.frameworks.torch.batchnorm import Statistics
 from orca.frameworks.torch.build import (
     build_loss,
@@ -36,10 +37,9 @@ from orca.frameworks.torch.build import (
     check_linked,
     scheduler_state,
 )
-from orca.frameworks.torch.criterion import Criterion, Tally, scalar
 from orca.frameworks.torch.files import write_method
 from orca.frameworks.torch.hooks import TorchHooks
-from orca.frameworks.torch.losses import LossBook, LossPart, together
+from orca.frameworks.torch.losses import LossPart, LossRecord, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
@@ -312,7 +312,7 @@ class TorchLearner(Learner):
             if plan.weighted:
                 raise ArgumentError(_NO_WEIGHTS)
             if not self._knows_loss:
-                self.counting = Criterion(None, self.options.reduction)
+                self.counting = BatchLoss(None, self.options.reduction)
         self.statistics = [Statistics(net, always=self.options.sync_batchnorm) for net in self.nets]
         for statistics in self.statistics:
             self.exits.callback(statistics.release)
@@ -444,7 +444,7 @@ class TorchLearner(Learner):
         self._check_alike()
         if self._conducts:
             return conduct(self, batches, pulse, epoch, plan)
-        book = LossBook(epoch, plan.on_nan, first_step)
+        record = LossRecord(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         stops = False
         pulse.at(DATA)
@@ -452,11 +452,11 @@ class TorchLearner(Learner):
             self.runner.batch_idx = step
             rates.append(self._rate())
             part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
-            pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
+            pulse.step(epoch, step + 1, pulse.steps, record.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
             if stops := self.hooked and self.agree_to_stop():
                 break
-        losses = replace(book.close(), rates=rates, stopped=stops)
+        losses = replace(record.close(), rates=rates, stopped=stops)
         if pulse.profiling:
             pulse.profile["communication"] += self.agree.communicated() * losses.steps
         return losses
@@ -680,7 +680,7 @@ class TorchLearner(Learner):
             return conduct_evaluation(self, batches, metrics, pulse)
         self.hooks("before_val_epoch")
         own = self.measure.asks and self._own_judge  # then there is nothing to ask
-        losses, tally = Losses(), Tally(Criterion(None, self.options.reduction) if own else self.measure)
+        losses, tally = Losses(), Tally(BatchLoss(None, self.options.reduction) if own else self.measure)
         pulse.at(DATA)
         with torch.no_grad():
             for step, batch in enumerate(map(self.measure.counted, batches)):
@@ -866,7 +866,7 @@ class TorchLearner(Learner):
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(device)
         apart = self.world.size > 1 or self.options.accumulate > 1
-        self.measure: Criterion = Criterion(self.criterion, self.options.reduction, apart)
+        self.measure: BatchLoss = BatchLoss(self.criterion, self.options.reduction, apart)
         self.counting = self.measure
         self.sample: Any = None
         self.hooks, self.hands_on = TorchHooks(), False

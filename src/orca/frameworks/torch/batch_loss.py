@@ -1,4 +1,4 @@
-"""Criterion: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one.
+"""BatchLoss: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one.
 
 A loss of torch itself says what it is: a mean over rows, over its targets (class weights, ignored labels), or a sum. A
 loss that somebody else wrote is asked: the loss of some rows must follow from the losses of their two halves. Looks are
@@ -44,7 +44,7 @@ _LOOKS = 8  # steps at the beginning in each of which a loss is asked
 _SLACK = {torch.float64: 1e-7, torch.float32: 1e-4}  # what rounding may do, relative to the loss
 
 
-class Criterion:
+class BatchLoss:
     """A loss, with its rows weighed where they bring weights.
 
     Args:
@@ -403,24 +403,24 @@ class Criterion:
 class Tally:
     """The losses of an evaluation, added up under each reading of the loss until all ranks agree on one."""
 
-    def __init__(self, criterion: Criterion) -> None:
-        self.criterion, self.steps, self.ruled_out = criterion, 0, set[str]()
-        self.sums: dict[str, Any] = dict.fromkeys([*criterion.readings, ROWS], 0.0)
+    def __init__(self, measure: BatchLoss) -> None:
+        self.measure, self.steps, self.ruled_out = measure, 0, set[str]()
+        self.sums: dict[str, Any] = dict.fromkeys([*measure.readings, ROWS], 0.0)
         self.masses: dict[str, float] = dict.fromkeys(self.sums, 0.0)
 
     def add(self, batch: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor) -> None:
         """Add the loss of a batch."""
-        self.ruled_out |= self.criterion.refuted(batch, outputs, targets, self.steps < _LOOKS)
+        self.ruled_out |= self.measure.refuted(batch, outputs, targets, self.steps < _LOOKS)
         self.steps += 1
         for reading in self.sums:
-            times, mass = self.criterion.times(batch, targets, reading)
+            times, mass = self.measure.times(batch, targets, reading)
             self.sums[reading] = self.sums[reading] + (loss.double() * times if mass else 0.0)
             self.masses[reading] += mass
 
     def close(self) -> tuple[float, float]:
         """Return (the sum of losses, what it is a mean over); all ranks call it together."""
-        self.criterion.settle(self.ruled_out)
-        return float(self.sums[self.criterion.reading]), self.masses[self.criterion.reading]
+        self.measure.settle(self.ruled_out)
+        return float(self.sums[self.measure.reading]), self.masses[self.measure.reading]
 
 
 def scalar(loss: torch.Tensor) -> torch.Tensor:
