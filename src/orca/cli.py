@@ -74,8 +74,8 @@ def doctor(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of libraries about each other
         diagnosis = Diagnosis(without_secrets(_findings(arguments), arguments.conf))
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    _say(diagnosis.json() if arguments.json else diagnosis.text(coloured))
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    _say(diagnosis.json() if arguments.json else diagnosis.text(colours))
     status = GOOD if diagnosis.ok else BAD
     try:
         limited(stop_orca_context, STOP_WITHIN)
@@ -89,7 +89,7 @@ def _findings(arguments: argparse.Namespace) -> list[Finding]:
     mode, findings = arguments.cluster_mode, []
     if mode in _FROM_HERE:
         findings.append(ok("context", f"{mode} is looked at as {_FROM_HERE[mode]}: the same workers, the driver here"))
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always", UserWarning)
         try:
             _start(arguments)
@@ -97,7 +97,7 @@ def _findings(arguments: argparse.Namespace) -> list[Finding]:
             trace = "init_orca_context(...) in a program shows the whole trace"  # of an error of Spark's or Ray's own
             fix = advice(problem) if isinstance(problem, OrcaError) else trace
             return [*findings, error("context", "the cluster did not start", summary(problem), fix)]
-    texts = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
+    texts = [str(item.message) for item in records if issubclass(item.category, UserWarning)]
     findings += [warn("context", text) for text in dict.fromkeys(texts)]
     diagnosis = examine(
         arguments.backend, arguments.workers_per_node, arguments.data, arguments.model_dir, arguments.limit

@@ -25,10 +25,10 @@ class KnownArguments:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return the object, if it knows all its keyword arguments."""
-        _, *known = inspect.signature(cls.__init__).parameters.values()
-        names = [each.name for each in known]
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        names = [each.name for each in parameters]
         unknown = [name for name in kwargs if name not in names]
-        if unknown and not any(each.kind is each.VAR_KEYWORD for each in known):
+        if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters):
             raise ArgumentError(
                 f"{cls.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(names) or 'none'}."
             )

@@ -97,7 +97,7 @@ class EvaluateJob:
             with self.learner.call_back(self.callbacks, world, self.state) as hooks:
                 hooks.begin()
                 began = time.perf_counter()
-                reduced, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps, hooks)
+                overall, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps, hooks)
                 seconds = time.perf_counter() - began
                 hooks("after_run")
                 state = self.learner.state()
@@ -105,9 +105,9 @@ class EvaluateJob:
             self.learner.leave()
         if self.profile:
             steps = min(filter(None, (self.num_steps, feed.steps)), default=0)
-            own["profile"] = profile_of(pulse, evaluated=steps) | {"mean_validation_s": seconds}
-            reduced = reduced | {"profile": mean_profile(world.all_gather(own["profile"]))}
-        return reduced, own, (state.input, state.output)
+            own["profile"] = profile_of(pulse, validation_steps=steps) | {"mean_validation_s": seconds}
+            overall = overall | {"profile": mean_profile(world.all_gather(own["profile"]))}
+        return overall, own, (state.input, state.output)
 
 
 @dataclass(frozen=True)

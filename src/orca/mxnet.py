@@ -33,5 +33,5 @@ def create_config(
     """
     if optimizer_params is None:
         optimizer_params = {"learning_rate": 0.01} if isinstance(optimizer, str) else {}
-    named = {"optimizer": optimizer, "optimizer_params": optimizer_params, "log_interval": log_interval, "seed": seed}
-    return named | (extra_config or {})
+    options = {"optimizer": optimizer, "optimizer_params": optimizer_params, "log_interval": log_interval, "seed": seed}
+    return options | (extra_config or {})

@@ -314,7 +314,7 @@ def test_ranks_end_when_the_driver_is_killed_although_its_forked_child_lives_on(
 
 def test_connections_outlive_a_pause_of_two_minutes_and_not_a_machine_that_is_gone() -> None:
     with Hub(1) as hub, linked(hub):
-        sock = hub._seats[0].wire.sock
+        sock = hub._seats[0].connection.sock
         settings = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in OPTIONS]
         idle, interval, count, unread = settings
         assert 120 < idle + interval * count <= 180

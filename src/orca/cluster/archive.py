@@ -95,8 +95,8 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
         prefix: Where it lies now.
         name: Its path, for the message.
     """
-    needed, at, path = _dynamic(data)
-    if not any(library.startswith(b"libpython") for library in needed) or b"$ORIGIN" in path:
+    libraries, at, path = _dynamic(data)
+    if not any(library.startswith(b"libpython") for library in libraries) or b"$ORIGIN" in path:
         return data
     relative = b"$ORIGIN/../lib"
     if at == 0 or len(relative) > len(path):
@@ -132,9 +132,9 @@ def _dynamic(data: bytes) -> tuple[list[bytes], int, bytes]:
     def text(value: int) -> bytes:
         return data[start + value : data.index(b"\0", start + value)]
 
-    needed = [text(value) for tag, value in tags if tag == _NEEDED]
+    libraries = [text(value) for tag, value in tags if tag == _NEEDED]
     path = next((value for tag, value in tags if tag in (_RPATH, _RUNPATH)), None)
-    return (needed, 0, b"") if path is None else (needed, start + path, text(path))
+    return (libraries, 0, b"") if path is None else (libraries, start + path, text(path))
 
 
 def _add(tar: tarfile.TarFile, entry: Entry) -> None:

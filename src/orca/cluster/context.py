@@ -158,7 +158,7 @@ def _init_spark(
     mode = _checked_mode(cluster_mode)
     refuse_unknown(kwargs, [option.name for option in fields(_spark.SessionOptions)], "init_orca_context")
     options = _spark.SessionOptions(**{name: value for name, value in kwargs.items() if value is not None})
-    checked = checked_cores(cores, star=mode == "local")
+    width = checked_cores(cores, star=mode == "local")
     active = _spark.active_session()
     if active is not None:
         answer = _reuse(active)
@@ -166,12 +166,12 @@ def _init_spark(
         return answer
     if mode == "local" and num_nodes > 1:
         warnings.warn(f"cluster_mode='local' has one node; num_nodes={num_nodes} is ignored.", stacklevel=3)
-    if checked is None:
-        checked = _default_cores(cluster_mode, mode)
+    if width is None:
+        width = _default_cores(cluster_mode, mode)
     at_once = on_ray and mode != "local" and not _is_submitted(mode)
-    for_ray = _ray.room(options, num_nodes, checked, memory, at_once)  # Refused before anything is started.
+    for_ray = _ray.room(options, num_nodes, width, memory, at_once)  # Refused before anything is started.
     stop_spark()
-    session = _start_spark(mode, _spark.Request(checked, memory, num_nodes, options, OrcaContext.log_output, for_ray))
+    session = _start_spark(mode, _spark.Request(width, memory, num_nodes, options, OrcaContext.log_output, for_ray))
     try:
         _plan_ray(options, on_ray)
     except BaseException:
@@ -305,13 +305,13 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _word(pattern: str, spelled: Callable[[str], str]) -> Callable[[Any], str]:
+def _word(pattern: str, aliases: Callable[[str], str]) -> Callable[[Any], str]:
     """Return the check of a word in any case."""
 
     def check(value: Any) -> str:
-        if not re.fullmatch(pattern, spelled(value)):
+        if not re.fullmatch(pattern, aliases(value)):
             raise ValueError
-        return spelled(value)
+        return aliases(value)
 
     return check
 

@@ -251,11 +251,11 @@ def _foreign_path() -> list[str]:
     """Return the entries of sys.path that belong to no installation: the program's folder, PYTHONPATH."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages(), *_site_folders(), os.environ.get("SPARK_HOME", "")]
-    installed = tuple(os.path.realpath(path) + os.sep for path in paths if path)
-    installed += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
+    prefixes = tuple(os.path.realpath(path) + os.sep for path in paths if path)
+    prefixes += tuple(f"/usr/{lib}/python" for lib in ("lib", "lib64", "local/lib"))
     others = filter(os.path.exists, dict.fromkeys(os.path.realpath(path or ".") for path in sys.path))
     # Files of addPyFile are there already.
-    return [path for path in others if not (path + os.sep).startswith(installed) and "/userFiles-" not in path]
+    return [path for path in others if not (path + os.sep).startswith(prefixes) and "/userFiles-" not in path]
 
 
 # Content
@@ -337,8 +337,8 @@ def _with_script(entry: Entry) -> Entry:
     if not entry.target.startswith("bin/") or entry.link is not None or entry.size > _BIGGEST_SCRIPT:
         return entry
     data = Path(entry.source).read_bytes()
-    changed = archive.script(data, sys.prefix)
-    return entry if changed == data else replace(entry, data=changed, size=len(changed))
+    script = archive.script(data, sys.prefix)
+    return entry if script == data else replace(entry, data=script, size=len(script))
 
 
 def _items(folder: str) -> list[os.DirEntry[str]]:
@@ -346,18 +346,18 @@ def _items(folder: str) -> list[os.DirEntry[str]]:
         return sorted(items, key=lambda item: item.name)
 
 
-def _walk(folder: str, target: str, root: str = "", followed: frozenset[str] = frozenset()) -> Iterator[Entry]:
+def _walk(folder: str, target: str, root: str = "", links: frozenset[str] = frozenset()) -> Iterator[Entry]:
     """Yield the files of a folder, compiled ones of other Pythons left out. Links that leave its root are followed."""
     root = root or os.path.realpath(folder)
     for item in _items(folder):
         where = f"{target}/{item.name}".lstrip("/")
         if item.is_dir(follow_symlinks=False):
-            yield from _walk(item.path, where, root, followed)
+            yield from _walk(item.path, where, root, links)
         elif os.path.basename(folder) != "__pycache__" or f".{sys.implementation.cache_tag}." in item.name:
-            yield from _file(item.path, where, root, followed)
+            yield from _file(item.path, where, root, links)
 
 
-def _file(path: str, target: str, root: str, followed: frozenset[str] = frozenset()) -> Iterator[Entry]:
+def _file(path: str, target: str, root: str, links: frozenset[str] = frozenset()) -> Iterator[Entry]:
     """Yield a file, or a link: as a link where it stays inside, else as the file or folder that it points to."""
     real = path
     if os.path.islink(path):
@@ -366,8 +366,8 @@ def _file(path: str, target: str, root: str, followed: frozenset[str] = frozense
             yield Entry(target, path, link=link, mode=0o777)
             return
     if os.path.isdir(real):
-        if real not in followed and not root.startswith(real):
-            yield from _walk(real, target, real, followed | {real})
+        if real not in links and not root.startswith(real):
+            yield from _walk(real, target, real, links | {real})
     elif os.path.isfile(real):
         status = os.stat(real)
         yield Entry(target, real, status.st_size, status.st_mtime_ns, status.st_mode)
@@ -432,8 +432,8 @@ def _conda_pack() -> Any:
 def _put_editables(entries: dict[str, Entry]) -> None:
     """Add editable installs to the entries as ordinary packages, and remove the files that led to them."""
     folders = _site_folders()
-    roots, mapped, leaders = _editables(folders)
-    _refuse_lost([*roots, *mapped.values()], folders)
+    roots, modules, leaders = _editables(folders)
+    _refuse_lost([*roots, *modules.values()], folders)
     packages = os.path.relpath(folders[0], os.path.realpath(sys.prefix)) if folders else ""
     for target in entries.keys() & leaders.keys():
         text = leaders[target]
@@ -442,11 +442,11 @@ def _put_editables(entries: dict[str, Entry]) -> None:
         else:
             entries[target] = _made(target, text.encode())
     for root in roots:
-        installed = (target.removeprefix(f"{packages}/") for target in entries if target.startswith(f"{packages}/"))
-        names = {target.split("/", 1)[0] for target in installed}
+        targets = (target.removeprefix(f"{packages}/") for target in entries if target.startswith(f"{packages}/"))
+        names = {target.split("/", 1)[0] for target in targets}
         new = [entry for entry in _module_files(root) if entry.target.split("/", 1)[0] not in names]
         _put_sources(entries, packages, new, root)
-    for name, path in mapped.items():
+    for name, path in modules.items():
         place = name.replace(".", "/")
         new = list(_walk(path, place)) if os.path.isdir(path) else list(_file(path, f"{place}.py", path))
         _put_sources(entries, packages, new, path)
@@ -475,7 +475,7 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
         left of each .pth file or finder that led there (None: nothing).
     """
     roots: dict[str, None] = {}
-    mapped: dict[str, str] = {}
+    modules: dict[str, str] = {}
     leaders: dict[str, str | None] = {}
     prefix = os.path.realpath(sys.prefix)
     for folder in folders:
@@ -486,7 +486,7 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
                 path = os.path.realpath(os.path.join(folder, line.strip()))
                 if finder:
                     source = Path(folder, f"{finder.group(1)}.py")
-                    mapped.update(_mapping(source))
+                    modules.update(_mapping(source))
                     leaders[os.path.relpath(source, prefix)] = None
                 elif not line.strip() or line.startswith(("#", "import ", "import\t")):
                     rest.append(line)
@@ -497,7 +497,7 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
             text = "\n".join(rest)
             if text != file.read_text(errors="replace").rstrip("\n"):
                 leaders[os.path.relpath(file, prefix)] = text + "\n" if text.strip() else None
-    return list(roots), mapped, leaders
+    return list(roots), modules, leaders
 
 
 def _mapping(finder: Path) -> dict[str, str]:

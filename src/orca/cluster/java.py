@@ -56,19 +56,19 @@ def ensure_java() -> Java:
     global _last
     if _last is not None and _last[0] == _surroundings() and os.path.exists(os.path.join(_last[1].home, "bin", "java")):
         return _last[1]
-    refused: list[str] = []
+    refusals: list[str] = []
     for origin, executable in _places():
         try:
             java = _look(executable, origin)
         except Unusable as reason:
-            refused.append(str(reason))
+            refusals.append(str(reason))
             continue
-        if refused:
-            warnings.warn(f"{'; '.join(refused)}. Spark uses {java} instead.", stacklevel=2)
+        if refusals:
+            warnings.warn(f"{'; '.join(refusals)}. Spark uses {java} instead.", stacklevel=2)
         os.environ["JAVA_HOME"] = java.home
         _last = (_surroundings(), java)
         return java
-    why = f" ({'; '.join(refused)})" if refused else ""
+    why = f" ({'; '.join(refusals)})" if refusals else ""
     fitting = 21 if (newest() or 21) >= 21 else 17
     raise MissingDependency(
         f"Spark needs Java {_legal()} and found none{why}. "

@@ -111,10 +111,10 @@ def _packages(driver: Description, worker: Description) -> Iterator[tuple[str, b
         there = worker.packages.get(name)
         if here == there:
             continue
-        needed = name in NEEDED or name in driver.loaded or (name in FRAMEWORKS and there is not None)
+        matters = name in NEEDED or name in driver.loaded or (name in FRAMEWORKS and there is not None)
         # 2.4.0+cpu and 2.4.0+cu124 exchange everything. Orca's own code has a digest.
         alike = name == "orca-dl" or (there is not None and here.partition("+")[0] == there.partition("+")[0])
-        yield f"{name} {there or 'is not installed'} there, {here} in the driver", needed and not alike
+        yield f"{name} {there or 'is not installed'} there, {here} in the driver", matters and not alike
 
 
 def _minor(version: str) -> list[str]:
@@ -152,7 +152,7 @@ def prove(session: SparkSession) -> None:
 
 def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function of each task: it yields one row with its host and the differences there."""
-    sealed = pickle.dumps(driver)
+    pickled_driver = pickle.dumps(driver)
 
     # A function in a function travels by value: it must run where there is no Orca, to tell so.
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,7 +169,7 @@ def _task(driver: Description, wait: float) -> Callable[[Iterable[pa.RecordBatch
         try:
             from orca.cluster.proof import describe, differences, remarks
 
-            driver, here = pickle.loads(sealed), describe(loaded=False)
+            driver, here = pickle.loads(pickled_driver), describe(loaded=False)
             wrong, other = differences(driver, here), remarks(driver, here)
         except ImportError as error:
             wrong, other = [f"{error} there, which the driver can import"], []
@@ -209,14 +209,14 @@ def _loaded(packages: dict[str, str]) -> frozenset[str]:
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         if "." not in name and isinstance(origin, str) and any(folder in origin for folder in _INSTALLED):
             modules.add(name)
-    loaded = {_canonical(name) for name in modules}
+    names = {_canonical(name) for name in modules}
     others = {name for name in modules if _canonical(name) not in packages}  # yaml is PyYAML's
     for distribution in importlib.metadata.distributions() if others else ():
         if folder := _folder_name(distribution):
             record = f"\n{distribution.read_text('RECORD') or ''}"
             if any(f"\n{name}/__init__.py," in record or f"\n{name}.py," in record for name in others):
-                loaded.add(_canonical(folder["name"]))
-    return frozenset(loaded & packages.keys())
+                names.add(_canonical(folder["name"]))
+    return frozenset(names & packages.keys())
 
 
 @functools.lru_cache(maxsize=1)

@@ -136,8 +136,8 @@ class OrcaRayContext:
         place = RayAlone(None, {}) if self.reused else self._seat()
         prepare(starts=place.starts)
         ray = _ray()
-        started = None if self.reused else place.start(ray)
-        self._place, self.address_info, self._job = place, _address_info(ray, started), _job(ray)
+        connection = None if self.reused else place.start(ray)
+        self._place, self.address_info, self._job = place, _address_info(ray, connection), _job(ray)
         self._pid = os.getpid()
         _contexts.append(self)
         atexit.register(self.stop)
@@ -235,13 +235,13 @@ class RayAlone:
         local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
         ours = local if self.starts else {"address": self.address}
         try:
-            started = ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
+            connection = ray.init(**{"logging_level": logging.WARNING, **ours, **self.options})
         except Exception as error:
             ray.shutdown()
             where = "start Ray on this machine" if self.starts else f"reach Ray at {self.address!r}"
             raise OrcaError(f"could not {where}: {type(error).__name__}: {error}") from error
-        self._folder = started.address_info["session_dir"] if self.starts else ""
-        return started
+        self._folder = connection.address_info["session_dir"] if self.starts else ""
+        return connection
 
     def stop(self, connected: bool) -> None:
         """Leave it, and end it where it was started here; `connected` says whether the connection is still this one."""
@@ -317,9 +317,9 @@ class RayOnSpark:
         self._life.callback(nodes.stop)
         nodes.start(self.nodes, self.hold)
         level = logging.INFO if share.verbose else logging.WARNING
-        started = ray.init(address=f"{host}:{port}", logging_level=level)
+        connection = ray.init(address=f"{host}:{port}", logging_level=level)
         self._wait_for(nodes, ray)
-        return started
+        return connection
 
     def _start_head(self, command: list[str], env: dict[str, str], folder: str) -> None:
         path = os.path.join(folder, "head.log")
@@ -624,8 +624,8 @@ def _command(options: Mapping[str, Any]) -> list[str]:
 
 def _free_ports(host: str, count: int) -> list[int]:
     with ExitStack() as doors:
-        opened = [doors.enter_context(socket.create_server((host, 0))) for _ in range(count)]
-        return [door.getsockname()[1] for door in opened]
+        sockets = [doors.enter_context(socket.create_server((host, 0))) for _ in range(count)]
+        return [door.getsockname()[1] for door in sockets]
 
 
 def _read(path: str) -> str:
@@ -665,11 +665,11 @@ def _knock(address: str | None) -> None:
         raise OrcaError(f"could not reach Ray at {address!r}: {refusals[0]}. Is it running there?")
 
 
-def _address_info(ray: Any, started: Any) -> dict[str, Any]:
-    """Return the addresses of the Ray this process is connected to; `started` is the result of ray.init, if any."""
+def _address_info(ray: Any, connection: Any) -> dict[str, Any]:
+    """Return the addresses of the Ray this process is connected to; `connection` is the result of ray.init, if any."""
     context = ray.get_runtime_context()
     info = {"address": getattr(context, "gcs_address", None), "node_id": context.get_node_id()}
-    return {**info, "node_ip_address": ray.util.get_node_ip_address(), **getattr(started, "address_info", {})}
+    return {**info, "node_ip_address": ray.util.get_node_ip_address(), **getattr(connection, "address_info", {})}
 
 
 def _job(ray: Any) -> tuple[str, ...]:

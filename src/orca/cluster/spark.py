@@ -361,10 +361,10 @@ def executor_settings(request: Request) -> dict[str, str]:
 
 def _own_path() -> list[str]:
     """Return the folders of sys.path that the interpreter does not add by itself."""
-    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    entries = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     ours = [os.path.abspath(path) for path in sys.path if os.path.exists(path or ".")]
     builtin = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix})
-    return list(dict.fromkeys(inherited + [path for path in ours if not path.startswith(builtin)]))
+    return list(dict.fromkeys(entries + [path for path in ours if not path.startswith(builtin)]))
 
 
 def _environment(options: SessionOptions) -> dict[str, str]:

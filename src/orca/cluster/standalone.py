@@ -160,13 +160,13 @@ class _Launch:
         """Return the match of a pattern in the daemon's log; raise with the log's end where there is none in time."""
 
         def look() -> tuple[bool, re.Match[str] | None] | None:
-            ended = daemon.process.poll() is not None
+            is_dead = daemon.process.poll() is not None
             match = re.search(pattern, Path(daemon.log).read_text(errors="replace"))
-            return (ended, match) if ended or match else None
+            return (is_dead, match) if is_dead or match else None
 
-        ended, match = wait_until(look, self.deadline - time.monotonic(), every=0.05) or (False, None)
+        is_dead, match = wait_until(look, self.deadline - time.monotonic(), every=0.05) or (False, None)
         if match:
             return match[1]
-        state = f"ended with status {daemon.process.returncode}" if ended else f"not up in {PATIENCE:.0f} s"
+        state = f"ended with status {daemon.process.returncode}" if is_dead else f"not up in {PATIENCE:.0f} s"
         tail = "\n".join(Path(daemon.log).read_text(errors="replace").splitlines()[-20:])
         raise OrcaError(f"Spark's {daemon.name} on {LOOPBACK} {state}. The end of its log:\n{tail}")

@@ -315,12 +315,12 @@ class Wait:
 
     def go_on(self, app: Application) -> str:
         """Say now and then why it waits; end the application where the time is over, and return the reason."""
-        waited = self._pace.waited
-        over = self.seconds is not None and waited > self.seconds
+        seconds = self._pace.waited
+        over = self.seconds is not None and seconds > self.seconds
         if not over and not self._pace.is_due():
             return ""
         words = (
-            f"YARN gave no container to {app.id} within {waited:.0f} s. It says: {app.diagnostics or 'nothing'}. "
+            f"YARN gave no container to {app.id} within {seconds:.0f} s. It says: {app.diagnostics or 'nothing'}. "
             f"The nodes: {self.hadoop.free()}."
         )
         ask = "Ask for less with memory= and driver_memory=, or for another queue with queue="
@@ -343,7 +343,7 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
 
     def is_over() -> bool:
         nonlocal there, last
-        there, waited = executors(session), pace.waited
+        there, seconds = executors(session), pace.waited
         if there >= count:
             return True
         app = hadoop.application(number)
@@ -351,15 +351,15 @@ def wait_for_executors(session: SparkSession, hadoop: Hadoop, request: Request) 
             raise OrcaError(ended(number, app.diagnostics))
         coming = app.containers - 1  # one is the application master's
         if coming > there:
-            last = waited
+            last = seconds
         if pace.is_due():
             say(
                 f"{number} has {there} of {count} executors and {max(0, coming)} containers for them after "
-                f"{waited:.0f} s. The nodes: {hadoop.free()}. Waiting on."
+                f"{seconds:.0f} s. The nodes: {hadoop.free()}. Waiting on."
             )
         if there:  # With some of them a run can begin.
-            return waited > LONGEST or waited - last > max(PATIENCE, limit or 0.0)
-        return limit is not None and waited - last > limit
+            return seconds > LONGEST or seconds - last > max(PATIENCE, limit or 0.0)
+        return limit is not None and seconds - last > limit
 
     wait_until(is_over, None)
     if there == 0:

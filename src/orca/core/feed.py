@@ -201,10 +201,10 @@ class StreamFeed:
         if hasattr(self.stream, "draw"):
             generator = np.random.default_rng([self.seed, epoch, 0])
             return cast(Draws, self.stream).draw(generator, rank, ranks, first_step)
-        missed = max(0, epoch - self.first_epoch - 1 - self.passes)  # those of the run that this one resumes
-        if missed:
-            self.stream.skip(missed)
-        self.passes += missed + 1
+        skips = max(0, epoch - self.first_epoch - 1 - self.passes)  # those of the run that this one resumes
+        if skips:
+            self.stream.skip(skips)
+        self.passes += skips + 1
         return islice(self.stream.batches(rank, ranks), first_step, None)
 
     def _together(self, mine: Iterator[Batch]) -> Iterator[Batch]:
@@ -217,7 +217,7 @@ class StreamFeed:
             batch = next(mine, None)
             if not step:  # rows may be large: they are told once
                 row = None if batch is None else cut_rows((batch.x, () if batch.y is None else batch.y), slice(0, 1))
-                template = next((told for told in self.world.all_gather(row) if told is not None), None)
+                template = next((sample for sample in self.world.all_gather(row) if sample is not None), None)
             rows = np.zeros(self.world.size)
             rows[self.world.rank] = batch.rows if batch else 0
             shares = tuple(map(int, self.world.all_reduce([rows], "sum")[0]))

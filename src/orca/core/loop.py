@@ -88,19 +88,19 @@ class EpochLoop:
         self.hooks.runner.skips_validations = self.valid is not None and at_times
         self.hooks.begin(plan.epochs, self.usual_steps, next(reversed(since.lines), None))
         if since.lines or since.step:
-            self._revert(begun=not since.step)
+            self._revert(has_begun=not since.step)
         # The steps after which the callbacks' last hooks were called already.
-        settled = history.steps if since.ended in (COMPLETE, STOPPED) else -1
-        ended, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
-        while not ended and (self.before.steps or not self._is_over()):
-            ended, due = self._run_epoch()
+        last = history.steps if since.ended in (COMPLETE, STOPPED) else -1
+        ending, due = _ending(since, plan, self.usual_steps if self.learner.pauses else 0, self.metrics), False
+        while not ending and (self.before.steps or not self._is_over()):
+            ending, due = self._run_epoch()
         if due and plan.callbacks:  # one of them may fail at the end: keep the trained state first
-            self._keep(Losses(), STOPPING if ended == STOPPED else "")
+            self._keep(Losses(), STOPPING if ending == STOPPED else "")
             _wait_for(self.writer, self.world)
         self.learner.finish()
         self.hooks.finish()
-        if due or (plan.stores and settled != history.steps):  # the last state is the one that callbacks leave behind
-            self._keep(Losses(), ended or COMPLETE)
+        if due or (plan.stores and last != history.steps):  # the last state is the one that callbacks leave behind
+            self._keep(Losses(), ending or COMPLETE)
         return history
 
     def _run_epoch(self) -> tuple[str, bool]:
@@ -148,11 +148,11 @@ class EpochLoop:
         self.learner.begin_epoch(epoch)
         self.hooks.begin_epoch(epoch)
         if before.steps:
-            self._revert(begun=True)
+            self._revert(has_begun=True)
         while True:
             part = EpochPart(batches, clock, before.steps + losses.steps)
-            hooked = self.hooks.steps(part, part.step, self.pulse, self.world)
-            losses = losses.then(self.learner.train(hooked, self.pulse, epoch, self.plan, part.step))
+            stream = self.hooks.steps(part, part.step, self.pulse, self.world)
+            losses = losses.then(self.learner.train(stream, self.pulse, epoch, self.plan, part.step))
             step = before.steps + losses.steps
             if losses.stopped or self.hooks.stopped or not part.paused or clock.ends(step):
                 return losses
@@ -175,10 +175,10 @@ class EpochLoop:
         """Evaluate after so many steps of all epochs."""
         assert self.valid is not None
         began = time.perf_counter()
-        reduced, own = evaluate(
+        overall, own = evaluate(
             self.learner, self.valid, self.metrics, self.world, self.pulse, self.plan.validation_steps, self.hooks
         )
-        self.validations.append({"step": step} | _as_validation(reduced))
+        self.validations.append({"step": step} | _as_validation(overall))
         self.mine.append({"step": step} | _as_validation(own))
         self.spent.append(time.perf_counter() - began)
 
@@ -193,12 +193,14 @@ class EpochLoop:
             seconds["mean_validation_s"] = sum(self.spent) / len(self.spent)
         self.validations, self.mine, self.spent = [], [], []
 
-    def _profile(self, line: dict[str, Any], mine: dict[str, Any], trained: int, seconds: dict[str, float]) -> None:
+    def _profile(
+        self, line: dict[str, Any], mine: dict[str, Any], training_steps: int, seconds: dict[str, float]
+    ) -> None:
         """Add to the statistics of an epoch where its time went."""
-        evaluated = 0
+        steps = 0
         if self.valid is not None and "mean_validation_s" in seconds:
-            evaluated = (_least(self.valid.steps, self.plan.validation_steps) or 0) * len(mine.get("validations", [1]))
-        mine["profile"] = profile_of(self.pulse, trained, evaluated) | seconds
+            steps = (_least(self.valid.steps, self.plan.validation_steps) or 0) * len(mine.get("validations", [1]))
+        mine["profile"] = profile_of(self.pulse, training_steps, steps) | seconds
         profiles = self.world.all_gather(mine["profile"])
         line["profile"] = mean_profile(profiles) | {"ranks": profiles}
 
@@ -207,16 +209,16 @@ class EpochLoop:
             return self.history.steps >= self.plan.max_steps
         return len(self.history.epochs) >= self.plan.epochs
 
-    def _revert(self, begun: bool) -> None:
+    def _revert(self, has_begun: bool) -> None:
         """Undo the changes that callbacks made at the beginning of a resumed fit: its state already has them.
 
         Once the fit, or the epoch that it was interrupted in, has begun, callbacks get their own states back.
         """
         self.learner.revert()
-        if begun:
+        if has_begun:
             self.hooks.restore()
 
-    def _keep(self, losses: Losses, ended: str = "") -> None:
+    def _keep(self, losses: Losses, ending: str = "") -> None:
         """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
         since, history, phase = self.since, self.history, self.pulse.phase
         self.pulse.at(CHECKPOINT)
@@ -226,7 +228,7 @@ class EpochLoop:
                 state.payload["callbacks"] = callbacks
             lines = tuple(history.epochs)
             position = replace(
-                since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ended,
+                since, step=losses.steps, losses=_bare(losses), lines=lines, ended=ending,
                 validations=tuple(self.validations),
             )  # fmt: skip
             state.epoch = since.first_epoch + len(history.epochs)
@@ -387,8 +389,8 @@ def evaluate(
     losses = learner.evaluate(batches if hooks is None else hooks.evaluation(batches), meters, pulse)
     mine = (losses, [meter.state() for meter in meters])
     ranks = world.gather(mine)
-    reduced = None if ranks is None else _evaluation_stats(metrics, ranks)
-    return world.broadcast(reduced), _evaluation_stats(metrics, [(losses.alone(), mine[1])])
+    overall = None if ranks is None else _evaluation_stats(metrics, ranks)
+    return world.broadcast(overall), _evaluation_stats(metrics, [(losses.alone(), mine[1])])
 
 
 def _training_stats(epoch: int, ranks: Sequence[Losses]) -> dict[str, Any]:
@@ -420,14 +422,18 @@ def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
     return {key if key.startswith("val_") else f"val_{key.lower()}": value for key, value in stats.items()}
 
 
-def profile_of(pulse: Pulse, trained: int = 0, evaluated: int = 0) -> dict[str, float]:
+def profile_of(pulse: Pulse, training_steps: int = 0, validation_steps: int = 0) -> dict[str, float]:
     """Return the mean seconds a training or evaluation step spent in each phase, and start counting anew."""
-    phases = {"data": ("data", trained + evaluated), "eval_fwd": ("evaluate", evaluated)}
-    if trained:
-        phases |= {"fwd": ("forward", trained), "bwd": ("backward", trained), "optimizer": ("optimizer", trained)}
+    phases = {"data": ("data", training_steps + validation_steps), "eval_fwd": ("evaluate", validation_steps)}
+    if training_steps:
+        phases |= {
+            "fwd": ("forward", training_steps),
+            "bwd": ("backward", training_steps),
+            "optimizer": ("optimizer", training_steps),
+        }
     means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for name, (phase, steps) in phases.items()}
-    if trained:  # communication beside the backward pass, and communication that everything waits for
-        means["mean_comm_s"] = (pulse.profile["communication"] + pulse.profile["wait"]) / trained
+    if training_steps:  # communication beside the backward pass, and communication that everything waits for
+        means["mean_comm_s"] = (pulse.profile["communication"] + pulse.profile["wait"]) / training_steps
     pulse.profile = dict.fromkeys(pulse.profile, 0.0)
     return means
 

@@ -585,8 +585,8 @@ class AUC(ROC):
             return super().tally(output, target)
         chance, truth = _shaped(self.name, output[:, 1] if _is_two_class(output, target) else output, target)
         bins = self.threshold_num
-        passed = -(-chance.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
-        place = (passed.clip(1).nan_to_num().long() + bins * (truth > 0.5)).reshape(-1)  # nan goes to bin 0
+        below = -(-chance.clip(0, 1) * (bins - 1) // 1)  # how many thresholds lie below: rounded up, at least 1
+        place = (below.clip(1).nan_to_num().long() + bins * (truth > 0.5)).reshape(-1)  # nan goes to bin 0
         counts = place.new_zeros(2 * bins).index_add(0, place, place.new_ones(place.shape))  # bincount would wait
         return counts, _outside(chance)
 
@@ -594,15 +594,15 @@ class AUC(ROC):
         """Return the area, given the tally."""
         if self.threshold_num is None:
             false, true, thresholds = _curve(counts, outside)
-            unordered = (thresholds != thresholds).any()
+            has_nan = (thresholds != thresholds).any()
         else:
             advice = "End the model with a sigmoid or softmax, or use AUC(threshold_num=None), which takes any scores."
             _refuse_outside(self.name, outside, advice)
             counts = counts.reshape(2, -1)
-            unordered = counts[:, 0].any()  # bin 0 holds nan alone; else it is the point of no positives
+            has_nan = counts[:, 0].any()  # bin 0 holds nan alone; else it is the point of no positives
             false, true = counts.flip(1).roll(1, 1).cumsum(1)
         area = (false.diff() * (true[1:] + true[:-1])).sum() / 2
-        return math.nan if unordered else area / (false[-1] * true[-1])  # without one of the classes 0 / 0: nan
+        return math.nan if has_nan else area / (false[-1] * true[-1])  # without one of the classes 0 / 0: nan
 
 
 def _curve(scores: Tensor, truth: Tensor) -> Tensor:
@@ -787,8 +787,8 @@ def _refuse_outside(name: str, outside: Any, advice: str) -> None:
 def _beside(output: Tree, target: Tree) -> Tree:
     """Return the targets, those of (n,) beside an output (n, 1) or the reverse in the output's shape."""
     if isinstance(target, (list, tuple)):
-        paired = isinstance(output, (list, tuple)) and len(output) == len(target)
-        return type(target)(map(_beside, output, target)) if paired else target
+        is_pair = isinstance(output, (list, tuple)) and len(output) == len(target)
+        return type(target)(map(_beside, output, target)) if is_pair else target
     same = hasattr(output, "shape") and hasattr(target, "shape") and _core(output.shape) == _core(target.shape)
     return target.reshape(output.shape) if same else target
 

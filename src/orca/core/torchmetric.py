@@ -82,10 +82,10 @@ class TorchMetric(Metric):
         return getattr(self.metric, verb)(output, target)
 
     def _total(self) -> Counts:
-        counted = [() if self._logits else _states_of(self.metric)]
+        states = [() if self._logits else _states_of(self.metric)]
         if self._scaled is not None:
-            counted.append(_states_of(self._scaled))
-        parts = [part for part in (*self._parts, Counts(self._rows, tuple(counted))) if part.rows]
+            states.append(_states_of(self._scaled))
+        parts = [part for part in (*self._parts, Counts(self._rows, tuple(states))) if part.rows]
         return self._join(parts) if parts else Counts(0, ())
 
     def _join(self, parts: Sequence[Counts]) -> Counts:
@@ -177,5 +177,5 @@ def _together(rule: Any, states: list[Any]) -> Any:
         return [item for items in states for item in items]
     if len(states) == 1:
         return states[0]
-    stacked = torch.stack(states)
-    return stacked if rule is None else rule(stacked)
+    stack = torch.stack(states)
+    return stack if rule is None else rule(stack)

@@ -88,9 +88,9 @@ class Diagnosis:
 
     def text(self, coloured: bool = False) -> str:
         """Return the findings as aligned lines, the errors last, where a terminal shows them."""
-        ranked = sorted(self.findings, key=lambda finding: list(_MARKS).index(finding.level))
-        column = max((len(finding.topic) for finding in ranked), default=0)
-        lines = [line for finding in ranked for line in _lines(finding, column, coloured)]
+        findings = sorted(self.findings, key=lambda finding: list(_MARKS).index(finding.level))
+        column = max((len(finding.topic) for finding in findings), default=0)
+        lines = [line for finding in findings for line in _lines(finding, column, coloured)]
         return "\n".join([*lines, "", self.verdict()])
 
     def json(self) -> str:
@@ -129,9 +129,9 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 def summary(problem: BaseException) -> str:
     """Return an exception's text in short: the last line of a Python trace in it, or its first lines."""
     trace = str(problem).partition("Traceback (most recent call last)")[2].partition("\n\tat ")[0]
-    raised = _RAISED.findall(trace)
-    if raised and not isinstance(problem, WorkerFailed):
-        return str(raised[-1])[:_LONGEST]
+    errors = _RAISED.findall(trace)
+    if errors and not isinstance(problem, WorkerFailed):
+        return str(errors[-1])[:_LONGEST]
     text = str(problem).strip().split("\n\n")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "  File "))]
     return ": ".join([type(problem).__name__, *([" ".join(lines)[:_LONGEST]] if lines else [])])

@@ -134,7 +134,7 @@ def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     yield from _idle_gpus(outcome)
     nodes = {report.node: report for report in reversed(outcome.reports)}.values()
     counts = {f"rank {report.rank}": len(report.gpus) for report in outcome.reports}
-    crowded = [report for report in nodes if 0 < len(report.gpus) < _sharing(outcome, report)]
+    tight = [report for report in nodes if 0 < len(report.gpus) < _sharing(outcome, report)]
     if len(set(counts.values())) > 1:
         yield warn(
             "gpu",
@@ -142,10 +142,10 @@ def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
             ", ".join(f"{rank}: {count}" for rank, count in list(counts.items())[:_SHOWN]),
             "nodes that are alike; or hide the GPUs: export CUDA_VISIBLE_DEVICES=",
         )
-    elif crowded:
-        count, sharing = len(crowded[0].gpus), _sharing(outcome, crowded[0])
+    elif tight:
+        count, sharing = len(tight[0].gpus), _sharing(outcome, tight[0])
         what = f"{sharing} ranks share {count} GPU(s) of a node: they talk over gloo, not NCCL"
-        yield warn("gpu", what, ", ".join(crowded[0].gpus[:_SHOWN]), f"workers_per_node={count}")
+        yield warn("gpu", what, ", ".join(tight[0].gpus[:_SHOWN]), f"workers_per_node={count}")
     elif outcome.reports:
         names = outcome.reports[0].gpus
         what, evidence = "the ranks train on CPUs", "no GPU is seen"

@@ -83,9 +83,9 @@ class Survey:
             "devices": len(glob.glob("/dev/nvidia[0-9]*")),
             **(self._storage(peer.rank) if self.model_dir else {}),
         }
-        unreached, apart = knock_at_all(peer)
+        failures, apart = knock_at_all(peer)
         if apart:
-            return Report(**facts, unreached=unreached)
+            return Report(**facts, unreached=failures)
         began = time.monotonic()
         with form(peer, timeout, pulse) as world:
             [total] = world.all_reduce([np.ones(1)], how="sum")
@@ -126,10 +126,10 @@ def knock_at_all(peer: Peer) -> tuple[tuple[tuple[int, str], ...], bool]:
         others = [rank for rank in range(peer.size) if rank != peer.rank]
         with ThreadPoolExecutor(max(1, min(32, len(others)))) as pool:
             answers = list(pool.map(lambda rank: _knock(*doors[rank]), others))
-        unreached = tuple((rank, answer) for rank, answer in zip(others, answers, strict=True) if answer)
+        failures = tuple((rank, answer) for rank, answer in zip(others, answers, strict=True) if answer)
         # Nobody closes its door before all have knocked.
-        apart = any(json.loads(count) for count in peer.all_gather(json.dumps(len(unreached))))
-    return unreached, apart
+        apart = any(json.loads(count) for count in peer.all_gather(json.dumps(len(failures))))
+    return failures, apart
 
 
 class _Door(socketserver.ThreadingTCPServer):

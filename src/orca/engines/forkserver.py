@@ -248,8 +248,8 @@ class Server:
     def _reap(self) -> None:
         """Tell the driver of the ranks that have ended."""
         for process in list(self._ranks):
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if ended:
+            number, status = os.waitpid(process, os.WNOHANG)
+            if number:
                 code = os.waitstatus_to_exitcode(status)
                 with self._ranks.pop(process) as channel, suppress(OSError):  # nobody may wait for it
                     with suppress(KeyError):

@@ -124,17 +124,17 @@ def _watch(ranks: list[Rank], results: list[int], hub: Hub) -> None:
     deadline = float("inf")
     while True:
         codes = [process.poll() for process in ranks]  # before the results: a rank may give its own in between
-        done = [_is_whole(result) for result in results]
-        if all(done) and deadline == float("inf"):
+        whole = [_is_whole(result) for result in results]
+        if all(whole) and deadline == float("inf"):
             deadline = time.monotonic() + ENDED_WITHIN
-        if all(done) and (None not in codes or time.monotonic() > deadline):
+        if all(whole) and (None not in codes or time.monotonic() > deadline):
             return _warn(codes)
-        lost = [rank for rank, code in enumerate(codes) if code is not None and not done[rank]]
-        for rank in lost:
+        missing = [rank for rank, code in enumerate(codes) if code is not None and not whole[rank]]
+        for rank in missing:
             hub.lost(rank, _HOST, f"its process ended with exit code {codes[rank]}")
-        if hub.failed.is_set() or lost:
+        if hub.failed.is_set() or missing:
             raise hub.error(wait=5.0) or WorkerLost(
-                lost[0], _HOST, f"its process ended with exit code {codes[lost[0]]}"
+                missing[0], _HOST, f"its process ended with exit code {codes[missing[0]]}"
             )
         time.sleep(0.02)
 

@@ -67,9 +67,9 @@ class RayEngine:
         with dispatch(job, shards, self.workers, _address(nodes), settings, _room) as (envelope, hub):
             parcels = self._parcels(shards, _is_here(nodes))
             with _reserved(self.workers) as seats, _started(seats) as ranks:
-                taken = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
+                refs = [rank.actor.take.remote(parcel) for rank, parcel in zip(ranks, parcels, strict=True)]
                 del parcels
-                cards = _gathered(taken, ranks, hub)
+                cards = _gathered(refs, ranks, hub)
                 with _ended(ranks, cards):
                     runs = [
                         rank.actor.run.remote(envelope, self._place(rank, nodes), _devices(rank, ranks, cards))
@@ -105,10 +105,10 @@ class RayEngine:
             native = not here and any(getattr(piece, "here", False) for piece in pieces)
             if native:
                 pieces = [_carried(piece) if getattr(piece, "here", False) else piece for piece in pieces]
-        dealt = [pieces[rank :: self.workers] for rank in range(self.workers)]
+        shares = [pieces[rank :: self.workers] for rank in range(self.workers)]
         if native:
-            return [Parcel(native=tuple(each)) for each in dealt]
-        return [Parcel(pickled=dumps(each, "the data")) for each in dealt]
+            return [Parcel(native=tuple(each)) for each in shares]
+        return [Parcel(pickled=dumps(each, "the data")) for each in shares]
 
     def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> RankPlace:
         return RankPlace(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
@@ -361,9 +361,9 @@ def _group(shares: Sequence[tuple[int, int]], within: float) -> PlacementGroup |
 
 
 def _seats(group: PlacementGroup, shares: list[tuple[int, int]], nodes: list[dict[str, Any]]) -> list[RankSeat]:
-    known = {node["NodeID"]: (str(node["NodeManagerAddress"]), str(node["NodeManagerHostname"])) for node in nodes}
+    places = {node["NodeID"]: (str(node["NodeManagerAddress"]), str(node["NodeManagerHostname"])) for node in nodes}
     where = placement_group_table(group)["bundles_to_node_id"]
-    seats = [RankSeat(group, i, *share, where[i], *known[where[i]]) for i, share in enumerate(shares)]
+    seats = [RankSeat(group, i, *share, where[i], *places[where[i]]) for i, share in enumerate(shares)]
     return sorted(seats, key=lambda seat: (seat.node, seat.bundle))
 
 
@@ -401,13 +401,13 @@ def _ended(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
     except BaseException:
         for rank in ranks:
             ray.kill(rank.actor)
-        left = []
+        waits = []
         for node in {rank.seat.node for rank in ranks}:
             there = [card for rank, card in zip(ranks, cards, strict=True) if rank.seat.node == node]
-            left.append(
+            waits.append(
                 _await_end.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, True)).remote(there)
             )
-        ray.wait(left, num_returns=len(left), timeout=2 * _GONE_WITHIN)
+        ray.wait(waits, num_returns=len(waits), timeout=2 * _GONE_WITHIN)
         raise
 
 
@@ -425,9 +425,9 @@ def _gathered(refs: list[Any], ranks: list[Rank], hub: Hub | None = None) -> lis
         for ref in ray.wait(list(waiting), timeout=0.1)[0]:
             rank = waiting.pop(ref)
             results[rank.number] = _result(ref, rank, hub)
-        failed = hub.error() if hub else None
-        if failed:
-            raise failed
+        failure = hub.error() if hub else None
+        if failure:
+            raise failure
     return [results[rank.number] for rank in ranks]
 
 

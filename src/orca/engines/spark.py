@@ -164,10 +164,10 @@ class SparkEngine:
             return frame.repartitionById(ranks, "rank")
         return frame.repartitionByRange(ranks, "rank")  # Spark < 4.1; exact, as every rank has a piece
 
-    def _failure(self, known: WorkerFailed | None, error: Exception) -> Exception:
+    def _failure(self, failure: WorkerFailed | None, error: Exception) -> Exception:
         """Return the error to raise: the rank's own, else the one that Spark's message tells of."""
-        if known is not None:
-            return known
+        if failure is not None:
+            return failure
         text = str(error)
         if "SPARK-24819" in text or "BarrierJobSlotsNumberCheckFailed" in text:
             return TooFewSlots(

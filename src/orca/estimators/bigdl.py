@@ -178,10 +178,10 @@ class BigdlEstimator(TorchEstimator):
 
     def get_model(self) -> Any:
         """Return the model that was given, with its trained weights."""
-        trained = self._framework_model()
+        module = self._framework_model()
         if not hasattr(self.model, "to_torch"):
-            return trained
-        self.model.to_torch().load_state_dict(trained.state_dict())
+            return module
+        self.model.to_torch().load_state_dict(module.state_dict())
         return self.model
 
     def _framework_model(self) -> Any:

@@ -426,7 +426,7 @@ class KerasEstimator(TrainingEstimator):
         Raises:
             ArgumentError: There is no such checkpoint.
         """
-        ended = f"{path.rstrip('/')}/checkpoint-{version}"
+        last = f"{path.rstrip('/')}/checkpoint-{version}"
         if version is None and prefix is None:
             newest = self.latest_checkpoint(path)
             if newest is None:
@@ -434,8 +434,8 @@ class KerasEstimator(TrainingEstimator):
                     f"there is no checkpoint in {path}. Pass the model_dir of the Estimator that trained."
                 )
             return self.load_checkpoint(newest)
-        if prefix is None and is_state(ended):
-            return self.load_checkpoint(ended)
+        if prefix is None and is_state(last):
+            return self.load_checkpoint(last)
         folder = path if versions(path, prefix) else newest_run(path, prefix) or path
         return self.load_checkpoint(path_of(folder, version, prefix))
 

@@ -152,7 +152,7 @@ class TrainingEstimator(Estimator):
         callbacks = listed(callbacks)
         self.learner.check_callbacks(callbacks)
         spec = self._spec(batch_size, feature_cols, label_cols, weight=sample_weight, cache=cache)
-        mixed = self.config.get("shuffle", True) if shuffle is None else shuffle
+        shuffles = self.config.get("shuffle", True) if shuffle is None else shuffle
         histories = self._train(
             data,
             validation_data,
@@ -163,7 +163,7 @@ class TrainingEstimator(Estimator):
             resume=resume,
             max_failures=max_failures,
             epochs=positive("epochs", epochs),
-            shuffle=bool(mixed),
+            shuffle=bool(shuffles),
             on_nan=on_nan,
             profile=profile,
             max_steps=max_steps,
@@ -415,7 +415,7 @@ class TrainingEstimator(Estimator):
         engine = self.engine
         results = engine.run(job, source.shards(engine.workers), settings or self.settings)
         self._learn_rows(*results[0][2])
-        return [(reduced, own) for reduced, own, _ in results]
+        return [(overall, own) for overall, own, _ in results]
 
     def predict(
         self,

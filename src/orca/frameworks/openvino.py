@@ -121,10 +121,10 @@ def _graph_of(model: ov.Model) -> Graph:
 def _with_batch(model: ov.Model, batch: int) -> ov.Model:
     if batch:
         shapes = {port: port.partial_shape for port in model.inputs}
-        fixed = {
+        sizes = {
             port: [batch, *list(shape)[1:]] for port, shape in shapes.items() if shape.rank.is_static and len(shape)
         }
-        model.reshape({port: ov.PartialShape(dims) for port, dims in fixed.items()})
+        model.reshape({port: ov.PartialShape(dims) for port, dims in sizes.items()})
     return model
 
 
@@ -196,13 +196,13 @@ class Signature:
         """Describe a model."""
         inputs = tuple(Port.of(port, f"input {i}") for i, port in enumerate(model.inputs))
         outputs = tuple(Port.of(port, f"output {i}") for i, port in enumerate(model.outputs))
-        fixed = {port.shape[0] for port in inputs if port.shape and port.shape[0] is not None}
-        if not inputs or len(fixed) > 1:
+        batches = {port.shape[0] for port in inputs if port.shape and port.shape[0] is not None}
+        if not inputs or len(batches) > 1:
             raise ArgumentError(
                 "all inputs of a model must begin with the same batch dimension; "
                 f"got {', '.join(map(str, inputs)) or 'none'}."
             )
-        return cls(inputs, outputs, fixed.pop() if fixed else None)
+        return cls(inputs, outputs, batches.pop() if batches else None)
 
     def output(self) -> OutputSpec | None:
         """Return the form of the model's output; None where its shape is not known before it has run."""
@@ -220,13 +220,13 @@ class Signature:
             nested: Whether arrays may have one dimension more: batches of rows instead of rows.
         """
         arrays = self._in_order(x)
-        fitted = [self._fit(port, array, nested) for port, array in zip(self.inputs, arrays, strict=True)]
-        leads = {lead for _, lead in fitted}
+        pairs = [self._fit(port, array, nested) for port, array in zip(self.inputs, arrays, strict=True)]
+        leads = {lead for _, lead in pairs}
         if len(leads) > 1:
             raise DataError(
                 f"all inputs must have the same rows; got leading dimensions {sorted(leads)}.{self._takes()}"
             )
-        return [array for array, _ in fitted], leads.pop()
+        return [array for array, _ in pairs], leads.pop()
 
     def check_names(self, x: Mapping[str, Any]) -> None:
         """Check that arrays by name have the names of the inputs."""
@@ -379,13 +379,13 @@ class OpenvinoPredictor(Predictor):
 
     def _run(self, arrays: list[np.ndarray], rows: int) -> list[list[np.ndarray]]:
         """Return each output's parts in the order of the rows."""
-        fixed = self.signature.batch
-        size = fixed or self.batch_size
+        batch_rows = self.signature.batch
+        size = batch_rows or self.batch_size
         starts = range(0, rows, size)
         answers: list[list[np.ndarray]] = [[] for _ in starts]
         try:
             for number, start in enumerate(starts):
-                batch = {i: _padded(array[start : start + size], fixed) for i, array in enumerate(arrays)}
+                batch = {i: _padded(array[start : start + size], batch_rows) for i, array in enumerate(arrays)}
                 self.queue.start_async(batch, (answers, number))
             self.queue.wait_all()
         except RuntimeError as error:
@@ -396,9 +396,9 @@ class OpenvinoPredictor(Predictor):
         for start, outputs in zip(starts, answers, strict=True):
             count = min(size, rows - start)
             for port, column, output in zip(self.signature.outputs, columns, outputs, strict=True):
-                if output.shape[:1] != (fixed or count,):
+                if output.shape[:1] != (batch_rows or count,):
                     raise DataError(
-                        f"output {port.name!r} has the shape {output.shape} for a batch of {fixed or count} rows: "
+                        f"output {port.name!r} has the shape {output.shape} for a batch of {batch_rows or count} rows: "
                         "it does not have one answer for each row. Save the model without this output."
                     )
                 column.append(output[:count])
@@ -467,9 +467,9 @@ def convert(model: Any, sample: Any, path: str) -> str:
 
 def _translated(model: Any, sample: Any, translate: Translate) -> ov.Model:
     try:
-        converted = translate(sample)
-        _name_inputs(converted, _input_names(model, sample))
-        return converted
+        graph = translate(sample)
+        _name_inputs(graph, _input_names(model, sample))
+        return graph
     except ArgumentError:
         raise
     except Exception as error:  # tracing runs the user's code, which fails in many ways
@@ -506,8 +506,8 @@ def _input_names(model: Any, sample: Any) -> list[str]:
 def _paths(name: str, part: Any) -> list[str]:
     if not isinstance(part, dict | tuple | list):
         return [name]
-    keyed = part.items() if isinstance(part, dict) else enumerate(part)
-    return [path for key, inner in keyed for path in _paths(f"{name}.{key}", inner)]
+    members = part.items() if isinstance(part, dict) else enumerate(part)
+    return [path for key, inner in members for path in _paths(f"{name}.{key}", inner)]
 
 
 def _name_inputs(model: ov.Model, names: list[str]) -> None:
@@ -529,17 +529,17 @@ def _form(sample: Any) -> str:
     return f"an array of shape {np.shape(sample)}"
 
 
-def _check_agreement(graph: Graph, x: Any, expected: list[np.ndarray]) -> None:
+def _check_agreement(graph: Graph, x: Any, originals: list[np.ndarray]) -> None:
     """Raise where the converted model answers otherwise than its original."""
     predictor = OpenvinoPredictor(Signature.of(graph.open()))
     predictor.restore(State(payload={"models": [graph]}))
     answers = flatten(predictor.predict(tuple(flatten(x)[0])))[0]
-    if len(answers) == len(expected) and all(
+    if len(answers) == len(originals) and all(
         a.shape == e.shape and np.allclose(a, e, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-        for a, e in zip(answers, expected, strict=True)
+        for a, e in zip(answers, originals, strict=True)
     ):
         return
-    words = [[(output.shape, output.ravel()[:3].tolist()) for output in outputs] for outputs in (expected, answers)]
+    words = [[(output.shape, output.ravel()[:3].tolist()) for output in outputs] for outputs in (originals, answers)]
     raise ArgumentError(
         f"the converted model does not answer as the model does: (shape, first numbers) are {words[0]} for the model "
         f"and {words[1]} for OpenVINO's. A model that draws random numbers, or whose code fixes the batch, cannot be "

@@ -26,8 +26,8 @@ class Backlog:
 
     def gap(self) -> int:
         """Return how many lines were turned away since the last call."""
-        refused, self.refused = self.refused, 0
-        return refused
+        count, self.refused = self.refused, 0
+        return count
 
     def outlast(self, wait: Callable[[float], object], seconds: float) -> None:
         """Wait by `wait(seconds)` until it says yes, or nothing was taken in that time."""

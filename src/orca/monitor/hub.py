@@ -18,7 +18,18 @@ from orca.errors import ArgumentError, OrcaError, WorkerFailed
 from orca.monitor import failures, protocol
 from orca.monitor.failures import SILENT_END, Failure, Sign, primary_of
 from orca.monitor.heartbeat import Beat
-from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Gather, Gathered, Log, Malformed, Ticket, Wire, encode, listen
+from orca.monitor.protocol import (
+    MESSAGE_LIMIT,
+    Abort,
+    Connection,
+    Gather,
+    Gathered,
+    Log,
+    Malformed,
+    Ticket,
+    encode,
+    listen,
+)
 from orca.monitor.stalls import Suspicion
 
 HELLO_WITHIN = 5.0  # seconds a new connection has to present the secret
@@ -39,7 +50,7 @@ class Seat:
     host: str = NOWHERE
     joined: bool = False
     beat: Beat = field(default_factory=lambda: Beat(-1))
-    wire: Wire = field(init=False)
+    connection: Connection = field(init=False)
 
 
 class Hub:
@@ -170,21 +181,21 @@ class Hub:
             for _ in range(LAST_TURNS):
                 await asyncio.sleep(0)
             for seat in self._open:
-                seat.wire.transport.abort()
+                seat.connection.transport.abort()
             await asyncio.sleep(0)
 
     # Coming and going.
 
-    def _admit(self) -> Wire:
+    def _admit(self) -> Connection:
         seat = Seat()
-        seat.wire = Wire(HELLO_LIMIT, partial(self._hear, seat), partial(self._miss, seat), lambda: None)
+        seat.connection = Connection(HELLO_LIMIT, partial(self._hear, seat), partial(self._miss, seat), lambda: None)
         self._open.add(seat)
         self._loop.call_later(HELLO_WITHIN, self._expire, seat)
-        return seat.wire
+        return seat.connection
 
     def _expire(self, seat: Seat) -> None:
         if seat.rank < 0:
-            seat.wire.drop(f"it did not present the secret within {HELLO_WITHIN:g} s")
+            seat.connection.drop(f"it did not present the secret within {HELLO_WITHIN:g} s")
 
     def _greet(self, seat: Seat, message: tuple[Any, ...]) -> None:
         if not isinstance(message, protocol.Hello):
@@ -197,20 +208,20 @@ class Hub:
         elif message.rank in self._seats:
             refusal = f"rank {message.rank} has connected before"
         if refusal:
-            seat.wire.send(Abort(refusal))
+            seat.connection.send(Abort(refusal))
             raise Malformed(refusal)
         seat.rank, seat.host, seat.beat = message.rank, message.host, Beat(message.rank)
-        seat.wire.limit = MESSAGE_LIMIT
+        seat.connection.limit = MESSAGE_LIMIT
         self._seats[seat.rank] = seat
         self._advanced = time.monotonic()
-        seat.wire.send(protocol.Ack())
+        seat.connection.send(protocol.Ack())
         if self._aborted is not None:
-            seat.wire.send(Abort(self._aborted))
+            seat.connection.send(Abort(self._aborted))
 
     def _miss(self, seat: Seat, reason: str) -> None:
         self._open.discard(seat)
         if reason:
-            peer = seat.wire.transport.get_extra_info("peername") or (NOWHERE,)
+            peer = seat.connection.transport.get_extra_info("peername") or (NOWHERE,)
             name = f"rank {seat.rank} on {seat.host}" if seat.rank >= 0 else peer[0]
             logger.warning("the hub dropped the connection of %s: %s", name, reason)
         if seat.rank < 0 or seat.rank in self._ended:
@@ -236,7 +247,7 @@ class Hub:
             case protocol.Fail():
                 self._note(Failure(seat.rank, seat.host, *message))
                 self._end(seat.rank, "failed")
-                seat.wire.send(protocol.Ack())  # acknowledged means known
+                seat.connection.send(protocol.Ack())  # acknowledged means known
             case protocol.Stack():
                 if self._suspicion is not None:
                     self._suspicion.stacks[seat.rank] = message.text
@@ -262,18 +273,18 @@ class Hub:
         texts[seat.rank] = message.text
         for rank, how in self._ended.items():
             if rank not in texts:
-                return seat.wire.send(_parting(message.round, rank, how))
+                return seat.connection.send(_parting(message.round, rank, how))
         if len(texts) == self.size:
             line = encode(Gathered(message.round, [texts[rank] for rank in range(self.size)], ""))
             del self._rounds[message.round]
             for rank in texts:
-                self._seats[rank].wire.send(line)
+                self._seats[rank].connection.send(line)
 
     def _end(self, rank: int, how: str) -> None:
         self._ended[rank] = how
         for number, texts in self._rounds.items():
             for other in texts if rank not in texts else ():
-                self._seats[other].wire.send(_parting(number, rank, how))
+                self._seats[other].connection.send(_parting(number, rank, how))
         self._judge(time.monotonic())
 
     # Failures.
@@ -283,7 +294,7 @@ class Hub:
             self._aborted = reason
             for rank, seat in self._seats.items():
                 if self._ended.get(rank) != "has ended":
-                    seat.wire.send(Abort(reason))
+                    seat.connection.send(Abort(reason))
 
     def _lose(self, rank: int, host: str, reason: str) -> None:
         if self._ended.get(rank) == "failed":  # it said why itself
@@ -324,7 +335,7 @@ class Hub:
             return
         suspicion = self._suspicion = Suspicion([self._seats[rank].beat for rank in ranks], self.absent)
         for rank in suspicion.asked:
-            self._seats[rank].wire.send(protocol.Ask())
+            self._seats[rank].connection.send(protocol.Ask())
         self._loop.call_later(STACK_WITHIN if suspicion.asked else 0.0, self._convict, suspicion)
 
     def _convict(self, suspicion: Suspicion) -> None:

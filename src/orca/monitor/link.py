@@ -22,7 +22,7 @@ from orca.monitor import protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.failures import reason_of
 from orca.monitor.heartbeat import WAIT, Pulse
-from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Gathered, Log, Ticket, Wire, encode
+from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Connection, Gathered, Log, Ticket, encode
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
 PAUSE = 120.0  # seconds for which the driver may be suspended
@@ -259,40 +259,40 @@ class Link:
 
     async def _converse(self, sock: socket.socket) -> None:
         limit = MESSAGE_LIMIT * (self.ticket.size + 1)  # a gathered answer holds the texts of all ranks
-        self._wire = Wire(limit, self._hear, self._end, self._hand_over)
-        await self._loop.create_connection(lambda: self._wire, sock=sock)
-        self._wire.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
+        self._connection = Connection(limit, self._hear, self._end, self._hand_over)
+        await self._loop.create_connection(lambda: self._connection, sock=sock)
+        self._connection.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
         last, when = self.pulse.beat(self.rank), self._loop.time()
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=BEAT_SOON)
-            if self._welcome and not self._closing and not self._wire.busy:
+            if self._welcome and not self._closing and not self._connection.busy:
                 beat, now = self.pulse.beat(self.rank), self._loop.time()
                 if beat != last or now - when >= BEAT_LATE:
                     last, when = beat, now
-                    self._wire.send(beat)
-        if self._wire.fileno() >= 0:
-            self._wire.transport.abort()
+                    self._connection.send(beat)
+        if self._connection.fileno() >= 0:
+            self._connection.transport.abort()
             await asyncio.sleep(0)  # until it is closed
 
     def _hand_over(self) -> None:
-        while self._outbox and not self._wire.busy:
+        while self._outbox and not self._connection.busy:
             line = self._outbox.popleft()
-            self._wire.send(line)
+            self._connection.send(line)
             self._backlog.taken += len(line)
-        if not self._wire.busy:
+        if not self._connection.busy:
             self._behind = False
             if self._closing:
-                self._wire.transport.write_eof()  # the hub closes in turn, and then we know that it heard our bye
+                self._connection.transport.write_eof()  # the hub closes in turn, and then we know that it heard our bye
 
     def _hear(self, message: tuple[Any, ...]) -> None:
         match message:
             case Ack() | Gathered():
                 if not self._welcome and not self._closing:
                     self._welcome = True
-                    self._wire.send(self.pulse.beat(self.rank))  # now the hub may count on us
+                    self._connection.send(self.pulse.beat(self.rank))  # now the hub may count on us
                 self._replies.put(message)
             case protocol.Ask():
-                self._wire.send(protocol.Stack(stack_of(self._owner)))
+                self._connection.send(protocol.Stack(stack_of(self._owner)))
             case Abort(reason) if self._welcome:
                 if not self._closing:
                     self._end(f"the driver ended the run: {reason}")

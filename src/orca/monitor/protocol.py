@@ -87,7 +87,7 @@ def _fits(value: object, kind: Any) -> bool:
     return type(value) is kind or type(value) in get_args(kind)  # float | None has two
 
 
-class Wire(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """Messages over one connection of an event loop, sent without waiting.
 
     Args:

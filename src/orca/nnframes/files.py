@@ -99,9 +99,9 @@ class StageWriter(MLWriter):
     def _state(self) -> State:
         """Return all that is no plain param: the weights, what the model is, and the objects that were set."""
         stage = self.instance
-        given, module, state = stage.parts()
-        kind = "TorchModel" if isinstance(given, TorchModel) else "layer" if isinstance(given, Layer) else "module"
-        about = {"model": kind} | ({"made_by": reference(given.given, "the model")} if module is None else {})
+        model, module, state = stage.parts()
+        kind = "TorchModel" if isinstance(model, TorchModel) else "layer" if isinstance(model, Layer) else "module"
+        about = {"model": kind} | ({"made_by": reference(model.given, "the model")} if module is None else {})
         weights = [] if module is None else list(module.parameters())
         objects = {param.name: value for param, value in stage._paramMap.items() if param.name in _OBJECTS}
         if objects.get("validation") is not None:
@@ -141,8 +141,8 @@ class StageReader(MLReader[Any]):
         """
         metadata = DefaultParamsReader.loadMetadata(path, self.sparkSession)
         state = load_state(_module_in(path, self.sparkSession), "torch")
-        saved = state.payload
-        if "objects" not in saved:
+        payload = state.payload
+        if "objects" not in payload:
             raise ArgumentError(
                 f"{path} holds a module without the settings of a stage: it was saved by an older release. Load it "
                 "with that one, fit or make the stage again with this one, and save it."
@@ -150,27 +150,29 @@ class StageReader(MLReader[Any]):
         kind = metadata["class"].rsplit(".", 1)[-1]
         if kind != self.cls.__name__:
             raise ArgumentError(f"{path} holds a {kind}, not a {self.cls.__name__}. Load it with {kind}.load(path).")
-        given, module = _model(saved, model)
+        original, module = _model(payload, model)
         weights = [] if module is None else list(module.parameters())
-        held = {name: unpacked(value, weights) for name, value in saved["attributes"].items() if name not in attributes}
+        values = {
+            name: unpacked(value, weights) for name, value in payload["attributes"].items() if name not in attributes
+        }
         stage = self.cls.__new__(self.cls)
-        stage.restore(given, unpacked(saved["preprocessing"]), state, held | attributes)
+        stage.restore(original, unpacked(payload["preprocessing"]), state, values | attributes)
         stage._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(stage, metadata)
-        objects = {name: unpacked(value, weights) for name, value in saved["objects"].items()}
+        objects = {name: unpacked(value, weights) for name, value in payload["objects"].items()}
         if objects.get("validation") is not None:
             objects["validation"][1] = self.sparkSession.read.parquet(f"{path.rstrip('/')}/validation")
         return stage._set(**objects)
 
 
-def _model(saved: dict[str, Any], model: Any) -> tuple[Any, nn.Module | None]:
+def _model(payload: dict[str, Any], model: Any) -> tuple[Any, nn.Module | None]:
     """Return the model in the kind that it was given in, and its module, which a class or function has yet to make."""
-    about = saved["about"]
+    about = payload["about"]
     if "made_by" in about and model is None:
         return TorchModel(imported(about["made_by"])), None
-    net: Any = build(saved["architecture"]) if model is None else copy.deepcopy(model)
-    if saved["models"]:
-        net.load_state_dict(saved["models"][0])
+    net: Any = build(payload["architecture"]) if model is None else copy.deepcopy(model)
+    if payload["models"]:
+        net.load_state_dict(payload["models"][0])
     kinds = {"layer": lambda: Layer.of(net.layer), "TorchModel": lambda: TorchModel(net), "module": lambda: net}
     return kinds[about["model"]](), net
 

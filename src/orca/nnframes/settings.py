@@ -113,11 +113,11 @@ def _made_object(name: str, attributes: dict[str, Any]) -> Any:
         raise ArgumentError(f"the saved stage names {name}, which is no setting of a stage.")
     if issubclass(kind, TrainSummary):
         return kind(attributes["log_dir"], attributes["app_name"])
-    made: Any = object.__new__(kind)
-    vars(made).update(attributes)
-    if isinstance(getattr(made, "optimizer", None), Optimizer):
-        _bind(attributes.get("torch_scheduler"), made.optimizer)
-    return made
+    thing: Any = object.__new__(kind)
+    vars(thing).update(attributes)
+    if isinstance(getattr(thing, "optimizer", None), Optimizer):
+        _bind(attributes.get("torch_scheduler"), thing.optimizer)
+    return thing
 
 
 def _bind(scheduler: Any, optimizer: Optimizer) -> None:

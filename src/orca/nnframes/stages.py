@@ -303,8 +303,8 @@ class NNEstimator(
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
         """Return the model as given, its module (None where it is yet to be made), and a state, for a writer."""
-        made = not isinstance(self.model, TorchModel) or isinstance(self.model.given, nn.Module)
-        return self.model, torch_of(self.model) if made else None, State()
+        is_ready = not isinstance(self.model, TorchModel) or isinstance(self.model.given, nn.Module)
+        return self.model, torch_of(self.model) if is_ready else None, State()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
         """Become the stage that was saved, for a reader."""
@@ -331,7 +331,7 @@ class NNEstimator(
         return self._named(model)
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
-        end, (_, kept, keeps_one) = self.getEndWhen(), self._checkpoint()
+        end, (_, checkpoint_trigger, keeps_one) = self.getEndWhen(), self._checkpoint()
         label, valid = self.getLabelCol(), dict[str, Any]()
         if label == self.getFeaturesCol():  # each of the two is read in its own way
             label = f"{label} as a label"
@@ -346,7 +346,7 @@ class NNEstimator(
             "batch_size": self.getBatchSize(),
             "feature_cols": [self.getFeaturesCol()],
             "label_cols": [label],
-            "checkpoint_trigger": kept,
+            "checkpoint_trigger": checkpoint_trigger,
             "keep_checkpoints": 1 if keeps_one else None,
             "end_trigger": end,
             **valid,
@@ -357,15 +357,15 @@ class NNEstimator(
             estimator.readers = self._readers(features, labels, label)
             estimator.fit(dataset, epochs, **options)
             return
-        if kept is not None:  # all epochs are one fit to the user
+        if checkpoint_trigger is not None:  # all epochs are one fit to the user
             estimator.run_folder = new_run(self._checkpoint()[0] or "", dated=True)
         for epoch in range(epochs):  # what is drawn differs from epoch to epoch
             estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
             line = estimator.fit(dataset, 1, **options)[-1]
             state = estimator._current()
             loss = line.get("val_loss", line["train_loss"])
-            ended = Moment(state.epoch, state.steps, True, loss, _score(line))
-            if end is not None and (end(ended) or end(Moment(state.epoch - 1, state.steps))):  # perhaps mid-epoch
+            moment = Moment(state.epoch, state.steps, True, loss, _score(line))
+            if end is not None and (end(moment) or end(Moment(state.epoch - 1, state.steps))):  # perhaps mid-epoch
                 return
 
     def _method(self) -> Any:
@@ -386,10 +386,10 @@ class NNEstimator(
         return method
 
     def _preprocessing(self) -> tuple[Preprocessing, Preprocessing | None]:
-        given = self.getSamplePreprocessing()
-        if isinstance(given, FeatureLabelPreprocessing):
-            return given.feature_transformer, given.label_transformer
-        return preprocessing_of(given, "samplePreprocessing") or SeqToTensor(), self.label_preprocessing
+        chain = self.getSamplePreprocessing()
+        if isinstance(chain, FeatureLabelPreprocessing):
+            return chain.feature_transformer, chain.label_transformer
+        return preprocessing_of(chain, "samplePreprocessing") or SeqToTensor(), self.label_preprocessing
 
     def _readers(self, features: Preprocessing, labels: Preprocessing | None, label: str) -> dict[str, Any]:
         reads = {self.getFeaturesCol(): features.read, label: labels and labels.read}
@@ -442,8 +442,8 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def estimator(self) -> FrameEstimator:
         """Return the Estimator that answers."""
         if self._estimator is None:
-            made: Any = FrameEstimator.of(model=torch_of(self._given), backend="bigdl")
-            self._estimator = made
+            inner: Any = FrameEstimator.of(model=torch_of(self._given), backend="bigdl")
+            self._estimator = inner
         return self._estimator  # type: ignore[return-value]
 
     @property
@@ -466,8 +466,8 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
         answers = estimator.answers(dataset, column, self.getBatchSize(), names)
         columns = [_flat(answers.schema[head].dataType, F.col(f"`{head}`")) for head in heads]
-        made = self._prediction(columns)
-        return answers.withColumn(name, made).drop(*(head for head in heads if head != name))
+        prediction = self._prediction(columns)
+        return answers.withColumn(name, prediction).drop(*(head for head in heads if head != name))
 
     def _prediction(self, heads: Sequence[Any]) -> Any:
         """Return the column of predictions, of those of the model's outputs."""

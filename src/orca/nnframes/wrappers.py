@@ -47,15 +47,15 @@ class TorchModel(Layer):
         Raises:
             ArgumentError: It is none of them.
         """
-        made = isinstance(model, nn.Module)
-        if not made and not callable(model):
+        is_module = isinstance(model, nn.Module)
+        if not is_module and not callable(model):
             raise ArgumentError(
                 "TorchModel wraps a torch.nn.Module, a class of modules or a function that returns one; got "
                 f"{type(model).__name__}."
             )
         if isinstance(model, type) and not issubclass(model, nn.Module):
             raise ArgumentError(f"TorchModel wraps a class of modules; got the class {model.__name__}.")
-        if not made and any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        if not is_module and any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
                             for p in inspect.signature(model).parameters.values()):  # fmt: skip
             raise ArgumentError(
                 f"TorchModel calls {getattr(model, '__name__', model)} without arguments on the workers, and it needs "
@@ -136,8 +136,8 @@ class TorchLoss(Criterion):
         """Return the loss; one of the user's own gets several outputs, and several labels, as lists."""
         kinds = type(self.module).__mro__ if isinstance(self.module, nn.Module) else [self.module]
         names = [str(getattr(kind, "__module__", "")) for kind in kinds if kind is not nn.Module]
-        known = any(name.startswith("torch.nn.") for name in names)
-        return self.module if known else OwnLoss(self.module)
+        is_torch = any(name.startswith("torch.nn.") for name in names)
+        return self.module if is_torch else OwnLoss(self.module)
 
     @property
     def reduction(self) -> Any:

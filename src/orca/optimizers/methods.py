@@ -83,9 +83,9 @@ class OptimMethod(KnownArguments):
     @property
     def scheduler(self) -> Scheduler:
         """Return the schedule: the one given, else that of the decay."""
-        given: Any = getattr(self, self.names["schedule"], None)
+        schedule: Any = getattr(self, self.names["schedule"], None)
         decay = getattr(self, self.names["decay"], 0.0)
-        return Default(decay) if given is None or isinstance(given, Default) else given.get_scheduler()
+        return Default(decay) if schedule is None or isinstance(schedule, Default) else schedule.get_scheduler()
 
     @property
     def varies(self) -> bool:
@@ -98,11 +98,11 @@ class OptimMethod(KnownArguments):
         Raises:
             ArgumentError: The method has none.
         """
-        known = {one.name for one in fields(self)}
+        names = {one.name for one in fields(self)}
         changes: dict[str, Any] = {}
         for word, value in (("rate", rate), ("decay", decay)):
             name = self.names[word]
-            if value is not None and name in known:
+            if value is not None and name in names:
                 changes[name] = value
             elif value:
                 raise ArgumentError(
@@ -139,8 +139,8 @@ class OptimMethod(KnownArguments):
 
     def as_json(self) -> dict[str, Any]:
         """Return the method's name and arguments, of which a JSON file can be made."""
-        given = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
-        return {"method": type(self).__name__} | {name: _packed(value) for name, value in given.items()}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return {"method": type(self).__name__} | {name: _packed(value) for name, value in values.items()}
 
     @staticmethod
     def from_json(about: Mapping[str, Any]) -> OptimMethod:
@@ -552,6 +552,6 @@ def _unpacked(value: Any) -> Any:
     if isinstance(value, list):
         return [_unpacked(one) for one in value]
     if isinstance(value, dict) and "schedule" in value:
-        given = {name: _unpacked(one) for name, one in value.items() if name != "schedule"}
-        return getattr(schedules, value["schedule"])(**given)
+        values = {name: _unpacked(one) for name, one in value.items() if name != "schedule"}
+        return getattr(schedules, value["schedule"])(**values)
     return value

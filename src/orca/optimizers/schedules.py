@@ -136,8 +136,8 @@ class Ramp(Scheduler):
         """Return the ramp; the base where there is no total."""
         if self.total <= 0:
             return base
-        done = step / self.total
-        return base * (done / self.warmup_portion if done < self.warmup_portion else max(1 - done, 0.0))
+        share = step / self.total
+        return base * (share / self.warmup_portion if share < self.warmup_portion else max(1 - share, 0.0))
 
 
 @dataclass(frozen=True)
@@ -228,24 +228,24 @@ class SequentialSchedule(Scheduler):
 
     def rate(self, base: float, step: int, epoch: int, memory: Memory) -> float:
         """Return the rate of the part that this step belongs to."""
-        part, first, at, seen, own = self._part(base, step, epoch, memory)
-        return part.rate(first, at, seen, own)
+        part, first, at, epochs, own = self._part(base, step, epoch, memory)
+        return part.rate(first, at, epochs, own)
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:
         """Let the part of the epoch's last step hear of its end."""
-        part, first, at, seen, own = self._part(base, max(step - 1, 0), epoch, memory)
-        part.watch(first, at, seen, own, numbers)
+        part, first, at, epochs, own = self._part(base, max(step - 1, 0), epoch, memory)
+        part.watch(first, at, epochs, own, numbers)
 
     def _part(self, base: float, step: int, epoch: int, memory: Memory) -> tuple[Scheduler, float, int, int, Memory]:
         """Return the schedule of a step, with its base, its own counts of steps and epochs, and its memory."""
         if not self.parts:
             raise ArgumentError("a SequentialSchedule has no schedules. Add some: .add(Warmup(0.1), 100).")
-        begun = 0
+        start = 0
         for number, (part, steps) in enumerate(self.parts):
             own = memory.setdefault(str(number), {})
-            passed = math.floor(begun / self.iteration_per_epoch)
-            if step < begun + steps or number == len(self.parts) - 1:
+            epochs = math.floor(start / self.iteration_per_epoch)
+            if step < start + steps or number == len(self.parts) - 1:
                 break
             base = part.rate(base, steps, steps // self.iteration_per_epoch, own)
-            begun += steps
-        return part, base, step - begun, max(epoch - passed, 0), own
+            start += steps
+        return part, base, step - start, max(epoch - epochs, 0), own

@@ -99,9 +99,9 @@ class TorchOptim(OptimMethod):
             raise ArgumentError(
                 "a TorchOptim with a scheduler cannot decay the learning rate besides. Leave one of them out."
             )
-        changed = replace(self, decay=self.decay if decay is None else decay)
+        method = replace(self, decay=self.decay if decay is None else decay)
         if rate is None:
-            return changed
+            return method
         optimizer = copy.copy(self.optimizer)  # the same parameters and state, in groups of its own
         old = optimizer.defaults.get("lr")
         optimizer.defaults = optimizer.defaults | {"lr": rate}
@@ -122,8 +122,8 @@ class TorchOptim(OptimMethod):
             _rebase(scheduler, number, rate)
             group["lr"] = rate * group["lr"] / group[name] if group[name] else rate
             group[name] = rate
-        changed.optimizer, changed.torch_scheduler = optimizer, scheduler
-        return changed
+        method.optimizer, method.torch_scheduler = optimizer, scheduler
+        return method
 
     def as_json(self) -> dict[str, Any]:
         """Refuse: a torch optimizer is an object of its own, linked with a model."""
@@ -168,7 +168,7 @@ class TorchOptim(OptimMethod):
         import torch
 
         optimizer = copy.copy(self.optimizer)
-        groups, kept = self.optimizer.param_groups, self.optimizer.state
+        groups, states = self.optimizer.param_groups, self.optimizer.state
         own = [param for group in groups for param in group["params"]]
         if {id(param) for param in own} <= {id(param) for param in parameters}:
             heirs = {id(param): param for param in own}
@@ -185,7 +185,9 @@ class TorchOptim(OptimMethod):
             dict(group) | {"params": [heirs[id(param)] for param in group["params"]] if alike else parameters}
             for group in groups
         ]
-        optimizer.state = defaultdict(dict, {heirs[id(p)]: copy.deepcopy(kept[p]) for p in own if p in kept and alike})
+        optimizer.state = defaultdict(
+            dict, {heirs[id(p)]: copy.deepcopy(states[p]) for p in own if p in states and alike}
+        )
         if isinstance(optimizer, torch.optim.LBFGS):  # which keeps these beside its groups, where no copy has them
             optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None
         return optimizer
@@ -195,11 +197,11 @@ def _moved(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
     """Return a scheduler for another optimizer with the same groups."""
     if scheduler is None or scheduler.optimizer is optimizer:
         return scheduler
-    moved = copy.copy(scheduler)
-    moved.optimizer = optimizer
-    if hasattr(moved, "_schedulers"):  # of SequentialLR and ChainedScheduler
-        moved._schedulers = [_moved(one, optimizer) for one in moved._schedulers]
-    return moved
+    twin = copy.copy(scheduler)
+    twin.optimizer = optimizer
+    if hasattr(twin, "_schedulers"):  # of SequentialLR and ChainedScheduler
+        twin._schedulers = [_moved(one, optimizer) for one in twin._schedulers]
+    return twin
 
 
 def _rebase(scheduler: Any, number: int, rate: float) -> None:

@@ -119,14 +119,14 @@ def recounted(text: str, nulls: str) -> str:
     return _NULLS.sub(rf"\1 {nulls}", text)
 
 
-def count_missing(column: pa.Array | pa.ChunkedArray, name: str, wanted: str) -> int:
-    """Return the nulls of a column where it is the wanted one, or of its field or key that is.
+def count_missing(column: pa.Array | pa.ChunkedArray, name: str, path: str) -> int:
+    """Return the nulls of the column, or of its field or key, that has this path.
 
     Example:
         >>> count_missing(pa.array([{"a": None}, {"a": 1}, None]), "label", "label.a")
         2
     """
-    if name == wanted:
+    if name == path:
         return sum(map(_count_nulls, column.chunks if isinstance(column, pa.ChunkedArray) else [column]))
     parts: dict[str, pa.Array] = {}
     if kinds.is_struct(column.type):
@@ -134,7 +134,7 @@ def count_missing(column: pa.Array | pa.ChunkedArray, name: str, wanted: str) ->
     elif kinds.is_map(column.type):
         with suppress(DataError):  # rows with other keys are another error
             parts = _entries(column.drop_null(), name)
-    return sum(count_missing(part, f"{name}.{key}", wanted) for key, part in parts.items())
+    return sum(count_missing(part, f"{name}.{key}", path) for key, part in parts.items())
 
 
 def stretches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
@@ -195,9 +195,9 @@ def _entries(column: pa.Array | pa.ChunkedArray, name: str) -> dict[str, pa.Arra
     if not (kinds.is_string(whole.type.key_type) or kinds.is_large_string(whole.type.key_type)):
         raise DataError(f"column {name!r} is a map with keys of type {whole.type.key_type}. Cast its keys to strings.")
     edges = _offsets(whole)
-    encoded = whole.keys.slice(int(edges[0]), int(edges[-1] - edges[0])).dictionary_encode()
-    words = encoded.dictionary.to_pylist()
-    numbers = np.argsort(np.argsort(words))[encoded.indices.to_numpy()]  # of each key among the sorted ones
+    codes = whole.keys.slice(int(edges[0]), int(edges[-1] - edges[0])).dictionary_encode()
+    words = codes.dictionary.to_pylist()
+    numbers = np.argsort(np.argsort(words))[codes.indices.to_numpy()]  # of each key among the sorted ones
     if len(whole) and not words:
         raise DataError(f"column {name!r} is a map without a key in any row. Give every row the same keys.")
     table = numbers.reshape(len(whole), len(words)) if (np.diff(edges) == len(words)).all() else numbers[:0, None]
@@ -277,8 +277,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _is_plain(kind: pa.DataType) -> bool:
     numeric = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
-    dated = kinds.is_timestamp(kind) or kinds.is_date(kind)
-    return bool(numeric or dated or kinds.is_string(kind) or kinds.is_large_string(kind))
+    is_date = kinds.is_timestamp(kind) or kinds.is_date(kind)
+    return bool(numeric or is_date or kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
 def _storage(array: pa.Array) -> pa.Array:

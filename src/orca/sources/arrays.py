@@ -150,8 +150,8 @@ def named_pair(data: dict[str, Any], columns: Columns, weighted: bool) -> tuple[
         y = data.get("y")
         return data["x"], weigh(y, _weights(data, columns.weight or "weights")) if weighted else y
     features = columns.features or tuple(name for name in data if name not in columns.targets)
-    named = replace(columns, features=features, labels=columns.targets if weighted else columns.labels)
-    check_columns(named, list(data))
+    spec = replace(columns, features=features, labels=columns.targets if weighted else columns.labels)
+    check_columns(spec, list(data))
     x = single(tuple(data[name] for name in features)) if columns.features else {name: data[name] for name in features}
     labels = tuple(data[name] for name in columns.labels)
     y = single(labels) if labels else None

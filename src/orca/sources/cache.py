@@ -44,18 +44,18 @@ def cached(frame: DataFrame) -> DataFrame:
             f"cache=True keeps DataFrames of classic Spark that have an end; got {kind}. Leave cache out"
             + ("." if frame.isStreaming else ", and keep the rows with df.persist() where they do not change.")
         )
-    marked = frame.select("*", F.lit(_contents(frame)).alias(_MARK))
+    view = frame.select("*", F.lit(_contents(frame)).alias(_MARK))
     stale = [pair for pair in _kept if not _is_alive(pair[0]) or pair[0].sameSemantics(frame)]
     for pair in stale:
         _kept.remove(pair)
-        if _is_alive(pair[0]) and not pair[1].sameSemantics(marked):  # its files were others
+        if _is_alive(pair[0]) and not pair[1].sameSemantics(view):  # its files were others
             pair[1].unpersist()
-    if marked.storageLevel == StorageLevel.NONE:  # new, or let go by the program: spark.catalog.clearCache()
-        marked.persist(StorageLevel.MEMORY_AND_DISK)
-    _kept.append((frame, marked))
+    if view.storageLevel == StorageLevel.NONE:  # new, or let go by the program: spark.catalog.clearCache()
+        view.persist(StorageLevel.MEMORY_AND_DISK)
+    _kept.append((frame, view))
     if len(_kept) > MOST:
         _kept.pop(0)[1].unpersist()
-    return marked.drop(_MARK)
+    return view.drop(_MARK)
 
 
 def _is_alive(frame: DataFrame) -> bool:

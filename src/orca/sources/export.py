@@ -184,9 +184,9 @@ class ExportTask:
                     writer = pa.ipc.new_stream(out, batch.schema)
                 writer.write_batch(batch)
         finally:
-            for opened in (writer, out):
-                if opened is not None:
-                    opened.close()
+            for file in (writer, out):
+                if file is not None:
+                    file.close()
         if writer is not None:
             yield pa.RecordBatch.from_arrays([pa.array([f"{self.folder}/{name}"])], names=["path"])
 

@@ -132,14 +132,14 @@ class FrameSource:
         """
         sources = [self] if valid is None else [self, valid]
         scans = [scan_of(source._chosen()) for source in sources]
-        known = [scan for scan in scans if scan is not None]
+        readers = [scan for scan in scans if scan is not None]
         # Spark gives columns of different types one that holds both.
-        alike = len(known) == len(sources) and all(scan.types == known[0].types for scan in known)
+        alike = len(readers) == len(sources) and all(scan.types == readers[0].types for scan in readers)
         here = is_here(self.frame.sparkSession)
-        pieces = _pieces(known, ranks, here) if alike else []
+        pieces = _pieces(readers, ranks, here) if alike else []
 
         def dealt(parts: int) -> DataFrame:
-            frames = [source._tagged(part, kept=not pieces) for part, source in enumerate(sources)]
+            frames = [source._tagged(part, keeps=not pieces) for part, source in enumerate(sources)]
             return deal(_union(frames), parts)
 
         export = Export(dealt, ranks)
@@ -177,7 +177,7 @@ class FrameSource:
                 task, self.columns.features, places, tuple(schema.names), self.batch_size, floating, self.readers
             )
             result = self._kept(frame).mapInArrow(work, schema)
-            kept = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
+            columns = [_restored(f"c{i}", field) for i, field in enumerate(self.fields)]
         else:
             names = (*(f"c{place}" for place in places), *heads.names)
             order = tuple(range(len(places)))
@@ -185,8 +185,8 @@ class FrameSource:
                 task, self.columns.features, order, names, self.batch_size, floating, self.readers, owned=True
             )
             result = looked_up(frame, LookupTask(work, scan.reader, self.batch_size), heads)
-            kept = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
-        return result.select(*kept, *(cell.alias(name) for name, cell in cells.items()))
+            columns = [_named(F.col(f"c{i}"), field) for i, field in enumerate(self.fields)]
+        return result.select(*columns, *(cell.alias(name) for name, cell in cells.items()))
 
     def _predictions(self, output: OutputSpec) -> dict[str, Any]:
         """Return the prediction columns by their names, made of the heads p0, p1, ...
@@ -196,9 +196,9 @@ class FrameSource:
         """
         heads = [self._head(i, shape) for i, (_, shape) in enumerate(output.heads)]
         whole = unflatten(output.structure, heads)
-        named = isinstance(whole, dict)
-        parts = list(whole.values()) if named else list(whole) if output.structure else [whole]
-        ways = [[whole], parts] if named else [parts]
+        is_dict = isinstance(whole, dict)
+        parts = list(whole.values()) if is_dict else list(whole) if output.structure else [whole]
+        ways = [[whole], parts] if is_dict else [parts]
         ways = [*ways, heads] if self.vectors else [heads, *ways]
         columns = next((way for way in ways if len(way) == len(self.columns.outputs)), ways[0])
         return dict(zip(output_names(self.columns, len(columns)), map(_struct, columns), strict=True))
@@ -230,10 +230,10 @@ class FrameSource:
         """Return the columns that ranks need, as they are."""
         return self._numbered().select(*(f"c{self.have.index(name)}" for name in self._names()))
 
-    def _tagged(self, part: int, kept: bool) -> DataFrame:
+    def _tagged(self, part: int, keeps: bool) -> DataFrame:
         """Select the columns as c0, c1, ... with the number of the part they belong to."""
         cells = [self._plain(name).alias(f"c{i}") for i, name in enumerate(self._names())]
-        frame = self._kept(self._numbered()) if kept else self._numbered()
+        frame = self._kept(self._numbered()) if keeps else self._numbered()
         return frame.select(F.lit(part).cast("int").alias("part"), *cells)
 
     def _plain(self, name: str) -> Any:
@@ -247,16 +247,16 @@ class FrameSource:
 
     def _check_free(self, names: tuple[str, ...]) -> None:
         """Check that no column has the name of a prediction, as Spark compares names."""
-        taken = {name.casefold() for name in self.have} & {name.casefold() for name in names}
-        if taken and str(self.frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true":
-            taken = set(self.have) & set(names)
-        if taken:
-            have = next(name for name in self.have if name in taken or name.casefold() in taken)
+        clashes = {name.casefold() for name in self.have} & {name.casefold() for name in names}
+        if clashes and str(self.frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).lower() == "true":
+            clashes = set(self.have) & set(names)
+        if clashes:
+            have = next(name for name in self.have if name in clashes or name.casefold() in clashes)
             raise DataError(f"the DataFrame has the column {have!r} already. Name another with output_cols=['…'].")
 
     def count_missing(self, name: str) -> int:
         """Return the nulls of a column, or of a field of one, over all rows."""
-        cells = self._tagged(0, kept=True).drop("part")
+        cells = self._tagged(0, keeps=True).drop("part")
         counts = cells.mapInArrow(CountTask(self._names(), name), "nulls long").agg(F.sum("nulls")).collect()
         return int(counts[0][0] or 0)
 
@@ -385,8 +385,8 @@ class FramePredictTask:
         """Return the features of consecutive slices as the model's arguments."""
         whole = stretch[0] if len(stretch) == 1 else pa.Table.from_batches(stretch)
         columns = [whole.column(place) for place in self.places]
-        named = zip(columns, self.features, strict=True)
-        x = single(tuple(_read(column, name, self.readers) for column, name in named))
+        pairs = zip(columns, self.features, strict=True)
+        x = single(tuple(_read(column, name, self.readers) for column, name in pairs))
         return _writable(x) if self.owned else x
 
     def _with_all_nulls(self, error: DataError, rest: Iterable[list[pa.RecordBatch]]) -> DataError:
@@ -400,8 +400,8 @@ class FramePredictTask:
         return DataError(recounted(str(error), f"{count} null(s) in the rows of one task")) if count else error
 
     def _with_columns(self, batch: pa.RecordBatch, heads: list[np.ndarray]) -> pa.RecordBatch:
-        added = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
-        return pa.RecordBatch.from_arrays([*batch.columns, *added], names=self.names)
+        arrays = [to_arrow(squeeze(widened(head, kind))) for head, kind in zip(heads, self.floating, strict=True)]
+        return pa.RecordBatch.from_arrays([*batch.columns, *arrays], names=self.names)
 
 
 class _Answers:
@@ -418,16 +418,16 @@ class _Answers:
 
     def take(self, rows: int) -> list[np.ndarray]:
         """Hand out the outputs for the first rows."""
-        taken: list[list[np.ndarray]] = []
+        blocks: list[list[np.ndarray]] = []
         self.rows -= rows
         while rows:
             heads = self._blocks.popleft()
             if len(heads[0]) > rows:
                 self._blocks.appendleft([head[rows:] for head in heads])
                 heads = [head[:rows] for head in heads]
-            taken.append(heads)
+            blocks.append(heads)
             rows -= len(heads[0])
-        return taken[0] if len(taken) == 1 else [np.concatenate(parts) for parts in zip(*taken, strict=True)]
+        return blocks[0] if len(blocks) == 1 else [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
 
 
 def _noted(batches: Iterable[pa.RecordBatch], waiting: deque[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -479,13 +479,13 @@ def _writable(tree: Any) -> Any:
 
     A column that is there twice has its memory once: it stays as it is but for the first.
     """
-    given: set[int] = set()
+    ids: set[int] = set()
 
     def writable(leaf: Any) -> Any:
-        fixed = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" and leaf.size
-        if not fixed or leaf.flags.writeable or leaf.ctypes.data in given:
+        is_numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" and leaf.size
+        if not is_numeric or leaf.flags.writeable or leaf.ctypes.data in ids:
             return leaf
-        given.add(leaf.ctypes.data)
+        ids.add(leaf.ctypes.data)
         return np.asarray(_Memory(leaf))
 
     return map_tree(writable, tree)
@@ -521,8 +521,8 @@ def deal(frame: DataFrame, ranks: int) -> DataFrame:
         return frame.repartition(ranks)
     row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) + F.spark_partition_id()
     names = frame.columns
-    numbered = frame.withColumn("rank", (row % ranks).cast("int"))
-    return numbered.repartitionById(ranks, "rank").select(*names)
+    rows = frame.withColumn("rank", (row % ranks).cast("int"))
+    return rows.repartitionById(ranks, "rank").select(*names)
 
 
 def _travelling(field: StructField) -> DataType:

@@ -119,12 +119,12 @@ class Making:
         whole = self.spec.batch_size or DEFAULT_BATCH
         start, stop = even_split(whole, self.ranks)[self.rank]
         with one_at_a_time(self.spec.serialize):
-            made, store = self._call(max(stop - start, 1))
+            data, store = self._call(max(stop - start, 1))
             if not store.asked and self.ranks > 1:
-                made, store = self._call(whole)
-        if not isinstance(made, mx.io.DataIter | gluon.data.DataLoader):
-            raise DataError(f"{_FORM}; got {type(made).__name__}. Pass arrays and XShards as they are.")
-        return BatchStream(made, store.asked, self.spec.seed, self.spec.weighted and self.spec.labelled)
+                data, store = self._call(whole)
+        if not isinstance(data, mx.io.DataIter | gluon.data.DataLoader):
+            raise DataError(f"{_FORM}; got {type(data).__name__}. Pass arrays and XShards as they are.")
+        return BatchStream(data, store.asked, self.spec.seed, self.spec.weighted and self.spec.labelled)
 
     def _call(self, size: int) -> tuple[Any, WorkerStore]:
         store = WorkerStore(self.rank, self.ranks)
@@ -252,8 +252,8 @@ class BatchStream:
                 continue
             # What an iterator rolls over from the last pass is new, and yet called padding.
             padding = 0 if getattr(self.data, "last_batch_handle", "") == "roll_over" else batch.pad or 0
-            parts = [[_numpy(part) for part in given or ()] for given in (batch.data, batch.label)]
-            data, labels = ([part[: len(part) - padding] for part in given] for given in parts)
+            parts = [[_numpy(part) for part in arrays or ()] for arrays in (batch.data, batch.label)]
+            data, labels = ([part[: len(part) - padding] for part in arrays] for arrays in parts)
             yield data, labels
 
     def _draws(self, step: int) -> int:

@@ -77,10 +77,10 @@ class Stripes:
         if whole in self._checked:
             return
         names = [str(name) for name in schema.getFieldNames()]
-        folded = [name.casefold() for name in names]
+        lowercase = [name.casefold() for name in names]
         need(not all(name.startswith("_col") for name in names), "columns that only Hive knows the names of")
         for name, kind in self._needed.items():
-            need(folded.count(name.casefold()) == 1 and name in names, f"the files differ in {name}")
+            need(lowercase.count(name.casefold()) == 1 and name in names, f"the files differ in {name}")
             word = str(schema.getChildren()[names.index(name)].toString())
             need(word == kind.simpleString(), f"{name} is {word} in a file")
         self._checked.add(whole)

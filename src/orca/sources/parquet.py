@@ -109,9 +109,11 @@ class Reader:
         for value, kind in zip(values, self.folders.types, strict=True):
             cells.append(pa.repeat(pa.scalar(value, kind), batch.num_rows))
         whole = pa.RecordBatch.from_arrays(cells, schema=self._whole)
-        held = [whole] if self.condition is None else pa.Table.from_batches([whole]).filter(self.condition).to_batches()
+        parts = (
+            [whole] if self.condition is None else pa.Table.from_batches([whole]).filter(self.condition).to_batches()
+        )
         names = [f"c{i}" for i in range(len(self.columns))]
-        for rows in held:
+        for rows in parts:
             yield pa.RecordBatch.from_arrays([rows.column(name) for name in self.columns], names=names)
 
 
@@ -198,9 +200,9 @@ def batch_rows(sizes: Iterable[tuple[int, int]], multiple: int) -> int:
 
 def _size(footer: pq.FileMetaData, group: RowGroup, names: list[str]) -> tuple[int, int]:
     """Return the bytes of some columns of a row group, and its rows."""
-    whole, wanted = footer.row_group(group.number), set(names)
+    whole, roots = footer.row_group(group.number), set(names)
     columns = (whole.column(number) for number in range(whole.num_columns))
-    size = sum(each.total_uncompressed_size for each in columns if each.path_in_schema.split(".")[0] in wanted)
+    size = sum(each.total_uncompressed_size for each in columns if each.path_in_schema.split(".")[0] in roots)
     return size, whole.num_rows
 
 

@@ -247,13 +247,13 @@ def _types(schema: pa.Schema) -> str:
 
 def _choose(spec: DataSpec, have: list[str]) -> Columns:
     """Return the columns that were named, else x and y."""
-    named = spec.columns
-    features = named.features or (("x",) if "x" in have or not have else ())
-    labels = named.labels or (("y",) if spec.labelled and not named.features and "y" in have else ())
-    weight = named.weight
-    if spec.weighted and not weight and not named.features and ("weights" in have or not have):
+    columns = spec.columns
+    features = columns.features or (("x",) if "x" in have or not have else ())
+    labels = columns.labels or (("y",) if spec.labelled and not columns.features and "y" in have else ())
+    weight = columns.weight
+    if spec.weighted and not weight and not columns.features and ("weights" in have or not have):
         weight = "weights"
-    return Columns(features, labels, named.outputs, weight if spec.labelled else None)
+    return Columns(features, labels, columns.outputs, weight if spec.labelled else None)
 
 
 def _named(columns: Columns) -> list[str]:
@@ -261,9 +261,9 @@ def _named(columns: Columns) -> list[str]:
 
 
 def _check_free(names: Sequence[str], have: Sequence[str]) -> None:
-    taken = [name for name in names if name in have]
-    if taken:
-        raise DataError(f"the Ray Dataset has the column {taken[0]!r} already. Name another with output_cols=['…'].")
+    clashes = [name for name in names if name in have]
+    if clashes:
+        raise DataError(f"the Ray Dataset has the column {clashes[0]!r} already. Name another with output_cols=['…'].")
 
 
 def _cut(sizes: Sequence[int], ranks: int) -> list[list[tuple[int, int, int]]]:

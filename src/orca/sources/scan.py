@@ -132,16 +132,16 @@ class Scan:
         groups = list(chain.from_iterable(self.partitions))
         total = sum(group.rows for group in groups)
         room = [total // ranks + (rank < total % ranks) for rank in range(ranks)]
-        dealt: list[list[RowGroup]] = [[] for _ in range(ranks)]
+        shares: list[list[RowGroup]] = [[] for _ in range(ranks)]
         for group in groups:
             start = group.start
             while start < group.stop:
                 rank = max(range(ranks), key=room.__getitem__)
                 stop = min(group.stop, start + room[rank])
-                dealt[rank].append(replace(group, start=start, stop=stop))
+                shares[rank].append(replace(group, start=start, stop=stop))
                 room[rank] -= stop - start
                 start = stop
-        return [tuple(share) for share in dealt]
+        return [tuple(share) for share in shares]
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class LookupTask:
     def __call__(self, places: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         """Yield the columns that the work adds, as structs, in the order of the places."""
         for batch in self.work(self._rows(places)):
-            added = range(len(self.reader.columns), batch.num_columns)
-            yield pa.StructArray.from_arrays([batch.column(i) for i in added], [batch.schema.names[i] for i in added])
+            extra = range(len(self.reader.columns), batch.num_columns)
+            yield pa.StructArray.from_arrays([batch.column(i) for i in extra], [batch.schema.names[i] for i in extra])
 
     def _rows(self, places: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[pa.RecordBatch]:
         cursor: Cursor | None = None
@@ -204,8 +204,8 @@ def looked_up(frame: DataFrame, task: LookupTask, kind: StructType) -> DataFrame
         warnings.simplefilter("ignore", UserWarning)
         answer = udf(task, kind, PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF)
     places = frame.select("*", F.col("_metadata.file_path").alias("path"), F.col("_metadata.row_index").alias("row"))
-    answered = places.select(*frame.columns, answer("path", "row").alias("answer"))
-    return answered.select(*frame.columns, "answer.*")
+    answers = places.select(*frame.columns, answer("path", "row").alias("answer"))
+    return answers.select(*frame.columns, "answer.*")
 
 
 # What is recognised
@@ -237,28 +237,28 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
     execution = frame._jdf.queryExecution()
     if by_place:
         _check_places(execution.analyzed())
-    columns, condition, compared = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
+    columns, condition, operands = read_plan(json.loads(execution.optimizedPlan().toJSON()), by_place)
     node = _file_scan(execution.sparkPlan())
     kind, schema, folders = _table_schemas(node.relation())
     need(kind.numbered or not by_place, "files whose rows Spark does not number")
     need(not by_place or "_metadata" not in map(str.casefold, schema.names), "a column called _metadata")
     for name in _OWN_WAYS:
         need(str(settings.get(name)).lower() == "false", f"{name} is on")
-    wanted = list(dict.fromkeys([*columns, *compared]))
-    named = [name for name in folders.names if name in wanted]
-    need(not (by_place and named), "a feature in the names of folders")
-    needed = {name: schema[name].dataType for name in wanted if name not in named}
-    need(bool(needed), "no column of the files")
-    for name in needed:
+    names = list(dict.fromkeys([*columns, *operands]))
+    in_folders = [name for name in folders.names if name in names]
+    need(not (by_place and in_folders), "a feature in the names of folders")
+    types = {name: schema[name].dataType for name in names if name not in in_folders}
+    need(bool(types), "no column of the files")
+    for name in types:
         need(not any(key.startswith("__") for key in schema[name].metadata or {}), f"{name} is padded or cut")
-    asked = {type(needed.get(name)) for name in compared}
-    need(kind.floats or not asked & {FloatType, DoubleType}, "a filter by floats, of which the files may hold NaN")
-    values = _values(node.relation(), folders, named)
-    partitions = _partitions(node, frame.sparkSession, kind.footers(frame.sparkSession, needed), values)
+    kinds = {type(types.get(name)) for name in operands}
+    need(kind.floats or not kinds & {FloatType, DoubleType}, "a filter by floats, of which the files may hold NaN")
+    values = _values(node.relation(), folders, in_folders)
+    partitions = _partitions(node, frame.sparkSession, kind.footers(frame.sparkSession, types), values)
     need(any(chain.from_iterable(partitions)), "there are no rows")
-    target = pa.schema([(name, _arrow_type(type_)) for name, type_ in needed.items()])
-    skips = condition is not None and asked <= _ORDERED
-    places = pa.schema([(name, _arrow_type(folders[name].dataType)) for name in named])
+    target = pa.schema([(name, _arrow_type(type_)) for name, type_ in types.items()])
+    skips = condition is not None and kinds <= _ORDERED
+    places = pa.schema([(name, _arrow_type(folders[name].dataType)) for name in in_folders])
     return Scan(Reader(tuple(columns), target, condition, skips, places, kind.read), partitions)
 
 
@@ -297,11 +297,11 @@ def _table_schemas(relation: Any) -> tuple[_Kind, StructType, StructType]:
     return _KINDS[form.removeprefix(_SOURCES)], schemas[0], schemas[1]
 
 
-def _values(relation: Any, folders: StructType, named: list[str]) -> dict[str, tuple[Any, ...]]:
+def _values(relation: Any, folders: StructType, in_folders: list[str]) -> dict[str, tuple[Any, ...]]:
     """Return what Spark read in the names of each folder, for the columns that are asked for."""
-    if not named:
+    if not in_folders:
         return {}
-    ways = [(folders.names.index(name), _IN_FOLDERS.get(type(folders[name].dataType))) for name in named]
+    ways = [(folders.names.index(name), _IN_FOLDERS.get(type(folders[name].dataType))) for name in in_folders]
     places = relation.location().partitionSpec().partitions()
     need(places.size() <= _MOST_FOLDERS, f"{places.size()} folders")
     values: dict[str, tuple[Any, ...]] = {}
@@ -322,10 +322,10 @@ def _partitions(
     node: Any, session: Any, footers: _Footers | Stripes, values: dict[str, tuple[Any, ...]]
 ) -> tuple[tuple[RowGroup, ...], ...]:
     """Return the row groups of each partition that Spark would make."""
-    planned = node.inputRDDs().head().filePartitions()
+    partitions = node.inputRDDs().head().filePartitions()
     cuts: list[list[tuple[str, int, int]]] = []
-    for i in range(planned.size()):
-        files = planned.apply(i).files()
+    for i in range(partitions.size()):
+        files = partitions.apply(i).files()
         text = session._jvm.scala.runtime.ScalaRunTime.stringOf(files)  # one call for all files
         matches = list(re.finditer(_FILE, text, re.DOTALL))
         need(text == f"Array({', '.join(match[0] for match in matches)})" and len(matches) == len(files), text)
@@ -387,8 +387,8 @@ class _Footers:
 
     def _places(self, footer: pq.FileMetaData, types: bytes | None) -> list[int]:
         """Return the numbers of the needed columns; most files are like one that was checked before."""
-        for schema, known, places in self._checked:
-            if known == types and schema.equals(footer.schema):
+        for schema, own, places in self._checked:
+            if own == types and schema.equals(footer.schema):
                 return places
         places = _check_schema(footer.schema, self._needed)
         self._checked.append((footer.schema, types, places))
@@ -418,24 +418,24 @@ _KINDS = {
 }
 
 
-def _check_schema(schema: pq.ParquetSchema, needed: dict[str, DataType]) -> list[int]:
+def _check_schema(schema: pq.ParquetSchema, types: dict[str, DataType]) -> list[int]:
     """Check that a file has the columns, in the types that Spark and Arrow read alike; return the leaves' numbers."""
     arrow = schema.to_arrow_schema()
-    folded = [name.casefold() for name in arrow.names]
+    lowercase = [name.casefold() for name in arrow.names]
     need(not any("." in name for name in arrow.names), "dots in names")
     leaves: dict[str, list[int]] = {}
     for number in range(len(schema.names)):
         leaves.setdefault(schema.column(number).path.split(".")[0], []).append(number)
-    for name, kind in needed.items():
-        need(folded.count(name.casefold()) == 1 and name in arrow.names, f"the files differ in {name}")
+    for name, kind in types.items():
+        need(lowercase.count(name.casefold()) == 1 and name in arrow.names, f"the files differ in {name}")
         need(_is_alike(kind, arrow.field(name).type), f"{name} is {arrow.field(name).type} in a file")
-        expected = list(_leaves(re.escape(name), kind))
-        need(len(expected) == len(leaves[name]), f"the parts of {name}")
-        for number, (path, leaf) in zip(leaves[name], expected, strict=True):
+        paths = list(_leaves(re.escape(name), kind))
+        need(len(paths) == len(leaves[name]), f"the parts of {name}")
+        for number, (path, leaf) in zip(leaves[name], paths, strict=True):
             column = schema.column(number)
             fits = re.fullmatch(path, column.path) and column.physical_type == leaf.physical
             need(bool(fits) and _logical(column) in leaf.logical, f"{column.path} is stored otherwise")
-    return [number for name in needed for number in leaves[name]]
+    return [number for name in types for number in leaves[name]]
 
 
 def _leaves(path: str, kind: DataType) -> Iterator[tuple[str, _Leaf]]:
@@ -478,9 +478,9 @@ def _is_alike(kind: DataType, arrow: pa.DataType) -> bool:
             and [field.name for field in arrow] == kind.names
             and all(_is_alike(field.dataType, arrow[i].type) for i, field in enumerate(kind.fields))
         )
-    wanted = _leaf(kind).arrow
+    own = _leaf(kind).arrow
     large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-    return bool(arrow == wanted or arrow == large.get(wanted))
+    return bool(arrow == own or arrow == large.get(own))
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:

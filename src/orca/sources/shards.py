@@ -216,15 +216,15 @@ class Predicted:
         output = self.task(read_shard(shard, self.columns)[0])
         heads, columns = flatten(output)[0], self.columns
         if isinstance(shard, dict) and not columns.outputs:
-            named = {"prediction": output}
+            outputs = {"prediction": output}
         else:
-            named = dict(zip(output_names(columns, len(heads)), heads, strict=True))
+            outputs = dict(zip(output_names(columns, len(heads)), heads, strict=True))
         if not isinstance(shard, dict):
-            return with_columns(shard, {name: squeeze(head) for name, head in named.items()})
-        taken = [name for name in named if name in shard]
-        if taken:
-            raise DataError(f"the shards have the key {taken[0]!r} already. Name another with output_cols=['…'].")
-        return {**shard, **named}
+            return with_columns(shard, {name: squeeze(head) for name, head in outputs.items()})
+        clashes = [name for name in outputs if name in shard]
+        if clashes:
+            raise DataError(f"the shards have the key {clashes[0]!r} already. Name another with output_cols=['…'].")
+        return {**shard, **outputs}
 
 
 def read_shard(shard: Any, columns: Columns) -> tuple[Any, Any]:

@@ -47,8 +47,8 @@ def read_plan(nodes: list[dict[str, Any]], by_place: bool) -> tuple[list[str], p
         else:
             raise OtherRoad(step["class"])
     whole = reduce(operator.and_, (condition.expression for condition in conditions)) if conditions else None
-    compared = [name for condition in conditions for name in condition.columns]
-    return [name for _, name in outputs], whole, compared
+    operands = [name for condition in conditions for name in condition.columns]
+    return [name for _, name in outputs], whole, operands
 
 
 def is_dealt(frame: Any, ranks: int) -> bool:

@@ -60,14 +60,14 @@ class PackedDataset:
     def rows(self, number: int, of: int, size: int = _BLOCK) -> Iterator[Any]:
         """Yield every n-th element from a number on, in blocks, as a tree of arrays."""
         with tf.Graph().as_default():
-            given = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with what is made of it
-            variant = tf.raw_ops.DatasetFromGraph(graph_def=given)
+            text = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with what is made of it
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=text)
             dataset = tf.data.experimental.from_variant(variant, self.element).shard(of, number).batch(size)
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
             following = iterator.get_next()
             leaves, structure = flatten(following)
             with tf.compat.v1.Session() as session:
-                session.run(iterator.initializer, {given: self.graph})
+                session.run(iterator.initializer, {text: self.graph})
                 while True:
                     try:
                         block = session.run(leaves)
@@ -100,7 +100,7 @@ class TfRowsSource:
     def shards(self, ranks: int, valid: TfRowsSource | None = None) -> Shards:
         """Let each rank read its part of the pipeline."""
         parts = {"train": self.packed} | ({"valid": valid.packed} if valid else {})
-        pieces = [DatasetPiece(name, packed, n, ranks) for name, packed in parts.items() for n in range(ranks)]
+        pieces = [DatasetPiece(name, pickled, n, ranks) for name, pickled in parts.items() for n in range(ranks)]
         return Shards(partial(spool_parts, parts=tuple(parts)), lambda: list(pieces))
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:

@@ -192,10 +192,10 @@ class LoaderSteps:
 
     def draw(self, generator: np.random.Generator, rank: int, ranks: int, first_step: int) -> Iterator[Batch]:
         """Yield this rank's part of every step from first_step on; where it has no row, the first one as template."""
-        drawn = _drawn(self.sampler, generator, self.steps, "items" if self.by_item else "batches")
+        draws = _drawn(self.sampler, generator, self.steps, "items" if self.by_item else "batches")
         if self.by_item:
-            return self._of_items(drawn[first_step:], rank, ranks)
-        return self._of_rows([list(step) for step in drawn if len(step)][first_step:], rank, ranks)
+            return self._of_items(draws[first_step:], rank, ranks)
+        return self._of_rows([list(step) for step in draws if len(step)][first_step:], rank, ranks)
 
     def _of_items(self, steps: list[Any], rank: int, ranks: int) -> Iterator[Batch]:
         for item in _items(self.loader, steps):
@@ -255,9 +255,9 @@ def split_batch(batch: Any, columns: Columns = _UNNAMED, weighted: bool = False)
     parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     if weighted:
         if len(parts) < 3:
-            got = f"a dict with keys {list(batch)}" if isinstance(batch, dict) else f"{len(parts)} thing(s)"
+            words = f"a dict with keys {list(batch)}" if isinstance(batch, dict) else f"{len(parts)} thing(s)"
             raise DataError(
-                f"a batch with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {got}."
+                f"a batch with weights must be (x, y, weights) or {{'x': …, 'y': …, 'weights': …}}; got {words}."
             )
         *features, label, weights = parts
         return single(tuple(features)), weigh(label, weights)
@@ -388,14 +388,14 @@ def _drawn(sampler: Any, generator: np.random.Generator, count: int, things: str
                 part.generator.manual_seed(seed)
             if hasattr(part, "set_epoch"):
                 part.set_epoch(seed % 2**31)
-        drawn = list(islice(sampler, count + 1))  # one without an end must not keep us
-    if len(drawn) != count:
-        got = f"more than {count}" if len(drawn) > count else len(drawn)
+        draws = list(islice(sampler, count + 1))  # one without an end must not keep us
+    if len(draws) != count:
+        words = f"more than {count}" if len(draws) > count else len(draws)
         raise DataError(
-            f"the sampler {type(sampler).__name__} gave {got} {things}, but its length is {count}. "
+            f"the sampler {type(sampler).__name__} gave {words} {things}, but its length is {count}. "
             "Let its __len__ return what an epoch has."
         )
-    return drawn
+    return draws
 
 
 def _several(batch: Any) -> Any:

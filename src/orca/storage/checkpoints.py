@@ -95,18 +95,18 @@ def new_run(folder: str, dated: bool = False) -> str:
 
 def _new_dated_run(folder: str, names: list[str]) -> str:
     times = [datetime.strptime(match[1], _TIME) for match in map(_DATED.fullmatch, names) if match]
-    begun = max([datetime.now(), *(time + timedelta(seconds=1) for time in times)])
+    start = max([datetime.now(), *(time + timedelta(seconds=1) for time in times)])
     fs, _ = filesystem(folder)
     while is_local(fs):
-        path = _inside(folder, begun.strftime(_TIME))
+        path = _inside(folder, start.strftime(_TIME))
         try:
             fs.makedirs(filesystem(path)[1], exist_ok=False)
             return path
         except FileExistsError:  # of another fit that began just now
-            begun += timedelta(seconds=1)
+            start += timedelta(seconds=1)
         except OSError:  # only the workers may be allowed to write there
             break
-    path = _inside(folder, f"{begun.strftime(_TIME)}-{secrets.token_hex(8)}")
+    path = _inside(folder, f"{start.strftime(_TIME)}-{secrets.token_hex(8)}")
     with suppress(OSError):
         _claim(path)
     return path
@@ -137,8 +137,8 @@ def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
         return folder
     names = sorted(_runs(folder), key=lambda name: (_number(name), name), reverse=True)
     newest: list[str] = []
-    for numbered in (True, False):  # of either kind the newest, by its number or by the time in its name
-        runs = (_inside(folder, name) for name in names if bool(_number(name)) is numbered)
+    for by_number in (True, False):  # of either kind the newest, by its number or by the time in its name
+        runs = (_inside(folder, name) for name in names if bool(_number(name)) is by_number)
         newest += islice((run for run in runs if versions(run, prefix)), 1)
     return max(newest, key=lambda run: _written(path_of(run, prefix=prefix)), default=None)
 

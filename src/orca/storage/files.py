@@ -54,9 +54,9 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
         return fsspec.core.url_to_fs(text)
     except ImportError as error:
         package = re.search(r"install (?:the )?([\w-]+)", str(error))  # fsspec's words, a little different for each
-        needed = "s3fs" if text.startswith("s3:") else package[1] if package else error.name or scheme
+        name = "s3fs" if text.startswith("s3:") else package[1] if package else error.name or scheme
         raise MissingDependency(
-            f"{text} needs the package {needed!r}, which is not installed. Run: pip install {needed}"
+            f"{text} needs the package {name!r}, which is not installed. Run: pip install {name}"
         ) from error
     except ValueError as error:
         if "Protocol not known" not in str(error):

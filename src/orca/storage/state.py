@@ -61,5 +61,5 @@ class State:
 
     def for_answers(self) -> State:
         """Return the state for predictions: the weights without the optimizers' state."""
-        needed = ("models", "averages", "operator")
-        return replace(self, payload={name: self.payload[name] for name in needed if name in self.payload}).to_send()
+        parts = ("models", "averages", "operator")
+        return replace(self, payload={name: self.payload[name] for name in parts if name in self.payload}).to_send()

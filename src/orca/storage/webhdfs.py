@@ -276,9 +276,9 @@ class HdfsFileSystem(WebHDFS):
         """Move content to or from a DataNode that the NameNode names; another one where that cannot be reached."""
         failures: dict[str, BaseException] = {}
         for _ in range(ATTEMPTS):
-            excluded = {"excludedatanodes": ",".join(failures)} if failures else {}
+            exclusion = {"excludedatanodes": ",".join(failures)} if failures else {}
             try:
-                answer = self._call(op, method, path, redirect=False, **parameters, **excluded)
+                answer = self._call(op, method, path, redirect=False, **parameters, **exclusion)
             except OSError:
                 if failures:  # there is no other one
                     break

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orca.errors import LossNotFinite
-from orca.frameworks.torch.losses import LossBook, LossPart, together
+from orca.frameworks.torch.losses import LossPart, LossRecord, together
 
 
 def mean(loss: float, rows: float, dtype: torch.dtype = torch.float32) -> LossPart:
@@ -21,52 +21,52 @@ def total(loss: float, rows: int) -> LossPart:
 
 
 def test_means_are_added_up_by_what_they_are_means_over() -> None:
-    book = LossBook(1, "raise")
+    record = LossRecord(1, "raise")
     for part, rows in ((mean(2.0, 4), 4), (mean(0.5, 6.5), 5), (mean(3.0, 1), 1)):
-        book.add(part, rows)
-    losses = book.close()
+        record.add(part, rows)
+    losses = record.close()
     assert (losses.loss_sum, losses.mass, losses.rows, losses.steps) == (8 + 3.25 + 3, 11.5, 10, 3)
     assert (losses.last_loss_sum, losses.last_mass) == (3.0, 1)
     assert losses.trace == [(8.0, 4), (3.25, 6.5), (3.0, 1)]
 
 
 def test_sums_are_told_for_a_row() -> None:
-    book = LossBook(1, "raise")
-    book.add(total(8.0, 4), 4)
-    book.add(total(3.0, 2), 2)
-    losses = book.close()
+    record = LossRecord(1, "raise")
+    record.add(total(8.0, 4), 4)
+    record.add(total(3.0, 2), 2)
+    losses = record.close()
     assert losses.loss_sum / losses.mass == 11 / 6
     assert losses.last_loss_sum / losses.last_mass == 1.5
     assert losses.trace == [(8.0, 4), (3.0, 2)]
 
 
 def test_a_step_without_rows_counts_as_a_step_alone() -> None:
-    book = LossBook(1, "raise")
-    book.add(None, 0)
-    book.add(mean(2.0, 4), 4)
-    book.add(None, 0)
-    losses = book.close()
+    record = LossRecord(1, "raise")
+    record.add(None, 0)
+    record.add(mean(2.0, 4), 4)
+    record.add(None, 0)
+    losses = record.close()
     assert (losses.loss_sum, losses.mass, losses.rows, losses.steps) == (8.0, 4, 4, 3)
     assert (losses.last_loss_sum, losses.last_mass) == (0.0, 0)  # the last step was the other ranks'
     assert losses.trace == [(0.0, 0.0), (8.0, 4), (0.0, 0.0)]
 
 
 def test_an_epoch_without_a_row_here_is_told_as_nothing() -> None:
-    book = LossBook(1, "raise")
+    record = LossRecord(1, "raise")
     for _ in range(70):
-        book.add(None, 0)
-    losses = book.close()
+        record.add(None, 0)
+    losses = record.close()
     assert (losses.loss_sum, losses.mass, losses.rows, losses.last_loss_sum) == (0.0, 0.0, 0, 0.0)
     assert losses.trace == [(0.0, 0.0)] * 70
 
 
 def test_losses_are_looked_at_a_window_at_a_time() -> None:
-    book = LossBook(1, "raise")
-    shown = [book.add(mean(float(step), 2), 2) for step in range(1, 131)]
+    record = LossRecord(1, "raise")
+    shown = [record.add(mean(float(step), 2), 2) for step in range(1, 131)]
     assert shown[:63] == [None] * 63
     assert shown[63:127] == [64.0] * 64
     assert shown[127:] == [128.0] * 3
-    losses = book.close()
+    losses = record.close()
     assert losses.loss_sum == 2 * sum(range(1, 131))
     assert [loss / rows for loss, rows in losses.trace] == [float(step) for step in range(1, 131)]
     assert losses.last_loss_sum == 2 * 130.0
@@ -74,11 +74,11 @@ def test_losses_are_looked_at_a_window_at_a_time() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_losses_of_any_precision_are_added_up_in_double(dtype: torch.dtype) -> None:
-    book = LossBook(1, "raise")
+    record = LossRecord(1, "raise")
     for _ in range(100):
-        book.add(mean(0.1, 1, dtype), 1)
+        record.add(mean(0.1, 1, dtype), 1)
     exact = float(torch.tensor(0.1, dtype=dtype).double())
-    assert book.close().loss_sum == pytest.approx(100 * exact, rel=1e-14)
+    assert record.close().loss_sum == pytest.approx(100 * exact, rel=1e-14)
 
 
 @pytest.mark.parametrize(("bad", "said"), [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")])
@@ -86,22 +86,22 @@ def test_losses_of_any_precision_are_added_up_in_double(dtype: torch.dtype) -> N
 def test_a_loss_that_is_not_finite_is_raised_with_its_step_in_the_epoch(
     bad: float, said: str, at: int, first: int
 ) -> None:
-    book = LossBook(5, "raise", first)
+    record = LossRecord(5, "raise", first)
     with pytest.raises(LossNotFinite, match=f"the loss became {said} at step {first + at} of epoch 5. Lower the"):
-        write(book, at, bad)
+        write(record, at, bad)
 
 
 def test_the_step_is_counted_with_those_that_had_no_rows_here() -> None:
-    book = LossBook(1, "raise")
+    record = LossRecord(1, "raise")
     for part in (None, mean(1.0, 1), None, mean(float("nan"), 1)):
-        book.add(part, 1)
+        record.add(part, 1)
     with pytest.raises(LossNotFinite, match="the loss became nan at step 4 of epoch 1"):
-        book.close()
+        record.close()
 
 
 def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        losses = write(LossBook(2, "warn"), 3, float("nan"), 100)
+        losses = write(LossRecord(2, "warn"), 3, float("nan"), 100)
     assert [record.getMessage()[:45] for record in caplog.records] == ["the loss became nan at step 3 of epoch 2. Low"]
     assert losses.steps == 140
     assert losses.loss_sum != losses.loss_sum  # it stays in the mean
@@ -109,7 +109,7 @@ def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_nothing_is_said_where_it_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        losses = write(LossBook(2, "ignore"), 3, float("inf"))
+        losses = write(LossRecord(2, "ignore"), 3, float("inf"))
     assert losses.loss_sum == float("inf")
     assert not caplog.records
 
@@ -133,9 +133,9 @@ def test_a_step_of_one_piece_or_none_is_left_as_it_is() -> None:
     assert together([]) is None
 
 
-def write(book: LossBook, *bad: Any) -> Any:
-    """Write 140 steps into a book; the given one, and another, have a bad loss."""
+def write(record: LossRecord, *bad: Any) -> Any:
+    """Write 140 steps into a record; the given one, and another, have a bad loss."""
     at, value, *others = bad
     for step in range(1, 141):
-        book.add(mean(value if step == at or step in others else 1.0, 2), 2)
-    return book.close()
+        record.add(mean(value if step == at or step in others else 1.0, 2), 2)
+    return record.close()

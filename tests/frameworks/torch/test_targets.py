@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from orca.errors import DataError
-from orca.frameworks.torch.criterion import Criterion
+from orca.frameworks.torch.batch_loss import BatchLoss
 from orca.frameworks.torch.targets import Classes, align, align_all, align_trees, check_shapes, takes, takes_classes
 
 
@@ -166,9 +166,9 @@ def test_targets_of_a_loss_of_dicts_keep_names_that_no_output_has() -> None:
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.L1Loss(), F.smooth_l1_loss, nn.BCEWithLogitsLoss()])
 @pytest.mark.parametrize("labels", [(2,), (2, 1), (2, 3)])
 def test_labels_of_another_size_than_the_outputs_are_refused(loss: Any, labels: tuple[int, ...]) -> None:
-    criterion = Criterion(loss)  # two rows of two outputs: torch would broadcast the first two
+    measure = BatchLoss(loss)  # two rows of two outputs: torch would broadcast the first two
     with pytest.raises(DataError, match=r"number by number, but a row's labels have the shape \(.*its outputs \(2,\)"):
-        criterion.pair(torch.zeros(2, 2), torch.zeros(labels))
+        measure.pair(torch.zeros(2, 2), torch.zeros(labels))
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_labels_of_another_size_than_the_outputs_are_refused(loss: Any, labels: 
 )
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), F.nll_loss])
 def test_labels_that_are_no_classes_are_refused_in_words(labels: list[float], words: str, loss: Any) -> None:
-    criterion = Criterion(loss)
+    measure = BatchLoss(loss)
     with pytest.raises(DataError, match=words):
-        criterion(*criterion.pair(torch.zeros(2, 3), torch.tensor(labels)))
+        measure(*measure.pair(torch.zeros(2, 3), torch.tensor(labels)))
 
 
 def test_a_loss_says_how_many_arguments_it_takes() -> None:

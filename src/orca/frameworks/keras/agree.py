@@ -115,11 +115,11 @@ class Agreement:
             return mine if self._calls > calls + 1 else self._asked_of_twice_the_rows(loss, mine, *pairs[0])
         if reduction == "sum":
             return self._whole(mine)
-        weighted = reduction == "mean_with_sample_weight" and weights is not None
-        if not weighted and all(_mask_of(each) is None for each in (y_pred, values[0])):
+        is_weighted = reduction == "mean_with_sample_weight" and weights is not None
+        if not is_weighted and all(_mask_of(each) is None for each in (y_pred, values[0])):
             self._elements += tf.size(values[0]) / tf.cast(tf.maximum(self._rows, 1.0), tf.int32)
             return mine
-        divisor = self._divisor(loss, reduce, values[0], y_pred, weights if weighted else None)
+        divisor = self._divisor(loss, reduce, values[0], y_pred, weights if is_weighted else None)
         total = reduce(_twin(loss, _always(values[0]), "sum"), y_true, y_pred, weights)
         return self._whole(total) * tf.cast(tf.math.divide_no_nan(tf.ones((), tf.float64), divisor), total.dtype)
 
@@ -148,8 +148,8 @@ class Agreement:
         before = self._digests() if first else {}
         yield
         if first:
-            changed = [number for number, digest in self._digests().items() if before[number] != digest]
-            numbers = sorted(set().union(*self.world.all_gather(changed)))
+            changes = [number for number, digest in self._digests().items() if before[number] != digest]
+            numbers = sorted(set().union(*self.world.all_gather(changes)))
             weights = self.model.weights
             self._written = [weights[number] for number in numbers if id(weights[number]) not in self._stepped]
         if self._written:
@@ -173,12 +173,12 @@ class Agreement:
         kinds = [kind, tf.float64, *(piece.dtype for piece in pieces)]  # one alone would come back without its list
         numbers = [tf.cast(each, tf.float64) for each in (self._rows, self._share, self.my_loss(), self._elements)]
         add = _unheld(self._add_gradients, self._my_loss is not None)
-        total, _, *added = tf.numpy_function(add, [flat, *numbers, *pieces], kinds)
+        total, _, *sums = tf.numpy_function(add, [flat, *numbers, *pieces], kinds)
         total.set_shape(flat.shape)
-        for piece, old in zip(added, pieces, strict=True):
+        for piece, old in zip(sums, pieces, strict=True):
             piece.set_shape([None, *old.shape[1:]])
         sizes = [tf.size(grad) for grad in dense]
-        parts, slices = iter(tf.split(total, sizes, num=len(dense)) if dense else ()), iter(added)
+        parts, slices = iter(tf.split(total, sizes, num=len(dense)) if dense else ()), iter(sums)
 
         def over_ranks(grad: Any) -> Any:
             if grad is None:
@@ -227,11 +227,11 @@ class Agreement:
         ones = tf.ones_like(values)
         if _mask_of(values) is not None:
             ones._keras_mask = _mask_of(values)
-        added, divided = (
+        total, mean = (
             tf.cast(reduce(_twin(loss, _always(ones), how), ones, y_pred, weights), tf.float64)
             for how in ("sum", loss.reduction)
         )
-        mine = tf.where(added > 0, added / divided, tf.zeros_like(added))
+        mine = tf.where(total > 0, total / mean, tf.zeros_like(total))
         return self._sum(mine * self.active(mine.dtype))
 
     def _asked_of_twice_the_rows(self, loss: Any, once: Any, y_true: Any, y_pred: Any) -> Any:
@@ -296,8 +296,8 @@ def _unheld(method: Any, *first: Any) -> Callable[..., Any]:
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: Any) -> Any:
-        bound: Any = reference()
-        return bound(*first, *arguments)
+        function: Any = reference()
+        return function(*first, *arguments)
 
     return call
 
@@ -347,12 +347,12 @@ def watch() -> None:
                 _wrap(kind, method, _watched_apply)
 
 
-def _wrap(kind: type, name: str, watched: Callable[..., Any]) -> None:
+def _wrap(kind: type, name: str, wrapper: Callable[..., Any]) -> None:
     """Let a method of a class be watched, or that of the class that it comes from."""
     owner = next(base for base in kind.__mro__ if name in vars(base))
     original = vars(owner)[name]
     if not hasattr(original, "_orca_watches"):
-        method: Any = functools.wraps(original)(watched(original))
+        method: Any = functools.wraps(original)(wrapper(original))
         method._orca_watches = True
         setattr(owner, name, method)
 
@@ -402,8 +402,8 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, grads, *args, **kwargs)
         gradients, variables = zip(*grads, strict=True) if pairs else (grads, ())
         gradients = agreement.agreed(gradients)
-        stepped = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
-        agreement.stepped(self, stepped)
+        weights = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
+        agreement.stepped(self, weights)
         with _at_work(None):  # an optimizer inside of this one gets what it needs
             return original(self, zip(gradients, variables, strict=True) if pairs else gradients, *args, **kwargs)
 
@@ -477,12 +477,12 @@ def _is_norm(layer: Any) -> bool:
     return any(kind.__name__.startswith("BatchNormalization") for kind in type(layer).__mro__)
 
 
-def _hook_norms(model: Any, agreement: Agreement, synchronized: bool) -> list[Any]:
+def _hook_norms(model: Any, agreement: Agreement, everywhere: bool) -> list[Any]:
     """Let batch normalization see the rows of all ranks; return the layers that still see their rank's alone."""
     local = []
     for layer in norms_of(model):
         odd = getattr(layer, "renorm", False) or getattr(layer, "virtual_batch_size", None) is not None
-        if odd or not (synchronized or layer.synchronized):
+        if odd or not (everywhere or layer.synchronized):
             local.append(layer)
         elif hasattr(layer, "_reduction_axes"):
             layer._moments = _moments_of(layer, agreement)
@@ -506,13 +506,13 @@ def _moments_of(layer: Any, agreement: Agreement) -> Callable[..., Any]:
 
 def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
     """Do the same for tf_keras, whose fused kernel cannot wait for others and corrects the variance it remembers."""
-    fused, counted = bool(layer.fused), [tf.constant(0.0)]
+    was_fused, count = bool(layer.fused), [tf.constant(0.0)]
     layer.fused = False
     remember = layer._assign_moving_average
 
     def moments(inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
         zero = tf.zeros((), inputs.dtype)
-        mean, variance, counted[0] = _over_ranks(inputs, reduction_axes, zero, mask, agreement, zero, 0.0)
+        mean, variance, count[0] = _over_ranks(inputs, reduction_axes, zero, mask, agreement, zero, 0.0)
         if keep_dims:
             shape = [1 if axis in reduction_axes else -1 for axis in range(len(inputs.shape))]
             mean, variance = tf.reshape(mean, shape), tf.reshape(variance, shape)
@@ -520,11 +520,11 @@ def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
 
     def remember_corrected(variable: Any, value: Any, momentum: Any, inputs_size: Any) -> Any:
         if variable is layer.moving_variance:
-            value *= tf.cast(counted[0] / (counted[0] - 1), value.dtype)
+            value *= tf.cast(count[0] / (count[0] - 1), value.dtype)
         return remember(variable, value, momentum, inputs_size)
 
     layer._calculate_mean_and_var = moments
-    if fused:
+    if was_fused:
         layer._assign_moving_average = remember_corrected
 
 

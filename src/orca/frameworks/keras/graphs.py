@@ -33,9 +33,9 @@ class Graphs:
         specs = self.graphs[kind][0] if kind in self.graphs else None
         if specs is None or not all(s.shape.is_compatible_with(t.shape) for s, t in zip(specs, tensors, strict=True)):
             specs = [_spec(t, None if specs is None else specs[i].shape) for i, t in enumerate(tensors)]
-            traced = tf.function(partial(self.function, structure), input_signature=specs)
+            graph = tf.function(partial(self.function, structure), input_signature=specs)
             # A call of the graph itself costs half as much as one of the function around it.
-            self.graphs[kind] = specs, traced.get_concrete_function()
+            self.graphs[kind] = specs, graph.get_concrete_function()
         return self.graphs[kind][1](*tensors)
 
 

@@ -299,11 +299,11 @@ class KerasLearner(Learner):
             logs.pop("loss", None)
         self.callbacks.on_epoch_end(self.number, logs)
         self.logs = logs
-        validated = {name for name in line if name.startswith("val_")}
-        line |= {name if name in validated else f"train_{name}": value for name, value in self.listener.logs.items()}
+        val_names = {name for name in line if name.startswith("val_")}
+        line |= {name if name in val_names else f"train_{name}": value for name, value in self.listener.logs.items()}
         self.number += 1
-        restored = self.number >= self.plan.initial_epoch + self.plan.epochs and not self.plan.max_steps
-        return bool(self.model.stop_training) or restored
+        is_over = self.number >= self.plan.initial_epoch + self.plan.epochs and not self.plan.max_steps
+        return bool(self.model.stop_training) or is_over
 
     def finish(self) -> None:
         """Tell the callbacks that the fit is over."""
@@ -451,13 +451,13 @@ class KerasLearner(Learner):
 
     def _restore(self) -> None:
         """Undo the changes that callbacks made at the beginning of a resumed fit, and restore their memory."""
-        interrupted, self.interrupted = self.interrupted, None
-        if interrupted is None or self.start is None:
+        memory, self.interrupted = self.interrupted, None
+        if memory is None or self.start is None:
             return
         set_weights(self.model, self.start.payload["models"][0])
         _seat_optimizers(self.model, self.start)
-        self.memory.restore(interrupted.get("callbacks", {}))
-        self.so_far, self.ranks = interrupted.get("logs", {}), interrupted.get("ranks", [])
+        self.memory.restore(memory.get("callbacks", {}))
+        self.so_far, self.ranks = memory.get("logs", {}), memory.get("ranks", [])
 
     def _restore_ranks(self) -> None:
         """Take over the counts of the interrupted epoch from this rank, or from the ranks in whose place it is now."""
@@ -473,17 +473,17 @@ class KerasLearner(Learner):
         """Add the metrics of an interrupted epoch to those of its first step here, which made their variables."""
         metrics = self._metrics()
         for rank in self.earlier:
-            counted = rank["metrics"]
-            for name in counted.keys() | (metrics.keys() - set(rank["idle"])):
+            counts = rank["metrics"]
+            for name in counts.keys() | (metrics.keys() - set(rank["idle"])):
                 shapes = [tuple(variable.shape) for variable in metrics.get(name, [])]
-                if name not in counted or shapes != [value.shape for value in counted[name]]:
+                if name not in counts or shapes != [value.shape for value in counts[name]]:
                     raise ArgumentError(
                         "the resumed fit was interrupted in the middle of an epoch, and the model was compiled with "
                         f"other metrics then, so those of this epoch cannot be added up: {name!r} is not the same. "
                         "Compile it with the same metrics, or begin a new fit from its checkpoint with "
                         "load_orca_checkpoint."
                     )
-                for variable, value in zip(metrics[name], counted[name], strict=True):
+                for variable, value in zip(metrics[name], counts[name], strict=True):
                     variable.assign(variable.numpy() + value)
         self.earlier = []
         return {**logs, **{k: v for k, v in self._metrics_result().items() if k in logs}}
@@ -518,8 +518,8 @@ class KerasLearner(Learner):
 
     def _follow_restored(self) -> None:
         """Take over weights, optimizer and epoch number that a callback restored on rank 0."""
-        begun = getattr(self.model, "_initial_epoch", None) or self.number
-        mine = (weights_of(self.model), optimizer_state(self.model), begun) if self.world.rank == 0 else None
+        epoch = getattr(self.model, "_initial_epoch", None) or self.number
+        mine = (weights_of(self.model), optimizer_state(self.model), epoch) if self.world.rank == 0 else None
         weights, optimizer, self.number = self.world.broadcast(mine)
         set_weights(self.model, weights)
         set_optimizer_state(self.model, optimizer)
@@ -594,10 +594,10 @@ class KerasLearner(Learner):
     def _metrics(self) -> dict[str, list[Any]]:
         """Return the variables of each metric that has some, by its name, with a number where names are alike."""
         metrics: dict[str, list[Any]] = {}
-        listed: set[int] = set()
+        ids: set[int] = set()
         for metric in self.model.metrics:
-            variables = [variable for variable in metric.variables if id(variable) not in listed]
-            listed |= {id(variable) for variable in variables}
+            variables = [variable for variable in metric.variables if id(variable) not in ids]
+            ids |= {id(variable) for variable in variables}
             if variables:
                 alike = sum(name.rpartition("-")[0] == metric.name for name in metrics)
                 metrics[f"{metric.name}-{alike}"] = variables
@@ -636,11 +636,11 @@ class KerasLearner(Learner):
         parts = np.split(total, np.cumsum([np.size(value) for value in values])[:-1])
         for variable, value, part in zip(variables, values[1:], parts[1:], strict=True):
             variable.assign(part.reshape(value.shape).astype(value.dtype))
-        merged = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        overall = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
         tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
         if not tracks or not self.agreement.reduces:  # ours is the loss then
-            merged.pop("loss", None)
-        return last.over_ranks(self.world, mine, merged)
+            overall.pop("loss", None)
+        return last.over_ranks(self.world, mine, overall)
 
     def _step_loss(self, logs: Any) -> float:
         """Return the loss of the step: over all ranks where we saw it, else that of the model's logs; nan for none."""
@@ -835,19 +835,19 @@ def _check_kept(state: State) -> None:
         )
 
 
-def _state_of(model: Any, stepped: Sequence[Any] | None) -> State:
-    """Return the weights of a model and, unless `stepped` is None, the states of its optimizers.
+def _state_of(model: Any, used: Sequence[Any] | None) -> State:
+    """Return the weights of a model and, unless `used` is None, the states of its optimizers.
 
     Args:
         model: The model.
-        stepped: The optimizers that training has used: those whose state cannot be kept are told in the state.
+        used: The optimizers that training has used: those whose state cannot be kept are named in the state.
     """
     payload: dict[str, Any] = {"models": [weights_of(model)] if model.built else [], "optimizers": [], "schedulers": []}
-    if stepped is not None:
+    if used is not None:
         states = optimizer_states(model)
         payload["optimizers"] = [state.arrays for state in states.values()]
         weights = [state.weights for state in states.values()]
-        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, stepped)}
+        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, used)}
     return State(payload=payload)
 
 

@@ -25,14 +25,14 @@ class LastLogs:
         if isinstance(logs, dict) and (batch.rows or not self.logs):
             self.logs = logs
 
-    def over_ranks(self, world: World, mine: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+    def over_ranks(self, world: World, mine: dict[str, Any], overall: dict[str, Any]) -> dict[str, Any]:
         """Return the logs over all ranks, given the metrics over this rank's rows and over all.
 
         An entry that equals a metric is that metric; any other number is the mean over the rows of the last step. A
         value without a mean is that of the first rank that has rows.
         """
         if not self.logs or self.logs.keys() == mine.keys():
-            return merged
+            return overall
         entries = plain_logs(self.logs)
         names = {name: [m for m in (name, *mine) if m in mine and _close(mine[m], entries[name])] for name in entries}
         ranks = world.all_gather((self.rows, entries, names))
@@ -41,8 +41,8 @@ class LastLogs:
         logs = {}
         for name in busy[0][1]:
             if all(name in rank[1] for rank in busy):
-                metrics = [m for m in busy[0][2][name] if m in merged and all(m in rank[2][name] for rank in busy)]
-                logs[name] = merged[metrics[0]] if metrics else _mean([rank[1][name] for rank in busy], weights)
+                metrics = [m for m in busy[0][2][name] if m in overall and all(m in rank[2][name] for rank in busy)]
+                logs[name] = overall[metrics[0]] if metrics else _mean([rank[1][name] for rank in busy], weights)
         return logs
 
 

@@ -36,8 +36,8 @@ class Memory:
         """Return the attributes of each callback that have changed, copied."""
         memory = {}
         for name, callback in self.callbacks.items():
-            changed = {a for a, digest in _digests(callback).items() if self.start[name].get(a) != digest}
-            memory[name] = {a: copy.deepcopy(value) for a, value in _plain_attributes(callback).items() if a in changed}
+            changes = {a for a, digest in _digests(callback).items() if self.start[name].get(a) != digest}
+            memory[name] = {a: copy.deepcopy(value) for a, value in _plain_attributes(callback).items() if a in changes}
         return memory
 
     def restore(self, memory: dict[str, dict[str, Any]]) -> None:

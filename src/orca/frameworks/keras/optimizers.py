@@ -36,13 +36,13 @@ def optimizers_of(model: Any) -> dict[str, Any]:
     """Return the optimizers that a model holds, its own first, by the place of each."""
     own = getattr(model, _OWN, None)
     optimizers = {} if own is None else {_OWN: own}
-    visited = {id(own)}
+    ids = {id(own)}
     queue: deque[tuple[str, Any]] = deque([("", model)])
     while queue:
         path, thing = queue.popleft()
-        if id(thing) in visited:
+        if id(thing) in ids:
             continue
-        visited.add(id(thing))
+        ids.add(id(thing))
         if _is_optimizer(thing):
             optimizers[path] = thing
             continue
@@ -91,12 +91,12 @@ def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> No
         assign(variables_of(optimizer), state.arrays, whose, "variable")
 
 
-def unkept(model: Any, stepped: Iterable[Any]) -> list[str]:
-    """Describe those of the stepped optimizers whose state `optimizer_states` leaves out."""
+def unkept(model: Any, used: Iterable[Any]) -> list[str]:
+    """Describe those of the optimizers used whose state `optimizer_states` leaves out."""
     names = {id(optimizer): name for name, optimizer in optimizers_of(model).items()}
     states = optimizer_states(model)
     reasons = []
-    for optimizer in stepped:
+    for optimizer in used:
         name, kind = names.get(id(optimizer)), type(optimizer).__name__
         if name is None:
             reasons.append(f"{kind}, which is no attribute of the model")
@@ -151,9 +151,11 @@ def variables_of(optimizer: Any) -> list[Any]:
     if _is_legacy(optimizer):
         hyper = [value for _, value in sorted(optimizer._hyper.items()) if hasattr(value, "assign")]
         return [*optimizer.weights, *hyper]
-    listed = list(optimizer.variables)
-    unlisted = [getattr(optimizer, name, None) for name in ("_learning_rate", "_u_product")]
-    return listed + [one for one in unlisted if hasattr(one, "assign") and all(one is not other for other in listed)]
+    variables = list(optimizer.variables)
+    others = [getattr(optimizer, name, None) for name in ("_learning_rate", "_u_product")]
+    return variables + [
+        one for one in others if hasattr(one, "assign") and all(one is not other for other in variables)
+    ]
 
 
 def assign(variables: Sequence[Any], arrays: Sequence[np.ndarray], whose: str, word: str) -> None:

@@ -82,7 +82,7 @@ def pack(model: Any) -> PackedModel:
     compiling = config.pop("compile_config", None) if is_compiled(model) else None
     if compiling and family == "keras" and _is_mixed(model) and not _is_scaled(model.optimizer):
         compiling["auto_scale_loss"] = False  # not part of Keras's own compile config
-    packed = PackedModel(
+    parcel = PackedModel(
         family=family,
         archive=without_optimizer(archive),
         custom=custom,
@@ -92,8 +92,8 @@ def pack(model: Any) -> PackedModel:
         optimizers=optimizer_states(model) if compiling else {},
     )
     if any(isinstance(thing, type) for thing in custom.values()):
-        _check_that_it_comes_back(packed, model)
-    return packed
+        _check_that_it_comes_back(parcel, model)
+    return parcel
 
 
 def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
@@ -203,13 +203,13 @@ class PackedModel:
 def _things_of(model: Any) -> list[Any]:
     """Return the functions and objects that a model refers to and its config may name."""
     things: list[Any] = []
-    visited: set[int] = set()
+    ids: set[int] = set()
     stack: list[Any] = [model, getattr(getattr(model, "_compile_config", None), "config", None)]
     while stack:
         thing = stack.pop()
-        if id(thing) in visited or thing is None or isinstance(thing, str | bytes | int | float | types.ModuleType):
+        if id(thing) in ids or thing is None or isinstance(thing, str | bytes | int | float | types.ModuleType):
             continue
-        visited.add(id(thing))
+        ids.add(id(thing))
         if isinstance(thing, Mapping):
             stack.extend(thing.values())
         elif isinstance(thing, list | tuple | set | frozenset):
@@ -289,12 +289,12 @@ class _Functions:
     def named(self, model: Any, family: str, things: Sequence[Any]) -> Iterator[None]:
         with ExitStack() as undo:
             names = [thing.__name__ for thing in things if isinstance(thing, types.FunctionType)]
-            registered = library(family).saving.get_registered_name
+            registered_name = library(family).saving.get_registered_name
             for thing in things:
                 if not isinstance(thing, types.FunctionType) or _package(thing) in FAMILIES:
                     continue
                 if thing.__name__ == "<lambda>" or (
-                    names.count(thing.__name__) > 1 and registered(thing) == thing.__name__
+                    names.count(thing.__name__) > 1 and registered_name(thing) == thing.__name__
                 ):
                     self._swap(undo, thing, "__name__", self._take(thing))
             if family == "tf_keras":
@@ -382,9 +382,9 @@ def _without_group(data: bytes, name: str) -> bytes:
     return buffer.getvalue()
 
 
-def _check_that_it_comes_back(packed: PackedModel, model: Any) -> None:
+def _check_that_it_comes_back(parcel: PackedModel, model: Any) -> None:
     """Rebuild a model with classes of the user's here, where the user sees errors, and compare the weights."""
-    rebuilt = packed.unpack()
+    rebuilt = parcel.unpack()
     ours, theirs = weights_of(model), weights_of(rebuilt)
     same = len(ours) == len(theirs) and all(
         one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

@@ -208,9 +208,9 @@ class MxnetLearner(ArrayLearner):
 
     def state(self) -> State:
         """Return weights, the optimizer's state and the counts of metrics in the epoch."""
-        state, counted = super().state(), [meter.state() for meter in self._counted()]
-        if counted:
-            state.payload["meters"] = [(counts.rows, map_tree(np.asarray, counts.values)) for counts in counted]
+        state, meters = super().state(), [meter.state() for meter in self._counted()]
+        if meters:
+            state.payload["meters"] = [(counts.rows, map_tree(np.asarray, counts.values)) for counts in meters]
         return state
 
     def _counted(self) -> list[Metric]:

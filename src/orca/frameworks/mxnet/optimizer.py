@@ -38,24 +38,24 @@ class NamedOptimizer:
 
     def _made(self, config: Mapping[str, Any], symbol: Any) -> Any:
         method, options = config.get("optimizer", "sgd"), copy.deepcopy(dict(config.get("optimizer_params") or {}))
-        numbered = {place: self.parameters[name] for name, place in self.places.items()}
+        parameters = {place: self.parameters[name] for name, place in self.places.items()}
         if isinstance(method, mx.optimizer.Optimizer) and symbol is None:
             optimizer = copy.deepcopy(method)
-            optimizer.param_dict = numbered
+            optimizer.param_dict = parameters
         elif not isinstance(method, str):
             raise ArgumentError(
                 f"optimizer must be a name such as 'adam'; got {type(method).__name__}. Pass its arguments in "
                 "optimizer_params."
             )
         elif symbol is None:
-            optimizer = mx.optimizer.create(method, param_dict=numbered, **options)
+            optimizer = mx.optimizer.create(method, param_dict=parameters, **options)
         elif "rescale_grad" in options:
             raise ArgumentError(
                 "rescale_grad does not go with a Module: gradients are means over the rows of all workers already. "
                 "Leave it out."
             )
         else:
-            names = {place: parameter.name for place, parameter in numbered.items()}
+            names = {place: parameter.name for place, parameter in parameters.items()}
             optimizer = mx.optimizer.create(method, sym=symbol, param_idx2name=names, **options)
         if isinstance(optimizer, mx.optimizer.LBSGD):
             raise ArgumentError("LBSGD gathers gradients of several steps, which is not supported. Use 'lars'.")

@@ -113,8 +113,8 @@ class SymbolNet(gluon.SymbolBlock):
     def _label_shapes(self, features: list[Any]) -> list[tuple[int, ...]]:
         """Return the shapes of labels as the symbol expects them."""
         shapes = dict(zip(self._data_names, (each.shape for each in features), strict=True))
-        inferred = self.symbol.infer_shape_partial(**shapes)[0]
-        by_name = dict(zip(self.symbol.list_arguments(), inferred, strict=True))
+        sizes = self.symbol.infer_shape_partial(**shapes)[0]
+        by_name = dict(zip(self.symbol.list_arguments(), sizes, strict=True))
         return [by_name[name] or (len(features[0]),) for name in self._label_names]
 
 
@@ -159,10 +159,10 @@ def _cross_entropy(output: np.ndarray, label: np.ndarray, options: Mapping[str, 
         return float(-(label * np.log(np.maximum(output, 1e-12))).sum())
     classes = np.moveaxis(output, axis, -1).reshape(-1, output.shape[axis])
     numbers = label.reshape(-1).astype(np.int64)
-    counted = np.ones(len(numbers), bool)
+    mask = np.ones(len(numbers), bool)
     if options.get("use_ignore") in ("True", "1"):
-        counted = numbers != int(float(options.get("ignore_label", -1)))
-    chances = classes[np.flatnonzero(counted), numbers[counted]]
+        mask = numbers != int(float(options.get("ignore_label", -1)))
+    chances = classes[np.flatnonzero(mask), numbers[mask]]
     return float(-np.log(np.maximum(chances, 1e-12)).sum())
 
 

@@ -52,10 +52,10 @@ def build(about: dict[str, Any]) -> nn.Module:
     return _made(about, {})
 
 
-def _module(net: nn.Module, place: str, seen: dict[int, str], what: str) -> dict[str, Any]:
-    if id(net) in seen:
-        return {"same": seen[id(net)]}
-    seen[id(net)] = f"module {place}"
+def _module(net: nn.Module, place: str, names: dict[int, str], what: str) -> dict[str, Any]:
+    if id(net) in names:
+        return {"same": names[id(net)]}
+    names[id(net)] = f"module {place}"
     name = f"{place or what} ({type(net).__name__})"
     hooks = [key for key in _OWN if "hooks" in key and getattr(net, key, None) and not key.startswith("_is")]
     if hooks:
@@ -69,14 +69,14 @@ def _module(net: nn.Module, place: str, seen: dict[int, str], what: str) -> dict
     return {
         "class": reference(type(net), name),
         "attributes": attributes,
-        "parameters": {key: _tensor(value, f"{inside}{key}", seen) for key, value in net._parameters.items()},
+        "parameters": {key: _tensor(value, f"{inside}{key}", names) for key, value in net._parameters.items()},
         "buffers": {
-            key: _tensor(value, f"{inside}{key}", seen, whole=key in net._non_persistent_buffers_set)
+            key: _tensor(value, f"{inside}{key}", names, whole=key in net._non_persistent_buffers_set)
             for key, value in net._buffers.items()
         },
         "passing": sorted(net._non_persistent_buffers_set),
         "children": {
-            key: None if child is None else _module(child, f"{inside}{key}", seen, what)
+            key: None if child is None else _module(child, f"{inside}{key}", names, what)
             for key, child in net._modules.items()
         },
     }
@@ -86,13 +86,13 @@ def _has_own_state(net: nn.Module) -> bool:
     return any("__getstate__" in kind.__dict__ for kind in type(net).__mro__ if kind not in (nn.Module, object))
 
 
-def _tensor(tensor: torch.Tensor | None, place: str, seen: dict[int, str], whole: bool = False) -> Any:
+def _tensor(tensor: torch.Tensor | None, place: str, names: dict[int, str], whole: bool = False) -> Any:
     """Return what a tensor is like; the tensor itself where no state dict holds it."""
     if tensor is None:
         return None
-    if id(tensor) in seen:
-        return {"same": seen[id(tensor)]}  # tied weights
-    seen[id(tensor)] = f"tensor {place}"
+    if id(tensor) in names:
+        return {"same": names[id(tensor)]}  # tied weights
+    names[id(tensor)] = f"tensor {place}"
     if whole:
         return {"value": tensor.detach()}
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "trained": tensor.requires_grad}
@@ -173,22 +173,22 @@ def imported(name: str) -> Any:
         ) from error
 
 
-def _made(about: dict[str, Any], made: dict[str, Any], place: str = "") -> nn.Module:
+def _made(about: dict[str, Any], things: dict[str, Any], place: str = "") -> nn.Module:
     if "same" in about:
-        return made[about["same"]]  # type: ignore[no-any-return]
+        return things[about["same"]]  # type: ignore[no-any-return]
     kind = imported(about["class"])
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ArgumentError(f"the saved model names {about['class']}, which is no torch.nn.Module.")
     net: nn.Module = kind.__new__(kind)
     nn.Module.__init__(net)
-    made[f"module {place}"] = net
+    things[f"module {place}"] = net
     inside = f"{place}." if place else ""
     for key, child in about["children"].items():
-        net._modules[key] = None if child is None else _made(child, made, f"{inside}{key}")
+        net._modules[key] = None if child is None else _made(child, things, f"{inside}{key}")
     for key, tensor in about["parameters"].items():
-        net._parameters[key] = _made_tensor(tensor, f"{inside}{key}", made, nn.Parameter)
+        net._parameters[key] = _made_tensor(tensor, f"{inside}{key}", things, nn.Parameter)
     for key, tensor in about["buffers"].items():
-        net._buffers[key] = _made_tensor(tensor, f"{inside}{key}", made, lambda data, requires_grad: data)
+        net._buffers[key] = _made_tensor(tensor, f"{inside}{key}", things, lambda data, requires_grad: data)
     net._non_persistent_buffers_set = set(about["passing"])
     _check_names(about["attributes"], about["class"])
     attributes = {key: _value(value, net) for key, value in about["attributes"].items()}
@@ -209,15 +209,15 @@ def _check_names(attributes: dict[str, Any], kind: str) -> None:
             )
 
 
-def _made_tensor(about: Any, place: str, made: dict[str, Any], kind: Callable[..., Any]) -> Any:
+def _made_tensor(about: Any, place: str, things: dict[str, Any], kind: Callable[..., Any]) -> Any:
     if about is None or "same" in about:
-        return about and made[about["same"]]
+        return about and things[about["same"]]
     if "value" in about:
-        made[f"tensor {place}"] = about["value"]
+        things[f"tensor {place}"] = about["value"]
     else:
         data = torch.zeros(about["shape"], dtype=getattr(torch, about["dtype"].removeprefix("torch.")))
-        made[f"tensor {place}"] = kind(data, requires_grad=about["trained"])
-    return made[f"tensor {place}"]
+        things[f"tensor {place}"] = kind(data, requires_grad=about["trained"])
+    return things[f"tensor {place}"]
 
 
 def _value(value: Any, net: nn.Module) -> Any:

@@ -105,8 +105,8 @@ def _forward(norm: _BatchNorm, statistics: Statistics, rows: torch.Tensor) -> to
         scale = torch.rsqrt(squares / total.clamp(min=1) + norm.eps)
         mean, scale = mean.to(_precision(rows)), scale.to(_precision(rows))
     weight = statistics.weight if counts else 0.0
-    normalized: torch.Tensor = _Normalize.apply(rows, norm.weight, norm.bias, total, mean, scale, weight)
-    return normalized
+    result: torch.Tensor = _Normalize.apply(rows, norm.weight, norm.bias, total, mean, scale, weight)
+    return result
 
 
 def _with_known(norm: _BatchNorm, first: bool, rows: torch.Tensor) -> torch.Tensor:
@@ -220,8 +220,8 @@ def _apply(
     scale: torch.Tensor,
 ) -> torch.Tensor:
     if rows.is_cuda:
-        normalized: torch.Tensor = torch.batch_norm_elemt(rows, weight, bias, mean, scale, 0.0)
-        return normalized
+        result: torch.Tensor = torch.batch_norm_elemt(rows, weight, bias, mean, scale, 0.0)
+        return result
     output = (rows.to(mean.dtype) - _spread(mean, rows)) * _spread(scale, rows)
     if weight is not None:
         output = output * _spread(weight.to(mean.dtype), rows)
@@ -258,8 +258,8 @@ def _gradient(
     shift, tilt = sums / total.clamp(min=1).to(sums.dtype)
     distance = rows.to(mean.dtype) - _spread(mean, rows)
     factor = scale if weight is None else scale * weight.to(scale.dtype)
-    centred = grad.to(mean.dtype) - _spread(shift, rows) - distance * _spread(tilt * scale.square(), rows)
-    return (centred * _spread(factor, rows)).to(rows.dtype)
+    distance_grad = grad.to(mean.dtype) - _spread(shift, rows) - distance * _spread(tilt * scale.square(), rows)
+    return (distance_grad * _spread(factor, rows)).to(rows.dtype)
 
 
 def _layout(rows: torch.Tensor) -> torch.memory_format:

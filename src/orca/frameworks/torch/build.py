@@ -34,12 +34,12 @@ def build_optimizers(optimizer: Any, nets: list[nn.Module], config: dict[str, An
     """Return the optimizers themselves, or those their creator makes for these modules."""
     if optimizer is None:
         raise ArgumentError("You must provide the optimizer for train. Pass optimizer= to the Estimator.")
-    made = optimizer
+    result = optimizer
     if any(True for net in nets for _ in penalised(net)):
-        made = build_penalised(optimizer, nets)
+        result = build_penalised(optimizer, nets)
     elif callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-        made = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
-    optimizers = list(made) if isinstance(made, list | tuple) else [made]
+        result = call_creator(optimizer, nets[0] if len(nets) == 1 else nets, config)
+    optimizers = list(result) if isinstance(result, list | tuple) else [result]
     for one in optimizers or [None]:
         if not isinstance(one, torch.optim.Optimizer):
             raise ArgumentError(
@@ -111,8 +111,8 @@ def check_kinds(model: Any, optimizer: Any, loss: Any) -> None:
     ):
         for thing in things if isinstance(things, list | tuple) else [things]:
             if isinstance(thing, type) and issubclass(thing, torch.optim.Optimizer):
-                made = f"{thing.__name__}(model.parameters())"
-                raise ArgumentError(f"{words}; got the class {thing.__name__}. Pass {made}.")
+                example = f"{thing.__name__}(model.parameters())"
+                raise ArgumentError(f"{words}; got the class {thing.__name__}. Pass {example}.")
             if thing is not None and not isinstance(thing, kind) and not callable(thing):
                 raise ArgumentError(f"{words}; got {type(thing).__name__}.")
 
@@ -124,22 +124,22 @@ def check_linked(optimizer: torch.optim.Optimizer, model: Any) -> None:
             "an optimizer instance needs the module whose parameters it has; got a model creator. "
             "Pass the module itself, or an optimizer creator (model, config)."
         )
-    known = {id(p) for p in model.parameters()}
-    if not any(id(p) in known for group in optimizer.param_groups for p in group["params"]):
+    ids = {id(p) for p in model.parameters()}
+    if not any(id(p) in ids for group in optimizer.param_groups for p in group["params"]):
         raise ArgumentError("the optimizer has none of the model's parameters. Make it with model.parameters().")
 
 
 def check_fits(net: nn.Module, weights: Any, name: str) -> None:
     """Check that a module takes these weights; it is not changed."""
-    own, saved = net.state_dict(), weights if isinstance(weights, Mapping) else {}
-    missing, foreign = [key for key in own if key not in saved], sorted(key for key in saved if key not in own)
+    own, others = net.state_dict(), weights if isinstance(weights, Mapping) else {}
+    missing, foreign = [key for key in own if key not in others], sorted(key for key in others if key not in own)
     shapes = [
-        f"{key} {tuple(saved[key].shape)} where the model has {tuple(value.shape)}"
+        f"{key} {tuple(others[key].shape)} where the model has {tuple(value.shape)}"
         for key, value in own.items()
         if isinstance(value, torch.Tensor)
-        and isinstance(saved.get(key), torch.Tensor)
+        and isinstance(others.get(key), torch.Tensor)
         and not is_lazy(value)
-        and saved[key].shape != value.shape
+        and others[key].shape != value.shape
     ]
     if not missing and not foreign and not shapes:
         return

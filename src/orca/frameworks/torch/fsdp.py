@@ -129,17 +129,17 @@ class FullySharded(Sync):
         """Return nan: communication overlaps with both passes."""
         return float("nan")
 
-    def _take_up(self, places: list[list[str | nn.Parameter]], saved: dict[str, Any]) -> None:
+    def _take_up(self, places: list[list[str | nn.Parameter]], memory: dict[str, Any]) -> None:
         """Give the optimizer the sharded parameters, the settings of a state, and this rank's shards of that state."""
-        named = dict(self.model.named_parameters())
-        numbered: list[tuple[int, nn.Parameter]] = []
-        for group, names, entry in zip(self.optimizer.param_groups, places, saved["param_groups"], strict=True):
-            group["params"] = [named[name] if isinstance(name, str) else name for name in names]
-            numbered += zip(entry["params"], group["params"], strict=True)
-        self.optimizer.load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
-        for number, param in numbered:
-            if saved["state"].get(number):
-                entries = saved["state"][number].items()
+        parameters = dict(self.model.named_parameters())
+        pairs: list[tuple[int, nn.Parameter]] = []
+        for group, names, entry in zip(self.optimizer.param_groups, places, memory["param_groups"], strict=True):
+            group["params"] = [parameters[name] if isinstance(name, str) else name for name in names]
+            pairs += zip(entry["params"], group["params"], strict=True)
+        self.optimizer.load_state_dict({"state": {}, "param_groups": memory["param_groups"]})
+        for number, param in pairs:
+            if memory["state"].get(number):
+                entries = memory["state"][number].items()
                 self.optimizer.state[param] = {key: cut(value, param, self.world) for key, value in entries}
 
     def _average_scalars(self) -> None:
@@ -209,10 +209,10 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
 
 
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    known = next(kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim"))
-    if known is not torch.optim.Optimizer and known not in ELEMENTWISE:
+    base = next(kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim"))
+    if base is not torch.optim.Optimizer and base not in ELEMENTWISE:
         raise ArgumentError(
-            f"fully sharded training cannot use {known.__name__}: it must see whole weights. Pass one that works "
+            f"fully sharded training cannot use {base.__name__}: it must see whole weights. Pass one that works "
             "number by number, such as AdamW, or use a replicated or sharded backend."
         )
     kinds = sorted({str(param.dtype) for param in model.parameters() if param.requires_grad and param.dim()})
@@ -241,17 +241,17 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     may be looked into instead (attention reads the weights of its projections, a head those of an embedding).
     """
     children = [child for child in module.children() if _size(child)]
-    listed = isinstance(module, nn.ModuleList | nn.Sequential)
+    is_list = isinstance(module, nn.ModuleList | nn.Sequential)
     for child in children:
-        layered = any(True for _ in child.children())
-        called = type(child).forward is not nn.Module.forward  # a list is not: there is nothing to gather before
-        repeated = listed and layered and sum(type(other) is type(child) for other in children) > 1
-        if repeated and called:
+        has_layers = any(True for _ in child.children())
+        is_callable = type(child).forward is not nn.Module.forward  # a list is not: there is nothing to gather before
+        repeats = is_list and has_layers and sum(type(other) is type(child) for other in children) > 1
+        if repeats and is_callable:
             yield child
-        elif layered and not isinstance(child, nn.MultiheadAttention):
+        elif has_layers and not isinstance(child, nn.MultiheadAttention):
             inner = list(_blocks(child))
             yield from inner
-            if called and _size(child) - sum(map(_size, inner)) >= _LARGE:
+            if is_callable and _size(child) - sum(map(_size, inner)) >= _LARGE:
                 yield child
         elif isinstance(module, nn.Sequential) and _size(child) >= _LARGE:
             yield child

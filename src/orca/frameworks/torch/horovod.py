@@ -96,10 +96,10 @@ class Horovod(Sync):
     @contextmanager
     def _quietly(self) -> Iterator[None]:
         """Make this rank's backward passes contribute nothing: its rows are a template."""
-        trained = self._trained()
-        names, params = [name for name, _ in trained], [param for _, param in trained]
+        pairs = self._trained()
+        names, params = [name for name, _ in pairs], [param for _, param in pairs]
         # What the user's own code has not cleared yet says nothing about this step.
-        self.idling = idling = {name for name, param in trained if param.grad is not None and not self.hands_on}
+        self.idling = idling = {name for name, param in pairs if param.grad is not None and not self.hands_on}
         try:
             with silenced(params, lambda number: idling.add(names[number])):
                 yield
@@ -129,13 +129,13 @@ class Horovod(Sync):
         it had no part on any rank. Elsewhere this rank's gradient is zero.
         """
         self.agreed = True
-        trained = self._trained()
-        if not trained:
+        pairs = self._trained()
+        if not pairs:
             return
         took_part = torch.tensor(
-            [float(param.grad is not None if self.idling is None else name in self.idling) for name, param in trained]
+            [float(param.grad is not None if self.idling is None else name in self.idling) for name, param in pairs]
         )
-        for name, param in trained:
+        for name, param in pairs:
             if name not in self.waiting:
                 if param.grad is None:
                     param.grad = _nothing(param, id(param) in self.sparse)
@@ -146,7 +146,7 @@ class Horovod(Sync):
                 receive()
             self.horovod.synchronize(handle)
         self.waiting.clear()
-        for (_, param), ranks in zip(trained, took_part.tolist(), strict=True):
+        for (_, param), ranks in zip(pairs, took_part.tolist(), strict=True):
             if not ranks:
                 param.grad = None
 

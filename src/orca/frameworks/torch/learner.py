@@ -25,6 +25,7 @@ from orca.core.source import Batch
 from orca.core.state import Losses, OutputSpec, State
 from orca.core.world import World
 from orca.errors import ArgumentError
+from orca.frameworks.torch.batch_loss import BatchLoss, Tally, scalar
 from orca.frameworks.torch.batchnorm import Statistics
 from orca.frameworks.torch.build import (
     build_loss,
@@ -36,10 +37,9 @@ from orca.frameworks.torch.build import (
     check_linked,
     scheduler_state,
 )
-from orca.frameworks.torch.criterion import Criterion, Tally, scalar
 from orca.frameworks.torch.files import write_method
 from orca.frameworks.torch.hooks import TorchHooks
-from orca.frameworks.torch.losses import LossBook, LossPart, together
+from orca.frameworks.torch.losses import LossPart, LossRecord, together
 from orca.frameworks.torch.operator import TrainingOperator, overrides
 from orca.frameworks.torch.options import PRECISIONS, Options, clipping_of
 from orca.frameworks.torch.paged import building_on_disk, give_memory_back
@@ -214,12 +214,12 @@ class TorchLearner(Learner):
 
     def with_parts(self, model: nn.Module | list[nn.Module] | None, loss: Any) -> TorchLearner:
         """Return this learner with another model or loss; an optimizer of the old model cannot follow."""
-        linked = model is not None and isinstance(self.optimizer, torch.optim.Optimizer)
+        is_linked = model is not None and isinstance(self.optimizer, torch.optim.Optimizer)
         return replace(
             self,
             model=self.model if model is None else model,
             loss=self.loss if loss is None else loss,
-            optimizer=None if linked else self.optimizer,
+            optimizer=None if is_linked else self.optimizer,
         )
 
     def with_clipping(self, bounds: tuple[float, float] | None, norm: float | None) -> TorchLearner:
@@ -286,8 +286,8 @@ class TorchLearner(Learner):
         # Of an optimizer's state each rank takes its part when the model is cut.
         steppers = [] if self.spread else self.steppers
         for things, name in ((steppers, "optimizers"), (self.schedulers, "schedulers")):
-            for thing, saved in zip(things, state.payload.get(name, ()) if state else (), strict=False):
-                _load(thing, saved)
+            for thing, memory in zip(things, state.payload.get(name, ()) if state else (), strict=False):
+                _load(thing, memory)
         if self.options.ema:
             self._begin_average(state)
         self.scaler = torch.amp.GradScaler(self.place.device.type, enabled=self.options.precision == "fp16")
@@ -312,7 +312,7 @@ class TorchLearner(Learner):
             if plan.weighted:
                 raise ArgumentError(_NO_WEIGHTS)
             if not self._knows_loss:
-                self.counting = Criterion(None, self.options.reduction)
+                self.counting = BatchLoss(None, self.options.reduction)
         self.statistics = [Statistics(net, always=self.options.sync_batchnorm) for net in self.nets]
         for statistics in self.statistics:
             self.exits.callback(statistics.release)
@@ -341,17 +341,17 @@ class TorchLearner(Learner):
         if self.start is None or not self._watched:
             return
         payload = self.start.payload
-        frozen = payload.get("callbacks", {}).get(_FROZEN)
-        for net, names in zip(self.nets, frozen, strict=True) if frozen else ():
+        freezes = payload.get("callbacks", {}).get(_FROZEN)
+        for net, names in zip(self.nets, freezes, strict=True) if freezes else ():
             for name, weight in net.named_parameters():
                 weight.requires_grad_(name not in names)
         self.runner.put_back_weights(payload["models"], payload.get("averages", ()))
         # As in join, there may be a scheduler now where there was none, and none where there was one.
-        for stepper, saved in zip(self.steppers, payload["optimizers"], strict=False):
-            for group, kept in zip(stepper.param_groups, saved["param_groups"], strict=False):
-                group |= {name: copy.deepcopy(value) for name, value in kept.items() if name != "params"}
-        for scheduler, saved in zip(self.schedulers, payload["schedulers"], strict=False):
-            scheduler.load_state_dict(saved)
+        for stepper, memory in zip(self.steppers, payload["optimizers"], strict=False):
+            for group, settings in zip(stepper.param_groups, memory["param_groups"], strict=False):
+                group |= {name: copy.deepcopy(value) for name, value in settings.items() if name != "params"}
+        for scheduler, memory in zip(self.schedulers, payload["schedulers"], strict=False):
+            scheduler.load_state_dict(memory)
 
     def callback_states(self) -> dict[str, Any]:
         """Return which weights are frozen, where code of the user's may have done it."""
@@ -375,10 +375,10 @@ class TorchLearner(Learner):
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Step the schedulers that step once an epoch; tell optimizers of its end that want to know."""
         self.runner.epoch_stats = line
-        skipped = self.validates and "val_loss" not in line
+        skips = self.validates and "val_loss" not in line
         for stepper in self.steppers:
             if hasattr(stepper, "end_epoch"):
-                stepper.end_epoch(line["train_loss"], _score(line), skipped)
+                stepper.end_epoch(line["train_loss"], _score(line), skips)
         if self.hooks.main is not None:
             self.hooks.on_main("on_lr_adjust")
         elif not self._conducts or self._ends_epoch():
@@ -444,19 +444,19 @@ class TorchLearner(Learner):
         self._check_alike()
         if self._conducts:
             return conduct(self, batches, pulse, epoch, plan)
-        book = LossBook(epoch, plan.on_nan, first_step)
+        record = LossRecord(epoch, plan.on_nan, first_step)
         rates: list[float] = []
-        stopped = False
+        stops = False
         pulse.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
             self.runner.batch_idx = step
             rates.append(self._rate())
             part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
-            pulse.step(epoch, step + 1, pulse.steps, book.add(part, batch.rows), pulse.rows + batch.step_rows)
+            pulse.step(epoch, step + 1, pulse.steps, record.add(part, batch.rows), pulse.rows + batch.step_rows)
             pulse.at(DATA)
-            if stopped := self.hooked and self.agree_to_stop():
+            if stops := self.hooked and self.agree_to_stop():
                 break
-        losses = replace(book.close(), rates=rates, stopped=stopped)
+        losses = replace(record.close(), rates=rates, stopped=stops)
         if pulse.profiling:
             pulse.profile["communication"] += self.agree.communicated() * losses.steps
         return losses
@@ -680,7 +680,7 @@ class TorchLearner(Learner):
             return conduct_evaluation(self, batches, metrics, pulse)
         self.hooks("before_val_epoch")
         own = self.measure.asks and self._own_judge  # then there is nothing to ask
-        losses, tally = Losses(), Tally(Criterion(None, self.options.reduction) if own else self.measure)
+        losses, tally = Losses(), Tally(BatchLoss(None, self.options.reduction) if own else self.measure)
         pulse.at(DATA)
         with torch.no_grad():
             for step, batch in enumerate(map(self.measure.counted, batches)):
@@ -713,16 +713,16 @@ class TorchLearner(Learner):
         with self.autocast():
             if self.operator is not None and overrides(type(self.operator), "forward_batch"):
                 output, target, loss = self.operator.forward_batch(self.place.loaded(batch), {})
-                judged = *self.measure.leaves(output, target), loss
+                result = *self.measure.leaves(output, target), loss
             elif own:
                 self.hooks.on_main("on_val_forward")
-                judged = *self.measure.leaves(runner.output, runner.target), runner.loss
+                result = *self.measure.leaves(runner.output, runner.target), runner.loss
             else:
                 outputs, targets = self._pair(self._forward(self.judge, batch.x), batch)
-                judged = outputs, targets, None
+                result = outputs, targets, None
                 if self.criterion is not None:
-                    judged = outputs, targets, self.measure(outputs, targets, batch)
-            outputs, targets, loss = judged
+                    result = outputs, targets, self.measure(outputs, targets, batch)
+            outputs, targets, loss = result
             if own and self._knows_loss and batch.rows and loss is not None:
                 self.measure.check_own(batch, outputs, targets, scalar(loss), runner.batch_idx + 1)
         if self.hooks:
@@ -760,8 +760,8 @@ class TorchLearner(Learner):
             return False
         *inputs, _ = listed(x)
         parameters = inspect.signature(self.net.forward).parameters.values()
-        spared = not any(p.kind is p.VAR_POSITIONAL for p in parameters) and self._binds(inputs)
-        if spared and not self.warned:
+        spares = not any(p.kind is p.VAR_POSITIONAL for p in parameters) and self._binds(inputs)
+        if spares and not self.warned:
             self.warned = True
             logger.warning(
                 "the forward pass of %s has optional inputs, and has seen no data yet: the last of the %d things in an "
@@ -769,7 +769,7 @@ class TorchLearner(Learner):
                 "inputs: {'x': (first, second)}.",
                 *(type(self.net).__name__, len(inputs) + 1),
             )
-        return spared
+        return spares
 
     def _binds(self, inputs: list[Any]) -> bool:
         try:
@@ -866,7 +866,7 @@ class TorchLearner(Learner):
         if isinstance(self.criterion, nn.Module):
             self.criterion.to(device)
         apart = self.world.size > 1 or self.options.accumulate > 1
-        self.measure: Criterion = Criterion(self.criterion, self.options.reduction, apart)
+        self.measure: BatchLoss = BatchLoss(self.criterion, self.options.reduction, apart)
         self.counting = self.measure
         self.sample: Any = None
         self.hooks, self.hands_on = TorchHooks(), False
@@ -1002,22 +1002,22 @@ def _compile(net: nn.Module, options: dict[str, Any]) -> None:
     net._compiled_call_impl = torch.compile(forward, **options)
 
 
-def _load(thing: Any, saved: dict[str, Any]) -> None:
+def _load(thing: Any, memory: dict[str, Any]) -> None:
     """Give an optimizer or a scheduler its state back."""
-    mine, theirs = len(getattr(thing, "param_groups", ())), len(saved.get("param_groups", ()))
+    mine, theirs = len(getattr(thing, "param_groups", ())), len(memory.get("param_groups", ()))
     if mine != theirs:
         raise ArgumentError(
             f"the state to go on from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
             f"{mine}. Make all groups there: those that a callback or an operator adds are not there yet when a fit is "
             "resumed."
         )
-    thing.load_state_dict(saved)
+    thing.load_state_dict(memory)
 
 
 def _score(line: dict[str, Any]) -> float | None:
     """Return the first metric of an epoch's validation that is a number, else its loss."""
-    known = ("val_num_samples", "val_loss")
-    scores = [value for name, value in line.items() if name.startswith("val_") and name not in known]
+    others = ("val_num_samples", "val_loss")
+    scores = [value for name, value in line.items() if name.startswith("val_") and name not in others]
     return next((float(value) for value in [*scores, line.get("val_loss")] if isinstance(value, float | int)), None)
 
 

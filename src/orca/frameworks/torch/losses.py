@@ -42,7 +42,7 @@ def together(parts: list[LossPart]) -> LossPart | None:
     )
 
 
-class LossBook:
+class LossRecord:
     """The losses of an epoch, kept without waiting for each: they are looked at a window at a time.
 
     On a GPU a window is on its way to the CPU while the next one is trained, so that nothing waits for it.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from orca.frameworks.torch.criterion import Criterion
+from orca.frameworks.torch.batch_loss import BatchLoss
 
 SCHEDULER_STEP = "scheduler_step_freq"
 SCHEDULER_STEP_BATCH = "batch"
@@ -96,7 +96,7 @@ class TrainingOperator:
         """Return (output, target, loss) of one batch."""
         *features, target = batch
         output = self.model(*features)
-        measure = Criterion(self.criterion)
+        measure = BatchLoss(self.criterion)
         outputs, targets = measure.pair(output, target)
         return output, measure.trees(outputs, targets)[1], measure(outputs, targets)
 

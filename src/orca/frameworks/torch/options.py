@@ -70,7 +70,7 @@ class Options:
             # Ranks that use other weights would gather others, and wait for each other.
             (self.unused and sync == "fully sharded", "find_unused_parameters", "shard_model"),
         ]
-        return [(first, second) for excluded, first, second in pairs if excluded]
+        return [(first, second) for conflict, first, second in pairs if conflict]
 
     def check_optimizers(self, optimizers: Sequence[Any]) -> None:
         """Check that optimizers, or those that make them, can do what is asked for."""
@@ -97,7 +97,7 @@ class Options:
 
     def check_hands_on(self, whose: str, sync: str) -> None:
         """Check that nothing is asked for that must happen within a backward pass and an update of the user's own."""
-        for wanted, name in (
+        for is_set, name in (
             (self.accumulate > 1, "accumulate"),
             (bool(self.clipping), "gradient clipping"),
             (self.precision == "fp16", "precision='fp16'"),
@@ -107,7 +107,7 @@ class Options:
             # Its backward pass adds up gradients of ranks, which are weighed only afterwards.
             (self.sync_batchnorm, "sync_batchnorm"),
         ):
-            if wanted:
+            if is_set:
                 raise ArgumentError(
                     f"{whose} does the backward pass and the update itself, where {name} cannot be brought in. "
                     f"Do it there, or leave {name} out."

@@ -20,8 +20,8 @@ def weights_of_kind(module: nn.Module, kind: str) -> list[nn.Parameter]:
 
     A module may say of some of its weights what they are: `weight_kinds` is {name: kind}.
     """
-    found = []
-    told = {
+    weights = []
+    kinds = {
         id(parameter): part.weight_kinds[name]  # type: ignore[index, union-attr]
         for part in module.modules() if hasattr(part, "weight_kinds")
         for name, parameter in part.named_parameters() if name in part.weight_kinds  # type: ignore[operator]
@@ -29,9 +29,9 @@ def weights_of_kind(module: nn.Module, kind: str) -> list[nn.Parameter]:
     for name, parameter in module.named_parameters():
         word = name.rsplit(".", 1)[-1]
         own = "bias" if word.startswith("bias") else "hidden" if word.startswith("hidden") else "weight"
-        if told.get(id(parameter), own) == kind:
-            found.append(parameter)
-    return found
+        if kinds.get(id(parameter), own) == kind:
+            weights.append(parameter)
+    return weights
 
 
 def penalised(module: nn.Module) -> Iterator[tuple[nn.Parameter, tuple[float, float]]]:

@@ -37,8 +37,8 @@ class ResidentRows:
 
     def take(self, index: np.ndarray) -> list[Any]:
         """Return the rows of these numbers, in this order."""
-        moved = self.place.targets(index)
-        return [leaf[moved] if isinstance(leaf, torch.Tensor) else leaf[index] for leaf in self.leaves]
+        numbers = self.place.targets(index)
+        return [leaf[numbers] if isinstance(leaf, torch.Tensor) else leaf[index] for leaf in self.leaves]
 
     def close(self) -> None:
         """Free the memory."""
@@ -99,11 +99,11 @@ def _moved(
         count = len(flatten(x)[0][0])
         counts = counted(Batch(x, y, count, count, weights=weights)).masses
         masses += [] if counts is None else [counts]
-        moved = flatten(place.features(x))[0]
-        moved += [] if y is None else flatten(place.targets(y))[0]
-        moved += [] if weights is None else [weights]
-        columns = columns or [_room(leaf, rows.count) for leaf in moved]
-        for column, leaf in zip(columns, moved, strict=True):
+        leaves = flatten(place.features(x))[0]
+        leaves += [] if y is None else flatten(place.targets(y))[0]
+        leaves += [] if weights is None else [weights]
+        columns = columns or [_room(leaf, rows.count) for leaf in leaves]
+        for column, leaf in zip(columns, leaves, strict=True):
             column[start : start + count] = leaf
     return columns, np.concatenate(masses) if masses else None
 

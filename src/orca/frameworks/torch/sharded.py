@@ -61,25 +61,25 @@ class Sharded(Sync):
 
     def _cut(self) -> None:
         optimizer, world = self.optimizer, self.world
-        saved = optimizer.state_dict()
+        memory = optimizer.state_dict()
         self.whole = [group["params"] for group in optimizer.param_groups]
-        self.numbers = [group["params"] for group in saved["param_groups"]]
+        self.numbers = [group["params"] for group in memory["param_groups"]]
         self.flats: list[Slices | Deals] = []
         for group, numbers in zip(optimizer.param_groups, self.numbers, strict=True):
             mine: list[nn.Parameter] = []
             for params, places in _alike(group["params"], numbers):
-                states = [saved["state"].get(number, {}) for number in places]
-                sliced = self.sliced and type(optimizer) in ELEMENTWISE and _uniform(params, states)
-                flat = Slices(params, places, world) if sliced else Deals(params, places, world)
+                states = [memory["state"].get(number, {}) for number in places]
+                is_sliced = self.sliced and type(optimizer) in ELEMENTWISE and _uniform(params, states)
+                flat = Slices(params, places, world) if is_sliced else Deals(params, places, world)
                 self.flats.append(flat)
                 mine += flat.mine
             group["params"] = mine
         optimizer.state = defaultdict(dict)
         for flat in self.flats:
-            for param, entries in flat.cut_state(saved["state"]):
+            for param, entries in flat.cut_state(memory["state"]):
                 optimizer.state[param] = entries
         cut = {number for flat in self.flats for number in flat.numbers}
-        self.resting = {number: entries for number, entries in saved["state"].items() if number not in cut}  # frozen
+        self.resting = {number: entries for number, entries in memory["state"].items() if number not in cut}  # frozen
         self.hooks.close()
         for param in (param for flat in self.flats for param in flat.params):
             self.hooks.callback(param.register_post_accumulate_grad_hook(self._note).remove)
@@ -147,12 +147,12 @@ class Sharded(Sync):
 
     def _reduce(self) -> None:
         began = time.perf_counter()
-        unused = self._unused()
-        if unused and any(isinstance(flat, Slices) for flat in self.flats):
+        idle = self._unused()
+        if idle and any(isinstance(flat, Slices) for flat in self.flats):
             self._deal_out()
         for flat in self.flats:
             flat.reduce_gradients()
-            flat.leave_alone(unused)
+            flat.leave_alone(idle)
         self.spent, self.times = self.spent + time.perf_counter() - began, self.times + 1
 
     def _unused(self) -> set[nn.Parameter]:
@@ -193,9 +193,9 @@ class Flat:
         if self.grads.is_cuda:
             dist.reduce_scatter_tensor(self.mean, self.grads)
         else:  # gloo of torch < 2.6 has no reduce-scatter; the exchange and the sum are the same traffic
-            received = torch.empty_like(self.grads)
-            dist.all_to_all_single(received, self.grads)
-            torch.sum(received.view(size, chunk), 0, out=self.mean)
+            slices = torch.empty_like(self.grads)
+            dist.all_to_all_single(slices, self.grads)
+            torch.sum(slices.view(size, chunk), 0, out=self.mean)
         self.mean /= size
 
     def leave_alone(self, unused: set[nn.Parameter]) -> None:
@@ -241,8 +241,8 @@ class Slices(Flat):
         whole: dict[int, dict[str, Any]] = {number: {} for number in self.numbers}
         entries = state.get(self.mine[0], {})
         for key, value in entries.items():
-            sliced = follows(value, self.mine[0])
-            flat = torch.zeros_like(self.weights, dtype=value.dtype) if sliced else None
+            is_slice = follows(value, self.mine[0])
+            flat = torch.zeros_like(self.weights, dtype=value.dtype) if is_slice else None
             if flat is not None:
                 dist.all_gather_into_tensor(flat, value.contiguous())
             for param, number, offset in zip(self.params, self.numbers, self.offsets, strict=True):

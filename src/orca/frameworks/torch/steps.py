@@ -53,8 +53,8 @@ class Steps:
         base = int(np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0])
         device, batches = self.place.device, iter(self.batches)
         read = batches if self.resident else self._read(batches, base)
-        sent = device.type == "cuda" and not self.resident
-        ready = self._on_gpu(read, batches) if sent else map(self.counted, read)
+        on_gpu = device.type == "cuda" and not self.resident
+        ready = self._on_gpu(read, batches) if on_gpu else map(self.counted, read)
         for step, batch in enumerate(ready, self.first):
             seed_step(base + (2 * step + 1) * _STRIDE, device)
             yield step, batch
@@ -88,10 +88,10 @@ class Steps:
 
             coming = deque([send([first] if first else []), *(send_next() for _ in range(_AHEAD - 1))])
             while True:
-                group, arrived = coming.popleft().result()
+                group, event = coming.popleft().result()
                 if not group:
                     return
-                torch.cuda.current_stream(self.place.device).wait_event(arrived)
+                torch.cuda.current_stream(self.place.device).wait_event(event)
                 for batch, x, y in group:
                     yield replace(self.counted(batch), x=x, y=y)
                 coming.append(send_next())
@@ -100,8 +100,8 @@ class Steps:
         """Return batches, each with its features and targets on the GPU or on their way there."""
         with torch.cuda.stream(stream):
             alike = len(group) > 1 and all(batch.rows for batch in group)  # a template row is another rank's
-            moved = self._together(group) if alike else [self._moved(batch.x, batch.y) for batch in group]
-            return [(batch, *pair) for batch, pair in zip(group, moved, strict=True)], stream.record_event()
+            pairs = self._together(group) if alike else [self._moved(batch.x, batch.y) for batch in group]
+            return [(batch, *pair) for batch, pair in zip(group, pairs, strict=True)], stream.record_event()
 
     def _together(self, group: list[Batch]) -> list[tuple[Any, Any]]:
         """Move the rows of several batches at once."""
@@ -113,10 +113,10 @@ class Steps:
         return [(cut_rows(whole[0], cut), None if y is None else cut_rows(whole[1], cut)) for cut in cuts]
 
     def _moved(self, x: Any, y: Any) -> tuple[Any, Any]:
-        moved = self.place.features(x), None if y is None else self.place.targets(y)
-        for tensor in flatten((moved[0], () if y is None else moved[1]))[0]:
+        pair = self.place.features(x), None if y is None else self.place.targets(y)
+        for tensor in flatten((pair[0], () if y is None else pair[1]))[0]:
             tensor.record_stream(torch.cuda.default_stream(self.place.device))
-        return moved
+        return pair
 
 
 def _group(batches: Iterator[Batch]) -> list[Batch]:

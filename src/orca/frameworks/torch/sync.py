@@ -203,8 +203,8 @@ class Replicated(Sync):
 
     def communicated(self) -> float:
         """Return DistributedDataParallel's own measurement, taken in every tenth step."""
-        measured: dict[str, Any] = getattr(self.module, "_get_ddp_logging_data", dict)()
-        return float(measured.get("avg_backward_comm_time", 0)) / 1e9
+        times: dict[str, Any] = getattr(self.module, "_get_ddp_logging_data", dict)()
+        return float(times.get("avg_backward_comm_time", 0)) / 1e9
 
     def close(self) -> None:
         """Stop listening to gradients."""
@@ -219,11 +219,11 @@ class Replicated(Sync):
         ids = [self.trained[0].device.index] if self.trained[0].device.type == "cuda" else None
         # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
         options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": self.unused}
-        wrapped = nn.parallel.DistributedDataParallel(self.model, **options)
+        wrapper = nn.parallel.DistributedDataParallel(self.model, **options)
         if self.hands_on:
-            wrapped.register_comm_hook(self, _weigh_and_average)
-        wrapped._set_ddp_runtime_logging_sample_rate(10)
-        self.module = wrapped
+            wrapper.register_comm_hook(self, _weigh_and_average)
+        wrapper._set_ddp_runtime_logging_sample_rate(10)
+        self.module = wrapper
         if self.unused:
             for number, param in enumerate(self.trained):
                 self.hooks.callback(param.register_post_accumulate_grad_hook(partial(self._note, number)).remove)
@@ -260,14 +260,14 @@ def held(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 def clip_gradients(params: Iterable[nn.Parameter], clipping: Clipping) -> None:
     """Clip whole gradients in place."""
-    trained = [param for param in params if param.grad is not None]
-    if clipping.bounds is not None and trained:
+    weights = [param for param in params if param.grad is not None]
+    if clipping.bounds is not None and weights:
         low, high = clipping.bounds
-        grads = [param.grad for param in trained if param.grad is not None]
+        grads = [param.grad for param in weights if param.grad is not None]
         torch._foreach_clamp_min_(grads, low)
         torch._foreach_clamp_max_(grads, high)
     if clipping.norm is not None:
-        nn.utils.clip_grad_norm_(trained, clipping.norm)
+        nn.utils.clip_grad_norm_(weights, clipping.norm)
 
 
 @contextmanager
@@ -301,8 +301,8 @@ def nothing_like(grad: torch.Tensor) -> torch.Tensor:
 
 def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are texts
     """Average a bucket of gradients over the ranks, each with its weight in the step."""
-    weighed = bucket.buffer().mul_(sync.weight / dist.get_world_size())
-    future = dist.all_reduce(weighed, async_op=True).get_future()
+    gradients = bucket.buffer().mul_(sync.weight / dist.get_world_size())
+    future = dist.all_reduce(gradients, async_op=True).get_future()
     return future.then(lambda done: done.value()[0])
 
 

@@ -79,8 +79,8 @@ def no_class(loss: Any, outputs: list[Any], targets: list[Any]) -> DataError | N
     if not takes_classes(loss) or len(outputs) != 1 or outputs[0].dim() < 2:
         return None
     count, labels = outputs[0].shape[1], targets[0]
-    ignored = settings_of(loss)[1].get("ignore_index", IGNORED)
-    wrong = labels[((labels < 0) | (labels >= count)) & (labels != ignored)]
+    ignore_index = settings_of(loss)[1].get("ignore_index", IGNORED)
+    wrong = labels[((labels < 0) | (labels >= count)) & (labels != ignore_index)]
     if not len(wrong):
         return None
     return DataError(

@@ -46,10 +46,10 @@ class Trained:
         ranks = self.world.all_gather(self._now())
         if all(rank == ranks[0] for rank in ranks):
             return
-        changed, size = sum(rank != self.agreed for rank in ranks), self.world.size
+        changes, size = sum(rank != self.agreed for rank in ranks), self.world.size
         raise ArgumentError(
             "a callback or an operator changed what is trained (requires_grad, or the optimizer's groups) "
-            f"{f'on {changed} of' if changed < size else 'differently on'} {size} workers. Do it on every worker in "
+            f"{f'on {changes} of' if changes < size else 'differently on'} {size} workers. Do it on every worker in "
             "the same way, whatever runner.rank is."
         )
 
@@ -63,8 +63,10 @@ class Trained:
 
     def _check_agreed(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         """Check that replicas agreed on the gradients that the user's own code steps with."""
-        frozen = {id(weight) for weight, trained in zip(self.weights, self.agreed[0], strict=True) if not trained}
-        if any(id(weight) in frozen and weight.requires_grad and weight.grad is not None for weight in held(optimizer)):
+        frozen_ids = {id(weight) for weight, learns in zip(self.weights, self.agreed[0], strict=True) if not learns}
+        if any(
+            id(weight) in frozen_ids and weight.requires_grad and weight.grad is not None for weight in held(optimizer)
+        ):
             raise ArgumentError(
                 "weights are trained that were frozen (requires_grad=False) when the step began: their gradients are "
                 "not averaged over workers. Freeze and unfreeze within a step if need be, but leave requires_grad as "

@@ -22,13 +22,13 @@ _COUNTS = ("num_samples", "batch_count", "epoch")
 
 def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
     """Let the user's operator train an epoch; its numbers are means over rows."""
-    operator, handed = learner.operator, Handed(learner, batches, pulse, epoch)
+    operator, loader = learner.operator, Handed(learner, batches, pulse, epoch)
     info = {"epoch_idx": epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": learner.options.step_freq}
     operator.global_step = learner.runner.global_step
     with learner.autocast():
-        answer = operator.train_epoch(handed, info | plan.info)
-    handed.close()
-    numbers, rows = _numbers("train_epoch", answer), handed.rows_seen
+        answer = operator.train_epoch(loader, info | plan.info)
+    loader.close()
+    numbers, rows = _numbers("train_epoch", answer), loader.rows_seen
     mean = numbers.pop("train_loss", math.nan)
     last = numbers.pop("last_train_loss", mean)
     if rows and not math.isfinite(mean) and plan.on_nan != "ignore" and "train_loss" in answer:
@@ -37,18 +37,18 @@ def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, pl
     own = {name: value for name, value in own.items() if name not in _COUNTS}
     mean, last = (mean, last) if rows else (0.0, 0.0)
     logs = _mean_over_ranks(learner.world, own, rows)
-    return Losses(mean * rows, rows, rows, last * handed.rows, handed.rows, handed.steps, logs, own)
+    return Losses(mean * rows, rows, rows, last * loader.rows, loader.rows, loader.steps, logs, own)
 
 
 def conduct_evaluation(learner: Any, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
     """Let the user's operator evaluate; its numbers are means over rows."""
-    handed = Handed(learner, batches, pulse, epoch=0)
+    loader = Handed(learner, batches, pulse, epoch=0)
     learner.hooks("before_val_epoch")
     with torch.no_grad(), learner.autocast():
-        answer = learner.operator.validate(handed, {}, list(metrics))
-    handed.close()
+        answer = learner.operator.validate(loader, {}, list(metrics))
+    loader.close()
     learner.hooks("after_val_epoch")
-    numbers, rows = _numbers("validate", answer), handed.rows_seen
+    numbers, rows = _numbers("validate", answer), loader.rows_seen
     mean = numbers.pop("val_loss", math.nan) if rows else 0.0
     own = {
         name: value
@@ -56,7 +56,7 @@ def conduct_evaluation(learner: Any, batches: Iterable[Batch], metrics: Sequence
         if name not in ("num_samples", "val_loss") and not name.startswith("last_")
     }
     logs = _mean_over_ranks(learner.world, own, rows)
-    return Losses(mean * rows, rows, rows, steps=handed.steps, logs=logs, own=own, conducted=True)
+    return Losses(mean * rows, rows, rows, steps=loader.steps, logs=logs, own=own, conducted=True)
 
 
 class Handed:
@@ -88,14 +88,14 @@ class Handed:
         self._open, self.rows, learner.runner.batch_idx = (step, batch), batch.rows, step
         if learner.sample is None:
             learner.sample = first_row(batch.x)
-        loaded = learner.place.loaded(batch)
+        tensors = learner.place.loaded(batch)
         if self._epoch and learner.hooked:
-            learner.runner.batch = loaded
+            learner.runner.batch = tensors
             learner.hooks("before_train_iter", step)
         if self._epoch:
             learner.open_step(batch)
         pulse.at(FORWARD if self._epoch else EVALUATE)
-        return loaded
+        return tensors
 
     def close(self) -> bool:
         """Close the step that was handed out last, also where the loop left early; say whether one of training was."""

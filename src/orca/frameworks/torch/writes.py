@@ -53,8 +53,8 @@ class Writes:
         before = [param._version for _, param in self.named]
         yield
         pairs = zip(self.named, before, strict=True)
-        written = {name: _digest(param) for (name, param), version in pairs if param._version != version}
-        everyone = self.world.all_gather(written)
+        digests = {name: _digest(param) for (name, param), version in pairs if param._version != version}
+        everyone = self.world.all_gather(digests)
         differing = sorted(name for own in everyone for name in own if any(own[name] != o.get(name) for o in everyone))
         if differing:
             raise ArgumentError(

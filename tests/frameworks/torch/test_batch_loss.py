@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from frameworks.torch.alone import alone
 from orca.core.source import Batch
 from orca.errors import ArgumentError
-from orca.frameworks.torch.criterion import ROWS, SUM, TARGETS, Criterion, Tally
+from orca.frameworks.torch.batch_loss import ROWS, SUM, TARGETS, BatchLoss, Tally
 from orca.monitor.heartbeat import Pulse
 
 WEIGHTS = torch.tensor([0.2, 3.0, 1.0])
@@ -37,20 +37,20 @@ class Noisy(nn.Module):
         return output.square().mean() + torch.rand(()) * 1e-9
 
 
-def first_reading(loss: Any, labels: np.ndarray = LABELS, apart: bool = True, **options: Any) -> Criterion:
-    """Return a criterion after its first step in a world of one rank."""
-    criterion = Criterion(loss, apart=apart, **options)
-    batch = criterion.counted(Batch(None, labels, len(labels), len(labels)))
-    pair = criterion.pair(OUTPUT[: len(labels)], torch.from_numpy(labels))
+def first_reading(loss: Any, labels: np.ndarray = LABELS, apart: bool = True, **options: Any) -> BatchLoss:
+    """Return a measure after its first step in a world of one rank."""
+    measure = BatchLoss(loss, apart=apart, **options)
+    batch = measure.counted(Batch(None, labels, len(labels), len(labels)))
+    pair = measure.pair(OUTPUT[: len(labels)], torch.from_numpy(labels))
     with alone(Pulse()):
-        criterion.whole(batch, batch, pair)
-    return criterion
+        measure.whole(batch, batch, pair)
+    return measure
 
 
 def test_rows_that_were_counted_count_the_same_once_the_loss_is_no_mean_over_targets() -> None:
-    criterion = first_reading(lambda output, target: output.std(), apart=False)
-    batch = criterion.counted(Batch(None, LABELS, 9, 9, masses=np.full(9, 5.0), shares=(9,)))  # by an earlier look
-    assert criterion.whole(batch, batch, criterion.pair(OUTPUT, torch.from_numpy(LABELS))) == 9
+    measure = first_reading(lambda output, target: output.std(), apart=False)
+    batch = measure.counted(Batch(None, LABELS, 9, 9, masses=np.full(9, 5.0), shares=(9,)))  # by an earlier look
+    assert measure.whole(batch, batch, measure.pair(OUTPUT, torch.from_numpy(LABELS))) == 9
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_rows_that_were_counted_count_the_same_once_the_loss_is_no_mean_over_tar
     ],
 )
 def test_losses_of_torch_need_not_be_asked(loss: Any, expected: str) -> None:
-    criterion = Criterion(loss)
-    assert (criterion.asks, criterion.readings) == (False, [expected])
+    measure = BatchLoss(loss)
+    assert (measure.asks, measure.readings) == (False, [expected])
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_one_row_tells_a_sum_from_a_mean() -> None:
 
 
 def test_ignored_labels_tell_targets_from_rows_whenever_they_come() -> None:
-    criterion = Criterion(lambda output, target: F.cross_entropy(output, target), apart=True)
+    measure = BatchLoss(lambda output, target: F.cross_entropy(output, target), apart=True)
     with alone(Pulse()):
         for labels in [LABELS] * 20 + [np.where(LABELS == 1, -100, LABELS)]:
-            assert criterion.readings == [TARGETS, ROWS] or labels is LABELS
-            batch = criterion.counted(Batch(None, labels, 9, 9))
-            whole = criterion.whole(batch, batch, criterion.pair(OUTPUT, torch.from_numpy(labels)))
-    assert criterion.readings == [TARGETS]
+            assert measure.readings == [TARGETS, ROWS] or labels is LABELS
+            batch = measure.counted(Batch(None, labels, 9, 9))
+            whole = measure.whole(batch, batch, measure.pair(OUTPUT, torch.from_numpy(labels)))
+    assert measure.readings == [TARGETS]
     assert whole == 6
 
 
@@ -124,13 +124,13 @@ def test_ignored_labels_that_both_halves_have_tell_targets_from_rows() -> None:
 
 
 def test_ignored_labels_of_a_later_piece_tell_targets_from_rows() -> None:
-    criterion = Criterion(lambda output, target: (output[:, 0] - target).square().mean(), apart=True)
+    measure = BatchLoss(lambda output, target: (output[:, 0] - target).square().mean(), apart=True)
     labels = np.array([1, 2, -100, 2])
-    batch = criterion.counted(Batch(None, labels, 4, 4))
-    piece = criterion.counted(Batch(None, labels[:2], 2, 4))
+    batch = measure.counted(Batch(None, labels, 4, 4))
+    piece = measure.counted(Batch(None, labels[:2], 2, 4))
     with alone(Pulse()):
-        whole = criterion.whole(batch, piece, criterion.pair(OUTPUT[:2], torch.from_numpy(labels[:2])))
-    assert (criterion.readings, whole) == ([ROWS], 4)
+        whole = measure.whole(batch, piece, measure.pair(OUTPUT[:2], torch.from_numpy(labels[:2])))
+    assert (measure.readings, whole) == ([ROWS], 4)
 
 
 @pytest.mark.parametrize("weights", [None, np.array([1.0, 2.0, 0.5])])
@@ -138,34 +138,34 @@ def test_masses_that_follow_from_the_targets_travel_beside_the_forward_pass(weig
     numbers, chances = np.array([0, 1, 2]), np.array([[0.2, 0.8, 0.0], [1, 0, 0], [0, 0, 1]], np.float32)
     given = np.ones(3) if weights is None else weights
     for labels, expected in ((numbers, (given * WEIGHTS.numpy()).sum()), (chances, given.sum())):
-        criterion = Criterion(nn.CrossEntropyLoss(weight=WEIGHTS))
-        batch = criterion.counted(Batch(None, labels, 3, 3, weights=weights))
+        measure = BatchLoss(nn.CrossEntropyLoss(weight=WEIGHTS))
+        batch = measure.counted(Batch(None, labels, 3, 3, weights=weights))
         with alone(Pulse()):
-            criterion.send(batch)
-            assert criterion.sent is not None
-            whole = criterion.whole(batch, batch, criterion.pair(OUTPUT[:3], torch.from_numpy(labels)))
-        assert whole == pytest.approx(expected) and criterion.sent is None
+            measure.send(batch)
+            assert measure.sent is not None
+            whole = measure.whole(batch, batch, measure.pair(OUTPUT[:3], torch.from_numpy(labels)))
+        assert whole == pytest.approx(expected) and measure.sent is None
 
 
 def test_class_probabilities_count_the_same_whatever_their_classes_weigh() -> None:
-    criterion = Criterion(nn.CrossEntropyLoss(weight=WEIGHTS))
+    measure = BatchLoss(nn.CrossEntropyLoss(weight=WEIGHTS))
     chances = np.array([[0.2, 0.8, 0.0], [1, 0, 0]], np.float32)
-    assert criterion.is_even(criterion.counted(Batch(None, chances, 2, 2)))
-    assert not criterion.is_even(criterion.counted(Batch(None, np.array([0, 1]), 2, 2)))
+    assert measure.is_even(measure.counted(Batch(None, chances, 2, 2)))
+    assert not measure.is_even(measure.counted(Batch(None, np.array([0, 1]), 2, 2)))
     numbers = np.array([[0.0, 1.0, 2.0], [1.0, 1.0, 0.0]], np.float32)  # three class numbers a row
-    assert not criterion.is_even(criterion.counted(Batch(None, numbers, 2, 2)))
+    assert not measure.is_even(measure.counted(Batch(None, numbers, 2, 2)))
 
 
 def test_sample_weights_do_not_go_with_a_function_that_counts_rows() -> None:
-    criterion = Criterion(nn.MSELoss(), reduction=lambda target: target)
+    measure = BatchLoss(nn.MSELoss(), reduction=lambda target: target)
     with pytest.raises(ArgumentError, match="sample weights and a loss_reduction function do not go together"):
-        criterion.counted(Batch(None, LABELS, 9, 9, weights=np.ones(9)))
+        measure.counted(Batch(None, LABELS, 9, 9, weights=np.ones(9)))
 
 
 def test_labels_of_half_precision_are_counted() -> None:
     batch = Batch(None, torch.tensor([1.0, 2.0], dtype=torch.bfloat16), 2, 2)
-    assert Criterion(lambda output, target: output.mean()).counted(batch).masses is None
-    assert Criterion(nn.CrossEntropyLoss()).counted(batch).masses.tolist() == [1.0, 1.0]
+    assert BatchLoss(lambda output, target: output.mean()).counted(batch).masses is None
+    assert BatchLoss(nn.CrossEntropyLoss()).counted(batch).masses.tolist() == [1.0, 1.0]
 
 
 WRONG = [
@@ -185,11 +185,11 @@ def test_a_loss_that_does_not_follow_from_its_parts_is_refused_where_there_are_p
 
 def test_what_the_user_says_is_not_asked() -> None:
     assert first_reading(WRONG[0], reduction="sum").readings == [SUM]
-    counted = Criterion(WRONG[0], reduction=lambda target: WEIGHTS[target])
+    counted = BatchLoss(WRONG[0], reduction=lambda target: WEIGHTS[target])
     batch = counted.counted(Batch(None, LABELS.astype(np.uint8), 9, 9))
     assert batch.masses.tolist() == pytest.approx(WEIGHTS[torch.from_numpy(LABELS)].tolist())
     with pytest.raises(ArgumentError, match=r"what each row counts, 9 numbers .*; got shape \(\)"):
-        Criterion(WRONG[0], reduction=lambda target: WEIGHTS[target].sum()).counted(Batch(None, LABELS, 9, 9))
+        BatchLoss(WRONG[0], reduction=lambda target: WEIGHTS[target].sum()).counted(Batch(None, LABELS, 9, 9))
 
 
 def test_asking_leaves_no_trace() -> None:
@@ -204,12 +204,12 @@ def test_asking_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize(("loss", "mass"), [(WRONG[0], 9), (lambda o, t: F.cross_entropy(o, t, reduction="sum"), 9)])
 def test_an_evaluation_adds_up_what_it_found_the_loss_to_be(loss: Any, mass: float) -> None:
-    criterion = Criterion(loss)
-    tally, total = Tally(criterion), 0.0
+    measure = BatchLoss(loss)
+    tally, total = Tally(measure), 0.0
     for cut in (slice(0, 5), slice(5, 9)):
-        batch = criterion.counted(Batch(None, LABELS[cut], len(LABELS[cut]), 9))
-        outputs, targets = criterion.pair(OUTPUT[cut], torch.from_numpy(LABELS[cut]))
-        value = criterion(outputs, targets)
+        batch = measure.counted(Batch(None, LABELS[cut], len(LABELS[cut]), 9))
+        outputs, targets = measure.pair(OUTPUT[cut], torch.from_numpy(LABELS[cut]))
+        value = measure(outputs, targets)
         tally.add(batch, outputs, targets, value)
         total += float(value) * (1 if loss is not WRONG[0] else batch.rows)
     with alone(Pulse()):
@@ -229,9 +229,9 @@ def test_labels_that_a_loss_ignores_are_found_under_any_name(names: tuple[str, s
     outputs = {name: OUTPUT if name == "class" else OUTPUT[:, 0] for name in names}
     for order in (("class", "size"), ("size", "class")):
         y = {name: labels if name == "class" else np.ones(9) for name in order}
-        criterion = Criterion(by_place if flat else by_name, apart=True)
-        batch = criterion.counted(Batch(None, y, 9, 9))
-        pair = criterion.pair(outputs, {name: torch.from_numpy(each) for name, each in y.items()})
+        measure = BatchLoss(by_place if flat else by_name, apart=True)
+        batch = measure.counted(Batch(None, y, 9, 9))
+        pair = measure.pair(outputs, {name: torch.from_numpy(each) for name, each in y.items()})
         with alone(Pulse()):
-            assert criterion.whole(batch, batch, pair) == 7.0
-        assert criterion.readings == [TARGETS]
+            assert measure.whole(batch, batch, pair) == 7.0
+        assert measure.readings == [TARGETS]

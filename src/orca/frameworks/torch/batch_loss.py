@@ -1,4 +1,4 @@
-"""Criterion: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one.
+"""BatchLoss: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one.
 
 A loss of torch itself says what it is: a mean over rows, over its targets (class weights, ignored labels), or a sum. A
 loss that somebody else wrote is asked: the loss of some rows must follow from the losses of their two halves. Looks are
@@ -44,7 +44,7 @@ _LOOKS = 8  # steps at the beginning in each of which a loss is asked
 _SLACK = {torch.float64: 1e-7, torch.float32: 1e-4}  # what rounding may do, relative to the loss
 
 
-class Criterion:
+class BatchLoss:
     """A loss, with its rows weighed where they bring weights.
 
     Args:
@@ -67,15 +67,15 @@ class Criterion:
         which, settings, own = settings_of(loss)
         self.own, self.by_number = own, "" if own else name_by_number(which)
         self.count: Callable[..., Any] | None = reduction if callable(reduction) else classes_of(which, settings)
-        summed = (reduction or settings.get("reduction")) == "sum"
+        is_sum = (reduction or settings.get("reduction")) == "sum"
         self.asks = own and reduction is None
         if self.asks:
             self.count = self.count or Classes()
-            self.readings = [SUM, TARGETS, ROWS] if summed else [*_ALL]
+            self.readings = [SUM, TARGETS, ROWS] if is_sum else [*_ALL]
         elif isinstance(reduction, str):
-            self.count, self.readings = None, [SUM if summed else ROWS]
+            self.count, self.readings = None, [SUM if is_sum else ROWS]
         else:
-            self.readings = [SUM if summed else TARGETS if self.count else ROWS]
+            self.readings = [SUM if is_sum else TARGETS if self.count else ROWS]
 
     def __bool__(self) -> bool:
         return self.loss is not None
@@ -169,13 +169,13 @@ class Criterion:
         """Return the mass that the loss of a batch is a mean over, in this reading or the likely one."""
         return self._mass(batch, self._counts_classes(targets), reading or self.reading)
 
-    def _mass(self, batch: Batch, known: bool, reading: str) -> float:
-        plain = isinstance(self.count, Classes) and not self.asks and not known  # probabilities: a mean over rows
+    def _mass(self, batch: Batch, are_classes: bool, reading: str) -> float:
+        plain = isinstance(self.count, Classes) and not self.asks and not are_classes  # probabilities: a mean over rows
         masses = batch.masses if reading == TARGETS and not plain else None
         if batch.weights is None:
             return batch.rows if masses is None else self._summed(masses)
         weights = np.asarray(batch.weights, np.float64).reshape(-1)
-        return float((weights * masses).sum() if known and masses is not None else weights.sum())
+        return float((weights * masses).sum() if are_classes and masses is not None else weights.sum())
 
     def _summed(self, masses: np.ndarray) -> float:
         """Return the sum of masses; it is asked for several times in a step."""
@@ -196,9 +196,9 @@ class Criterion:
         All ranks call it together, before the forward pass, beside which the numbers travel. Whether targets are class
         numbers or probabilities is known after that pass: so the masses of both go.
         """
-        weighed, counted = batch.weights is not None, batch.masses is not None and not self.asks
-        if self.reading != SUM and (weighed or counted):
-            masses = [self._mass(batch, known, TARGETS) if batch.rows else 0.0 for known in (False, True)]
+        has_weights, has_masses = batch.weights is not None, batch.masses is not None and not self.asks
+        if self.reading != SUM and (has_weights or has_masses):
+            masses = [self._mass(batch, are_classes, TARGETS) if batch.rows else 0.0 for are_classes in (False, True)]
             if len(batch.shares) == 1:
                 self.sent = None, masses
                 return
@@ -226,9 +226,9 @@ class Criterion:
             return float(sums[int(bool(piece.rows) and self._counts_classes(pair[1]))]) or 1.0
         due = self._looks(self.steps)
         if self.asks and batch.weights is None and (due or batch.masses is not None):
-            refuted = self.refuted(piece, *pair, due, batch) if piece.rows else set()
+            wrong = self.refuted(piece, *pair, due, batch) if piece.rows else set()
             mass = self.mass(batch, pair[1], TARGETS) if piece.rows else 0.0
-            sums = torch.tensor([mass, *(float(reading in refuted) for reading in _ALL)], dtype=torch.float64)
+            sums = torch.tensor([mass, *(float(reading in wrong) for reading in _ALL)], dtype=torch.float64)
             dist.all_reduce(sums)
             mass, *flags = sums.tolist()
             self._rule_out({reading for reading, flag in zip(_ALL, flags, strict=True) if flag})
@@ -268,7 +268,7 @@ class Criterion:
             return
         try:
             (value,) = self._values([*outputs, *targets], batch.rows, (slice(None),))
-            same = _follows(loss.detach(), [scalar(value)], [1.0], summed=True)
+            same = _follows(loss.detach(), [scalar(value)], [1.0], is_sum=True)
         except Exception:  # the user left other things there
             same = False
         if not same:
@@ -284,10 +284,10 @@ class Criterion:
 
     # Asking.
 
-    def settle(self, refuted: set[str]) -> None:
+    def settle(self, wrong: set[str]) -> None:
         """Agree with all ranks on what the loss is not."""
         if self.asks:
-            flags = torch.tensor([int(reading in refuted) for reading in _ALL])
+            flags = torch.tensor([int(reading in wrong) for reading in _ALL])
             dist.all_reduce(flags)
             self._rule_out({reading for reading, flag in zip(_ALL, flags.tolist(), strict=True) if flag})
 
@@ -305,19 +305,19 @@ class Criterion:
         """
         if not self.asks or batch.weights is not None:
             return set()
-        torn = {TARGETS, ROWS} <= {*self.readings} and _ignores(step or batch)
-        if not due and not torn:
+        in_doubt = {TARGETS, ROWS} <= {*self.readings} and _ignores(step or batch)
+        if not due and not in_doubt:
             return set()
         masses = np.ones(batch.rows) if batch.masses is None else batch.masses
         leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in (*outputs, *targets)]
         if batch.rows == 1:
             masses = np.repeat(masses, 2)
             leaves = [torch.cat([leaf, leaf]) if _has_rows(leaf, 1) else leaf for leaf in leaves]
-        refuted = self._look(leaves, masses) if due else set()
-        if torn and not {TARGETS, ROWS} & refuted:
+        wrong = self._look(leaves, masses) if due else set()
+        if in_doubt and not {TARGETS, ROWS} & wrong:
             place = self.places.index(_class_place(flatten(batch.y)[0]) or 0)
-            refuted |= self._probe(leaves, len(outputs) + place, masses)
-        return refuted
+            wrong |= self._probe(leaves, len(outputs) + place, masses)
+        return wrong
 
     def _look(self, leaves: list[Any], masses: np.ndarray) -> set[str]:
         """Return the readings that two halves of these rows contradict."""
@@ -344,10 +344,10 @@ class Criterion:
             return set()
         return _refuted(total, parts, [masses[order[:half]].sum(), 0.0], [half, rows - half]) & {TARGETS, ROWS}
 
-    def _rule_out(self, refuted: set[str]) -> None:
-        if not refuted or not self.asks:
+    def _rule_out(self, wrong: set[str]) -> None:
+        if not wrong or not self.asks:
             return
-        self.readings = [reading for reading in self.readings if reading not in refuted]
+        self.readings = [reading for reading in self.readings if reading not in wrong]
         if self.readings:
             return
         if self.apart:
@@ -391,36 +391,36 @@ class Criterion:
                 f"for {rows} rows. Use a torch loss, or a function that returns one number for each row."
             )
         each = each.reshape(rows, -1)
-        summed = self._counts_classes(targets) or self.reading == SUM or reduction == "batchmean"
-        return each.sum(1) if summed else each.mean(1)
+        is_sum = self._counts_classes(targets) or self.reading == SUM or reduction == "batchmean"
+        return each.sum(1) if is_sum else each.mean(1)
 
     def _counts_classes(self, targets: list[Any]) -> bool:
         """Say whether this is torch's own mean over class numbers; over probabilities it is one over rows."""
-        known = isinstance(self.count, Classes) and not self.asks and isinstance(targets[0], torch.Tensor)
-        return known and not targets[0].is_floating_point()
+        by_class = isinstance(self.count, Classes) and not self.asks and isinstance(targets[0], torch.Tensor)
+        return by_class and not targets[0].is_floating_point()
 
 
 class Tally:
     """The losses of an evaluation, added up under each reading of the loss until all ranks agree on one."""
 
-    def __init__(self, criterion: Criterion) -> None:
-        self.criterion, self.steps, self.ruled_out = criterion, 0, set[str]()
-        self.sums: dict[str, Any] = dict.fromkeys([*criterion.readings, ROWS], 0.0)
+    def __init__(self, measure: BatchLoss) -> None:
+        self.measure, self.steps, self.ruled_out = measure, 0, set[str]()
+        self.sums: dict[str, Any] = dict.fromkeys([*measure.readings, ROWS], 0.0)
         self.masses: dict[str, float] = dict.fromkeys(self.sums, 0.0)
 
     def add(self, batch: Batch, outputs: list[Any], targets: list[Any], loss: torch.Tensor) -> None:
         """Add the loss of a batch."""
-        self.ruled_out |= self.criterion.refuted(batch, outputs, targets, self.steps < _LOOKS)
+        self.ruled_out |= self.measure.refuted(batch, outputs, targets, self.steps < _LOOKS)
         self.steps += 1
         for reading in self.sums:
-            times, mass = self.criterion.times(batch, targets, reading)
+            times, mass = self.measure.times(batch, targets, reading)
             self.sums[reading] = self.sums[reading] + (loss.double() * times if mass else 0.0)
             self.masses[reading] += mass
 
     def close(self) -> tuple[float, float]:
         """Return (the sum of losses, what it is a mean over); all ranks call it together."""
-        self.criterion.settle(self.ruled_out)
-        return float(self.sums[self.criterion.reading]), self.masses[self.criterion.reading]
+        self.measure.settle(self.ruled_out)
+        return float(self.sums[self.measure.reading]), self.masses[self.measure.reading]
 
 
 def scalar(loss: torch.Tensor) -> torch.Tensor:
@@ -457,12 +457,12 @@ def _numbered(tree: Any) -> Any:
     return unflatten(structure, list(range(len(leaves))))
 
 
-def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], summed: bool) -> bool:
+def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], is_sum: bool) -> bool:
     """Say whether a loss is the sum of its parts, each by what it counts, or that sum divided by all counts."""
     if not any(counts):
         return not float(total)  # a mean over nothing, with a value: something was counted
     shares = [float(part) * count for part, count in zip(parts, counts, strict=True) if count]
-    mine = float(total) * (1.0 if summed else sum(counts))
+    mine = float(total) * (1.0 if is_sum else sum(counts))
     return abs(mine - sum(shares)) <= _SLACK.get(total.dtype, 2e-2) * (sum(map(abs, shares)) + abs(mine))
 
 
