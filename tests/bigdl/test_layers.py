@@ -439,4 +439,4 @@ def test_stopped_layers_are_saved_under_their_newest_names_and_inner_ones_refuse
     model.stop_gradient(["outer"])
     outer.set_name("renamed")
     model.saveModel(str(tmp_path / "model"))
-    assert Model.loadModel(str(tmp_path / "model")).stopped() == ["renamed"]
+    assert Model.loadModel(str(tmp_path / "model")).steps()["stops"] == ["renamed"]

@@ -93,15 +93,10 @@ ONES = {"SmoothL1CriterionWithWeights"}  # of one output and several targets
 
 def rows(table: Mapping[str, tuple[Callable[..., Any], str]], one_based: bool = False, reduction: str | None = "",
          counts: bool = False, holds: bool = False, home: dict[str, type[Criterion]] = CRITERIONS) -> None:  # fmt: skip
-    """Make a Criterion class of each row: name -> (function, what it is).
+    """Make a Criterion class of each row, in the table `home`: name -> (function, what it is).
 
-    Args:
-        table: The rows.
-        one_based: Whether labels are classes that count from 1.
-        reduction: "mean" or "sum" over rows, whatever the arguments; None to be found out; "" where size_average says.
-        counts: Whether a mean is one over labels.
-        holds: Whether it holds several criterions, which `add` puts in.
-        home: The table that the classes go into.
+    one_based: labels are classes that count from 1. reduction: "mean" or "sum" over rows, whatever the arguments; None
+    to be found out; "" where size_average says. counts: a mean is one over labels. holds: `add` puts criterions in.
     """
     for name, (row, words) in table.items():
         own = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
@@ -170,11 +165,7 @@ class Criterion:
         """Return the gradient of the loss by the input."""
         given = _tensors(input)
         leaves = [leaf.requires_grad_() for leaf in _leaves(given)]
-        gradients = torch.autograd.grad(self._loss(given, target), leaves, allow_unused=True)
-        filled = [
-            torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(leaves, gradients, strict=True)
-        ]
-        return _arrays(_like(given, filled))
+        return _arrays(_like(given, torch.autograd.grad(self._loss(given, target), leaves, allow_unused=True)))
 
     def _loss(self, given: Any, target: Any) -> Tensor:
         wanted = None if target is None else _tensors(target)
@@ -204,11 +195,7 @@ class _Several(Criterion):
 
 
 def _beside(x: Tensor, target: Any) -> Tensor:
-    """Return the target in the shape of the output: nothing broadcasts.
-
-    Raises:
-        DataError: It has another number of values.
-    """
+    """Return the target in the shape of the output; refuse one of another number of values: nothing broadcasts."""
     if target is None or target.numel() != x.numel():
         shape = None if target is None else tuple(target.shape)
         raise DataError(f"outputs of shape {tuple(x.shape)} are compared with targets of the same shape; got {shape}.")
@@ -216,11 +203,7 @@ def _beside(x: Tensor, target: Any) -> Tensor:
 
 
 def _classes(x: Tensor, target: Any, first: int = 1, padding: int | None = PADDING) -> tuple[Tensor, Tensor]:
-    """Return rows of class scores, and their classes as torch counts them; that of padding, if any, counts nothing.
-
-    Raises:
-        DataError: A label is no class.
-    """
+    """Return rows of class scores, and their classes as torch counts them; that of padding, if any, counts nothing."""
     scores = x.unsqueeze(0) if x.dim() == 1 else x.movedim(1, -1).flatten(0, -2) if x.dim() > 2 else x
     given = target.reshape(-1)
     if len(given) != len(scores):
@@ -267,9 +250,8 @@ def _softmax_with(x: Tensor, target: Tensor, ignore_label: Any = None, normalize
     return total / max(divisors[normalize_mode], 1)
 
 
-def _multi_margin(
-    x: Tensor, target: Tensor, p: int = 1, weights: Any = None, margin: float = 1.0, size_average: bool = True
-) -> Tensor:
+def _multi_margin(x: Tensor, target: Tensor, p: int = 1, weights: Any = None, margin: float = 1.0,
+                  size_average: bool = True) -> Tensor:  # fmt: skip
     return F.multi_margin_loss(*_classes(x, target, padding=None), p, margin, weights, reduction=_word(size_average))
 
 
@@ -437,9 +419,8 @@ def _masked(x: Tensor, target: Tensor, criterion: Any, padding_value: int = 0) -
     return criterion(x.flatten(0, 1)[kept], target.flatten(0, 1)[kept]) if bool(kept.any()) else (x * 0).sum()
 
 
-def _transformed(
-    x: Any, target: Any, criterion: Any, input_transformer: Any = None, target_transformer: Any = None
-) -> Any:
+def _transformed(x: Any, target: Any, criterion: Any, input_transformer: Any = None,
+                 target_transformer: Any = None) -> Any:  # fmt: skip
     made = x if input_transformer is None else input_transformer(x)
     return criterion(made, target if target_transformer is None else target_transformer(target).detach())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,25 +28,21 @@ _FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
 
 def extract_images(f: Any) -> np.ndarray[Any, Any]:
     """Return the images of an open IDX file, compressed or not, as (count, rows, columns, 1)."""
-    content = _content(f)
-    magic, count, rows, columns = np.frombuffer(content, ">i4", 4)
-    if magic != 2051:
-        raise DataError(f"no file of images: it begins with {magic}, not with 2051.")
-    return np.frombuffer(content, np.uint8, offset=16).reshape(count, rows, columns, 1)
+    return _numbers(f, "images", 2051, 3)[..., None]
 
 
 def extract_labels(f: Any) -> np.ndarray[Any, Any]:
     """Return the labels of an open IDX file, compressed or not."""
-    content = _content(f)
-    magic, count = np.frombuffer(content, ">i4", 2)
-    if magic != 2049:
-        raise DataError(f"no file of labels: it begins with {magic}, not with 2049.")
-    return np.frombuffer(content, np.uint8, count, offset=8)
+    return _numbers(f, "labels", 2049, 1)
 
 
-def _content(f: Any) -> bytes:
+def _numbers(f: Any, what: str, magic: int, dims: int) -> np.ndarray[Any, Any]:
     content: bytes = f.read()
-    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    first, *shape = np.frombuffer(content, ">i4", 1 + dims)
+    if first != magic:
+        raise DataError(f"no file of {what}: it begins with {first}, not with {magic}.")
+    return np.frombuffer(content, np.uint8, math.prod(shape), offset=4 + 4 * dims).reshape(shape)
 
 
 def read_data_sets(train_dir: str, data_type: str = "train") -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -116,15 +114,11 @@ def read_localfile(fileName: str) -> list[str]:
 
 def sentences_split(line: str) -> list[str]:
     """Return the sentences of a text."""
-    import re
-
     return [sentence.strip() for sentence in re.findall(r"[^.!?]+[.!?]*", line) if sentence.strip()]
 
 
 def sentence_tokenizer(sentences: Sequence[str] | str) -> list[str]:
     """Return the words and marks of sentences."""
-    import re
-
     text = sentences if isinstance(sentences, str) else " ".join(sentences)
     return re.findall(r"\w+|[^\w\s]", text)
 

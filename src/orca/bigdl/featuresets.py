@@ -6,6 +6,7 @@ A set has `to_samples()`, an RDD or a list of Samples, and so may stand wherever
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -46,20 +48,23 @@ def _labelled(kind: Callable[..., Any], values: Any, labels: Any) -> Any:
     return _mapped(pairs, lambda pair: kind(*pair))
 
 
-def _spread(rows: Sequence[Any], sc: Any, partitions: int, function: Callable[[Any], Any]) -> Any:
-    """Return what a function makes of rows: here, or with a SparkContext on the workers."""
-    return _mapped(rows if sc is None else sc.parallelize(rows, max(partitions, 1)), function)
+def _told(words: str, value: Callable[..., Any]) -> Any:
+    """Return a method of a set that tells a value of each row, and takes the arguments that this takes."""
+    _, *own = inspect.signature(value).parameters.values()
+
+    def told(self: RowSet, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.Signature(own).bind(*args, **kwargs)
+        return _mapped(self.rows, lambda row: value(row, *given.args, **given.kwargs))
+
+    told.__doc__ = words
+    return told
 
 
 # Files.
 
 
 def _files(path: str, endings: Sequence[str] = ()) -> list[str]:
-    """Return the files of a folder at any depth, of a pattern, or a file itself; hidden ones are left out.
-
-    Raises:
-        DataError: There is none.
-    """
+    """Return the files of a folder at any depth, of a pattern, or a file itself; hidden ones are left out."""
     fs, place = filesystem(path)
     names = fs.find(place) if fs.isdir(place) else [place] if fs.exists(place) else fs.glob(place)
     seen = [name for name in sorted(names) if not name_of(name).startswith((".", "_"))]
@@ -74,11 +79,7 @@ def _folder_of(path: str) -> str:
 
 
 def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
-    """Return the number of each folder's name.
-
-    Raises:
-        DataError: Some files lie beside the folders of classes, and not in one.
-    """
+    """Return the number of each folder's name; refuse files that lie beside the folders of classes."""
     names = sorted(set(map(_folder_of, paths)))
     fs, place = filesystem(root)
     loose = [path for path in paths if fs.isdir(place) and os.path.dirname(filesystem(path)[1]) == place.rstrip("/")]
@@ -89,48 +90,41 @@ def _classes(root: str, paths: Sequence[str], first: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reading files, also on workers, which are told where HDFS is."""
+    """Reading files as rows, also on workers, which are told where HDFS is."""
 
+    row: Callable[[bytes, int | None, str], Any]  # of the content, the label and the path
     labels: Mapping[str, int] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
-    def content(self, path: str) -> bytes:
+    def __call__(self, path: str) -> Any:
         hdfs.adopt(self.where)
-        fs, place = filesystem(path)
-        content: bytes = fs.cat_file(place)
-        return content
+        return self.row(_content(path), self.labels.get(_folder_of(path)), path)
 
-    def label(self, path: str) -> int | None:
-        return self.labels.get(_folder_of(path))
+    def all(self, paths: Sequence[str], sc: Any, partitions: int) -> Any:
+        return _mapped(paths if sc is None else sc.parallelize(paths, max(partitions, 1)), self)
 
 
-@dataclass(frozen=True)
-class _ReadImage(_Reading):
-    """Reading one image file."""
-
-    height: int = -1
-    width: int = -1
-    codec: int = -1
-
-    def __call__(self, path: str) -> ImageFeature:
-        mat, label = decoded(self.content(path), self.codec, path), self.label(path)
-        if self.height > 0 and self.width > 0:
-            mat = resized(mat, self.height, self.width)
-        return ImageFeature(mat, None if label is None else np.float32(label), path)
+def _content(path: str) -> bytes:
+    fs, place = filesystem(path)
+    content: bytes = fs.cat_file(place)
+    return content
 
 
-class _ReadText(_Reading):
-    """Reading one text file."""
+def _image(content: bytes, label: int | None, path: str, height: int, width: int, codec: int) -> ImageFeature:
+    mat = decoded(content, codec, path)
+    mat = resized(mat, height, width) if height > 0 and width > 0 else mat
+    return ImageFeature(mat, None if label is None else np.float32(label), path)
 
-    def __call__(self, path: str) -> TextFeature:
-        return TextFeature(self.content(path).decode("utf-8", "replace"), self.label(path), path)
+
+def _whole_text(content: bytes, label: int | None, path: str) -> TextFeature:
+    return TextFeature(content.decode("utf-8", "replace"), label, path)
 
 
 def _lines(path: str, sc: Any, partitions: int) -> Any:
     """Return the lines of text files that are not empty: a list, or an RDD with a SparkContext."""
     if sc is not None:
         return sc.textFile(path, max(partitions, 1)).filter(str.strip)
-    texts = (_Reading().content(name).decode() for name in _files(path))
+    texts = (_content(name).decode() for name in _files(path))
     return [line.rstrip("\r") for text in texts for line in text.split("\n") if line.strip()]
 
 
@@ -153,12 +147,11 @@ def _records(path: str, sc: Any, columns: Sequence[str]) -> Any:
 class RowSet:
     """Rows of one kind here (a list) or in an RDD, with the verbs that images and texts share.
 
-    Args:
-        rows: The rows.
-        known: What is known of all of them: the labels of images, the numbers of words.
+    What is `known` of all of them are the labels of images, or the numbers of words.
     """
 
     kinds: ClassVar[tuple[type[RowSet], type[RowSet]]]  # the class of rows here, and of rows in an RDD
+    _sample: ClassVar[Any]  # a function that returns the Sample of a row
 
     def __init__(self, rows: Any, known: dict[str, int] | None = None) -> None:
         self.rows, self.known = rows, known
@@ -200,15 +193,14 @@ class RowSet:
         """Return the rows with the predictions of a model, which sees so many at a time."""
         from orca.bigdl.training import answered
 
-        return self.of(answered(net, self.rows, size, self._sample, self._answered), self.known)
+        return self.of(answered(net, self.rows, size, self._sample, partial(_with, "predict")), self.known)
 
-    @staticmethod
-    def _sample(row: Any) -> Sample:
-        raise NotImplementedError
 
-    @staticmethod
-    def _answered(row: Any, output: Any) -> Any:
-        raise NotImplementedError
+def _with(key: str, row: Row, value: Any) -> Row:
+    """Return a copy of an image or a text with one more part."""
+    made: Any = copy.copy(row)
+    made.parts = {**made.parts, key: value}
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -234,10 +226,10 @@ class ImageSet(RowSet):
     @classmethod
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1, resize_height: int = -1, resize_width: int = -1,
              image_codec: int = -1, with_label: bool = False, one_based_label: bool = True) -> ImageSet:  # fmt: skip
-        """Return the images of a folder.
+        """Return the images of a folder, a pattern or a file, at any fsspec path.
 
         Args:
-            path: A file, a folder or a pattern, at any fsspec path.
+            path: The path.
             sc: The SparkContext for an RDD, whose workers read the images; without it they are read here.
             min_partitions: Partitions of the RDD.
             resize_height: The height to resize to.
@@ -245,14 +237,11 @@ class ImageSet(RowSet):
             image_codec: -1 as the file is, 0 gray, 1 in colours.
             with_label: Whether the names of the folders of images are their labels.
             one_based_label: Whether labels count from 1, else from 0.
-
-        Raises:
-            DataError: There are no images; one of them is damaged, or (with_label) lies beside the folders.
         """
         paths = _files(path, IMAGES)
         labels = _classes(path, paths, int(one_based_label)) if with_label else {}
-        reads = _ReadImage(labels, height=resize_height, width=resize_width, codec=image_codec)
-        return cls.of(_spread(paths, sc, min_partitions, reads), labels or None)
+        row = partial(_image, height=resize_height, width=resize_width, codec=image_codec)
+        return cls.of(_Reading(row, labels).all(paths, sc, min_partitions), labels or None)
 
     @staticmethod
     def from_rdds(image_rdd: Any, label_rdd: Any = None) -> DistributedImageSet:
@@ -273,35 +262,25 @@ class ImageSet(RowSet):
         """The label of each folder's name, where `read` found them."""
         return self.known
 
-    def get_image(self, key: str = "floats", to_chw: bool = True) -> Any:
-        """Return the images as arrays, (channels, height, width) unless to_chw is False."""
-        return _mapped(self.rows, lambda row: row.get_image(key, to_chw))
-
-    def get_label(self) -> Any:
-        """Return the labels."""
-        return _mapped(self.rows, ImageFeature.get_label)
-
-    def get_predict(self, key: str = "predict") -> Any:
-        """Return (uri, prediction) of each image."""
-        return _mapped(self.rows, lambda row: (row.get("uri"), row.get(key)))
+    get_image = _told(
+        "Return the images as arrays, (channels, height, width) unless to_chw is False.",
+        lambda row, key="floats", to_chw=True: row.get_image(key, to_chw),
+    )
+    get_label = _told("Return the labels.", ImageFeature.get_label)
+    get_predict = _told(
+        "Return (uri, prediction) of each image.", lambda row, key="predict": (row.get("uri"), row.get(key))
+    )
+    get_uri = _told("Return where the images came from.", lambda row, key="uri": row.get(key))
 
     def get_sample(self, key: str = "sample") -> Any:
         """Return the Samples that ImageSetToSample made, or those of tensors and labels."""
         return self.to_samples()
 
-    def get_uri(self, key: str = "uri") -> Any:
-        """Return where the images came from."""
-        return _mapped(self.rows, lambda row: row.get(key))
-
     def set_label(self, label: Any) -> ImageSet:
         """Set the labels: a list, or an RDD in the order of the images."""
         pairs = self.rows.zip(label) if _is_rdd(self.rows) else list(zip(self.rows, label, strict=True))
-        self.rows = _mapped(pairs, lambda pair: _with(pair[0], "label", pair[1]))
+        self.rows = _mapped(pairs, lambda pair: _with("label", *pair))
         return self
-
-    @staticmethod
-    def _answered(row: ImageFeature, output: Any) -> ImageFeature:
-        return _with(row, "predict", output)
 
     @staticmethod
     def _sample(row: ImageFeature) -> Sample:
@@ -311,13 +290,6 @@ class ImageSet(RowSet):
         inputs, targets = made or ([row.tensor], [] if label is None else [label])  # as ImageSetToSample makes them
         labels = Sample.from_ndarray(0, list(targets)).labels if targets else []
         return Sample(Sample.from_ndarray(list(inputs), 0).features, labels)
-
-
-def _with(row: Row, key: str, value: Any) -> Row:
-    """Return a copy of an image or a text with one more part."""
-    made: Any = copy.copy(row)
-    made.parts = {**made.parts, key: value}
-    return made  # type: ignore[no-any-return]
 
 
 class LocalImageSet(ImageSet):
@@ -340,6 +312,16 @@ ImageSet.kinds = LocalImageSet, DistributedImageSet
 # Texts.
 
 
+def _part(key: str, words: str, default: Any = None) -> Any:
+    """Return a method of a text that tells a part of it."""
+
+    def told(self: TextFeature) -> Any:
+        return self.parts.get(key, default)
+
+    told.__doc__ = words
+    return told
+
+
 class TextFeature:
     """A text with all that is known of it: its label, uri, tokens, indices and Sample."""
 
@@ -347,17 +329,11 @@ class TextFeature:
         given = {"text": text, "label": label, "uri": uri}
         self.parts: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
 
-    def get_text(self) -> Any:
-        """Return the text."""
-        return self.parts.get("text")
-
-    def get_label(self) -> Any:
-        """Return the label, -1 where there is none."""
-        return self.parts.get("label", -1)
-
-    def get_uri(self) -> Any:
-        """Return where the text came from."""
-        return self.parts.get("uri")
+    get_text = _part("text", "Return the text.")
+    get_label = _part("label", "Return the label, -1 where there is none.", -1)
+    get_uri = _part("uri", "Return where the text came from.")
+    get_tokens = _part("tokens", "Return the words, once there was a Tokenizer.")
+    get_sample = _part("sample", "Return the Sample, once there was a TextFeatureToSample.")
 
     def has_label(self) -> bool:
         """Say whether there is a label."""
@@ -367,14 +343,6 @@ class TextFeature:
         """Set the label."""
         self.parts["label"] = label
         return self
-
-    def get_tokens(self) -> Any:
-        """Return the words, once there was a Tokenizer."""
-        return self.parts.get("tokens")
-
-    def get_sample(self) -> Any:
-        """Return the Sample, once there was a TextFeatureToSample."""
-        return self.parts.get("sample")
 
     def keys(self) -> list[str]:
         """Return the keys of what is known."""
@@ -389,7 +357,10 @@ class TextFeature:
 
 @dataclass(frozen=True)
 class TextTransformer(Preprocessing):
-    """A step on texts."""
+    """A step on texts, which makes a part of them of another one."""
+
+    makes: ClassVar[str] = "text"
+    needs: ClassVar[tuple[str, str]] = ("text", "TextSet.read")  # the part that it needs, and the step that makes it
 
     def apply(self, rows: Any) -> Any:
         """Return what becomes of texts."""
@@ -397,24 +368,29 @@ class TextTransformer(Preprocessing):
 
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return what becomes of one text."""
-        return text_feature
+        return _with(self.makes, text_feature, self._made(text_feature.need(*self.needs)))
+
+    def _made(self, part: Any) -> Any:
+        return part
 
 
 class Tokenizer(TextTransformer):
     """A text as its words, which blanks part."""
 
-    def transform(self, text_feature: TextFeature) -> TextFeature:
-        """Return the text with its words."""
-        return _with(text_feature, "tokens", text_feature.need("text", "TextSet.read").split())
+    makes, needs = "tokens", ("text", "TextSet.read")
+
+    def _made(self, part: str) -> list[str]:
+        return part.split()
 
 
 class Normalizer(TextTransformer):
     """Words in small letters, without anything else; those without letters go."""
 
-    def transform(self, text_feature: TextFeature) -> TextFeature:
-        """Return the text with such words."""
-        words = (re.sub("[^a-zA-Z]", "", word).lower() for word in text_feature.need("tokens", "tokenize()"))
-        return _with(text_feature, "tokens", [word for word in words if word])
+    makes, needs = "tokens", ("tokens", "tokenize()")
+
+    def _made(self, part: list[str]) -> list[str]:
+        words = (re.sub("[^a-zA-Z]", "", word).lower() for word in part)
+        return [word for word in words if word]
 
 
 @dataclass(frozen=True)
@@ -422,11 +398,10 @@ class WordIndexer(TextTransformer):
     """Words as their numbers; words without one go."""
 
     map: dict[str, int]
+    makes, needs = "indices", ("tokens", "tokenize()")
 
-    def transform(self, text_feature: TextFeature) -> TextFeature:
-        """Return the text with its numbers."""
-        words = text_feature.need("tokens", "tokenize()")
-        return _with(text_feature, "indices", [self.map[word] for word in words if word in self.map])
+    def _made(self, part: list[str]) -> list[int]:
+        return [self.map[word] for word in part if word in self.map]
 
 
 @dataclass(frozen=True)
@@ -436,6 +411,7 @@ class SequenceShaper(TextTransformer):
     len: int
     trunc_mode: str = "pre"
     pad_element: int = 0
+    makes, needs = "indices", ("indices", "word2idx()")
 
     def __post_init__(self) -> None:
         if self.trunc_mode not in ("pre", "post"):
@@ -443,22 +419,20 @@ class SequenceShaper(TextTransformer):
         if isinstance(self.len, bool) or not isinstance(self.len, int) or self.len < 1:
             raise ArgumentError(f"the length of a sequence must be a positive whole number; got {self.len!r}.")
 
-    def transform(self, text_feature: TextFeature) -> TextFeature:
-        """Return the text with so many numbers."""
-        given = text_feature.need("indices", "word2idx()")
-        kept = given[-self.len :] if self.trunc_mode == "pre" else given[: self.len]
-        return _with(text_feature, "indices", kept + [self.pad_element] * (self.len - len(kept)))
+    def _made(self, part: list[int]) -> list[int]:
+        kept = part[-self.len :] if self.trunc_mode == "pre" else part[: self.len]
+        return kept + [self.pad_element] * (self.len - len(kept))
 
 
 class TextFeatureToSample(TextTransformer):
     """A text as a Sample of its numbers, and of its label where it has one."""
 
+    makes, needs = "sample", ("indices", "word2idx() and shape_sequence()")
+
     def transform(self, text_feature: TextFeature) -> TextFeature:
         """Return the text with its Sample."""
-        indices = np.array(text_feature.need("indices", "word2idx() and shape_sequence()"), np.float32)
-        whole = Sample.from_ndarray(indices, text_feature.get_label())
-        sample = whole if text_feature.has_label() else Sample(whole.features, [])
-        return _with(text_feature, "sample", sample)
+        whole = Sample.from_ndarray(np.array(text_feature.need(*self.needs), np.float32), text_feature.get_label())
+        return _with("sample", text_feature, whole if text_feature.has_label() else Sample(whole.features, []))
 
 
 class TextSet(RowSet):
@@ -468,7 +442,7 @@ class TextSet(RowSet):
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
         """Return the text files of a folder whose folders are the classes, which count from 0."""
         paths = _files(path)
-        return cls.of(_spread(paths, sc, min_partitions, _ReadText(_classes(path, paths, 0))))
+        return cls.of(_Reading(_whole_text, _classes(path, paths, 0)).all(paths, sc, min_partitions))
 
     @classmethod
     def read_csv(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
@@ -582,11 +556,7 @@ class TextSet(RowSet):
         return self
 
     def save_word_index(self, path: str) -> None:
-        """Write the number of each word as JSON.
-
-        Raises:
-            ArgumentError: There is none yet.
-        """
+        """Write the number of each word as JSON."""
         if self.known is None:
             raise ArgumentError("these texts have no word index yet. Call word2idx(), and save that of its result.")
         fs, place = filesystem(path)
@@ -594,31 +564,15 @@ class TextSet(RowSet):
 
     def load_word_index(self, path: str) -> TextSet:
         """Read the number of each word."""
-        return self.set_word_index(json.loads(_Reading().content(path)))
+        return self.set_word_index(json.loads(_content(path)))
 
-    def get_texts(self) -> Any:
-        """Return the texts."""
-        return _mapped(self.rows, TextFeature.get_text)
-
-    def get_uris(self) -> Any:
-        """Return where the texts came from."""
-        return _mapped(self.rows, TextFeature.get_uri)
-
-    def get_labels(self) -> Any:
-        """Return the labels, -1 where there is none."""
-        return _mapped(self.rows, TextFeature.get_label)
-
-    def get_samples(self) -> Any:
-        """Return the Samples."""
-        return _mapped(self.rows, TextFeature.get_sample)
-
-    def get_predicts(self) -> Any:
-        """Return (uri, prediction) of each text."""
-        return _mapped(self.rows, lambda row: (row.get_uri(), row.parts.get("predict")))
-
-    @staticmethod
-    def _answered(row: TextFeature, output: Any) -> Any:
-        return _with(row, "predict", output)
+    get_texts = _told("Return the texts.", TextFeature.get_text)
+    get_uris = _told("Return where the texts came from.", TextFeature.get_uri)
+    get_labels = _told("Return the labels, -1 where there is none.", TextFeature.get_label)
+    get_samples = _told("Return the Samples.", TextFeature.get_sample)
+    get_predicts = _told(
+        "Return (uri, prediction) of each text.", lambda row: (row.get_uri(), row.parts.get("predict"))
+    )
 
     @staticmethod
     def _sample(row: TextFeature) -> Sample:
@@ -714,7 +668,7 @@ def _related_rows(id1: str, indices: list[int] | None, others: Iterable[Any], cu
     for group in cut(sorted(others, key=lambda other: other[0])):  # alike on any number of partitions
         texts = np.array([[*indices, *numbers] for _, _, numbers in group], np.float32)
         labels = np.array([[int(label > 0) if cut is _pairs else label] for _, label, _ in group], np.float32)
-        rows.append(_with(TextFeature(uri=id1), "sample", Sample.from_ndarray(texts, labels)))
+        rows.append(_with("sample", TextFeature(uri=id1), Sample.from_ndarray(texts, labels)))
     return rows
 
 
@@ -722,12 +676,7 @@ def _related_rows(id1: str, indices: list[int] | None, others: Iterable[Any], cu
 
 
 class FeatureSet:
-    """Data for training, with how it is kept and in which order it is read.
-
-    Args:
-        data: What a verb of the class was given.
-        shuffle: Whether each epoch reads in a new order.
-    """
+    """Data for training, and whether each epoch reads it in a new order. Make one with its verbs."""
 
     def __init__(self, data: Any = None, shuffle: bool = True, memory_type: str = "DRAM") -> None:
         if not re.fullmatch(r"DRAM|PMEM|DIRECT|DISK_\d+", memory_type.upper()):

@@ -110,10 +110,7 @@ def described(layer: Layer) -> dict[str, Any]:
     if definition is not None:
         return about | definition(described)
     if isinstance(layer, Model):
-        graph: Any = layer.module
-        steps = [[which, list(places)] for which, places in graph.steps]
-        more = {"steps": steps, "inputs": graph.inputs, "outputs": graph.outputs, "stops": layer.stopped()}
-        return about | {"graph": more, "layers": [described(part) for part in layer.layers]}
+        return about | {"graph": layer.steps(), "layers": [described(part) for part in layer.layers]}
     if LAYERS.get(name) is not type(layer):
         raise ArgumentError(
             f"{layer} cannot be written without its program: it is no layer of BigDL. "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any, ClassVar
 
 from orca.errors import KnownArguments
 
@@ -16,12 +18,11 @@ Tensor = Any
 class InitializationMethod(KnownArguments):
     """A way to draw weights."""
 
+    draw: ClassVar[Callable[..., Any]]
+
     def fill(self, tensor: Tensor, groups: int = 1) -> None:
         """Draw the numbers of a weight in place."""
-        self._draw(tensor.data, groups)
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        raise NotImplementedError
+        type(self).draw(tensor.data, _fans(tensor, groups), **vars(self))
 
 
 def _fans(tensor: Tensor, groups: int) -> tuple[int, int]:
@@ -32,101 +33,61 @@ def _fans(tensor: Tensor, groups: int) -> tuple[int, int]:
     return tensor.shape[1] * window, tensor.shape[0] // groups * window
 
 
-@dataclass(frozen=True)
-class Zeros(InitializationMethod):
-    """All 0."""
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        tensor.zero_()
-
-
-@dataclass(frozen=True)
-class Ones(InitializationMethod):
-    """All 1."""
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        tensor.fill_(1)
+def _method(name: str, draw: Callable[..., Any], words: str) -> Any:
+    """Make the class of a way to draw: a function of the tensor, its fans and the arguments, and what it is."""
+    _, _, *own = inspect.signature(draw).parameters.values()
+    fields: list[Any] = [
+        (each.name, Any) if each.default is each.empty else (each.name, Any, field(default=each.default))
+        for each in own
+    ]  # fmt: skip
+    scope = {"__doc__": words, "__module__": __name__, "draw": staticmethod(draw)}
+    return make_dataclass(name, fields, bases=(InitializationMethod,), namespace=scope, frozen=True)
 
 
-@dataclass(frozen=True)
-class ConstInitMethod(InitializationMethod):
-    """All one value."""
-
-    value: float
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        tensor.fill_(self.value)
+def _uniform(tensor: Tensor, fans: tuple[int, int], upper: float | None = None, lower: float | None = None) -> None:
+    bound = 1 / math.sqrt(fans[0])
+    ends = (-bound, bound) if upper is None or lower is None else (upper, lower)
+    tensor.uniform_(min(ends), max(ends))
 
 
-@dataclass(frozen=True)
-class RandomUniform(InitializationMethod):
-    """Uniform between two bounds in any order, or between +-1 / sqrt(inputs of a unit)."""
-
-    upper: float | None = None
-    lower: float | None = None
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        bound = 1 / math.sqrt(_fans(tensor, groups)[0])
-        ends = (-bound, bound) if self.upper is None or self.lower is None else (self.upper, self.lower)
-        tensor.uniform_(min(ends), max(ends))
+def _xavier(tensor: Tensor, fans: tuple[int, int]) -> None:
+    bound = math.sqrt(6 / sum(fans))
+    tensor.uniform_(-bound, bound)
 
 
-@dataclass(frozen=True)
-class RandomNormal(InitializationMethod):
-    """Normal, of a mean and a deviation."""
-
-    mean: float
-    stdv: float
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        tensor.normal_(self.mean, self.stdv)
+def _msra(tensor: Tensor, fans: tuple[int, int], varianceNormAverage: bool = True) -> None:
+    tensor.normal_(0, math.sqrt(2 / (sum(fans) / 2 if varianceNormAverage else fans[1])))
 
 
-@dataclass(frozen=True)
-class Xavier(InitializationMethod):
-    """Uniform between +-sqrt(6 / (inputs + outputs of a unit))."""
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        bound = math.sqrt(6 / sum(_fans(tensor, groups)))
-        tensor.uniform_(-bound, bound)
+def _bilinear(tensor: Tensor, fans: tuple[int, int]) -> None:
+    rows, columns = (_tent(size, tensor) for size in tensor.shape[-2:])
+    tensor.copy_((rows[:, None] * columns[None, :]).expand_as(tensor))
 
 
-@dataclass(frozen=True)
-class MsraFiller(InitializationMethod):
-    """Normal around 0, of a variance 2 / n: n is the mean of a unit's inputs and outputs, or its outputs."""
-
-    varianceNormAverage: bool = True
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        inputs, outputs = _fans(tensor, groups)
-        count = (inputs + outputs) / 2 if self.varianceNormAverage else outputs
-        tensor.normal_(0, math.sqrt(2 / count))
-
-
-@dataclass(frozen=True)
-class HeNormal(InitializationMethod):
-    """Normal around 0, of a variance 2 / inputs of a unit, as Keras's he_normal."""
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        tensor.normal_(0, math.sqrt(2 / _fans(tensor, groups)[0]))
-
-
-@dataclass(frozen=True)
-class BilinearFiller(InitializationMethod):
-    """The kernel with which a transposed convolution makes images larger, between their pixels."""
-
-    def _draw(self, tensor: Tensor, groups: int) -> None:
-        import torch
-
-        height, width = tensor.shape[-2:]
-        rows, columns = (_tent(size, torch) for size in (height, width))
-        tensor.copy_((rows[:, None] * columns[None, :]).expand_as(tensor))
-
-
-def _tent(size: int, torch: Any) -> Tensor:
+def _tent(size: int, like: Tensor) -> Tensor:
     factor = math.ceil(size / 2)
     middle = (2 * factor - 1 - factor % 2) / (2 * factor)
-    return 1 - (torch.arange(size) / factor - middle).abs()
+    return 1 - (like.new_ones(size).cumsum(0).sub(1) / factor - middle).abs()
+
+
+Zeros = _method("Zeros", lambda tensor, fans: tensor.zero_(), "All 0.")
+Ones = _method("Ones", lambda tensor, fans: tensor.fill_(1), "All 1.")
+ConstInitMethod = _method("ConstInitMethod", lambda tensor, fans, value: tensor.fill_(value), "All one value.")
+RandomUniform = _method(
+    "RandomUniform", _uniform, "Uniform between two bounds in any order, or between +-1 / sqrt(inputs of a unit)."
+)
+RandomNormal = _method(
+    "RandomNormal", lambda tensor, fans, mean, stdv: tensor.normal_(mean, stdv), "Normal, of a mean and a deviation."
+)
+Xavier = _method("Xavier", _xavier, "Uniform between +-sqrt(6 / (inputs + outputs of a unit)).")
+MsraFiller = _method("MsraFiller", _msra,
+    "Normal around 0, of a variance 2 / n: n is the mean of a unit's inputs and outputs, or its outputs.")  # fmt: skip
+BilinearFiller = _method("BilinearFiller", _bilinear,
+    "The kernel with which a transposed convolution makes images larger, between their pixels.")  # fmt: skip
+HeNormal = _method("HeNormal", lambda tensor, fans: tensor.normal_(0, math.sqrt(2 / fans[0])),
+    "Normal around 0, of a variance 2 / inputs of a unit, as Keras's he_normal.")  # fmt: skip
+METHODS = {kind.__name__: kind for kind in (Zeros, Ones, ConstInitMethod, RandomUniform, RandomNormal, Xavier,
+                                            MsraFiller, BilinearFiller)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,6 +114,4 @@ class L2Regularizer(L1L2Regularizer):
         super().__init__(0.0, l2)
 
 
-METHODS = {kind.__name__: kind for kind in (Zeros, Ones, ConstInitMethod, RandomUniform, RandomNormal, Xavier,
-                                            MsraFiller, BilinearFiller)}  # fmt: skip
 REGULARIZERS = {kind.__name__: kind for kind in (L1L2Regularizer, L1Regularizer, L2Regularizer)}

@@ -1,7 +1,6 @@
 """Layer: what a BigDL program holds for a torch module. Owns rows of the tables, graphs, weights and local answers.
 
-A row of a table (`layers.py`, `recurrent.py`) is, under the layer's name, a function with the layer's own signature and
-what it is: `rows` makes a Layer class of it. Tensors are float32; several tensors (a table) are a list.
+`rows` says what a row of a table (`layers.py`, `recurrent.py`) is. Tensors are float32; several (a table) are a list.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ PENALTIES = {
     "U_regularizer": "hidden", "cRegularizer": "peep", "p_regularizer": "point", "pointwise_regularizer": "point",
 }  # fmt: skip
 GIVEN = {"init_weight": "weight", "init_bias": "bias"}
-UNUSED = ("init_grad_weight", "init_grad_bias", "bigdl_type")
-
-
-FORWARD: dict[str, Callable[[Any, Any], Any]] = {}  # what rows with weights compute
+ABOUT_WEIGHTS = {*PENALTIES, *GIVEN, "init_grad_weight", "init_grad_bias", "bigdl_type"}
+FORWARD: dict[str, Callable[..., Any]] = {}  # what the modules of rows compute
 SHAPING: ContextVar[bool] = ContextVar("zeros stand for inputs, to find shapes", default=False)
 
 
@@ -65,20 +62,18 @@ def applied(row: Callable[..., Any], place: str) -> type[Applied]:
 
 
 class Weights(nn.Module):
-    """The module of a row with weights; its row says what it computes.
+    """The module of a row with weights of these shapes (None: there is none); its row says what it computes.
 
-    Args:
-        fan_in: Weights are drawn uniformly between +-1 / sqrt(fan_in),
-        shapes: The shape of each weight by its name; None where there is none.
-        starts: unless there is a function here that draws the weight of a name.
-        settings: Other attributes: numbers, modules.
+    Weights are drawn between +-1 / sqrt(fan_in), or by a function of `starts`. Settings are other attributes.
     """
 
+    computes: Any = None  # a function of a module of its own, where no row says it
+    row: Any
     weight: Any
     bias: Any
 
-    def __init__(self, fan_in: int, shapes: Mapping[str, Any] | None = None, starts: Mapping[str, Any] | None = None,
-                 **settings: Any) -> None:  # fmt: skip
+    def __init__(self, fan_in: int = 1, shapes: Mapping[str, Any] | None = None,
+                 starts: Mapping[str, Any] | None = None, **settings: Any) -> None:  # fmt: skip
         super().__init__()
         self.fan_in, self.starts = fan_in, dict(starts or {})
         for name, shape in (shapes or {}).items():
@@ -91,17 +86,14 @@ class Weights(nn.Module):
         """Draw the weights."""
         bound = 1 / math.sqrt(max(self.fan_in, 1))
         for name, parameter in self.named_parameters(recurse=False):
-            if name in self.starts:
-                self.starts[name](parameter)
-            else:
-                nn.init.uniform_(parameter, -bound, bound)
+            self.starts.get(name, lambda weight: nn.init.uniform_(weight, -bound, bound))(parameter)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, *inputs: Any) -> Any:
         """Return what the row says."""
-        return FORWARD[self.row](self, x)
+        return (self.computes or FORWARD[self.row])(self, *inputs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        import orca.bigdl.layers  # noqa: F401  (it fills FORWARD: a worker that reads a pickle has none of it yet)
+        import orca.bigdl.recurrent  # noqa: F401  (it fills FORWARD: a worker that reads a pickle has none of it yet)
 
         super().__setstate__(state)
 
@@ -109,23 +101,32 @@ class Weights(nn.Module):
         return super().__getattr__(name)  # settings are of any type
 
 
-def rows(table: Mapping[str, tuple[Any, ...]]) -> None:
-    """Make a Layer class of each row: name -> (function, what the layer is).
+def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None) -> None:
+    """Make a Layer class of each row: name -> ([signature], function, [what it computes], what the layer is).
 
     The function is one of `x` and the arguments (a layer without weights), or one of the arguments that returns a torch
-    module, or a class of these. A row of three has in its middle what its module, a Weights, computes of an input.
+    module. Behind a signature it gets the arguments in their order, without those about weights. What it computes is
+    a function of such a module, a Weights, and an input.
     """
-    for name, (row, *forward, words) in table.items():
-        parameters, made_by = list(inspect.signature(row).parameters.values()), row
-        if forward:
-            FORWARD[name] = forward[0]
-        if parameters and parameters[0].name == "x":
-            parameters = parameters[1:]
-            made_by = applied(row, f"{name}.made_by")
-        signature = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
-        scope = {"__doc__": words, "__module__": row.__module__, "signature": signature, "__signature__": signature,
+    for name, (*given, words) in table.items():
+        signature = given.pop(0) if isinstance(given[0], inspect.Signature) else None
+        row, *forward = given
+        FORWARD.update(dict.fromkeys([name], *forward) if forward else {})
+        if signature is not None:
+            made_by = _in_order(row)
+        else:
+            parameters = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
+            of_input = bool(parameters) and parameters[0].name == "x"
+            made_by = applied(row, f"{name}.made_by") if of_input else row
+            signature = inspect.Signature(parameters[of_input:])
+        scope = {"__doc__": words, "__module__": "orca.bigdl.recurrent", "signature": signature,
+                 "__signature__": signature,
                  "made_by": made_by if isinstance(made_by, type) else staticmethod(made_by)}  # fmt: skip
-        LAYERS[name] = type(name, getattr(row, "layer_bases", (Layer,)), scope)
+        LAYERS[name] = type(name, (base or Layer,), scope)
+
+
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **arguments: function(*arguments.values())
 
 
 def signed(*required: str, **defaults: Any) -> inspect.Signature:
@@ -163,16 +164,19 @@ class Layer:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
-        self._name = f"{type(self).__name__}{uuid.uuid4().hex[:8]}"
-        self.layers: list[Layer] = []
-        self._seed: int | None = None
-        self._last: Any = None
+        self._begin(type(self).__name__)
         self.module: nn.Module = self._made(self.arguments)
         self._settle()
 
+    def _begin(self, kind: str) -> None:
+        self._name = f"{kind}{uuid.uuid4().hex[:8]}"
+        self.layers: list[Layer] = []
+        self._seed: int | None = None
+        self._last: Any = None
+
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         """Build the torch module."""
-        own = {name: _plain(value) for name, value in arguments.items() if name not in _ABOUT_WEIGHTS}
+        own = {name: _plain(value) for name, value in arguments.items() if name not in ABOUT_WEIGHTS}
         module: nn.Module = type(self).made_by(**own)
         module.row = type(self).__name__  # type: ignore[assignment]
         return module
@@ -189,16 +193,17 @@ class Layer:
                 for parameter in weights_of_kind(self.module, kind):
                     _fill(views[id(parameter)], arguments[argument], f"{argument} of {self}")
 
-    def _penalise(self, kind: str, penalty: Any) -> None:
+    def _penalise(self, kind: str, penalty: Any) -> Layer:
         penalties = dict(getattr(self.module, "penalties", {}))
         self.module.penalties = penalties | {kind: (penalty.l1, penalty.l2)}  # type: ignore[assignment]
+        return self
 
     @classmethod
     def of(cls, module: nn.Module) -> Layer:
         """Return the Layer of any torch module."""
         made = Layer.__new__(Layer)
-        made.arguments, made.layers, made._seed, made._last = {}, [], None, None
-        made._name, made.module = f"{type(module).__name__}{uuid.uuid4().hex[:8]}", module
+        made.arguments, made.module = {}, module
+        made._begin(type(module).__name__)
         return made
 
     def __call__(self, x: Any = None) -> Any:
@@ -257,11 +262,7 @@ class Layer:
         return LayerEntry(self.module)
 
     def forward(self, input: Any) -> Any:
-        """Return the output for an array, a JTensor or a list of them, as arrays.
-
-        Raises:
-            DataError: The layer cannot take an input of this shape; says which layer.
-        """
+        """Return the output for an array, a JTensor or a list of them, as arrays; an error names the layer it is of."""
         given = _tensors(input)
         for leaf in _leaves(given):
             leaf.requires_grad_()
@@ -270,11 +271,9 @@ class Layer:
         return _arrays(output)
 
     def backward(self, input: Any, grad_output: Any) -> Any:
-        """Return the gradient of the input, and add those of the weights to what there is.
+        """Return the gradient of the input, given that of the output; add those of the weights to what there is.
 
-        Args:
-            input: The input of `forward`; where it is another one, `forward` is called with it.
-            grad_output: The gradient of the output, shaped as that.
+        Where the input is not that of the last `forward`, this is called with it.
         """
         if self._last is None or self._last[2] != self._moment() or not _same(self._last[0], input):
             self.forward(input)
@@ -294,8 +293,7 @@ class Layer:
         for parameter, (l1, l2) in penalised(self.module):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach().sign(), alpha=l1).add_(parameter.detach(), alpha=l2)
-        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in _leaves(given)]
-        return _arrays(_like(given, gradients))
+        return _arrays(_like(given, [leaf.grad for leaf in _leaves(given)]))
 
     def _moment(self) -> list[Any]:
         """Return what changes when weights or modes do: a backward pass goes with the forward pass before it."""
@@ -320,11 +318,7 @@ class Layer:
         return [shown(*each).cpu().numpy().copy() for each in weights_of(self.module)]
 
     def set_weights(self, weights: Any) -> None:
-        """Take over weights: as many arrays, with as many numbers each, as `get_weights` returns.
-
-        Raises:
-            ArgumentError: They are others; says which.
-        """
+        """Take over weights: as many arrays, with as many numbers each, as `get_weights` returns."""
         mine, given = list(weights_of(self.module)), weights if isinstance(weights, Sequence) else [weights]
         if len(given) != len(mine):
             raise ArgumentError(f"{self} has {len(mine)} arrays of weights; got {len(given)}.")
@@ -366,20 +360,17 @@ class Layer:
     def set_init_method(self, weight_init_method: Any = None, bias_init_method: Any = None) -> Layer:
         """Draw weights and bias by initialisation methods."""
         for method, kind in ((weight_init_method, "weight"), (bias_init_method, "bias")):
-            if method is not None:
-                for parameter in weights_of_kind(self.module, kind):
-                    method.fill(parameter, getattr(self.module, "groups", 1))
+            for parameter in weights_of_kind(self.module, kind) if method is not None else ():
+                method.fill(parameter, getattr(self.module, "groups", 1))
         return self
 
     def setWRegularizer(self, wRegularizer: Any) -> Layer:
         """Penalise the weights from now on."""
-        self._penalise("weight", wRegularizer)
-        return self
+        return self._penalise("weight", wRegularizer)
 
     def setBRegularizer(self, bRegularizer: Any) -> Layer:
         """Penalise the bias from now on."""
-        self._penalise("bias", bRegularizer)
-        return self
+        return self._penalise("bias", bRegularizer)
 
     def freeze(self, names: Sequence[str] | str | None = None) -> Layer:
         """Train all layers, or those of the given names, no more."""
@@ -397,11 +388,7 @@ class Layer:
         return self
 
     def layer_named(self, name: str) -> Layer:
-        """Return the layer of a name, at any depth.
-
-        Raises:
-            ArgumentError: There is none; says which there are.
-        """
+        """Return the layer of a name, at any depth; where there is none, the error says which there are."""
         parts = {part.name(): part for part in [self, *self.flattened_layers(include_container=True)]}
         if name not in parts:
             raise ArgumentError(f"{self} has no layer {name!r}; it has {', '.join(parts)}.")
@@ -434,13 +421,15 @@ class Layer:
         answers = self.predict(features, batch_size)
         if isinstance(answers, list):
             raise ArgumentError(f"{self} has {len(answers)} outputs: predict_class takes models with one. Use predict.")
-        return answers.map(_class_of) if hasattr(answers, "mapPartitions") else np.argmax(answers, axis=-1) + 1
+        if hasattr(answers, "mapPartitions"):
+            return answers.map(lambda answer: int(np.argmax(answer)) + 1)
+        return np.argmax(answers, axis=-1) + 1
 
     predict_local = predict_distributed = predict
     predict_class_local = predict_class_distributed = predict_class
 
     def evaluate(self, *args: Any) -> Any:
-        """Switch to answering; or, with data, evaluate: (rdd, batch_size, methods) or (x, y, batch_size, methods).
+        """Switch to answering; or, with (rdd, batch_size, methods) or (x, y, batch_size, methods), evaluate.
 
         Returns:
             The layer, or an EvaluatedResult of each method.
@@ -465,12 +454,9 @@ class Layer:
         return whole
 
     def saveModel(self, modelPath: str, weightPath: str | None = None, over_write: bool = False) -> None:
-        """Save the model: safetensors and JSON, without pickles.
+        """Save the model at any fsspec path, as safetensors and JSON; its weights in a second file if there is a path.
 
-        Args:
-            modelPath: Any fsspec path.
-            weightPath: Where weights go, if not into the same file.
-            over_write: Whether to replace files that exist.
+        Files that exist are replaced with over_write alone.
         """
         from orca.bigdl.files import save_layer
 
@@ -484,9 +470,6 @@ class Layer:
     save_tensorflow = refusal("save_tensorflow", "use saveModel, or torch.onnx.export(layer.to_torch())")
     predict_image = refusal("predict_image", "use predict of the images as arrays (get_image of an ImageSet)")
     from_jvalue = refusal("from_jvalue", "no layer lives in a JVM here. Use the layer itself")
-
-
-_ABOUT_WEIGHTS = {*PENALTIES, *GIVEN, *UNUSED}
 
 
 _RESTING = ("SelectTable", "NarrowTable", "BinaryThreshold")
@@ -523,12 +506,11 @@ class Node:
     """A layer's place in a graph, behind other nodes."""
 
     def __init__(self, layer: Layer, previous: list[Node]) -> None:
-        for node in previous:
-            if not isinstance(node, Node):
-                raise ArgumentError(
-                    f"{layer} is called with nodes, as Input() and what layers return; got {type(node).__name__}. "
-                    "To compute an output, call its forward."
-                )
+        if wrong := [type(node).__name__ for node in previous if not isinstance(node, Node)]:
+            raise ArgumentError(
+                f"{layer} is called with nodes, as Input() and what layers return; got {wrong[0]}. "
+                "To compute an output, call its forward."
+            )
         self.layer, self.previous = layer, previous
 
     def element(self) -> Layer:
@@ -559,47 +541,50 @@ class Container(Layer):
         return self
 
 
-class Parts(nn.Module):
-    """The modules of a container, and what to call them in errors."""
+class Parts(Weights):
+    """The modules of a container, and what to call them in errors; one behind the other unless its row says more."""
 
-    layer_bases: ClassVar[tuple[type, ...]] = (Container,)
+    row = "Sequential"
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
         self.names: list[Any] = []  # functions, as names may change
-
-    def forward(self, x: Any) -> Any:
-        """Return the output of one part behind the other."""
-        for place, part in enumerate(self.parts):
-            x = run(part, x, self._called(place))
-        return x
+        for name, value in settings.items():
+            setattr(self, name, value)
 
     def each(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the output of every part for its own input."""
         if len(inputs) != len(self.parts):
             raise DataError(f"{len(self.parts)} layers take as many tensors; got {len(inputs)}")
-        return [
-            run(part, x, self._called(place)) for place, (part, x) in enumerate(zip(self.parts, inputs, strict=True))
-        ]
+        return [self.part(place, x) for place, x in enumerate(inputs)]
+
+    def part(self, place: int, x: Any) -> Any:
+        """Return the output of one part."""
+        return run(self.parts[place], x, self._called(place))
 
     def _called(self, place: int) -> str:
         name = self.names[place]
         return name() if callable(name) else str(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "names": [self._called(place) for place in range(len(self.names))]}
+        return {**vars(self), "names": [self._called(place) for place in range(len(self.names))], "state": None}
+
+
+def in_turn(parts: Parts, x: Any) -> Any:
+    """Return the output of one part behind the other."""
+    for place in range(len(parts.parts)):
+        x = parts.part(place, x)
+    return x
+
+
+FORWARD["Sequential"] = in_turn
 
 
 class LayerGraph(nn.Module):
     """Layers in an order in which each comes behind those that it takes.
 
-    Args:
-        layers: Each layer once.
-        names: Their names.
-        steps: (which layer, the values it takes); the values are the inputs, then what each step gives.
-        inputs: How many inputs there are.
-        outputs: The values to return.
+    A step is (which layer, the values it takes); values are the inputs, then what each step gives. Outputs are values.
     """
 
     def __init__(self, layers: Sequence[nn.Module], names: Sequence[str], steps: Sequence[tuple[int, Sequence[int]]],
@@ -637,9 +622,6 @@ class Model(Container):
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         self.inputs, self.outputs = _nodes(arguments["inputs"], "inputs"), _nodes(arguments["outputs"], "outputs")
-        return self._graph()
-
-    def _graph(self) -> LayerGraph:
         order = _order(self.inputs, self.outputs)
         given = {id(node): place for place, node in enumerate(self.inputs)}
         values = given | {id(node): place for place, node in enumerate(order, len(self.inputs))}
@@ -663,32 +645,31 @@ class Model(Container):
                 return node
         raise ArgumentError(f"there is no node {name!r}; there are {', '.join(part.name() for part in self.layers)}.")
 
-    def stop_gradient(self, stop_layers: Sequence[str]) -> Model:
-        """Let no gradient pass these layers.
+    def _nodes_named(self, names: Sequence[str] | str) -> list[Node]:
+        return [self.node(name) for name in ([names] if isinstance(names, str) else names)]
 
-        Raises:
-            ArgumentError: One of them is no layer of this graph, or lies within one.
-        """
+    def stop_gradient(self, stop_layers: Sequence[str]) -> Model:
+        """Let no gradient pass these layers, which must be layers of the graph itself."""
         names = [part.name() for part in self.layers]
         if inner := [self.layer_named(name) for name in stop_layers if name not in names]:
             raise ArgumentError(f"{inner[0]} lies within another layer of {self}, which has {', '.join(names)}.")
         self.module.stops, self.module.names = set(stop_layers), names  # type: ignore[assignment]
         return self
 
-    def stopped(self) -> list[str]:
-        """Return the names of the layers that no gradient passes, as they are now."""
+    def steps(self) -> dict[str, Any]:
+        """Return how values go from layer to layer, as files have it; stopped layers by the names they have now."""
         graph: Any = self.module
-        return [part.name() for part, name in zip(self.layers, graph.names, strict=True) if name in graph.stops]
+        stops = [part.name() for part, name in zip(self.layers, graph.names, strict=True) if name in graph.stops]
+        steps = [[which, list(places)] for which, places in graph.steps]
+        return {"steps": steps, "inputs": graph.inputs, "outputs": graph.outputs, "stops": stops}
 
     def new_graph(self, outputs: Sequence[str] | str) -> Any:
         """Return the graph that ends with the layers of these names; weights are shared."""
-        ends = [self.node(name) for name in ([outputs] if isinstance(outputs, str) else outputs)]
-        return type(self)(self.inputs, ends)
+        return type(self)(self.inputs, self._nodes_named(outputs))
 
     def freeze_up_to(self, names: Sequence[str] | str) -> None:
         """Train the layers of these names, and all before them, no more."""
-        ends = [self.node(name) for name in ([names] if isinstance(names, str) else names)]
-        for node in _order(self.inputs, ends):
+        for node in _order(self.inputs, self._nodes_named(names)):
             node.layer.freeze()
 
     train = refusal("train of a graph of TensorFlow 1", "use Estimator.from_graph")
@@ -705,12 +686,11 @@ class Model(Container):
     load = loadModel
 
     @staticmethod
-    def load_torch(path: str, bigdl_type: str = "float") -> Layer:
+    def load_torch(path: str, bigdl_type: str = "float") -> Any:
         """Return the layer of a TorchScript file."""
         from orca.bigdl.net import Net
 
-        layer: Layer = Net.load_torch(path)
-        return layer
+        return Net.load_torch(path)
 
     load_keras = refusal("load_keras", "train a Keras model with Estimator.from_keras, or TFPark's KerasModel")
     load_caffe = load_caffe_model = refusal("Caffe's format", CAFFE)
@@ -829,9 +809,12 @@ def _leaves(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
 
-def _like(tree: Any, leaves: Sequence[torch.Tensor]) -> Any:
-    """Return leaves in the order of a tree."""
-    return unflatten(flatten(tree)[1], list(leaves))
+def _like(tree: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
+    """Return the gradients of a tree's leaves in its order; zeros where there is none."""
+    filled = [
+        torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(_leaves(tree), gradients, strict=True)
+    ]
+    return unflatten(flatten(tree)[1], filled)
 
 
 def _arrays(tree: Any) -> Any:
@@ -844,10 +827,6 @@ def _arrays(tree: Any) -> Any:
 def _same(one: Any, other: Any) -> bool:
     ones, others = _leaves(_tensors(one)), _leaves(_tensors(other))
     return len(ones) == len(others) and all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
-
-
-def _class_of(answer: Any) -> int:
-    return int(np.argmax(answer)) + 1
 
 
 def _nodes(nodes: Any, what: str) -> list[Node]:

@@ -14,10 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl.layer import LAYERS, SHAPING, Container, Layer, Node, Parts, Weights, lookup, rows, run
+from orca.bigdl.layer import LAYERS, SHAPING, Container, Layer, Node, Parts, Weights, in_turn, lookup, rows, signed
 from orca.errors import ArgumentError, DataError, MissingDependency
 
 INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, 1.7976931348623157e308
+WB: dict[str, Any] = {"wRegularizer": None, "bRegularizer": None}
+START: dict[str, Any] = dict.fromkeys(("init_weight", "init_bias", "init_grad_weight", "init_grad_bias"))
+PLANES = ("n_input_plane", "n_output_plane")
+SPATIAL: dict[str, Any] = {"stride_w": 1, "stride_h": 1, "pad_w": 0, "pad_h": 0}
 
 
 class Input(Node):
@@ -39,11 +43,7 @@ def axis(dim: int, x: Tensor, n_input_dims: int = 0) -> int:
 
 
 def place(index: int, size: int) -> int:
-    """Return an index as torch counts.
-
-    Raises:
-        DataError: There is no such index.
-    """
+    """Return an index as torch counts; refuse one that there is not."""
     at = index - 1 if index > 0 else index + size
     if not 0 <= at < size or index == 0:
         raise DataError(f"the index must be 1 to {size}, or -1 to {-size} from the end; got {index}.")
@@ -120,9 +120,8 @@ def pooled(kind: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], p
 class Convolution(Weights):
     """A convolution over one, two or three dimensions.
 
-    Args:
-        layout: How BigDL shows the weight: with "groups" first, "joined" (without them), with the "depth" of each
-            channel first, or "plain": outputs and inputs first, in any form.
+    Its layout is how BigDL shows the weight: with "groups" first, "joined" (without them), with the "depth" of each
+    channel first, or "plain": outputs and inputs first, in any form.
     """
 
     def __init__(self, planes: tuple[int, int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
@@ -172,33 +171,6 @@ class _Chain(Container):
         return LAYERS["Model"]([start], [reduce(lambda node, part: part(node), self.layers, start)])
 
 
-class _Sequential(Parts):
-    layer_bases: ClassVar[tuple[type, ...]] = (_Chain,)
-
-    def __init__(self, jvalue: Any = None) -> None:
-        super().__init__()
-
-
-class _Concat(Parts):
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.dimension = dimension
-
-    def forward(self, x: Any) -> Any:
-        outputs = self.each([x] * len(self.parts))
-        return torch.cat(outputs, axis(self.dimension, outputs[0]))
-
-
-class _ConcatTable(Parts):
-    def forward(self, x: Any) -> Any:
-        return self.each([x] * len(self.parts))
-
-
-class _ParallelTable(Parts):
-    def forward(self, x: Any) -> Any:
-        return self.each(x)
-
-
 class _OneForAll(Container):
     """A container of one layer, given or added."""
 
@@ -213,25 +185,16 @@ class _OneForAll(Container):
         return super().add(model)
 
 
-class _MapTable(Parts):
-    layer_bases: ClassVar[tuple[type, ...]] = (_OneForAll,)
-
-    def __init__(self, module: Any = None) -> None:
-        super().__init__()
-
-    def forward(self, x: Any) -> Any:
-        return [run(self.parts[0], each, self._called(0)) for each in x]
+def _joined(m: Any, x: Any) -> Tensor:
+    outputs = m.each([x] * len(m.parts))
+    return torch.cat(outputs, axis(m.dimension, outputs[0]))
 
 
-class _TimeDistributed(nn.Module):
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.part = model
-
-    def forward(self, x: Tensor) -> Any:
-        if x.dim() < 3:
-            raise DataError("the input needs the dimensions batch, time and features")
-        return self.part(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+def each_step(m: Any, x: Tensor) -> Any:
+    """Return the output of a module's part at every step of (batch, time, ...)."""
+    if x.dim() < 3:
+        raise DataError("the input needs the dimensions batch, time and features")
+    return m.part(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 def _bottled(m: Any, x: Tensor) -> Tensor:
@@ -239,17 +202,22 @@ def _bottled(m: Any, x: Tensor) -> Tensor:
     return m.part(x.flatten(0, lead - 1)).unflatten(0, x.shape[:lead])
 
 
+rows({"Sequential": (lambda jvalue=None: Parts(), in_turn, "Layers one behind the other.")}, _Chain)
+rows({"MapTable": (lambda module=None: Parts(), lambda m, x: [m.part(0, each) for each in x],
+    "One layer on every tensor of a table.")}, _OneForAll)  # fmt: skip
+rows({
+    "Concat": (lambda dimension: Parts(dimension=dimension), _joined,
+        "Layers side by side on the same input, their outputs joined along a dimension."),
+    "ConcatTable": (lambda: Parts(), lambda m, x: m.each([x] * len(m.parts)),
+        "Layers side by side on the same input; the outputs are a table."),
+    "ParallelTable": (lambda: Parts(), lambda m, x: m.each(x), "Layers each on its own tensor of a table."),
+}, Container)  # fmt: skip
 rows({
     "Identity": (lambda x: x, "The input as it is."),
-    "Sequential": (_Sequential, "Layers one behind the other."),
-    "Concat": (_Concat, "Layers side by side on the same input, their outputs joined along a dimension."),
-    "ConcatTable": (_ConcatTable, "Layers side by side on the same input; the outputs are a table."),
-    "ParallelTable": (_ParallelTable, "Layers each on its own tensor of a table."),
-    "MapTable": (_MapTable, "One layer on every tensor of a table."),
-    "TimeDistributed": (_TimeDistributed, "A layer on every step of (batch, time, ...)."),
-    "Bottle": (lambda module, n_input_dim=2, n_output_dim1=INTMAX: Weights(1, part=module, kept=n_input_dim - 1),
+    "TimeDistributed": (lambda model: Weights(part=model), each_step, "A layer on every step of (batch, time, ...)."),
+    "Bottle": (lambda module, n_input_dim=2, n_output_dim1=INTMAX: Weights(part=module, kept=n_input_dim - 1),
         _bottled, "A layer on inputs with more dimensions than it takes: the first ones are laid into one."),
-    "TableOperation": (lambda operation_layer: Weights(1, part=operation_layer), lambda m, x: m.part(list(
+    "TableOperation": (lambda operation_layer: Weights(part=operation_layer), lambda m, x: m.part(list(
         torch.broadcast_tensors(*x))), "An operation on two tensors, the smaller one expanded to the other's shape."),
 })  # fmt: skip
 
@@ -345,9 +313,8 @@ def _padding(x: Tensor, dim: int, pad: int, n_input_dim: int, value: float = 0.0
     return torch.cat([before, filler, after], at)
 
 
-def _sum(
-    x: Tensor, dimension: int = 1, n_input_dims: int = -1, size_average: bool = False, squeeze: bool = True
-) -> Tensor:
+def _sum(x: Tensor, dimension: int = 1, n_input_dims: int = -1, size_average: bool = False,
+         squeeze: bool = True) -> Tensor:  # fmt: skip
     return (x.mean if size_average else x.sum)(axis(dimension, x, n_input_dims), keepdim=not squeeze)
 
 
@@ -492,7 +459,7 @@ def _dropped(m: Any, x: Tensor) -> Tensor:
 
 
 def _dropout(p: float, spread: Sequence[int] = (), scale: bool = True) -> Weights:
-    return Weights(1, p=p, spread=tuple(spread), scale=scale)
+    return Weights(p=p, spread=tuple(spread), scale=scale)
 
 
 def _spread(form: str, dims: int) -> range:
@@ -508,10 +475,10 @@ rows({
         "Whole channels of images dropped in training."),
     "SpatialDropout3D": (lambda init_p=0.5, data_format="NCHW": _dropout(init_p, _spread(data_format, 3)), _dropped,
         "Whole channels of volumes dropped in training."),
-    "GaussianDropout": (lambda rate: Weights(1, deviation=math.sqrt(rate / (1 - rate))), lambda m, x: x * (
+    "GaussianDropout": (lambda rate: Weights(deviation=math.sqrt(rate / (1 - rate))), lambda m, x: x * (
         1 + m.deviation * torch.randn_like(x)) if m.training else x,
         "The input times random numbers around 1, in training."),
-    "GaussianNoise": (lambda stddev: Weights(1, deviation=stddev), lambda m, x: x + m.deviation * torch.randn_like(
+    "GaussianNoise": (lambda stddev: Weights(deviation=stddev), lambda m, x: x + m.deviation * torch.randn_like(
         x) if m.training else x, "The input plus random numbers around 0, in training."),
     "GaussianSampler": (lambda x: x[0] + torch.exp(0.5 * x[1]) * torch.randn_like(x[0]),
         "A draw from the normal distribution of a table (mean, logarithm of the variance)."),
@@ -535,12 +502,10 @@ def _prelu(m: Any, x: Tensor) -> Tensor:
 
 
 class _FourWeights(Layer):
-    def set_init_method(
-        self, tLeftInit: Any = None, aLeftInit: Any = None, tRightInit: Any = None, aRightInit: Any = None
-    ) -> Any:  # type: ignore[override]
-        for method, weight in zip(
-            (tLeftInit, aLeftInit, tRightInit, aRightInit), self.module.parameters(), strict=True
-        ):
+    def set_init_method(self, tLeftInit: Any = None, aLeftInit: Any = None, tRightInit: Any = None,  # type: ignore[override]
+                        aRightInit: Any = None) -> Any:  # fmt: skip
+        methods = (tLeftInit, aLeftInit, tRightInit, aRightInit)
+        for method, weight in zip(methods, self.module.parameters(), strict=True):
             if method is not None:
                 method.fill(weight)
         return self
@@ -548,16 +513,9 @@ class _FourWeights(Layer):
 
 def _srelu(input_shape: Sequence[int], share_axes: Sequence[int] | None = None) -> Weights:
     shape = [1 if share_axes and at + 1 in share_axes else size for at, size in enumerate(input_shape)]
-    starts = {
-        "left": nn.init.zeros_,
-        "left_slope": nn.init.uniform_,
-        "right": nn.init.uniform_,
-        "right_slope": nn.init.ones_,
-    }
+    starts = {"left": nn.init.zeros_, "left_slope": nn.init.uniform_, "right": nn.init.uniform_,
+              "right_slope": nn.init.ones_}  # fmt: skip
     return Weights(1, dict.fromkeys(starts, shape), starts)
-
-
-_srelu.layer_bases = (_FourWeights,)  # type: ignore[attr-defined]
 
 
 def _bent(m: Any, x: Tensor) -> Tensor:
@@ -572,11 +530,7 @@ def _highway(m: Any, x: Tensor) -> Tensor:
 
 
 def table_places(x: Tensor, first: int, count: int) -> Tensor:
-    """Return indices of a table's rows as torch counts them.
-
-    Raises:
-        DataError: Some are no rows.
-    """
+    """Return indices of a table's rows as torch counts them; refuse others."""
     places = x.long() - first
     if SHAPING.get():  # zeros stand for no index
         return torch.zeros_like(places)
@@ -611,7 +565,7 @@ def _lookup(count: int, size: int, combiner: str, max_norm: float) -> Weights:
                    limit=max_norm if max_norm > 0 else None)  # fmt: skip
 
 
-def _linear(inputs: int, outputs: int, bias: bool, start: int, length: int) -> nn.Linear:
+def _sparse_linear(inputs: int, outputs: int, bias: bool, start: int, length: int) -> nn.Linear:
     if (start, length) != (-1, -1):
         raise ArgumentError(
             f"gradients are of the whole input here: leave out where they begin and end; got {start}, {length}."
@@ -660,7 +614,7 @@ def _channels_to_back(norm: nn.Module, inputs: tuple[Tensor], output: Tensor) ->
 
 def _heads(hidden_size: int, num_heads: int, attention_dropout: float) -> Weights:
     query, key, value, joined = (nn.Linear(hidden_size, hidden_size, False) for _ in range(4))
-    return Weights(1, heads=num_heads, p=attention_dropout, query=query, key=key, value=value, joined=joined)
+    return Weights(heads=num_heads, p=attention_dropout, query=query, key=key, value=value, joined=joined)
 
 
 def _attention(m: Any, x: Any) -> Tensor:
@@ -674,14 +628,13 @@ def _attention(m: Any, x: Any) -> Tensor:
     return m.joined(output.transpose(1, 2).flatten(2))
 
 
+rows({"SReLU": (_srelu, _bent,
+    "x between two bounds, straight lines outside; bounds and slopes are learned, the right one as its distance.")},
+     _FourWeights)  # fmt: skip
 rows({
-    "Linear": (lambda input_size, output_size, with_bias=True, wRegularizer=None, bRegularizer=None, init_weight=None,
-        init_bias=None, init_grad_weight=None, init_grad_bias=None: nn.Linear(input_size, output_size, with_bias),
-        "x W' + b."),
-    "SparseLinear": (lambda input_size, output_size, with_bias=True, backwardStart=-1, backwardLength=-1,
-        wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None, init_grad_weight=None,
-        init_grad_bias=None: _linear(input_size, output_size, with_bias, backwardStart, backwardLength),
-        "Linear: sparse JTensors become dense tensors here."),
+    "Linear": (signed("input_size", "output_size", with_bias=True, **WB, **START), nn.Linear, "x W' + b."),
+    "SparseLinear": (signed("input_size", "output_size", with_bias=True, backwardStart=-1, backwardLength=-1, **WB,
+        **START), _sparse_linear, "Linear: sparse JTensors become dense tensors here."),
     "Add": (lambda input_size: Weights(input_size, {"bias": [input_size]}), lambda m, x: x + m.bias.reshape(x.shape[1:
         ] if x.numel() != m.bias.numel() else x.shape), "A bias that is learned."),
     "CAdd": (lambda size, bRegularizer=None: Weights(math.prod(size), {"bias": size}), lambda m, x: x + _fitting(m.bias,
@@ -704,10 +657,8 @@ rows({
     "PReLU": (lambda n_output_plane=0: Weights(1, {"weight": [max(n_output_plane, 1)]}, {"weight": partial(
         nn.init.constant_, val=0.25)}), _prelu,
         "x, or below 0 x times a number that is learned, one of each plane or one for all."),
-    "SReLU": (_srelu, _bent,
-        "x between two bounds, straight lines outside; bounds and slopes are learned, the right one as its distance."),
     "Maxout": (lambda input_size, output_size, maxout_number, with_bias=True, w_regularizer=None, b_regularizer=None,
-        init_weight=None, init_bias=None: Weights(1, number=maxout_number, linear=nn.Linear(input_size,
+        init_weight=None, init_bias=None: Weights(number=maxout_number, linear=nn.Linear(input_size,
         output_size * maxout_number, with_bias)), lambda m, x: m.linear(x).unflatten(-1, (m.number, -1)).max(-2).values,
         "The largest of several linear layers."),
     "Highway": (lambda size, with_bias=True, activation=None, wRegularizer=None, bRegularizer=None: Weights(1,
@@ -728,12 +679,10 @@ rows({
         m.weight, x), "Normalize, times a factor that is learned."),
     "LayerNormalization": (lambda hidden_size: nn.LayerNorm(hidden_size, eps=1e-6),
         "The input with mean 0 and deviation 1 over its last dimension, scaled."),
-    "BatchNormalization": (lambda n_output, eps=1e-5, momentum=0.1, affine=True, init_weight=None, init_bias=None,
-        init_grad_weight=None, init_grad_bias=None: BatchNorm(n_output, eps, momentum, affine),
+    "BatchNormalization": (signed("n_output", eps=1e-5, momentum=0.1, affine=True, **START), BatchNorm,
         "(batch, features) with mean 0 and deviation 1 over the batch, scaled."),
-    "SpatialBatchNormalization": (lambda n_output, eps=1e-5, momentum=0.1, affine=True, init_weight=None,
-        init_bias=None, init_grad_weight=None, init_grad_bias=None, data_format="NCHW": BatchNorm(n_output, eps,
-        momentum, affine, data_format), "Images with mean 0 and deviation 1 of each channel over the batch, scaled."),
+    "SpatialBatchNormalization": (signed("n_output", eps=1e-5, momentum=0.1, affine=True, **START, data_format="NCHW"),
+        BatchNorm, "Images with mean 0 and deviation 1 of each channel over the batch, scaled."),
     "Attention": (_heads, _attention, "Attention with several heads of a table (queries, keys and values, bias)."),
     "FeedForwardNetwork": (lambda hidden_size, filter_size, relu_dropout: nn.Sequential(nn.Linear(hidden_size,
         filter_size), nn.ReLU(), nn.Dropout(relu_dropout), nn.Linear(filter_size, hidden_size)),
@@ -768,20 +717,16 @@ def _weighed(m: Any, windows: Tensor) -> Tensor:
     return output if m.bias is None else output + m.bias
 
 
-def _local1d(m: Any, x: Tensor) -> Tensor:
+def _by_places1d(m: Any, x: Tensor) -> Tensor:
     return _weighed(m, (x if m.propagates else x.detach()).unfold(-2, m.kernel[0], m.stride[0]).mT.flatten(-2))
 
 
-def _local2d(m: Any, x: Tensor) -> Tensor:
+def _by_places2d(m: Any, x: Tensor) -> Tensor:
     def made(y: Tensor) -> Tensor:
         windows = F.unfold(y, m.kernel, padding=m.padding, stride=m.stride)
         return _weighed(m, windows.mT).mT.unflatten(-1, m.out)
 
     return ordered(x if m.propagates else x.detach(), m.form, lambda y: batched(y, 3, made))
-
-
-def _separable(m: Any, x: Tensor) -> Tensor:
-    return m.point(m.deep(x))
 
 
 def _uniform_within(tensor: Tensor, bounds: Tensor) -> None:
@@ -813,10 +758,25 @@ def _roi_pooled(x: Any, pooled_w: int, pooled_h: int, spatial_scale: float) -> T
     return roi_pool(images, regions, (pooled_h, pooled_w), spatial_scale)
 
 
-class Separable(Weights):
-    """A convolution of each channel by itself, then one of 1 x 1."""
-
+class _Separable(Weights):
     weight_kinds: ClassVar[dict[str, str]] = {"point.weight": "point"}
+
+
+def _separable(inputs: int, outputs: int, depth: int, kw: int, kh: int, dw: int, dh: int, pw: int, ph: int,
+               bias: bool, form: str) -> Weights:  # fmt: skip
+    deep = Convolution((inputs, inputs * depth), (kh, kw), (dh, dw), (ph, pw), (), inputs, False, form, layout="depth")
+    point = Convolution((inputs * depth, outputs), (1, 1), (1, 1), (0, 0), bias=bias, form=form, layout="joined")
+    return _Separable(deep=deep, point=point)
+
+
+def _convolution(inputs: int, outputs: int, kw: int, kh: int, dw: int, dh: int, pw: int, ph: int, groups: int,
+                 propagates: bool, bias: bool, form: str = "NCHW") -> Weights:  # fmt: skip
+    return Convolution((inputs, outputs), (kh, kw), (dh, dw), (ph, pw), (), groups, bias, form, propagates)
+
+
+def _local2d(planes: int, width: int, height: int, outputs: int, kw: int, kh: int, dw: int, dh: int, pw: int, ph: int,
+             propagates: bool, bias: bool, form: str) -> Weights:  # fmt: skip
+    return _local((planes, outputs), [height, width], [kh, kw], [dh, dw], [ph, pw], bias, propagates, form)
 
 
 def _average(x: Tensor, kw: int, kh: int, dw: int = 1, dh: int = 1, pad_w: int = 0, pad_h: int = 0,
@@ -827,66 +787,58 @@ def _average(x: Tensor, kw: int, kh: int, dw: int = 1, dh: int = 1, pad_w: int =
     return pooled("avg", x, (kh, kw), (dh, dw), (pad_h, pad_w), format, ceil_mode, count_include_pad, divide)
 
 
-def _across(
-    x: Tensor, size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, data_format: str = "NCHW"
-) -> Tensor:
+def _across(x: Tensor, size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0,
+            data_format: str = "NCHW") -> Tensor:  # fmt: skip
     if size % 2 == 0:
         raise DataError(f"size must be odd; got {size}")
     norm = partial(F.local_response_norm, size=size, alpha=alpha, beta=beta, k=k)
     return ordered(x, data_format, lambda y: batched(y, 3, norm))
 
 
-class _Neighbourhood(nn.Module):
-    """Images without the mean around each place, divided by the deviation there, or both; edges are made up for."""
+def _neighbourhood(subtracts: bool, n_input_plane: int = 1, kernel: Any = None, threshold: float | None = None,
+                   value: float = 1e-4) -> Weights:  # fmt: skip
+    """Return a module of images without the mean around each place, divided by the deviation there, or both."""
+    given = torch.ones(9, 9) if kernel is None else torch.as_tensor(kernel, dtype=torch.float32)
+    made = Weights(planes=n_input_plane, subtracts=subtracts, threshold=threshold, value=value)
+    made.register_buffer("kernel", given if given.dim() == 2 else given.reshape(-1, 1) @ given.reshape(1, -1))
+    return made
 
-    def __init__(
-        self, planes: int, kernel: Any, subtracts: bool, threshold: float | None = None, value: float = 1e-4
-    ) -> None:
-        super().__init__()
-        given = torch.ones(9, 9) if kernel is None else torch.as_tensor(kernel, dtype=torch.float32)
-        self.register_buffer("kernel", given if given.dim() == 2 else given.reshape(-1, 1) @ given.reshape(1, -1))
-        self.planes, self.subtracts, self.threshold, self.value = planes, subtracts, threshold, value
 
-    def _around(self, x: Tensor) -> Tensor:
-        kernel: Any = self.kernel
-        if not (kernel.shape[0] % 2 and kernel.shape[1] % 2):
-            raise DataError(f"the kernel must have odd sizes; got {tuple(kernel.shape)}")
-        weight = (kernel / kernel.sum() / x.shape[1]).expand(1, x.shape[1], *kernel.shape)
-        return F.conv2d(x, weight, padding=(kernel.shape[0] // 2, kernel.shape[1] // 2))
+def _around(m: Any, x: Tensor) -> Tensor:
+    if not (m.kernel.shape[0] % 2 and m.kernel.shape[1] % 2):
+        raise DataError(f"the kernel must have odd sizes; got {tuple(m.kernel.shape)}")
+    weight = (m.kernel / m.kernel.sum() / x.shape[1]).expand(1, x.shape[1], *m.kernel.shape)
+    return F.conv2d(x, weight, padding=(m.kernel.shape[0] // 2, m.kernel.shape[1] // 2))
 
-    def _normalized(self, x: Tensor) -> Tensor:
-        if x.shape[1] != self.planes:
-            raise DataError(f"n_input_plane is {self.planes}")
-        share = self._around(torch.ones_like(x))
-        x = x - self._around(x) / share if self.subtracts else x
-        if self.threshold is None:
-            return x
-        deviation = self._around(x.square()).sqrt() / share
-        return x / torch.where(deviation > self.threshold, deviation, self.value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return batched(x, 3, self._normalized)
+def _contrast(m: Any, x: Tensor) -> Tensor:
+    """Return images compared with what is around each place; edges are made up for."""
+    if x.dim() == 3:
+        return _contrast(m, x.unsqueeze(0)).squeeze(0)
+    if x.shape[1] != m.planes:
+        raise DataError(f"n_input_plane is {m.planes}")
+    share = _around(m, torch.ones_like(x))
+    x = x - _around(m, x) / share if m.subtracts else x
+    if m.threshold is None:
+        return x
+    deviation = _around(m, x.square()).sqrt() / share
+    return x / torch.where(deviation > m.threshold, deviation, m.value)
 
 
 rows({
-    "TemporalConvolution": (lambda input_frame_size, output_frame_size, kernel_w, stride_w=1, propagate_back=True,
-        weight_regularizer=None, bias_regularizer=None, init_weight=None, init_bias=None, init_grad_weight=None,
-        init_grad_bias=None: Weights(input_frame_size * kernel_w, {"weight": [output_frame_size,
-        input_frame_size * kernel_w], "bias": [output_frame_size]}, kernel=kernel_w, stride=stride_w,
-        propagates=propagate_back), _temporal, "A convolution over time of (batch, time, features)."),
+    "TemporalConvolution": (signed("input_frame_size", "output_frame_size", "kernel_w", stride_w=1,
+        propagate_back=True, weight_regularizer=None, bias_regularizer=None, **START), lambda size, output, kernel,
+        stride, propagates: Weights(size * kernel, {"weight": [output, size * kernel], "bias": [output]},
+        kernel=kernel, stride=stride, propagates=propagates), _temporal,
+        "A convolution over time of (batch, time, features)."),
     "TemporalMaxPooling": (lambda x, k_w, d_w=-1: pooled("max", x, [x.shape[-2] if k_w == -1 else k_w], [
         d_w if d_w != -1 else x.shape[-2] if k_w == -1 else k_w], form="NHWC"),
         "The largest of some steps of (batch, time, features)."),
-    "SpatialConvolution": (lambda n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1, pad_w=0,
-        pad_h=0, n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None, init_weight=None, init_bias=None,
-        init_grad_weight=None, init_grad_bias=None, with_bias=True, data_format="NCHW": Convolution((n_input_plane,
-        n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (), n_group, with_bias,
-        data_format, propagate_back), "A convolution of images; padding -1 gives outputs of size / stride."),
-    "SpatialShareConvolution": (lambda n_input_plane, n_output_plane, kernel_w, kernel_h, stride_w=1, stride_h=1,
-        pad_w=0, pad_h=0, n_group=1, propagate_back=True, wRegularizer=None, bRegularizer=None, init_weight=None,
-        init_bias=None, init_grad_weight=None, init_grad_bias=None, with_bias=True: Convolution((n_input_plane,
-        n_output_plane), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (), n_group, with_bias,
-        propagates=propagate_back), "A convolution of images, as SpatialConvolution."),
+    "SpatialConvolution": (signed(*PLANES, "kernel_w", "kernel_h", **SPATIAL, n_group=1, propagate_back=True, **WB,
+        **START, with_bias=True, data_format="NCHW"), _convolution,
+        "A convolution of images; padding -1 gives outputs of size / stride."),
+    "SpatialShareConvolution": (signed(*PLANES, "kernel_w", "kernel_h", **SPATIAL, n_group=1, propagate_back=True,
+        **WB, **START, with_bias=True), _convolution, "A convolution of images, as SpatialConvolution."),
     "SpatialDilatedConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0,
         dilation_w=1, dilation_h=1, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane, n_output_plane), (
         kh, kw), (dh, dw), (pad_h, pad_w), (dilation_h, dilation_w), layout="plain"),
@@ -900,12 +852,9 @@ rows({
         adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None: nn.ConvTranspose2d(n_input_plane,
         n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group, not no_bias),
         "The transpose of a convolution: larger images."),
-    "SpatialSeparableConvolution": (lambda n_input_channel, n_output_channel, depth_multiplier, kernel_w, kernel_h,
-        stride_w=1, stride_h=1, pad_w=0, pad_h=0, with_bias=True, data_format="NCHW", w_regularizer=None,
-        b_regularizer=None, p_regularizer=None: Separable(1, deep=Convolution((n_input_channel,
-        n_input_channel * depth_multiplier), (kernel_h, kernel_w), (stride_h, stride_w), (pad_h, pad_w), (),
-        n_input_channel, False, data_format, layout="depth"), point=Convolution((n_input_channel * depth_multiplier,
-        n_output_channel), (1, 1), (1, 1), (0, 0), bias=with_bias, form=data_format, layout="joined")), _separable,
+    "SpatialSeparableConvolution": (signed("n_input_channel", "n_output_channel", "depth_multiplier", "kernel_w",
+        "kernel_h", **SPATIAL, with_bias=True, data_format="NCHW", w_regularizer=None, b_regularizer=None,
+        p_regularizer=None), _separable, lambda m, x: m.point(m.deep(x)),
         "A convolution of each channel by itself, then one of 1 x 1."),
     "VolumetricConvolution": (lambda n_input_plane, n_output_plane, k_t, k_w, k_h, d_t=1, d_w=1, d_h=1, pad_t=0,
         pad_w=0, pad_h=0, with_bias=True, wRegularizer=None, bRegularizer=None: Convolution((n_input_plane,
@@ -915,17 +864,13 @@ rows({
         pad_h=0, adj_t=0, adj_w=0, adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None:
         nn.ConvTranspose3d(n_input_plane, n_output_plane, (kt, kh, kw), (dt, dh, dw), (pad_t, pad_h, pad_w), (adj_t,
         adj_h, adj_w), n_group, not no_bias), "The transpose of a convolution of volumes."),
-    "LocallyConnected1D": (lambda n_input_frame, input_frame_size, output_frame_size, kernel_w, stride_w=1,
-        propagate_back=True, weight_regularizer=None, bias_regularizer=None, init_weight=None, init_bias=None,
-        init_grad_weight=None, init_grad_bias=None: _local((input_frame_size, output_frame_size), [n_input_frame], [
-        kernel_w], [stride_w], [0], True, propagate_back), _local1d,
-        "A convolution over time with weights of its own at each step; (batch, time, features)."),
-    "LocallyConnected2D": (lambda n_input_plane, input_width, input_height, n_output_plane, kernel_w, kernel_h,
-        stride_w=1, stride_h=1, pad_w=0, pad_h=0, propagate_back=True, wRegularizer=None, bRegularizer=None,
-        init_weight=None, init_bias=None, init_grad_weight=None, init_grad_bias=None, with_bias=True,
-        data_format="NCHW": _local((n_input_plane, n_output_plane), [input_height, input_width], [kernel_h, kernel_w], [
-        stride_h, stride_w], [pad_h, pad_w], with_bias, propagate_back, data_format), _local2d,
-        "A convolution of images with weights of its own at each place."),
+    "LocallyConnected1D": (signed("n_input_frame", "input_frame_size", "output_frame_size", "kernel_w", stride_w=1,
+        propagate_back=True, weight_regularizer=None, bias_regularizer=None, **START), lambda frames, size, output,
+        kernel, stride, propagates: _local((size, output), [frames], [kernel], [stride], [0], True, propagates),
+        _by_places1d, "A convolution over time with weights of its own at each step; (batch, time, features)."),
+    "LocallyConnected2D": (signed("n_input_plane", "input_width", "input_height", "n_output_plane", "kernel_w",
+        "kernel_h", **SPATIAL, propagate_back=True, **WB, **START, with_bias=True, data_format="NCHW"), _local2d,
+        _by_places2d, "A convolution of images with weights of its own at each place."),
     "SpatialMaxPooling": (lambda x, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, to_ceil=False, format="NCHW": pooled("max", x,
         (kh, kw), (dh, dw), (pad_h, pad_w), format, to_ceil),
         "The largest number of each window of images; padding -1 gives outputs of size / stride."),
@@ -940,13 +885,12 @@ rows({
         "Images divided by a power of what neighbouring channels have at the same place; size is odd."),
     "SpatialWithinChannelLRN": (lambda x, size=5, alpha=1.0, beta=0.75: x / (1 + alpha * F.avg_pool2d(x.square(), size,
         1, (size - 1) // 2)) ** beta, "Images divided by a power of what the channel has around the place."),
-    "SpatialSubtractiveNormalization": (lambda n_input_plane=1, kernel=None: _Neighbourhood(n_input_plane, kernel,
-        True), "Images without the mean around each place."),
-    "SpatialDivisiveNormalization": (lambda n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4: _Neighbourhood(
-        n_input_plane, kernel, False, threshold, thresval), "Images divided by the deviation around each place."),
-    "SpatialContrastiveNormalization": (lambda n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4:
-        _Neighbourhood(n_input_plane, kernel, True, threshold, thresval),
-        "Images without the mean around each place, divided by the deviation there."),
+    "SpatialSubtractiveNormalization": (lambda n_input_plane=1, kernel=None: _neighbourhood(True, n_input_plane,
+        kernel), _contrast, "Images without the mean around each place."),
+    "SpatialDivisiveNormalization": (signed(n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4), partial(
+        _neighbourhood, False), _contrast, "Images divided by the deviation around each place."),
+    "SpatialContrastiveNormalization": (signed(n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4), partial(
+        _neighbourhood, True), _contrast, "Images without the mean around each place, divided by the deviation there."),
 })  # fmt: skip
 
 __getattr__ = lookup(LAYERS, "layer")

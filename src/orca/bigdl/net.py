@@ -60,11 +60,7 @@ class GraphNet:
 
 
 class InferenceModel:
-    """A trained model of any kind that answers for arrays, also in several threads at a time.
-
-    Args:
-        supported_concurrent_num: Accepted: as many threads as there are may call predict.
-    """
+    """A trained model of any kind that answers for arrays, in as many threads at a time as there are."""
 
     def __init__(self, supported_concurrent_num: int = 1, bigdl_type: str = "float") -> None:
         self.answer: Callable[[Any], Any] | None = None

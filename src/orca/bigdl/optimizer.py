@@ -21,12 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainSummary(KnownArguments):
-    """The course of training for TensorBoard, under log_dir/app_name/train.
-
-    Args:
-        log_dir: A folder at any fsspec path.
-        app_name: The name of the run.
-    """
+    """The course of training for TensorBoard, under log_dir/app_name/train, at any fsspec path."""
 
     part = "train"
 
@@ -55,13 +50,9 @@ class ValidationSummary(TrainSummary):
 
 
 class Trainer(KnownArguments):
-    """The settings of a training that may change between fits, and what stays from one fit to the next.
+    """The settings of a training that may change between fits, and what stays from one fit to the next."""
 
-    Attributes:
-        workers_per_node: Workers (ranks) on each node of the cluster.
-    """
-
-    workers_per_node = 1
+    workers_per_node = 1  # ranks on each node of the cluster
     estimator: Any = None  # of the last fit
     outline: Any = None  # of the model that it trained
     clipping: tuple[Any, Any] = (None, None)

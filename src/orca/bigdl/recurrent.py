@@ -1,13 +1,15 @@
 """Recurrent: BigDL's layers over time. Owns cells, the order of their gates and weights, and how states go on.
 
-A cell has `project` (what all steps need of the input, computed at once), `begin` (the first state) and `step`. Inputs
-are (batch, time, ...). Weights are, in this order: of the input, their bias, of the hidden state.
+A cell has `project` (what all steps need of the input, computed at once), `begin` (the first state) and `step`: the
+third of a row is the step of its Cell. Inputs are (batch, time, ...). Weights are, in this order: of the input, their
+bias, of the hidden state.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orca.bigdl.layers  # noqa: F401  (it fills the table)
-from orca.bigdl.layer import LAYERS, Container, Parts, Weights, lookup, rows
+from orca.bigdl.layer import FORWARD, LAYERS, Container, Parts, Weights, lookup, rows, signed
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import map_tree
 
@@ -40,6 +42,10 @@ class Cell(Weights):
         """Return the first state, of zeros."""
         return tuple(x.new_zeros(len(x), self.size) for _ in range(self.states))
 
+    def step(self, given: Tensor, state: State) -> State:
+        """Return the next state."""
+        return FORWARD[self.row](self, given, state)  # type: ignore[no-any-return]
+
     def drop(self, x: Tensor) -> Tensor:
         """Drop some numbers in training."""
         return F.dropout(x, self.p, self.training) if self.p else x
@@ -54,27 +60,30 @@ def _remember(cell: Any, given: Tensor, memory: Tensor, dim: int) -> State:
     return cell.gate(leave + third * memory) * cell.value(memory), memory
 
 
-class _LSTM(Cell):
-    def __init__(self, input_size: int, size: int, p: float, peephole: bool, *activations: Any) -> None:
-        more = {"hidden": [4 * size, size], "peep": [3, size] if peephole else None}
-        Cell.__init__(self, input_size, size, 4, p, True, 2, *activations, **more)
-
-    def step(self, given: Tensor, state: State) -> State:
-        return _remember(self, given + F.linear(self.drop(state[0]), self.hidden), state[1], -1)
+def _lstm(size: int, hidden: int, p: float, *activations: Any, peephole: bool = False) -> Cell:
+    more = {"hidden": [4 * hidden, hidden], "peep": [3, hidden] if peephole else None}
+    return Cell(size, hidden, 4, p, True, 2, *activations, **more)
 
 
-class _GRU(Cell):
-    def step(self, given: Tensor, state: State) -> State:
-        (output,) = state
-        gates = self.gate(given[..., : 2 * self.size] + F.linear(self.drop(output), self.hidden))
-        reset, update = gates.chunk(2, -1)
-        value = self.value(given[..., 2 * self.size :] + F.linear(self.drop(reset * output), self.hidden_value))
-        return ((1 - update) * value + update * output,)
+def _lstm_step(cell: Any, given: Tensor, state: State) -> State:
+    return _remember(cell, given + F.linear(cell.drop(state[0]), cell.hidden), state[1], -1)
 
 
-class _RnnCell(Cell):
-    def step(self, given: Tensor, state: State) -> State:
-        return (self.value(given + F.linear(state[0], self.hidden, self.bias_hidden)),)
+def _gru(size: int, hidden: int, p: float, *activations: Any) -> Cell:
+    return Cell(size, hidden, 3, p, True, 1, *activations, hidden=[2 * hidden, hidden], hidden_value=[hidden, hidden])
+
+
+def _gru_step(cell: Any, given: Tensor, state: State) -> State:
+    (output,) = state
+    gates = cell.gate(given[..., : 2 * cell.size] + F.linear(cell.drop(output), cell.hidden))
+    reset, update = gates.chunk(2, -1)
+    value = cell.value(given[..., 2 * cell.size :] + F.linear(cell.drop(reset * output), cell.hidden_value))
+    return ((1 - update) * value + update * output,)
+
+
+def _rnn(size: int, hidden: int, activation: Any, bias: bool, hidden_bias: bool) -> Cell:
+    more = {"hidden": [hidden, hidden], "bias_hidden": [hidden] if hidden_bias else None}
+    return Cell(size, hidden, 1, 0.0, bias, 1, activation, **more)
 
 
 class ConvolutionCell(nn.Module):
@@ -82,8 +91,8 @@ class ConvolutionCell(nn.Module):
 
     weight_kinds: ClassVar[dict[str, str]] = {"inner.weight": "hidden", "peep": "peep"}
 
-    def __init__(self, dims: int, planes: tuple[int, int], kernels: tuple[int, int], stride: int, padding: int = -1,
-                 peephole: bool = False, activation: Any = None, inner_activation: Any = None) -> None:  # fmt: skip
+    def __init__(self, dims: int, inputs: int, outputs: int, outer: int, inner: int, stride: int = 1, padding: int = -1,
+                 activation: Any = None, inner_activation: Any = None, peephole: bool = False) -> None:  # fmt: skip
         super().__init__()
         for word, value, one in (("stride", stride, 1), ("padding", padding, -1)):
             if value != one:
@@ -91,9 +100,9 @@ class ConvolutionCell(nn.Module):
                     f"a ConvLSTM goes on with images of one size: its {word} must be {one}; got {value}."
                 )
         kind: Any = (nn.Conv2d, nn.Conv3d)[dims - 2]
-        self.size, self.outer = planes[1], kind(planes[0], 4 * planes[1], kernels[0], padding="same")
-        self.inner = kind(planes[1], 4 * planes[1], kernels[1], padding="same", bias=False)
-        self.peep = nn.Parameter(torch.zeros(3, planes[1], *[1] * dims)) if peephole else None
+        self.size, self.outer = outputs, kind(inputs, 4 * outputs, outer, padding="same")
+        self.inner = kind(outputs, 4 * outputs, inner, padding="same", bias=False)
+        self.peep = nn.Parameter(torch.zeros(3, outputs, *[1] * dims)) if peephole else None
         self.value, self.gate = activation or nn.Tanh(), inner_activation or nn.Sigmoid()
 
     def project(self, x: Tensor) -> Tensor:
@@ -164,39 +173,6 @@ class _RecurrentContainer(Container):
         return arrays[0] if len(arrays) == 1 else arrays
 
 
-class _Recurrent(Parts):
-    layer_bases: ClassVar[tuple[type, ...]] = (_RecurrentContainer,)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state: Any = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._kept(*unroll(self.parts[0], x))
-
-    def _kept(self, outputs: Tensor, state: Any) -> Tensor:
-        self.state = map_tree(Tensor.detach, state)
-        return outputs
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "state": None}
-
-
-class _RecurrentDecoder(_Recurrent):
-    def __init__(self, output_length: int) -> None:
-        super().__init__()
-        self.length = output_length
-
-    def forward(self, x: Tensor) -> Tensor:
-        cell: Any = self.parts[0]
-        state, outputs = cell.begin(x.unsqueeze(1)), []
-        for _ in range(self.length):
-            state = cell.step(cell.project(x.unsqueeze(1)).squeeze(1), state)
-            x = state[0]
-            outputs.append(x)
-        return self._kept(torch.stack(outputs, 1), state)
-
-
 class _BothWays(_RecurrentContainer):
     """A container of a cell and of another like it that reads backwards."""
 
@@ -211,46 +187,54 @@ class _BothWays(_RecurrentContainer):
         return [*self.layers, *(self.back.set_name(cell.name()) for cell in self.layers)]
 
 
-class _BiRecurrent(_Recurrent):
-    layer_bases: ClassVar[tuple[type, ...]] = (_BothWays,)
-
-    def __init__(self, merge: Any = None) -> None:
-        super().__init__()
-        self.merge = merge
-
-    def forward(self, x: Tensor) -> Tensor:
-        ways = [unroll(self.parts[0], x)[0], unroll(self.back, x, backwards=True)[0]]
-        return ways[0] + ways[1] if self.merge is None else self.merge(ways)
+def _kept(m: Any, outputs: Tensor, state: Any) -> Tensor:
+    m.state = map_tree(Tensor.detach, state)
+    return outputs
 
 
+def _decoded(m: Any, x: Tensor) -> Tensor:
+    cell, outputs = m.parts[0], list[Tensor]()
+    state = cell.begin(x.unsqueeze(1))
+    for _ in range(m.length):
+        state = cell.step(cell.project(x.unsqueeze(1)).squeeze(1), state)
+        x = state[0]
+        outputs.append(x)
+    return _kept(m, torch.stack(outputs, 1), state)
+
+
+def _both_ways(m: Any, x: Tensor) -> Tensor:
+    ways = [unroll(m.parts[0], x)[0], unroll(m.back, x, backwards=True)[0]]
+    return ways[0] + ways[1] if m.merge is None else m.merge(ways)
+
+
+WUB: dict[str, Any] = dict.fromkeys(("wRegularizer", "uRegularizer", "bRegularizer"))
+GATES: dict[str, Any] = {"p": 0.0, "activation": None, "inner_activation": None, **WUB}
+FILM: dict[str, Any] = {"stride": 1, "padding": -1}
 rows({
-    "LSTM": (lambda input_size, hidden_size, p=0.0, activation=None, inner_activation=None, wRegularizer=None,
-        uRegularizer=None, bRegularizer=None: _LSTM(input_size, hidden_size, p, False, activation, inner_activation),
+    "LSTM": (signed("input_size", "hidden_size", **GATES), _lstm, _lstm_step,
         "A cell with the gates input, new value, forget and output."),
-    "LSTMPeephole": (lambda input_size=4, hidden_size=3, p=0.0, wRegularizer=None, uRegularizer=None, bRegularizer=None:
-        _LSTM(input_size, hidden_size, p, True), "An LSTM whose gates see its memory."),
-    "GRU": (lambda input_size, hidden_size, p=0.0, activation=None, inner_activation=None, wRegularizer=None,
-        uRegularizer=None, bRegularizer=None: _GRU(input_size, hidden_size, 3, p, True, 1, activation, inner_activation,
-        hidden=[2 * hidden_size, hidden_size], hidden_value=[hidden_size, hidden_size]),
+    "LSTMPeephole": (signed(input_size=4, hidden_size=3, p=0.0, **WUB), partial(_lstm, peephole=True), _lstm_step,
+        "An LSTM whose gates see its memory."),
+    "GRU": (signed("input_size", "hidden_size", **GATES), _gru, _gru_step,
         "A cell with the gates reset and update, and a new value."),
-    "RnnCell": (lambda input_size, hidden_size, activation, isInputWithBias=True, isHiddenWithBias=True,
-        wRegularizer=None, uRegularizer=None, bRegularizer=None: _RnnCell(input_size, hidden_size, 1, 0.0,
-        isInputWithBias, 1, activation, hidden=[hidden_size, hidden_size], bias_hidden=[
-        hidden_size] if isHiddenWithBias else None), "A cell without gates."),
-    "ConvLSTMPeephole": (lambda input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, activation=None,
-        inner_activation=None, wRegularizer=None, uRegularizer=None, bRegularizer=None, cRegularizer=None,
-        with_peephole=True: ConvolutionCell(2, (input_size, output_size), (kernel_i, kernel_c), stride, padding,
-        with_peephole, activation, inner_activation), "An LSTM of images, whose sums are convolutions."),
-    "ConvLSTMPeephole3D": (lambda input_size, output_size, kernel_i, kernel_c, stride=1, padding=-1, wRegularizer=None,
-        uRegularizer=None, bRegularizer=None, cRegularizer=None, with_peephole=True: ConvolutionCell(3, (input_size,
-        output_size), (kernel_i, kernel_c), stride, padding, with_peephole),
-        "An LSTM of volumes, whose sums are convolutions."),
+    "RnnCell": (signed("input_size", "hidden_size", "activation", isInputWithBias=True, isHiddenWithBias=True, **WUB),
+        _rnn, lambda cell, given, state: (cell.value(given + F.linear(state[0], cell.hidden, cell.bias_hidden)),),
+        "A cell without gates."),
+    "ConvLSTMPeephole": (signed("input_size", "output_size", "kernel_i", "kernel_c", **FILM, activation=None,
+        inner_activation=None, **WUB, cRegularizer=None, with_peephole=True), partial(ConvolutionCell, 2),
+        "An LSTM of images, whose sums are convolutions."),
+    "ConvLSTMPeephole3D": (signed("input_size", "output_size", "kernel_i", "kernel_c", **FILM, **WUB, cRegularizer=None,
+        with_peephole=True), lambda inputs, outputs, outer, inner, stride, padding, peephole: ConvolutionCell(3, inputs,
+        outputs, outer, inner, stride, padding, peephole=peephole), "An LSTM of volumes, whose sums are convolutions."),
     "MultiRNNCell": (_MultiRNNCell, "Cells one above the other."),
-    "Recurrent": (_Recurrent, "A cell over all steps of (batch, time, ...)."),
-    "RecurrentDecoder": (_RecurrentDecoder,
-        "A cell that begins with (batch, ...) and gets each of its outputs as its next input."),
-    "BiRecurrent": (_BiRecurrent,
-        "A cell forwards and another backwards, their outputs added up or merged by a layer."),
 })  # fmt: skip
+rows({
+    "Recurrent": (lambda: Parts(state=None), lambda m, x: _kept(m, *unroll(m.parts[0], x)),
+        "A cell over all steps of (batch, time, ...)."),
+    "RecurrentDecoder": (lambda output_length: Parts(state=None, length=output_length), _decoded,
+        "A cell that begins with (batch, ...) and gets each of its outputs as its next input."),
+}, _RecurrentContainer)  # fmt: skip
+rows({"BiRecurrent": (lambda merge=None: Parts(state=None, merge=merge), _both_ways,
+    "A cell forwards and another backwards, their outputs added up or merged by a layer.")}, _BothWays)  # fmt: skip
 
 __getattr__ = lookup(LAYERS, "layer")

@@ -59,12 +59,9 @@ def data_of(data: Any) -> Any:
 
 
 def rows_for(data: Any, features: Any, labels: Any) -> tuple[Any, bool]:
-    """Return data as the Estimator takes it, and whether it has columns, which it reads by itself.
+    """Return data as the Estimator takes it, after a preprocessing of features and one of labels (or None).
 
-    Args:
-        data: The data.
-        features: The preprocessing of features, or None.
-        labels: That of labels, or None.
+    Also return whether it has columns, which it reads by itself.
     """
     given = data_of(data)
     shards = hasattr(given, "transform_shard")
@@ -97,11 +94,7 @@ def blocks(rows: Iterable[Any], size: int = BLOCK) -> Iterator[dict[str, Any]]:
 
 
 def stacked(rows: Sequence[Any]) -> dict[str, Any]:
-    """Return Samples (or arrays, which have no labels) as arrays, with a first dimension of rows; several as tuples.
-
-    Raises:
-        DataError: Rows differ in shape, or in how many arrays they have.
-    """
+    """Return Samples (or arrays, which have no labels) as arrays, with a first dimension of rows; several as tuples."""
     if isinstance(rows[0], Sample):
         parts = {"x": [row.features for row in rows], "y": [row.labels for row in rows]}
     else:
@@ -148,14 +141,9 @@ def predicted(layer: Any, features: Any, batch_size: int = -1) -> Any:
 
 def answered(layer: Any, rows: Any, size: int = BLOCK, sample: Callable[[Any], Any] | None = None,
              joined: Callable[[Any, Any], Any] | None = None) -> Any:  # fmt: skip
-    """Return what becomes of each row of a list or an RDD when a layer has answered for it.
+    """Return the output of a layer, which sees `size` rows at a time, for each row of a list or an RDD.
 
-    Args:
-        layer: The layer.
-        rows: The rows.
-        size: Rows that the layer sees at a time.
-        sample: Returns the Sample (or array) of a row; the row itself unless given.
-        joined: Returns the result of a row and its output; the output alone unless given.
+    `sample` returns the Sample (or array) of a row that is none itself, `joined` the result of a row and its output.
     """
     if not is_rdd(rows):
         return list(_answers(entry_of(layer), size, sample, joined, rows))

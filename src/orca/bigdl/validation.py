@@ -6,6 +6,7 @@ from typing import Any
 
 from orca.core import metrics
 from orca.core.metrics import MeanMetric, Metric, classes_last, largest
+from orca.errors import DataError
 
 Tensor = Any
 
@@ -62,8 +63,11 @@ class Loss(Metric):
         return loss if kind == "sum" else loss * count, count
 
 
-class _Ranked(Metric):
-    """A metric of groups of rows: one that is right (its label is 1) and neg_num others, in the order of the data."""
+class HitRatio(Metric):
+    """How often the right one of a group is among its first k.
+
+    A group is one row that is right (its label is 1) and neg_num others, in the order of the data.
+    """
 
     keeps_rows = True
 
@@ -80,26 +84,16 @@ class _Ranked(Metric):
         size = self.neg_num + 1
         groups, rest = divmod(len(scores), size)
         if rest:
-            from orca.errors import DataError
-
             raise DataError(f"{self.name} needs groups of {size} rows; got {len(scores)} rows. Pass neg_num= as it is.")
         points, right = scores.reshape(groups, size), labels.reshape(groups, size) == labels.max()
         own = (points * right).sum(1, keepdim=True)
-        place = ((points > own) & ~right).sum(1)
-        return self._gain(place).mean()
-
-    def _gain(self, place: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class HitRatio(_Ranked):
-    """How often the right one of a group is among its first k."""
+        return self._gain(((points > own) & ~right).sum(1)).mean()
 
     def _gain(self, place: Tensor) -> Tensor:
         return (place < self.k).double()
 
 
-class NDCG(_Ranked):
+class NDCG(HitRatio):
     """The discounted gain of the right one of each group: 1 / log2(its place + 1) within the first k."""
 
     def _gain(self, place: Tensor) -> Tensor:

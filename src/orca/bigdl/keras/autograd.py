@@ -15,7 +15,7 @@ from torch import nn
 
 from orca.bigdl.criterion import Criterion
 from orca.bigdl.keras.engine import VARIABLES, Input, KerasLayer, Model, Variable, shape_of
-from orca.bigdl.layer import _tensors, lookup, signed
+from orca.bigdl.layer import Weights, _tensors, lookup, signed
 from orca.errors import ArgumentError
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -56,18 +56,11 @@ def _batch_dot(x: Any, y: Any, axes: Any, normalize: bool) -> Any:
     return product.squeeze(1) if x.dim() == 2 and y.dim() > 2 else product
 
 
-class Calculated(nn.Module):
-    """An operation: numbers among its arguments stand at their places, variables at the others."""
-
-    def __init__(self, operation: str, places: Sequence[Any], more: dict[str, Any]) -> None:
-        super().__init__()
-        self.operation, self.places, self.more = operation, list(places), dict(more)
-
-    def forward(self, x: Any) -> Any:
-        """Return the result."""
-        tensors = iter(x if isinstance(x, list | tuple) else [x])
-        arguments = [next(tensors) if place is None else place for place in self.places]
-        return OPERATIONS[self.operation](*arguments, **self.more)
+def _calculated(m: Any, x: Any) -> Any:
+    """Return the result of an operation: numbers among its arguments stand at their places, variables at the others."""
+    tensors = iter(x if isinstance(x, list | tuple) else [x])
+    arguments = [next(tensors) if place is None else place for place in m.places]
+    return OPERATIONS[m.operation](*arguments, **m.more)
 
 
 class Operation(KerasLayer):
@@ -77,7 +70,8 @@ class Operation(KerasLayer):
     signature = signed("operation", "places", "more", input_shape=None, name=None)
 
     def _for(self, shape: Any) -> nn.Module:
-        return Calculated(self.arguments["operation"], self.arguments["places"], self.arguments["more"])
+        own = {key: self.arguments[key] for key in ("operation", "places", "more")}
+        return Weights(computes=_calculated, **own)
 
 
 VARIABLES["Operation"] = Operation
@@ -97,11 +91,7 @@ def placed(layer: Any, nodes: list[Any]) -> Variable:
 
 
 def operation(name: str, *arguments: Any, **more: Any) -> Variable:
-    """Return the variable of an operation.
-
-    Raises:
-        ArgumentError: None of its arguments is a variable.
-    """
+    """Return the variable of an operation, one of whose arguments is a variable."""
     nodes = [argument for argument in arguments if isinstance(argument, Variable)]
     if not nodes:
         raise ArgumentError(
@@ -140,16 +130,9 @@ def epsilon() -> float:
     return 1e-7
 
 
-class _Weights(nn.Module):
-    """A weight that takes no input."""
-
-    def __init__(self, value: torch.Tensor, trainable: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(value, requires_grad=trainable)
-
-    def forward(self, x: Any) -> Any:
-        """Return the weight."""
-        return self.weight
+def _alone(m: Any, x: Any) -> Any:
+    """Return a weight, which takes no input."""
+    return m.weight
 
 
 class Weight(KerasLayer):
@@ -160,22 +143,15 @@ class Weight(KerasLayer):
     signature = signed("shape", "trainable", name=None)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
-        return _Weights(torch.zeros(*arguments["shape"]), arguments["trainable"])
+        made = Weights(1, {"weight": arguments["shape"]}, {"weight": nn.init.zeros_}, computes=_alone)
+        return made.requires_grad_(arguments["trainable"])
 
 
 VARIABLES["Weight"] = Weight
 
 
 class Parameter(Variable):
-    """A variable that is learned; it has no rows.
-
-    Args:
-        shape: Its shape.
-        init_method: An initialisation method; uniform numbers unless given.
-        init_weight: Its first value.
-        trainable: Whether it is learned.
-        name: A name.
-    """
+    """A variable that is learned; it has no rows. It begins with init_weight, or as init_method draws it."""
 
     def __init__(self, shape: Sequence[int], init_method: Any = None, init_weight: Any = None, trainable: bool = True,
                  name: str | None = None, bigdl_type: str = "float") -> None:  # fmt: skip
@@ -209,12 +185,7 @@ class Constant(Variable):
 
 
 class Lambda(KerasLayer):
-    """A layer of a function of variables.
-
-    Args:
-        function: Takes a variable (or several) and returns one.
-        input_shape: The shape of a row, where it is the first layer.
-    """
+    """A layer of a function, which takes a variable (or several) and returns one."""
 
     signature = signed("function", input_shape=None, name=None)
 
@@ -229,29 +200,17 @@ class Lambda(KerasLayer):
         return self.graph.definition(described)
 
 
-class _CustomLossModule(nn.Module):
-    """A loss by a graph of (y_true, y_pred): the mean of what it gives."""
-
-    def __init__(self, graph: nn.Module) -> None:
-        super().__init__()
-        self.graph = graph
-
-    def forward(self, output: Any, target: Any) -> torch.Tensor:
-        """Return the loss."""
-        wanted = target.to(output.dtype)
-        value: torch.Tensor = self.graph(
-            [wanted.reshape(output.shape) if wanted.numel() == output.numel() else wanted, output]
-        )
-        return value.mean()
+def _mean_of_graph(m: Any, output: Any, target: Any) -> torch.Tensor:
+    wanted = target.to(output.dtype)
+    truth = wanted.reshape(output.shape) if wanted.numel() == output.numel() else wanted
+    mean: torch.Tensor = m.graph([truth, output]).mean()
+    return mean
 
 
 class CustomLoss(Criterion):
-    """A loss of a function of the variables (y_true, y_pred).
+    """A loss of a function of the variables (y_true, y_pred), which returns one whose mean is the loss.
 
-    Args:
-        loss_func: The function; it returns a variable whose mean is the loss.
-        y_pred_shape: The shape of an output's row.
-        y_true_shape: The shape of a label, where it is another one.
+    The shapes are those of an output's row, and of a label where it is another one.
     """
 
     def __init__(self, loss_func: Callable[..., Variable], y_pred_shape: Any, y_true_shape: Any = None) -> None:
@@ -259,7 +218,7 @@ class CustomLoss(Criterion):
         truth = guess if y_true_shape is None else tuple(size for size in y_true_shape if size is not None)
         inputs = [Input(truth), Input(guess)]
         self.arguments, self.model = {}, Model(inputs, loss_func(*inputs))
-        self.module = _CustomLossModule(self.model.module)
+        self.module = Weights(computes=_mean_of_graph, graph=self.model.module)
 
     def forward(self, y_true: Any, y_pred: Any = None) -> float:
         """Return the loss of arrays; labels come first."""

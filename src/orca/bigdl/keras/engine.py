@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from orca.bigdl import layer as graphs
-from orca.bigdl.layer import SHAPING, Layer, Node, Parts, applied, layer_of, run, signed
+from orca.bigdl.layer import ABOUT_WEIGHTS, SHAPING, Layer, Node, Parts, applied, layer_of, run, signed
 from orca.bigdl.optimizer import Trainer
 from orca.classic.sample import EvaluatedResult, Sample
 from orca.errors import ArgumentError, DataError
@@ -28,16 +28,32 @@ VARIABLES: dict[str, type[KerasLayer]] = {}  # layers that variables are made of
 TABLES = {"keras": KERAS, "keras2": KERAS2, "variables": VARIABLES}
 ROWS = 2  # of the zeros with which shapes are found
 _COMMON = {"input_shape": None, "name": None}
+# Words for the same argument, by which a row's function may know it.
+WORDS = {"units": "output_dim", "filters": "nb_filter", "kernel_initializer": "init", "bias_initializer": "bias_init",
+         "use_bias": "bias", "strides": "subsample", "subsample_length": "subsample", "kernel_size": "filter_length",
+         "padding": "border_mode", "data_format": "dim_ordering"}  # fmt: skip
+UNASKED = {*ABOUT_WEIGHTS, "input_dim", "input_length"}  # by functions of any arguments
 
 
-def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, str]]) -> None:
-    """Make a KerasLayer class of each row, and put it into a table: name -> (function, what the layer is)."""
-    for name, (row, words) in given.items():
+def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, ...]]) -> None:
+    """Make a KerasLayer class of each row, and put it into a table: name -> ([signature], function, what it is).
+
+    Behind a signature, a function gets the arguments that it knows, by their own names or other words for them.
+    """
+    for name, (*signatures, row, words) in given.items():
         first, *parameters = inspect.signature(row).parameters.values()
-        own = {p.name: p.default for p in parameters}
-        signature, place = signed(**own, **_COMMON), name if table is KERAS else f"{name}2"  # pickles find it there
-        scope = {"__doc__": words, "__module__": row.__module__, "row": staticmethod(row), "table": table, "own": own,
-                 "signature": signature, "__signature__": signature, "dims": _dims(name), "__qualname__": place}  # fmt: skip
+        defaults = {p.name: p.default for p in (signatures[0].parameters.values() if signatures else parameters)}
+        known, open_ended = {p.name for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)
+        own = {}
+        for key in defaults:
+            word = key if key in known else WORDS.get(key, key)
+            if word in known or (open_ended and key not in UNASKED):
+                own[key] = word if word in known else key
+        signature = signed(**defaults, **_COMMON)
+        place = name if table is KERAS else f"{name}2"  # pickles find it there
+        scope = {"__doc__": words, "__module__": "orca.bigdl.keras.layers", "row": staticmethod(row), "table": table,
+                 "own": own, "signature": signature, "__signature__": signature, "dims": _dims(name),
+                 "__qualname__": place}  # fmt: skip
         if first.name == "x":
             scope["applied"] = applied(row, f"{place}.applied")
             scope["row"] = staticmethod(lambda shape, made=scope["applied"], **given: made(**given))
@@ -124,7 +140,7 @@ class KerasLayer(Layer):
     """A layer whose module is built when its input's shape is known: from `input_shape`, or from what comes before."""
 
     row: ClassVar[Any] = None
-    own: ClassVar[Mapping[str, Any]] = {}  # arguments of the row
+    own: ClassVar[Mapping[str, str]] = {}  # arguments of the row's function, and what it calls them
     dims: ClassVar[int | None] = None  # of a row of data
     table: ClassVar[dict[str, Any]] = KERAS
 
@@ -165,7 +181,7 @@ class KerasLayer(Layer):
         name, dims = type(self).__name__, type(self).dims
         if dims is not None and (isinstance(shape, list) or len(shape) != dims):
             raise DataError(f"{name} takes rows of {dims} dimensions; got rows of shape {shape}.")
-        module: nn.Module = type(self).row(shape, **{key: self.arguments[key] for key in type(self).own})
+        module: nn.Module = type(self).row(shape, **{word: self.arguments[key] for key, word in self.own.items()})
         module.label = name  # type: ignore[assignment]
         return module
 
@@ -547,12 +563,9 @@ class Model(KerasNet, graphs.Model):
 
     def definition(self, described: Any) -> dict[str, Any]:
         """Return what describes the model in a file."""
-        graph: Any = self.module
         shapes = [shape_of(node.sample) for node in self.inputs]  # type: ignore[attr-defined]
-        steps = [[which, list(places)] for which, places in graph.steps]
         parts = [described(part) for part in self.layers]
-        more = {"steps": steps, "outputs": graph.outputs, "stops": self.stopped()}
-        return {"kind": "keras", "class": "Model", "layers": parts, "graph": more, "shapes": shapes}
+        return {"kind": "keras", "class": "Model", "layers": parts, "graph": self.steps(), "shapes": shapes}
 
 
 class GraphNet(graphs.Model):

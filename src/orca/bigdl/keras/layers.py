@@ -7,7 +7,7 @@ rows are modules of `orca.bigdl.layers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from orca.bigdl.initial import HeNormal, InitializationMethod, Ones, RandomNormal, RandomUniform, Xavier, Zeros
 from orca.bigdl.keras.engine import KERAS, KERAS2, Variable, keras_rows
-from orca.bigdl.layer import LAYERS, Layer, signed
+from orca.bigdl.layer import LAYERS, Layer, Weights, signed
 from orca.bigdl.layers import BatchNorm, Convolution, ordered, padded, pooled, repeated, table_places
 from orca.bigdl.recurrent import ConvolutionCell, unroll
 from orca.errors import ArgumentError, DataError
@@ -56,11 +56,7 @@ def _only(layer: str, **given: tuple[Any, Any]) -> None:
 
 
 def activated(given: Any) -> nn.Module:
-    """Return the module of an activation: its name, a layer, a module, or None.
-
-    Raises:
-        ArgumentError: There is no such activation.
-    """
+    """Return the module of an activation: its name, a layer, a module, or None."""
     if isinstance(given, Layer):
         return given.module
     if given is None or isinstance(given, nn.Module):
@@ -71,11 +67,7 @@ def activated(given: Any) -> nn.Module:
 
 
 def initial(init: Any, limits: Any = None) -> InitializationMethod:
-    """Return the initialisation method of a name, or as it is; limits are the bounds of uniform numbers.
-
-    Raises:
-        ArgumentError: There is no such way to begin.
-    """
+    """Return the initialisation method of a name, or as it is; limits are the bounds of uniform numbers."""
     method = INITIAL.get(init) if isinstance(init, str) else init
     if method is None or not hasattr(method, "fill"):
         raise ArgumentError(f"there is no init {init!r}; there are {', '.join(INITIAL)}, or an initialisation method.")
@@ -122,26 +114,20 @@ def _ends(value: Any, dims: int) -> list[tuple[int, int]]:
 # Modules.
 
 
-class _Indexed(nn.Module):
-    """A table whose indices begin with a number; the index of padding, where there is one, gives zeros."""
-
-    def __init__(self, table: nn.Embedding, first: int, padding: int | None = None) -> None:
-        super().__init__()
-        self.table, self.first, self.padding = table, first, padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept = torch.ones_like(x, dtype=torch.bool) if self.padding is None else x != self.padding
-        rows = self.table(table_places(torch.where(kept, x, self.first), self.first, self.table.num_embeddings))
-        return rows if self.padding is None else rows * kept.unsqueeze(-1)
+def _indexed(m: Any, x: Tensor) -> Tensor:
+    """Return rows of a table whose indices begin with a number; the index of padding, where there is one, gives 0."""
+    kept = torch.ones_like(x, dtype=torch.bool) if m.padding is None else x != m.padding
+    rows = m.table(table_places(torch.where(kept, x, m.first), m.first, m.table.num_embeddings))
+    return rows if m.padding is None else rows * kept.unsqueeze(-1)
 
 
-def _table(count: int, size: int, init: Any, weights: Any = None, trainable: bool = True) -> nn.Embedding:
-    made = nn.Embedding(count, size)
-    started(made, init)
+def _table(count: int, size: int, init: Any, weights: Any, trainable: bool, first: int, padding: Any) -> nn.Module:
+    table = nn.Embedding(count, size)
+    started(table, init)
     if weights is not None:
-        made.weight.data.copy_(torch.as_tensor(np.asarray(weights), dtype=torch.float32).reshape(made.weight.shape))
-    made.weight.requires_grad_(trainable)
-    return made
+        table.weight.data.copy_(torch.as_tensor(np.asarray(weights), dtype=torch.float32).reshape(table.weight.shape))
+    table.weight.requires_grad_(trainable)
+    return Weights(computes=_indexed, table=table, first=first, padding=padding)
 
 
 def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, trainable: bool) -> nn.Module:
@@ -157,90 +143,99 @@ def _word_vectors(embedding_file: str, word_index: Mapping[str, int] | None, tra
     weights = np.zeros((max(places.values()) + 1, len(next(iter(vectors.values())))), np.float32)
     for word, vector in vectors.items():
         weights[places[word]] = vector
-    return _Indexed(_table(len(weights), weights.shape[1], "zero", weights, trainable), 0)
+    return _table(*weights.shape, "zero", weights, trainable, 0, None)
 
 
-def _normalized(
-    shape: Any, mode: int, epsilon: float, axis: int, momentum: float, beta: Any, gamma: Any, order: str
-) -> nn.Module:
+def _normalized(shape: Any, epsilon: float, mode: int, axis: int, momentum: float, beta_init: Any, gamma_init: Any,
+                dim_ordering: str) -> nn.Module:  # fmt: skip
     _only("BatchNormalization", mode=(mode, 0))
-    order = order if len(shape) == 3 else "th"
+    order = dim_ordering if len(shape) == 3 else "th"
     if len(shape) not in (1, 3):
         raise ArgumentError(f"BatchNormalization takes rows of features or of images; got rows of shape {shape}.")
     if axis not in ((1,) if _form(order) == "NCHW" else (1, 3, -1)) and not (len(shape) == 1 and axis == -1):
         raise ArgumentError(f"BatchNormalization is over the channels, which dim_ordering says; got axis={axis}.")
     norm = BatchNorm(_channels(shape, order), epsilon, 1 - momentum, True, _form(order))
-    initial(gamma).fill(norm.weight)
-    initial(beta).fill(norm.bias)
+    initial(gamma_init).fill(norm.weight)
+    initial(beta_init).fill(norm.bias)
     return norm
 
 
-def _srelu(shape: Any, shared: Any, *inits: Any) -> nn.Module:
-    made = _of("SReLU", shape, shared)
-    for weight, init in zip(made.parameters(), inits, strict=True):
+def _srelu(shape: Any, shared_axes: Any, **inits: Any) -> nn.Module:
+    made = _of("SReLU", shape, shared_axes)
+    for weight, init in zip(made.parameters(), inits.values(), strict=True):
         initial(init).fill(weight)
     return made
 
 
-def _convolved(shape: Any, filters: int, kernel: Any, stride: Any, padding: Any, order: str, bias: bool, init: Any,
-               act: Any, dilation: Any = None, propagates: bool = True,
-               bias_init: Any = "zero") -> nn.Module:  # fmt: skip
-    """Return a convolution in as many dimensions as the kernel has; softmax behind it is one over channels."""
-    dims = len(kernel)
-    padding = _border(padding, dims) if isinstance(padding, str) else padding
-    layout = "groups" if dims < 3 and dilation is None else "plain"
-    made = Convolution((_channels(shape, order), filters), kernel, _pair(stride, dims), padding,
-                       _pair(dilation or 1, dims), 1, bias, _form(order), propagates, layout)  # fmt: skip
+def _dense(shape: Any, output_dim: int, init: Any, activation: Any, bias: bool, limits: Any = None,
+           bias_init: Any = "zero", **gradient: int) -> nn.Module:  # fmt: skip
+    made = _of("SparseLinear", shape[-1], output_dim, bias, *gradient.values())
+    return started(made, initial(init, limits), activation, bias_init)
+
+
+def _convolution(shape: Any, nb_filter: int, init: Any, activation: Any, bias: bool, border_mode: Any = None,
+                 subsample: Any = 1, dim_ordering: str = "tf", limits: Any = None, atrous_rate: Any = None,
+                 pad_h: int = 0, pad_w: int = 0, propagate_back: bool = True, bias_init: Any = "zero",
+                 **kernel: Any) -> nn.Module:  # fmt: skip
+    """Return a convolution in as many dimensions as there are places; softmax behind it is one over channels."""
+    dims, form, act = len(shape) - 1, _form(dim_ordering), activation
+    sizes = _pair(next(iter(kernel.values())), dims) if len(kernel) == 1 else tuple(kernel.values())
+    padding = (pad_h, pad_w) if border_mode is None else _border(border_mode, dims)
+    layout = "groups" if dims < 3 and atrous_rate is None else "plain"
+    made = Convolution((_channels(shape, dim_ordering), nb_filter), sizes, _pair(subsample, dims), padding,
+                       _pair(atrous_rate or 1, dims), 1, bias, form, propagate_back, layout)  # fmt: skip
     if act in ("softmax", "log_softmax"):
-        act = (nn.Softmax if act == "softmax" else nn.LogSoftmax)(1 if _form(order) == "NCHW" else -1)
-    return started(made, init, act, bias_init)
+        act = (nn.Softmax if act == "softmax" else nn.LogSoftmax)(1 if form == "NCHW" else -1)
+    return started(made, initial(init, limits), act, bias_init)
 
 
-def _enlarged(shape: Any, filters: int, kernel: Any, output: Any, init: Any, act: Any, mode: str, stride: Any,
-              order: str, bias: bool) -> nn.Module:  # fmt: skip
-    _only("Deconvolution2D", border_mode=(mode, "valid"))
-    first = _form(order) == "NCHW"
-    size = zip(shape[1:] if first else shape[:2], kernel, _pair(stride), strict=True)
+def _enlarged(shape: Any, nb_filter: int, nb_row: int, nb_col: int, output_shape: Any, init: Any, activation: Any,
+              border_mode: str, subsample: Any, dim_ordering: str, bias: bool) -> nn.Module:  # fmt: skip
+    _only("Deconvolution2D", border_mode=(border_mode, "valid"))
+    first, kernel = _form(dim_ordering) == "NCHW", (nb_row, nb_col)
+    size = zip(shape[1:] if first else shape[:2], kernel, _pair(subsample), strict=True)
     high, wide = ((length - 1) * step + span for length, span, step in size)
-    whole = (filters, high, wide) if first else (high, wide, filters)
-    if output is not None and tuple(output)[-3:] != whole:
-        raise ArgumentError(f"Deconvolution2D gives rows of shape {whole} here; got output_shape={tuple(output)}.")
-    made = nn.ConvTranspose2d(_channels(shape, order), filters, kernel, _pair(stride), bias=bias)  # type: ignore[arg-type]
-    return _Turned(started(made, init, act), _form(order))
+    whole = (nb_filter, high, wide) if first else (high, wide, nb_filter)
+    if output_shape is not None and tuple(output_shape)[-3:] != whole:
+        raise ArgumentError(
+            f"Deconvolution2D gives rows of shape {whole} here; got output_shape={tuple(output_shape)}."
+        )
+    made = nn.ConvTranspose2d(_channels(shape, dim_ordering), nb_filter, kernel, _pair(subsample), bias=bias)  # type: ignore[arg-type]
+    return Weights(computes=_turned, inner=started(made, init, activation), order=_form(dim_ordering))
 
 
-class _Turned(nn.Module):
-    """A module on images with channels first, for any order."""
-
-    def __init__(self, inner: nn.Module, order: str) -> None:
-        super().__init__()
-        self.inner, self.order = inner, order
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ordered(x, self.order, self.inner)
+def _turned(m: Any, x: Tensor) -> Tensor:
+    return ordered(x, m.order, m.inner)
 
 
-def _local1d(shape: Any, filters: int, length: int, stride: int, act: Any, bias: bool, **mode: str) -> nn.Module:
+def _separable(shape: Any, nb_filter: int, nb_row: int, nb_col: int, init: Any, activation: Any, border_mode: str,
+               subsample: Any, depth_multiplier: int, dim_ordering: str, bias: bool) -> nn.Module:  # fmt: skip
+    made = _of("SpatialSeparableConvolution", _channels(shape, dim_ordering), nb_filter, depth_multiplier, nb_col,
+               nb_row, *subsample[::-1], *_border(border_mode), bias, _form(dim_ordering))  # fmt: skip
+    return started(made, init, activation)
+
+
+def _local1d(shape: Any, nb_filter: int, filter_length: int, subsample: int, activation: Any, bias: bool,
+             **mode: str) -> nn.Module:  # fmt: skip
     _only("LocallyConnected1D", **{name: (value, "valid") for name, value in mode.items()})
-    made = _of("LocallyConnected1D", shape[0], shape[1], filters, length, stride)
+    made = _of("LocallyConnected1D", shape[0], shape[1], nb_filter, filter_length, subsample)
     if not bias:
         made.bias = None  # type: ignore[assignment]
-    return nn.Sequential(made, activated(act))
+    return nn.Sequential(made, activated(activation))
 
 
-def _local2d(
-    shape: Any, filters: int, kernel: Any, act: Any, mode: str, stride: Any, order: str, bias: bool
-) -> nn.Module:
-    high, wide = shape[1:] if _form(order) == "NCHW" else shape[:2]
-    same = _border(mode) != (0, 0)
-    if same and not (tuple(stride) == (1, 1) and kernel[0] % 2 and kernel[1] % 2):
+def _local2d(shape: Any, nb_filter: int, nb_row: int, nb_col: int, activation: Any, border_mode: str, subsample: Any,
+             dim_ordering: str, bias: bool) -> nn.Module:  # fmt: skip
+    high, wide = shape[1:] if _form(dim_ordering) == "NCHW" else shape[:2]
+    same = _border(border_mode) != (0, 0)
+    if same and not (tuple(subsample) == (1, 1) and nb_row % 2 and nb_col % 2):
         raise ArgumentError(
             "LocallyConnected2D has border_mode='same' for odd kernels and a subsample of (1, 1) alone."
         )
-    pads = (kernel[1] // 2, kernel[0] // 2) if same else (0, 0)
-    made = _of("LocallyConnected2D", _channels(shape, order), wide, high, filters, kernel[1], kernel[0],
-               stride[1], stride[0], *pads, with_bias=bias, data_format=_form(order))  # fmt: skip
-    return nn.Sequential(made, activated(act))
+    pads = (nb_col // 2, nb_row // 2) if same else (0, 0)
+    made = _of("LocallyConnected2D", _channels(shape, dim_ordering), wide, high, nb_filter, nb_col, nb_row,
+               *subsample[::-1], *pads, with_bias=bias, data_format=_form(dim_ordering))  # fmt: skip
+    return nn.Sequential(made, activated(activation))
 
 
 def _pool(x: Tensor, kind: str, size: Any, stride: Any, mode: str, order: str, dims: int) -> Tensor:
@@ -286,49 +281,29 @@ def _over_all(x: Tensor, kind: str, order: str, dims: int) -> Tensor:
     return (x.amax if kind == "max" else x.mean)(tuple(range(first, first + dims)))
 
 
-class _Unrolled(nn.Module):
-    """A cell over (time, ...), and the last output or all of them."""
-
-    def __init__(self, cell: nn.Module, sequences: bool, backwards: bool) -> None:
-        super().__init__()
-        self.cell, self.sequences, self.backwards = cell, sequences, backwards
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, state = unroll(self.cell, x.flip(1) if self.backwards else x)
-        return outputs if self.sequences else state[0]
+def _unrolled(m: Any, x: Tensor) -> Tensor:
+    """Return the last output of a cell over (time, ...), or all of them."""
+    outputs, state = unroll(m.cell, x.flip(1) if m.backwards else x)
+    return outputs if m.sequences else state[0]
 
 
-def _recurrent(cell: nn.Module, init: Any, inner_init: Any, sequences: bool, backwards: bool) -> nn.Module:
+def _recurrent(kind: str, shape: Any, output_dim: int, init: Any, inner_init: Any, return_sequences: bool,
+               go_backwards: bool, activation: Any, **inner_activation: Any) -> nn.Module:  # fmt: skip
+    modules = [activated(each) for each in (activation, *inner_activation.values())]
+    cell = _of(kind, shape[1], output_dim, *([*modules, True, False] if kind == "RnnCell" else [0.0, *modules]))
     started(cell, init)
     for name, parameter in cell.named_parameters():
         if name.startswith("hidden"):
-            if inner_init == "orthogonal":
-                nn.init.orthogonal_(parameter)
-            else:
-                initial(inner_init).fill(parameter)
-    return _Unrolled(cell, sequences, backwards)
+            (nn.init.orthogonal_ if inner_init == "orthogonal" else initial(inner_init).fill)(parameter)
+    return Weights(computes=_unrolled, cell=cell, sequences=return_sequences, backwards=go_backwards)
 
 
-def _film(layer: str, dims: int, shape: Any, filters: int, kernel: int, order: str, stride: int, sequences: bool,
-          backwards: bool, mode: str, *acts: Any) -> nn.Module:  # fmt: skip
-    _only(layer, dim_ordering=(order, "th"), border_mode=(mode, "same"))
-    modules = [activated(act) for act in acts]
-    cell = ConvolutionCell(dims, (shape[1], filters), (kernel, kernel), stride, -1, False, *modules)
-    return _Unrolled(cell, sequences, backwards)
-
-
-class _TwoWays(nn.Module):
-    """A module on the steps as they are, and another on them backwards."""
-
-    def __init__(self, forth: nn.Module, back: nn.Module, mode: str) -> None:
-        super().__init__()
-        self.forth, self.back, self.mode = forth, back, mode
-
-    def forward(self, x: Tensor) -> Tensor:
-        ways = [self.forth(x), self.back(x.flip(1))]
-        if getattr(self.back, "sequences", False):
-            ways[1] = ways[1].flip(1)
-        return torch.cat(ways, -1) if self.mode == "concat" else MERGES[self.mode](ways)
+def _film(layer: str, shape: Any, nb_filter: int, nb_kernel: int, dim_ordering: str, subsample: int,
+          return_sequences: bool, go_backwards: bool, border_mode: str, **activations: Any) -> nn.Module:  # fmt: skip
+    _only(layer, dim_ordering=(dim_ordering, "th"), border_mode=(border_mode, "same"))
+    modules: list[Any] = [activated(act) for act in activations.values()]
+    cell = ConvolutionCell(int(layer[-2]), shape[1], nb_filter, nb_kernel, nb_kernel, subsample, -1, *modules)
+    return Weights(computes=_unrolled, cell=cell, sequences=return_sequences, backwards=go_backwards)
 
 
 def _each_step(shape: Any, layer: Any) -> nn.Module:
@@ -337,10 +312,18 @@ def _each_step(shape: Any, layer: Any) -> nn.Module:
     return _of("TimeDistributed", layer.build(tuple(shape[1:])).module)
 
 
-def _two_ways(shape: Any, layer: Any, merge_mode: str) -> nn.Module:
+def _bidirectional(shape: Any, layer: Any, merge_mode: str = "concat") -> nn.Module:
     _chosen("merge_mode", merge_mode, ("concat", "sum", "mul", "ave"))
-    other = type(layer)(**layer.arguments)
-    return _TwoWays(layer.build(tuple(shape)).module, other.build(tuple(shape)).module, merge_mode)
+    forth, back = (each.build(tuple(shape)).module for each in (layer, type(layer)(**layer.arguments)))
+    return Weights(computes=_two_ways, forth=forth, back=back, mode=merge_mode)
+
+
+def _two_ways(m: Any, x: Tensor) -> Tensor:
+    """Return what a module makes of the steps as they are, with what another makes of them backwards."""
+    ways = [m.forth(x), m.back(x.flip(1))]
+    if getattr(m.back, "sequences", False):
+        ways[1] = ways[1].flip(1)
+    return torch.cat(ways, -1) if m.mode == "concat" else MERGES[m.mode](ways)
 
 
 def _fold(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
@@ -355,31 +338,32 @@ MERGES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-class _Merged(nn.Module):
-    """Several inputs as one, each behind a layer of its own where there are layers."""
-
-    def __init__(self, mode: str, axis: int = -1, parts: Sequence[nn.Module] = ()) -> None:
-        super().__init__()
-        self.mode, self.axis, self.parts = _chosen("mode", mode, (*MERGES, "concat")), axis, nn.ModuleList(parts)
-
-    def forward(self, x: Any) -> Any:
-        tensors = [part(each) for part, each in zip(self.parts, x, strict=True)] if len(self.parts) else list(x)
-        if self.mode == "concat":
-            return torch.cat(tensors, self.axis)
-        shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
-        if len(shapes) > 1:
-            raise DataError(f"inputs of different shapes: {sorted(shapes)}")
-        if self.mode in ("dot", "cos") and (len(tensors) != 2 or tensors[0].dim() != 2):
-            raise DataError(f"mode={self.mode!r} takes two inputs with rows of one dimension")
-        return MERGES[self.mode](tensors)
+def _merge(shape: Any, layers: Any = None, mode: str = "sum", concat_axis: int = -1) -> nn.Module:
+    own = [part.build(part.shape_in or part.given or each) for part, each in zip(layers or [], shape, strict=False)]
+    parts = nn.ModuleList(part.module for part in own)
+    return Weights(computes=_merged, mode=_chosen("mode", mode, (*MERGES, "concat")), axis=concat_axis, parts=parts)
 
 
-def _merged(shape: Any, layers: Any, mode: str, axis: int) -> nn.Module:
-    parts = [part.build(part.shape_in or part.given or own) for part, own in zip(layers or [], shape, strict=False)]
-    return _Merged(mode, axis, [part.module for part in parts])
+def _merged(m: Any, x: Any) -> Any:
+    tensors = [part(each) for part, each in zip(m.parts, x, strict=True)] if len(m.parts) else list(x)
+    if m.mode == "concat":
+        return torch.cat(tensors, m.axis)
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(shapes) > 1:
+        raise DataError(f"inputs of different shapes: {sorted(shapes)}")
+    if m.mode in ("dot", "cos") and (len(tensors) != 2 or tensors[0].dim() != 2):
+        raise DataError(f"mode={m.mode!r} takes two inputs with rows of one dimension")
+    return MERGES[m.mode](tensors)
 
 
-# The rows: name -> (function of the input's shape and the arguments, what it is).
+# The rows.
+
+WB: dict[str, Any] = {"W_regularizer": None, "b_regularizer": None}
+WUB: dict[str, Any] = {"W_regularizer": None, "U_regularizer": None, "b_regularizer": None}
+TIME: dict[str, Any] = {"input_dim": None, "input_length": None}
+BEGINS: dict[str, Any] = {"init": "glorot_uniform", "activation": None}
+CONVOLVED: dict[str, Any] = {**BEGINS, "border_mode": "valid"}
+IMAGES: dict[str, Any] = {"subsample": (1, 1), "dim_ordering": "th"}
 
 
 def _renamed(name: str, **names: str) -> tuple[Any, str]:
@@ -403,13 +387,10 @@ def _renamed(name: str, **names: str) -> tuple[Any, str]:
 
 
 keras_rows(KERAS, {
-    "Dense": (lambda shape, output_dim, init="glorot_uniform", limits=None, activation=None, W_regularizer=None,
-        b_regularizer=None, bias=True, input_dim=None: started(nn.Linear(shape[-1], output_dim, bias), initial(init,
-        limits), activation), "A linear layer on the last dimension."),
-    "SparseDense": (lambda shape, output_dim, init="glorot_uniform", activation=None, W_regularizer=None,
-        b_regularizer=None, backward_start=-1, backward_length=-1, init_weight=None, init_bias=None,
-        init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None: started(_of("SparseLinear", shape[-1],
-        output_dim, bias, backward_start, backward_length), init, activation),
+    "Dense": (signed("output_dim", init="glorot_uniform", limits=None, activation=None, **WB, bias=True,
+        input_dim=None), _dense, "A linear layer on the last dimension."),
+    "SparseDense": (signed("output_dim", **BEGINS, **WB, backward_start=-1, backward_length=-1, init_weight=None,
+        init_bias=None, init_grad_weight=None, init_grad_bias=None, bias=True, input_dim=None), _dense,
         "Dense: inputs are dense tensors here."),
     "Activation": (lambda shape, activation: activated(activation), "An activation by its name."),
     "Dropout": (lambda shape, p: _of("Dropout", p), "Zeros in place of some numbers in training."),
@@ -420,14 +401,14 @@ keras_rows(KERAS, {
     "RepeatVector": (lambda x, n: x.unsqueeze(1).expand(-1, n, *x.shape[1:]),
         "Each row several times, along a new dimension of time."),
     "Masking": _renamed("Masking"),
-    "MaxoutDense": (lambda shape, output_dim, nb_feature=4, W_regularizer=None, b_regularizer=None, bias=True,
-        input_dim=None: _of("Maxout", shape[-1], output_dim, nb_feature, bias),
+    "MaxoutDense": (signed("output_dim", nb_feature=4, **WB, bias=True, input_dim=None), lambda shape, output_dim,
+        nb_feature, bias: _of("Maxout", shape[-1], output_dim, nb_feature, bias),
         "The largest of several linear layers."),
-    "Highway": (lambda shape, activation=None, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None: _of(
-        "Highway", shape[-1], bias, activated(activation)), "A gate between the input and a layer on it."),
+    "Highway": (signed(activation=None, **WB, bias=True, input_dim=None), lambda shape, activation, bias: _of("Highway",
+        shape[-1], bias, activated(activation)), "A gate between the input and a layer on it."),
     "Embedding": (lambda shape, input_dim, output_dim, init="uniform", weights=None, trainable=True, input_length=None,
-        W_regularizer=None, mask_zero=False, padding_value=0, zero_based_id=True: _Indexed(_table(input_dim, output_dim,
-        init, weights, trainable), 0 if zero_based_id else 1, padding_value if mask_zero else None),
+        W_regularizer=None, mask_zero=False, padding_value=0, zero_based_id=True: _table(input_dim, output_dim, init,
+        weights, trainable, 0 if zero_based_id else 1, padding_value if mask_zero else None),
         "A row of the weight for each index."),
     "SparseEmbedding": (lambda shape, input_dim, output_dim, combiner="sum", max_norm=-1.0, init="uniform",
         W_regularizer=None: started(_of("LookupTableSparse", input_dim, output_dim, combiner, max_norm), init),
@@ -435,9 +416,9 @@ keras_rows(KERAS, {
     "WordEmbedding": (lambda shape, embedding_file, word_index=None, trainable=False, input_length=None: _word_vectors(
         embedding_file, word_index, trainable),
         "Word vectors of a file in GloVe's format; the index 0 is for words without a vector."),
-    "BatchNormalization": (lambda shape, epsilon=0.001, mode=0, axis=1, momentum=0.99, beta_init="zero",
-        gamma_init="one", dim_ordering="th": _normalized(shape, mode, epsilon, axis, momentum, beta_init, gamma_init,
-        dim_ordering), "Channels (or features) with mean 0 and deviation 1 over the batch, scaled."),
+    "BatchNormalization": (signed(epsilon=0.001, mode=0, axis=1, momentum=0.99, beta_init="zero", gamma_init="one",
+        dim_ordering="th"), _normalized,
+        "Channels (or features) with mean 0 and deviation 1 over the batch, scaled."),
     **{name: _renamed(name) for name in ("ELU", "RReLU", "HardTanh", "Threshold", "Exp", "Log", "Sqrt", "Square",
         "Negative", "Identity", "Power", "Mul", "CAdd", "CMul", "Scale", "GaussianSampler")},
     "LeakyReLU": _renamed("LeakyReLU", alpha="negval"),
@@ -450,9 +431,8 @@ keras_rows(KERAS, {
     "GaussianDropout": _renamed("GaussianDropout", p="rate"),
     "GaussianNoise": _renamed("GaussianNoise", sigma="stddev"),
     "SpatialDropout1D": _renamed("SpatialDropout1D", p="init_p"),
-    "SReLU": (lambda shape, t_left_init="zero", a_left_init="glorot_uniform", t_right_init="glorot_uniform",
-        a_right_init="one", shared_axes=None: _srelu(shape, shared_axes, t_left_init, a_left_init, t_right_init,
-        a_right_init), LAYERS["SReLU"].__doc__ or ""),
+    "SReLU": (signed(t_left_init="zero", a_left_init="glorot_uniform", t_right_init="glorot_uniform",
+        a_right_init="one", shared_axes=None), _srelu, LAYERS["SReLU"].__doc__ or ""),
     "ThresholdedReLU": (lambda shape, theta=1.0: _of("Threshold", theta, 0.0),
         "x where it is over a threshold, else 0."),
     "SpatialDropout2D": _renamed("SpatialDropout2D", p="init_p", dim_ordering="data_format"),
@@ -479,48 +459,29 @@ keras_rows(KERAS, {
 # Images.
 
 keras_rows(KERAS, {
-    "Convolution1D": (lambda shape, nb_filter, filter_length, init="glorot_uniform", activation=None, limits=None,
-        border_mode="valid", subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None,
-        input_length=None: _convolved(shape, nb_filter, (filter_length,), subsample_length, border_mode, "tf", bias,
-        initial(init, limits), activation), "A convolution over time of (time, features)."),
-    "AtrousConvolution1D": (lambda shape, nb_filter, filter_length, init="glorot_uniform", activation=None,
-        border_mode="valid", subsample_length=1, atrous_rate=1, W_regularizer=None, b_regularizer=None, bias=True,
-        input_dim=None, input_length=None: _convolved(shape, nb_filter, (filter_length,), subsample_length, border_mode,
-        "tf", bias, init, activation, atrous_rate), "A convolution over time with holes in its kernel."),
-    "Convolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
-        border_mode="valid", subsample=(1, 1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True:
-        _convolved(shape, nb_filter, (nb_row, nb_col), subsample, border_mode, dim_ordering, bias, init, activation),
+    "Convolution1D": (signed("nb_filter", "filter_length", **BEGINS, limits=None, border_mode="valid",
+        subsample_length=1, **WB, bias=True, **TIME), _convolution, "A convolution over time of (time, features)."),
+    "AtrousConvolution1D": (signed("nb_filter", "filter_length", **CONVOLVED, subsample_length=1, atrous_rate=1, **WB,
+        bias=True, **TIME), _convolution, "A convolution over time with holes in its kernel."),
+    "Convolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLVED, **IMAGES, **WB, bias=True), _convolution,
         "A convolution of images."),
-    "ShareConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None, subsample=(
-        1, 1), pad_h=0, pad_w=0, propagate_back=True, dim_ordering="th", W_regularizer=None, b_regularizer=None,
-        bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, (pad_h, pad_w), dim_ordering, bias, init,
-        activation, None, propagate_back), "A convolution of images with padding in numbers."),
-    "AtrousConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
-        border_mode="valid", subsample=(1, 1), atrous_rate=(1, 1), dim_ordering="th", W_regularizer=None,
-        b_regularizer=None, bias=True: _convolved(shape, nb_filter, (nb_row, nb_col), subsample, border_mode,
-        dim_ordering, bias, init, activation, atrous_rate), "A convolution of images with holes in its kernel."),
-    "Deconvolution2D": (lambda shape, nb_filter, nb_row, nb_col, output_shape=None, init="glorot_uniform",
-        activation=None, border_mode="valid", subsample=(1, 1), dim_ordering="th", W_regularizer=None,
-        b_regularizer=None, bias=True: _enlarged(shape, nb_filter, (nb_row, nb_col), output_shape, init, activation,
-        border_mode, subsample, dim_ordering, bias), "The transpose of a convolution: larger images."),
-    "SeparableConvolution2D": (lambda shape, nb_filter, nb_row, nb_col, init="glorot_uniform", activation=None,
-        border_mode="valid", subsample=(1, 1), depth_multiplier=1, dim_ordering="th", depthwise_regularizer=None,
-        pointwise_regularizer=None, b_regularizer=None, bias=True: started(_of("SpatialSeparableConvolution", _channels(
-        shape, dim_ordering), nb_filter, depth_multiplier, nb_col, nb_row, subsample[1], subsample[0], *_border(
-        border_mode), bias, _form(dim_ordering)), init, activation),
-        "A convolution of each channel by itself, then one of 1 x 1."),
-    "Convolution3D": (lambda shape, nb_filter, kernel_dim1, kernel_dim2, kernel_dim3, init="glorot_uniform",
-        activation=None, border_mode="valid", subsample=(1, 1, 1), dim_ordering="th", W_regularizer=None,
-        b_regularizer=None, bias=True: _convolved(shape, nb_filter, (kernel_dim1, kernel_dim2, kernel_dim3), subsample,
-        border_mode, dim_ordering, bias, init, activation), "A convolution of volumes."),
-    "LocallyConnected1D": (lambda shape, nb_filter, filter_length, activation=None, border_mode="valid",
-        subsample_length=1, W_regularizer=None, b_regularizer=None, bias=True, input_dim=None, input_length=None:
-        _local1d(shape, nb_filter, filter_length, subsample_length, activation, bias, border_mode=border_mode),
+    "ShareConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **BEGINS, subsample=(1, 1), pad_h=0, pad_w=0,
+        propagate_back=True, dim_ordering="th", **WB, bias=True), _convolution,
+        "A convolution of images with padding in numbers."),
+    "AtrousConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLVED, subsample=(1, 1), atrous_rate=(1, 1),
+        dim_ordering="th", **WB, bias=True), _convolution, "A convolution of images with holes in its kernel."),
+    "Deconvolution2D": (signed("nb_filter", "nb_row", "nb_col", output_shape=None, **CONVOLVED, **IMAGES, **WB,
+        bias=True), _enlarged, "The transpose of a convolution: larger images."),
+    "SeparableConvolution2D": (signed("nb_filter", "nb_row", "nb_col", **CONVOLVED, subsample=(1, 1),
+        depth_multiplier=1, dim_ordering="th", depthwise_regularizer=None, pointwise_regularizer=None,
+        b_regularizer=None, bias=True), _separable, "A convolution of each channel by itself, then one of 1 x 1."),
+    "Convolution3D": (signed("nb_filter", "kernel_dim1", "kernel_dim2", "kernel_dim3", **CONVOLVED,
+        subsample=(1, 1, 1), dim_ordering="th", **WB, bias=True), _convolution, "A convolution of volumes."),
+    "LocallyConnected1D": (signed("nb_filter", "filter_length", activation=None, border_mode="valid",
+        subsample_length=1, **WB, bias=True, **TIME), _local1d,
         "A convolution over time with weights of its own at each step."),
-    "LocallyConnected2D": (lambda shape, nb_filter, nb_row, nb_col, activation=None, border_mode="valid", subsample=(1,
-        1), dim_ordering="th", W_regularizer=None, b_regularizer=None, bias=True: _local2d(shape, nb_filter, (nb_row,
-        nb_col), activation, border_mode, subsample, dim_ordering, bias),
-        "A convolution of images with weights of its own at each place."),
+    "LocallyConnected2D": (signed("nb_filter", "nb_row", "nb_col", activation=None, border_mode="valid", **IMAGES,
+        **WB, bias=True), _local2d, "A convolution of images with weights of its own at each place."),
     **{f"{name}Pooling{dims}D": (_pooling(kind, dims), f"The {word} of each window of {PLACES[dims]}.")
         for name, kind, word in POOLS for dims in PLACES},
     **{f"Global{name}Pooling{dims}D": (_global(kind, dims), f"The {word} of each channel of {PLACES[dims]}.")
@@ -547,36 +508,24 @@ keras_rows(KERAS, {
 
 # Time, and several inputs.
 
+CELL: dict[str, Any] = {"init": "glorot_uniform", "inner_init": "orthogonal", "activation": "tanh"}
+RETURNS: dict[str, Any] = {"return_sequences": False, "go_backwards": False}
+
 keras_rows(KERAS, {
-    "SimpleRNN": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
-        return_sequences=False, go_backwards=False, W_regularizer=None, U_regularizer=None, b_regularizer=None,
-        input_dim=None: _recurrent(_of("RnnCell", shape[1], output_dim, activated(activation), True, False), init,
-        inner_init, return_sequences, go_backwards), "A recurrent layer without gates."),
-    "LSTM": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
-        inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
-        U_regularizer=None, b_regularizer=None, input_dim=None: _recurrent(_of("LSTM", shape[1], output_dim, 0.0,
-        activated(activation), activated(inner_activation)), init, inner_init, return_sequences, go_backwards),
-        "A recurrent layer with a memory."),
-    "GRU": (lambda shape, output_dim, init="glorot_uniform", inner_init="orthogonal", activation="tanh",
-        inner_activation="hard_sigmoid", return_sequences=False, go_backwards=False, W_regularizer=None,
-        U_regularizer=None, b_regularizer=None, input_dim=None: _recurrent(_of("GRU", shape[1], output_dim, 0.0,
-        activated(activation), activated(inner_activation)), init, inner_init, return_sequences, go_backwards),
-        "A recurrent layer with two gates."),
-    "ConvLSTM2D": (lambda shape, nb_filter, nb_kernel, activation="tanh", inner_activation="hard_sigmoid",
-        dim_ordering="th", subsample=1, W_regularizer=None, U_regularizer=None, b_regularizer=None,
-        return_sequences=False, go_backwards=False, border_mode="same": _film("ConvLSTM2D", 2, shape, nb_filter,
-        nb_kernel, dim_ordering, subsample, return_sequences, go_backwards, border_mode, activation, inner_activation),
+    "SimpleRNN": (signed("output_dim", **CELL, **RETURNS, **WUB, input_dim=None), partial(_recurrent, "RnnCell"),
+        "A recurrent layer without gates."),
+    "LSTM": (signed("output_dim", **CELL, inner_activation="hard_sigmoid", **RETURNS, **WUB, input_dim=None), partial(
+        _recurrent, "LSTM"), "A recurrent layer with a memory."),
+    "GRU": (signed("output_dim", **CELL, inner_activation="hard_sigmoid", **RETURNS, **WUB, input_dim=None), partial(
+        _recurrent, "GRU"), "A recurrent layer with two gates."),
+    "ConvLSTM2D": (signed("nb_filter", "nb_kernel", activation="tanh", inner_activation="hard_sigmoid",
+        dim_ordering="th", subsample=1, **WUB, **RETURNS, border_mode="same"), partial(_film, "ConvLSTM2D"),
         "An LSTM of images, whose sums are convolutions."),
-    "ConvLSTM3D": (lambda shape, nb_filter, nb_kernel, dim_ordering="th", subsample=1, W_regularizer=None,
-        U_regularizer=None, b_regularizer=None, return_sequences=False, go_backwards=False, border_mode="same": _film(
-        "ConvLSTM3D", 3, shape, nb_filter, nb_kernel, dim_ordering, subsample, return_sequences, go_backwards,
-        border_mode), "An LSTM of volumes, whose sums are convolutions."),
-    "TimeDistributed": (lambda shape, layer: _each_step(shape, layer),
-        "A layer on every step of (time, ...)."),
-    "Bidirectional": (lambda shape, layer, merge_mode="concat": _two_ways(shape, layer, merge_mode),
-        "A recurrent layer forwards and another like it backwards."),
-    "Merge": (lambda shape, layers=None, mode="sum", concat_axis=-1: _merged(shape, layers, mode, concat_axis),
-        "Several inputs (each behind a layer of its own where there are layers) as one."),
+    "ConvLSTM3D": (signed("nb_filter", "nb_kernel", dim_ordering="th", subsample=1, **WUB, **RETURNS,
+        border_mode="same"), partial(_film, "ConvLSTM3D"), "An LSTM of volumes, whose sums are convolutions."),
+    "TimeDistributed": (_each_step, "A layer on every step of (time, ...)."),
+    "Bidirectional": (_bidirectional, "A recurrent layer forwards and another like it backwards."),
+    "Merge": (_merge, "Several inputs (each behind a layer of its own where there are layers) as one."),
 })  # fmt: skip
 
 
@@ -617,18 +566,16 @@ def merge(inputs: Sequence[Variable], mode: str = "sum", concat_axis: int = -1, 
 
 # Keras 2.
 
+WB2: dict[str, Any] = {"kernel_regularizer": None, "bias_regularizer": None}
+BEGINS2: dict[str, Any] = {"kernel_initializer": "glorot_uniform", "bias_initializer": "zero"}
+
 keras_rows(KERAS2, {
-    "Dense": (lambda shape, units, kernel_initializer="glorot_uniform", bias_initializer="zero", activation=None,
-        kernel_regularizer=None, bias_regularizer=None, use_bias=True, input_dim=None: started(nn.Linear(shape[-1],
-        units, use_bias), kernel_initializer, activation, bias_initializer), "A linear layer on the last dimension."),
-    "Conv1D": (lambda shape, filters, kernel_size, strides=1, padding="valid", activation=None, use_bias=True,
-        kernel_initializer="glorot_uniform", bias_initializer="zero", kernel_regularizer=None, bias_regularizer=None:
-        _convolved(shape, filters, _pair(kernel_size, 1), strides, padding, "tf", use_bias, kernel_initializer,
-        activation, bias_init=bias_initializer), "A convolution over time of (time, features)."),
-    "Conv2D": (lambda shape, filters, kernel_size, strides=(1, 1), padding="valid", data_format="channels_first",
-        activation=None, use_bias=True, kernel_initializer="glorot_uniform", bias_initializer="zero",
-        kernel_regularizer=None, bias_regularizer=None: _convolved(shape, filters, _pair(kernel_size), strides, padding,
-        data_format, use_bias, kernel_initializer, activation, bias_init=bias_initializer), "A convolution of images."),
+    "Dense": (signed("units", **BEGINS2, activation=None, **WB2, use_bias=True, input_dim=None), _dense,
+        "A linear layer on the last dimension."),
+    "Conv1D": (signed("filters", "kernel_size", strides=1, padding="valid", activation=None, use_bias=True, **BEGINS2,
+        **WB2), _convolution, "A convolution over time of (time, features)."),
+    "Conv2D": (signed("filters", "kernel_size", strides=(1, 1), padding="valid", data_format="channels_first",
+        activation=None, use_bias=True, **BEGINS2, **WB2), _convolution, "A convolution of images."),
     "MaxPooling1D": (lambda x, pool_size=2, strides=None, padding="valid": _pool(x, "max", pool_size, strides,
         padding, "tf", 1), "The largest of some steps of (time, features)."),
     "AveragePooling1D": (lambda x, pool_size=2, strides=None, padding="valid": _pool(x, "avg", pool_size, strides,
@@ -637,31 +584,26 @@ keras_rows(KERAS2, {
     "Softmax": (lambda shape, axis=-1: nn.Softmax(axis), "Softmax over a dimension."),
     "Cropping1D": (lambda x, cropping=(1, 1): _edged(x, cropping, 1, "tf", -1),
         "(time, features) without some steps at its ends."),
-    "LocallyConnected1D": (lambda shape, filters, kernel_size, strides=1, padding="valid", activation=None,
-        kernel_regularizer=None, bias_regularizer=None, use_bias=True: _local1d(shape, filters, kernel_size, strides,
-        activation, use_bias, padding=padding), "A convolution over time with weights of its own at each step."),
-    "Maximum": (lambda shape: _Merged("max"), "Several inputs as one: their maximum."),
-    "Minimum": (lambda shape: _Merged("min"), "Several inputs as one: their minimum."),
-    "Average": (lambda shape: _Merged("ave"), "Several inputs as one: their average."),
+    "LocallyConnected1D": (signed("filters", "kernel_size", strides=1, padding="valid", activation=None, **WB2,
+        use_bias=True), _local1d, "A convolution over time with weights of its own at each step."),
+    **{name: (signed(), partial(_merge, mode=mode), f"Several inputs as one: their {name.lower()}.")
+        for name, mode in {"Maximum": "max", "Minimum": "min", "Average": "ave"}.items()},
 })  # fmt: skip
 for _name in ("Activation", "Flatten", "GlobalAveragePooling1D", "GlobalMaxPooling1D", "GlobalAveragePooling2D",
               "GlobalMaxPooling2D", "GlobalAveragePooling3D"):  # fmt: skip
     KERAS2[_name] = KERAS[_name]
 
 
-def maximum(inputs: Sequence[Variable], **more: Any) -> Variable:
-    """Return the maximum of several variables."""
-    return KERAS2["Maximum"](**more)(list(inputs))
+def _merging(name: str) -> Callable[..., Any]:
+    def function(inputs: Sequence[Variable], **more: Any) -> Variable:
+        variable: Variable = KERAS2[name](**more)(list(inputs))
+        return variable
+
+    function.__name__, function.__doc__ = name.lower(), f"Return the {name.lower()} of several variables."
+    return function
 
 
-def minimum(inputs: Sequence[Variable], **more: Any) -> Variable:
-    """Return the minimum of several variables."""
-    return KERAS2["Minimum"](**more)(list(inputs))
-
-
-def average(inputs: Sequence[Variable], **more: Any) -> Variable:
-    """Return the average of several variables."""
-    return KERAS2["Average"](**more)(list(inputs))
+maximum, minimum, average = _merging("Maximum"), _merging("Minimum"), _merging("Average")
 
 
 def __getattr__(name: str) -> Any:

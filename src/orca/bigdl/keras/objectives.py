@@ -30,11 +30,9 @@ OBJECTIVES: dict[str, Any] = {"LossFunction": Criterion}
 rows({"SparseCategoricalCrossEntropy": (_sparse,
     "The cross entropy of probabilities and classes, which count from 0 unless zero_based_label is False.")},
      counts=True, home=OBJECTIVES)  # fmt: skip
-rows(
-    {"RankHinge": (_rank_hinge, "By how much the first row of each pair is not ahead of the second by a margin.")},
-    reduction=None,
-    home=OBJECTIVES,
-)
+rows({"RankHinge": (_rank_hinge,
+    "By how much the first row of each pair is not ahead of the second by a margin.")},
+     reduction=None, home=OBJECTIVES)  # fmt: skip
 rows({
     "MeanSquaredError": (lambda x, target, size_average=True: F.mse_loss(x, _beside(x, target), reduction=_word(
         size_average)), "The mean squared difference."),
@@ -45,27 +43,22 @@ rows({
 }, home=OBJECTIVES)  # fmt: skip
 
 _NAMES = {
-    "MeanAbsoluteError": "AbsCriterion", "BinaryCrossEntropy": "BCECriterion",
-    "CosineProximity": "CosineProximityCriterion",
+    "MeanAbsoluteError": "AbsCriterion", "BinaryCrossEntropy": "BCECriterion", "Poisson": "PoissonCriterion",
+    "CosineProximity": "CosineProximityCriterion", "CategoricalCrossEntropy": "CategoricalCrossEntropy",
     "KullbackLeiblerDivergence": "KullbackLeiblerDivergenceCriterion",
-    "Poisson": "PoissonCriterion",
     "MeanAbsolutePercentageError": "MeanAbsolutePercentageCriterion",
     "MeanSquaredLogarithmicError": "MeanSquaredLogarithmicCriterion",
-    "CategoricalCrossEntropy": "CategoricalCrossEntropy",
 }  # fmt: skip
 OBJECTIVES |= {name: CRITERIONS[own] for name, own in _NAMES.items()}
 _LOSSES = {
-    "sparse_categorical_crossentropy": "SparseCategoricalCrossEntropy",
+    "sparse_categorical_crossentropy": "SparseCategoricalCrossEntropy", "mse": "MeanSquaredError",
     "categorical_crossentropy": "CategoricalCrossEntropy", "binary_crossentropy": "BinaryCrossEntropy",
-    "mse": "MeanSquaredError", "mean_squared_error": "MeanSquaredError", "mae": "MeanAbsoluteError",
-    "mean_absolute_error": "MeanAbsoluteError", "hinge": "Hinge", "squared_hinge": "SquaredHinge",
-    "mape": "MeanAbsolutePercentageError",
-    "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
-    "msle": "MeanSquaredLogarithmicError",
-    "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
-    "kld": "KullbackLeiblerDivergence",
-    "kullback_leibler_divergence": "KullbackLeiblerDivergence",
-    "poisson": "Poisson", "cosine_proximity": "CosineProximity", "rank_hinge": "RankHinge",
+    "mean_squared_error": "MeanSquaredError", "mae": "MeanAbsoluteError", "mean_absolute_error": "MeanAbsoluteError",
+    "hinge": "Hinge", "squared_hinge": "SquaredHinge", "rank_hinge": "RankHinge", "poisson": "Poisson",
+    "mape": "MeanAbsolutePercentageError", "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
+    "msle": "MeanSquaredLogarithmicError", "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
+    "kld": "KullbackLeiblerDivergence", "kullback_leibler_divergence": "KullbackLeiblerDivergence",
+    "cosine_proximity": "CosineProximity",
 }  # fmt: skip
 _METHODS: dict[str, Any] = {
     "sgd": lambda: SGD(learningrate=0.01), "adam": KerasAdam, "adagrad": lambda: Adagrad(learningrate=0.01),
@@ -76,11 +69,7 @@ _METHODS: dict[str, Any] = {
 
 
 def objective_of(loss: Any, shape: Any) -> Any:
-    """Return the loss of a name, of a function of variables, or as it is.
-
-    Raises:
-        ArgumentError: There is no such loss.
-    """
+    """Return the loss of a name, of a function of variables, or as it is."""
     if isinstance(loss, str):
         if loss.lower() not in _LOSSES:
             raise ArgumentError(f"there is no loss named {loss!r}; there are {', '.join(_LOSSES)}.")
@@ -98,11 +87,7 @@ def objective_of(loss: Any, shape: Any) -> Any:
 
 
 def optimizer_of(optimizer: Any) -> Any:
-    """Return the optim method of a name, or as it is.
-
-    Raises:
-        ArgumentError: There is no such method.
-    """
+    """Return the optim method of a name, or as it is."""
     if isinstance(optimizer, str):
         if optimizer.lower() not in _METHODS:
             raise ArgumentError(f"there is no optimizer named {optimizer!r}; there are {', '.join(_METHODS)}.")
