@@ -129,6 +129,17 @@ def test_a_shard_without_any_key_is_merged(spark: Any) -> None:
         other.uncache()
 
 
+@pytest.mark.parametrize("keys", [[2**53, 2**53 + 1], [2.0**53, 1.0], pd.Categorical([2**53, 1])], ids=str)
+def test_large_integers_meet_a_small_side_as_beside_the_floats_of_other_shards(spark: Any, keys: Any) -> None:
+    left = [pd.DataFrame({"i": [2**53 + 1, 1]}), pd.DataFrame({"i": [0.5]})]
+    right = pd.DataFrame({"i": keys, "name": ["a", "b"]})
+    small = shards_of([right]).cache().compute()
+    for how in ("inner", "left"):
+        got = shards_of(left).merge(small, how, "i").concat_to_pdf()
+        assert_same_rows(got, whole(left).merge(right, how=how, on="i"))
+    small.uncache()
+
+
 @few
 @given(
     pieces=PIECES,

@@ -16,8 +16,18 @@ from orca.errors import DataError
 class Lists:
     """Partitions in this process, with the methods of an RDD that group_by asks for."""
 
+    defaultParallelism = 2
+
     def __init__(self, partitions: Iterable[Iterable[Any]]) -> None:
         self.partitions = [list(partition) for partition in partitions]
+        self.ctx = self
+
+    def parallelize(self, elements: list[Any], parts: int) -> Lists:
+        assert len(elements) == parts
+        return Lists([element] for element in elements)
+
+    def collect(self) -> list[Any]:
+        return [element for partition in self.partitions for element in partition]
 
     def mapPartitions(self, function: Callable[..., Any]) -> Lists:
         return Lists(function(iter(partition)) for partition in self.partitions)
@@ -30,10 +40,35 @@ class Lists:
         return Lists([pair for pair in pairs if number_of(pair[0]) == part] for part in range(parts))
 
 
-def grouped(shards: list[pd.DataFrame], word: str) -> pd.Series:
+@pytest.fixture(autouse=True, params=[True, False], ids=["on the driver", "by a shuffle"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let groups come together in either way, where both are open to them."""
+    monkeypatch.setattr(groups, "BROADCAST", 16 << 20 if request.param else 0)
+    return request.param
+
+
+def groups_of(shards: list[pd.DataFrame], word: str) -> pd.DataFrame:
     rdd: Any = Lists([shard] for shard in shards)
-    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", word, joined=False, parts=2)
-    return pd.concat([frame for part in result.partitions for frame in part]).set_index("k")[f"{word}(v)"].sort_index()
+    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", word, joined=False, parts=2, now=True)
+    return pd.concat(result.collect())
+
+
+def grouped(shards: list[pd.DataFrame], word: str) -> pd.Series:
+    return groups_of(shards, word).set_index("k")[f"{word}(v)"].sort_index()
+
+
+def test_only_few_groups_come_to_the_driver(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[int] = []
+    monkeypatch.setattr(Lists, "partitionBy", lambda rdd, parts, _: ways.append(parts) or rdd)
+    monkeypatch.setattr(groups, "meet", lambda pairs, work, blanks: iter(()))
+    rdd: Any = Lists([[pd.DataFrame({"k": range(99), "v": 1}), pd.DataFrame({"k": [], "v": []})]] * 3)
+    empty = pd.DataFrame({"k": [], "v": []})
+    for word, shuffles in (("sum", not few), ("nunique", True)):
+        groups.grouped(rdd, empty, "k", word, joined=False, parts=3, now=True)
+        assert bool(ways) == shuffles
+        ways.clear()
+    groups.grouped(rdd, empty, "k", "sum", joined=False, parts=3)
+    assert ways == [3]
 
 
 @pytest.mark.parametrize("word", ["count", "sum", "mean", "var", "std", "min", "max"])
@@ -69,9 +104,7 @@ def test_large_keys_stay_apart_beside_a_shard_without_any() -> None:
         pd.DataFrame({"k": [2**53, 2**53 + 1, 2**53 + 1], "v": [1, 2, 4]}),
         pd.DataFrame({"k": pd.Series([None, None], dtype=object), "v": [8, 16]}),
     ]
-    rdd: Any = Lists([shard] for shard in shards)
-    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", "sum", joined=False, parts=2)
-    sums = pd.concat([frame for part in result.partitions for frame in part])["sum(v)"]
+    sums = groups_of(shards, "sum")["sum(v)"]
     assert sorted(sums) == [1, 6, 24]
 
 
@@ -114,8 +147,6 @@ def test_large_keys_stay_apart_in_a_shard_of_objects_with_a_null() -> None:
         pd.DataFrame({"k": [1, 2**53, 2**53 + 1], "v": [1, 2, 4]}),
         pd.DataFrame({"k": pd.Series([1, None, 2**53 + 1], dtype=object), "v": [8, 16, 32]}),
     ]
-    rdd: Any = Lists([shard] for shard in shards)
-    result: Any = groups.grouped(rdd, shards[0].iloc[:0], "k", "sum", joined=False, parts=2)
-    rows = pd.concat([frame for part in result.partitions for frame in part])
+    rows = groups_of(shards, "sum")
     sums = {key: total for key, total in zip(rows["k"].tolist(), rows["sum(v)"], strict=True) if not pd.isna(key)}
     assert sums == {1: 9, 2**53: 2, 2**53 + 1: 36} and len(rows) == 4

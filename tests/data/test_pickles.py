@@ -28,10 +28,10 @@ def test_a_folder_that_was_not_written_to_its_end_is_refused(tmp_path: Path) -> 
     path = str(tmp_path / "saved")
     pickles.save(OnePartition([1, "two"]), path)
     (file,) = pickles.files_at(path)
-    assert pickles.PickleLoading()(file) == [1, "two"]
+    assert pickles.loading()(file) == [1, "two"]
     with pytest.raises(ArgumentError, match="save_pickle: there is something at .*saved already"):
         pickles.save(OnePartition([3]), path)
     (tmp_path / "saved" / "_SUCCESS").unlink()
-    with pytest.raises(ArgumentError, match="save_pickle did not end in .*saved; it has .*pickle.*Save it anew"):
+    with pytest.raises(ArgumentError, match="saving did not end; it has .*pickle.*Save them anew"):
         pickles.files_at(path)
     assert pickles.files_at(str(tmp_path / "none")) == []

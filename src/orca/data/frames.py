@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PRIME = np.uint64(1_099_511_628_211)
 _POINTS = 64  # rows of each shard that the borders of a sort are drawn from
 BROADCAST = 16 << 20  # bytes of a side of merge that is sent to every worker, rather than rows of both to some
+_EXACT = 2.0**53  # below it every integer is a float
 _HOW = ("inner", "left", "right", "outer")
 
 # (number of the partition that a row goes to for each row of a frame)
@@ -259,6 +260,21 @@ def merged(
 def merged_with(rdd: RDD[Any], right: pd.DataFrame, how: str, keys: list[Any]) -> RDD[Any]:
     """Return the rows joined with those of a small frame, which every worker gets."""
     return rdd.map(partial(_merge_with, right=rdd.ctx.broadcast(right), how=how, on=keys))
+
+
+def are_exact(keys: pd.DataFrame) -> bool:
+    """Say whether the numbers among keys equal the same ones as integers and as floats.
+
+    Where they do not, it matters to a shard of integers that another one has floats: all of them are floats then.
+    """
+    for column in (keys.iloc[:, place] for place in range(keys.shape[1])):
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            column = column.cat.categories.to_series()
+        if types.is_numeric_dtype(column.dtype) or column.dtype == object:
+            cells = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+            if (np.abs(cells) >= _EXACT).any():
+                return False
+    return True
 
 
 def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.DataFrame:

@@ -15,17 +15,24 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from orca.data.frames import Choice, check_columns, hashed, joined_parts, meet, regroup, slices
+from orca.core.plan import even_split
+from orca.data.frames import BROADCAST, Choice, check_columns, hashed, joined_parts, meet, regroup, slices
 from orca.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
+_LOOK = 1 << 16  # rows that tell whether there are many groups
 Aggregates = list[tuple[Any, str]]  # of a column, by a function's name
 
 
-def grouped(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, agg: Any, joined: bool, parts: int) -> RDD[Any]:
-    """Return a row for each group, or every row with what its group gives."""
+def grouped(
+    rdd: RDD[Any], empty: pd.DataFrame, columns: Any, agg: Any, joined: bool, parts: int, now: bool = False
+) -> RDD[Any]:
+    """Return a row for each group, or every row with what its group gives.
+
+    Where groups are wanted now and are few, they come together on the driver, without a shuffle.
+    """
     keys = [columns] if isinstance(columns, str) else list(columns)
     have = list(empty.columns)
     check_columns(keys, have, "group_by")
@@ -38,6 +45,12 @@ def grouped(rdd: RDD[Any], empty: pd.DataFrame, columns: Any, agg: Any, joined: 
         rows = regroup(rdd, hashed(keys, parts), parts, empty)
         return rows.map(partial(_group, keys=keys, sums=sums, joined=True))
     needed = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
+    if now:
+        few = rdd.mapPartitions(partial(_few, keys=keys, sums=sums, most=BROADCAST // parts)).collect()
+        if few and all(figures is not None for figures in few):
+            groups = _together(joined_parts(few), None, empty[needed], keys, sums)
+            spans = even_split(len(groups), min(parts, rdd.ctx.defaultParallelism))
+            return rdd.ctx.parallelize([groups.iloc[start:stop] for start, stop in spans], len(spans))
     moved = rdd.mapPartitionsWithIndex(partial(_sent, keys=keys, sums=sums, columns=needed, parts=parts))
     work = partial(_together, empty=empty[needed], keys=keys, sums=sums)
     return moved.partitionBy(parts, int).mapPartitions(partial(meet, work=work, blanks=[None, None]))
@@ -105,11 +118,29 @@ def _sent(
 ) -> Iterator[tuple[int, Any]]:
     """Yield what goes where: the groups of a frame (side 0), or its rows where an aggregate needs them (1)."""
     for number, frame in enumerate(frames):
-        by_groups = all(_combines(frame[name].dtype, word) for name, word in sums)
+        by_groups = _combine(frame, sums)
         rows = _figures(frame, keys, sums) if by_groups else frame[columns]
         choice = _choice(list(range(len(keys))) if by_groups else keys, parts)
         for target, (_, _, part) in slices(partition, [rows], choice, 0, parts):
             yield target, (0 if by_groups else 1, (partition, number), part)
+
+
+def _few(frames: Iterable[Any], keys: list[Any], sums: Aggregates, most: int) -> Iterator[pd.DataFrame | None]:
+    """Yield the groups of each frame that has rows; at last None, where they are too many bytes or rows are needed.
+
+    The first rows of a frame tell early that there are too many.
+    """
+    for frame in frames:
+        if most < 0 or not len(frame):
+            continue
+        by_groups = _combine(frame, sums) and _bytes(_figures(frame.iloc[:_LOOK], keys, sums)) <= most
+        figures = _figures(frame, keys, sums) if by_groups else None
+        most = -1 if figures is None else most - _bytes(figures)
+        yield figures if most >= 0 else None
+
+
+def _bytes(frame: pd.DataFrame) -> int:
+    return int(frame.memory_usage(deep=True).sum())
 
 
 def _choice(keys: list[Any], parts: int) -> Choice:
@@ -118,6 +149,10 @@ def _choice(keys: list[Any], parts: int) -> Choice:
 
 def _first_partition(frame: pd.DataFrame) -> np.ndarray:
     return np.zeros(len(frame), np.int64)
+
+
+def _combine(frame: pd.DataFrame, sums: Aggregates) -> bool:
+    return all(_combines(frame[name].dtype, word) for name, word in sums)
 
 
 def _combines(dtype: Any, word: str) -> bool:

@@ -7,92 +7,57 @@ and types of arrays) is JSON in the file's metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from orca.data import folders
 from orca.data.slices import FRAME, class_name_of
 from orca.errors import ArgumentError, DataError
 from orca.rows.arrow import to_arrow, to_numpy
 from orca.rows.tree import flatten, rows_of, unflatten
-from orca.storage import hdfs
-from orca.storage.files import filesystem, name_of, replacing
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
 _KEY = b"orca"
-_DONE = "_SUCCESS"
 _SUFFIX = ".parquet"
 
 
 def save(rdd: RDD[Any], path: str) -> None:
-    """Write every shard to a file of a folder.
-
-    Raises:
-        ArgumentError: The folder is not empty.
-    """
-    fs, place = filesystem(path)
-    if fs.exists(place) and (not fs.isdir(place) or fs.ls(place, detail=False)):
-        raise ArgumentError(f"save_parquet: there is something at {path} already. Remove it, or name another folder.")
-    fs.makedirs(place, exist_ok=True)
-    rdd.mapPartitionsWithIndex(ParquetSaving(path)).collect()
-    fs.pipe_file(f"{place}/{_DONE}", b"")
+    """Write every shard to a file of a folder; see folders.save."""
+    folders.save(rdd, path, files_of, "save_parquet")
 
 
 def files_at(path: str) -> list[str]:
     """Return the files with the shards of a folder.
 
     Raises:
-        ArgumentError: There is no such folder, or it is incomplete.
+        ArgumentError: There are none, or the folder is incomplete.
     """
-    fs, place = filesystem(path)
-    if not fs.isdir(place):
-        raise ArgumentError(f"load_parquet: Path does not exist: {path}.")
-    names = sorted(map(name_of, fs.ls(place, detail=False)))
-    files = [f"{path.rstrip('/')}/{name}" for name in names if name.endswith(_SUFFIX)]
-    if _DONE not in names or not files:
-        raise ArgumentError(f"load_parquet: {path} holds no XShards, or save_parquet did not end; it has {names[:5]}.")
+    files = folders.files_at(path, _SUFFIX)
+    if not files:
+        raise ArgumentError(f"load_parquet: there are no files of save_parquet at {path}.")
     return files
 
 
-@dataclass(frozen=True)
-class ParquetSaving:
-    """A task that writes the shards of a partition."""
-
-    folder: str
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, partition: int, shards: Iterable[Any]) -> Iterator[int]:
-        """Yield a number for each shard."""
-        hdfs.adopt(self.where)
-        fs, place = filesystem(self.folder)
-        for number, shard in enumerate(shards):
-            table = to_table(shard)
-            with (
-                replacing(fs, f"{place}/part-{partition:05d}-{number:05d}{_SUFFIX}") as draft,
-                fs.open(draft, "wb") as file,
-            ):
-                pq.write_table(table, file)
-            yield number
+def loading() -> folders.Loading:
+    """Return the task that reads the shard of a file."""
+    return folders.Loading(_read)
 
 
-@dataclass(frozen=True)
-class ParquetLoading:
-    """A task that reads shards."""
+def files_of(partition: int, shards: Iterable[Any]) -> Iterator[tuple[str, Callable[[BinaryIO], Any]]]:
+    """Yield the file of each shard."""
+    for number, shard in enumerate(shards):
+        yield f"part-{partition:05d}-{number:05d}{_SUFFIX}", partial(pq.write_table, to_table(shard))
 
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
-    def __call__(self, path: str) -> Any:
-        """Return the shard of a file."""
-        hdfs.adopt(self.where)
-        fs, place = filesystem(path)
-        with fs.open(place, "rb") as file:
-            return from_table(pq.read_table(file))
+def _read(file: BinaryIO) -> Any:
+    return from_table(pq.read_table(file))
 
 
 def to_table(shard: Any) -> pa.Table:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from orca.data import parquet, pickles
+from orca.data import folders, parquet, pickles
 from orca.data.ray_lists import RayLists
 from orca.data.shard import SharedValue, SparkXShards, XShards
 from orca.data.verbs import Verbs
@@ -129,12 +129,12 @@ class RayXShards(Verbs, XShards):
         if folder is None:
             return SparkXShards(context.parallelize(self.collect_partitions(), count).flatMap(_only))
         when_stopped(staging.release)
-        save = pickles.PickleSaving(folder)
+        save = folders.Saving(folder, pickles.files_of)
         if here:
             paths = [next(save(number, _ray().get(ref))) for number, ref in enumerate(self._partitions)]
         else:
             paths = self.rdd.mapPartitionsWithIndex(save).collect()
-        return SparkXShards(context.parallelize(paths, count).flatMap(pickles.PickleLoading()))
+        return SparkXShards(context.parallelize(paths, count).flatMap(pickles.loading()))
 
     def to_spark_df(self) -> DataFrame:
         """Return the rows of shards that are pandas frames as a Spark DataFrame; see SparkXShards.to_spark_df."""
@@ -192,13 +192,13 @@ class RayXShards(Verbs, XShards):
                 f"load_pickle: {path} holds no shards that RayXShards.save_pickle has written. What Spark has saved is "
                 "read by Spark: RayXShards.from_spark_xshards(XShards.load_pickle(path))."
             )
-        lists = cls.of([[file] for file in files]).rdd.mapPartitions(partial(_loaded, load=pickles.PickleLoading()))
+        lists = cls.of([[file] for file in files]).rdd.mapPartitions(partial(_loaded, load=pickles.loading()))
         return cls(lists.refs)
 
     @classmethod
     def load_parquet(cls, path: str) -> RayXShards:
         """Read shards that `save_parquet` has written, one a partition; see XShards.load_parquet."""
-        return cls(cls.of([[file] for file in parquet.files_at(path)]).rdd.map(parquet.ParquetLoading()).refs)
+        return cls(cls.of([[file] for file in parquet.files_at(path)]).rdd.map(parquet.loading()).refs)
 
     def to_ray_dataset(self) -> Any:
         """Return the rows of shards that are pandas frames as a Ray Dataset, one block a partition."""

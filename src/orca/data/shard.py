@@ -98,9 +98,7 @@ class XShards:
         if not _is_there(context, pickles.path_at(path, 0)):
             return SparkXShards(context.pickleFile(path, minPartitions))
         files = pickles.files_at(path)  # of RayXShards
-        return SparkXShards(
-            context.parallelize(files, max(len(files), minPartitions or 1)).flatMap(pickles.PickleLoading())
-        )
+        return SparkXShards(context.parallelize(files, max(len(files), minPartitions or 1)).flatMap(pickles.loading()))
 
     @classmethod
     def load_parquet(cls, path: str) -> SparkXShards | RayXShards:
@@ -118,9 +116,7 @@ class XShards:
         if _is_on_ray():
             return _ray_shards().load_parquet(path)
         files = parquet.files_at(path)
-        return SparkXShards(
-            OrcaContext.get_spark_context().parallelize(files, len(files)).map(parquet.ParquetLoading())
-        )
+        return SparkXShards(OrcaContext.get_spark_context().parallelize(files, len(files)).map(parquet.loading()))
 
 
 class SparkXShards(Verbs, XShards):

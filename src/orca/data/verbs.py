@@ -34,6 +34,7 @@ class Verbs:
     """
 
     rdd: Any
+    eager = False  # whether verbs compute at once
     _class_name: str | None = None
 
     # Any shards
@@ -247,7 +248,9 @@ class Verbs:
         blanks = [self._blank(), right._blank()]
         keys = frames.keys_of_merge(blanks, how, on)
         if how in ("inner", "left") and right._is_small():
-            return self._made(frames.merged_with(rdds[0], join(right.collect()), how, keys), FRAME)
+            small = join(right.collect())
+            if frames.are_exact(small[keys]):
+                return self._made(frames.merged_with(rdds[0], small, how, keys), FRAME)
         parts = max(self._parts(), right._parts())
         return self._made(frames.merged(rdds, blanks, how, keys, parts), FRAME)
 
@@ -281,7 +284,7 @@ class Verbs:
         from orca.data import groups
 
         rdd = self._frames("group_by")
-        return self._made(groups.grouped(rdd, self._blank(), columns, agg, join, self._parts()), FRAME)
+        return self._made(groups.grouped(rdd, self._blank(), columns, agg, join, self._parts(), self.eager), FRAME)
 
     # Frames: each row alone
 

@@ -1,0 +1,78 @@
+"""Folders: shards in files of a folder, on any storage. Owns how tasks write and read them, and when one is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from orca.errors import ArgumentError
+from orca.storage import hdfs
+from orca.storage.files import filesystem, name_of, replacing
+
+_DONE = "_SUCCESS"
+
+# (the number of a partition and its shards) -> the name of each file and what writes it
+Files = Callable[[int, Iterable[Any]], Iterator[tuple[str, Callable[[BinaryIO], Any]]]]
+
+
+def save(rdd: Any, path: str, files: Files, verb: str) -> None:
+    """Write the shards of all partitions to a folder.
+
+    Raises:
+        ArgumentError: The folder is not empty.
+    """
+    fs, place = filesystem(path)
+    if fs.exists(place) and (not fs.isdir(place) or fs.ls(place, detail=False)):
+        raise ArgumentError(f"{verb}: there is something at {path} already. Remove it, or name another folder.")
+    fs.makedirs(place, exist_ok=True)
+    rdd.mapPartitionsWithIndex(Saving(path, files)).collect()
+    fs.pipe_file(f"{place}/{_DONE}", b"")
+
+
+def files_at(folder: str, suffix: str) -> list[str]:
+    """Return the files with shards, in order; none where there is no folder of such.
+
+    Raises:
+        ArgumentError: The folder is incomplete.
+    """
+    fs, place = filesystem(folder)
+    names = sorted(map(name_of, fs.ls(place, detail=False))) if fs.isdir(place) else []
+    files = [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(suffix)]
+    if files and _DONE not in names:
+        raise ArgumentError(f"{folder} holds shards, but their saving did not end; it has {names[:5]}. Save them anew.")
+    return files
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A task that writes the shards of a partition."""
+
+    folder: str
+    files: Files
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, partition: int, shards: Iterable[Any]) -> Iterator[str]:
+        """Yield the path of each file that is written."""
+        hdfs.adopt(self.where)
+        for name, write in self.files(partition, shards):
+            path = f"{self.folder.rstrip('/')}/{name}"
+            fs, place = filesystem(path)
+            with replacing(fs, place) as draft, fs.open(draft, "wb") as file:
+                write(file)
+            yield path
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A task that reads files."""
+
+    read: Callable[[BinaryIO], Any]
+    where: Mapping[str, str] = field(default_factory=hdfs.environment)
+
+    def __call__(self, path: str) -> Any:
+        """Return what is in a file."""
+        hdfs.adopt(self.where)
+        fs, place = filesystem(path)
+        with fs.open(place, "rb") as file:
+            return self.read(file)
