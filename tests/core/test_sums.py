@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -15,9 +16,10 @@ from orca.core.sums import Meeting, SharedSums, shared_sums
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared so on Linux alone")
 
 
-def joined(size: int, name: str | None = None) -> list[SharedSums | None]:
-    """Return the sums of ranks that are threads here."""
-    meeting, ready, wishes = Meeting(size), Barrier(size), dict[int, bool]()
+def joined(size: int, wrong: str | None = None) -> list[SharedSums | None]:
+    """Return the sums of ranks that are threads here; `wrong` is told for the name of the first one's meeting."""
+    meetings, ready, wishes = [Meeting(size) for _ in range(size)], Barrier(size), dict[int, bool]()
+    first, *names = [meeting.name for meeting in meetings]
 
     def join(rank: int) -> SharedSums | None:
         def agree(mine: bool) -> bool:
@@ -25,16 +27,17 @@ def joined(size: int, name: str | None = None) -> list[SharedSums | None]:
             ready.wait(10)
             return all(wishes.values())
 
-        return shared_sums(None if rank else meeting, name or meeting.name, rank, size, agree, 10.0)
+        return shared_sums(meetings[rank], [wrong or first, *names], rank, agree, 10.0)
 
     try:
         with ThreadPoolExecutor(size) as threads:
             return list(threads.map(join, range(size)))
     finally:
-        meeting.close()
+        for meeting in meetings:
+            meeting.close()
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 2, 3, 6])
 def ranks(request: pytest.FixtureRequest) -> Iterator[list[SharedSums]]:
     ranks = [rank for rank in joined(request.param) if rank is not None]
     assert len(ranks) == request.param
@@ -43,25 +46,50 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[list[SharedSums]]:
         rank.close()
 
 
-@pytest.mark.parametrize(
-    "shape, kind",
-    [((), "float64"), ((0, 3), "float32"), ((1,), "int64"), ((5, 7), "float16"), ((3, 400_001), "float32")],
-)
-def test_arrays_of_any_size_and_type_are_added_up(ranks: list[SharedSums], shape: tuple[int, ...], kind: str) -> None:
+SHAPES = [((), "float64"), ((0, 3), "float32"), ((1,), "int64"), ((5, 7), "float16"), ((3, 400_001), "float32")]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_arrays_of_any_size_and_type_are_added_up_at_once(ranks: list[SharedSums], order: int) -> None:
     draw = np.random.default_rng(0)
-    arrays = [np.asarray(draw.integers(0, 9, shape), kind) for _ in ranks]
+    arrays = [[np.asarray(draw.integers(0, 9, shape), kind) for shape, kind in SHAPES[::order]] for _ in ranks]
     with ThreadPoolExecutor(len(ranks)) as threads:
-        results = list(threads.map(lambda rank, array: rank.add(array), ranks, arrays))
+        results = list(threads.map(lambda rank, mine: rank.add(mine), ranks, arrays))
     for result in results:
-        assert result.dtype == kind and result.shape == shape
-        np.testing.assert_array_equal(result, sum(arrays))
+        for total, parts, (shape, kind) in zip(result, zip(*arrays, strict=True), SHAPES[::order], strict=True):
+            assert total.dtype == kind and total.shape == shape
+            np.testing.assert_array_equal(total, sum(parts))
+
+
+def test_a_slow_rank_reads_what_the_others_have_not_overwritten(ranks: list[SharedSums]) -> None:
+    """Each rank in turn is late to read; the others are as far ahead of it as they can be."""
+    steps = 60
+
+    def add(rank: SharedSums) -> list[float]:
+        totals = []
+        meet = rank._meet
+
+        def late() -> None:
+            meet()
+            if len(totals) % rank.size == rank.rank:
+                time.sleep(0.002)
+
+        rank._meet = late  # type: ignore[method-assign]
+        for step in range(steps):
+            totals += rank.add([np.full(9, (step + 1) * 10.0**rank.rank)])[0][:1].tolist()
+        return totals
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        results = list(threads.map(add, ranks))
+    ones = sum(10.0**rank.rank for rank in ranks)
+    assert results == [[(step + 1) * ones for step in range(steps)]] * len(ranks)
 
 
 def test_arrays_may_lie_in_memory_in_any_way_and_stay_as_they_are(ranks: list[SharedSums]) -> None:
     arrays = [np.arange(12.0).reshape(3, 4)[:, ::-2].T + number for number in range(len(ranks))]
     copies = [array.copy() for array in arrays]
     with ThreadPoolExecutor(len(ranks)) as threads:
-        results = list(threads.map(lambda rank, array: [rank.add(array) for _ in range(50)], ranks, arrays))
+        results = list(threads.map(lambda rank, array: [rank.add([array])[0] for _ in range(50)], ranks, arrays))
     for result in results:
         np.testing.assert_array_equal(result, [sum(copies)] * 50)
     np.testing.assert_array_equal(arrays, copies)
@@ -72,7 +100,7 @@ def test_a_rank_that_ends_is_told_to_the_others() -> None:
     assert first is not None and second is not None
     second.close()
     with pytest.raises(RuntimeError, match="Connection closed by peer: a worker of this machine is gone"):
-        first.add(np.ones(3))
+        first.add([np.ones(3)])
     first.close()
 
 
@@ -84,7 +112,7 @@ def test_no_rank_shares_where_one_cannot_reach_the_others(monkeypatch: pytest.Mo
 
 def test_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     meeting, me = Meeting(2), os.getuid()
-    stranger, friend = sums._connection(meeting.name), sums._connection(meeting.name)
+    stranger, friend = (sums._connection(meeting.name, 5.0) for _ in range(2))
     assert stranger is not None and friend is not None
     users = iter([me + 1, me])  # for the first that comes, this process is another user's
     monkeypatch.setattr(os, "getuid", lambda: next(users))
@@ -92,5 +120,5 @@ def test_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
         admitted.sendall(b"x")
         assert friend.recv(1) == b"x" and stranger.recv(1) == b""
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    assert sums._connection(meeting.name) is None
+    assert sums._connection(meeting.name, 5.0) is None
     meeting.close()

@@ -33,6 +33,9 @@ def meet(world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
         "none": world.all_reduce([]),
         "phase": PHASES[pulse.phase],
     }
+    shared, world.sums = world.sums, None  # type: ignore[attr-defined]
+    results["by gloo"] = world.all_reduce([whole, half, np.array(0.25 * world.rank), half * np.ones((2, 3))], "sum")
+    world.sums = shared  # type: ignore[attr-defined]
     return results | {"mine": (whole, half)}
 
 
@@ -73,6 +76,16 @@ def test_all_reduce_adds_up_or_takes_the_mean(ranks: list[dict[str, Any]]) -> No
         whole, half = rank["mean"]
         assert whole.tolist() == [[total / size, 1.0]] and half.tolist() == [0.5 * total / size]
         assert rank["none"] == []
+
+
+def test_gloo_adds_arrays_of_several_types_up(ranks: list[dict[str, Any]]) -> None:
+    total = sum(range(len(ranks)))
+    for rank in ranks:
+        whole, half, scalar, wide = rank["by gloo"]
+        assert whole.tolist() == [[total, len(ranks)]] and whole.dtype == np.int64
+        assert half.tolist() == [0.5 * total] and half.dtype == np.float32
+        assert scalar.shape == () and scalar == 0.25 * total
+        assert wide.tolist() == [[0.5 * total] * 3] * 2
 
 
 def test_all_reduce_leaves_its_arguments_alone(ranks: list[dict[str, Any]]) -> None:

@@ -92,6 +92,7 @@ LOSSES = {
     "a mean with a penalty": lambda ends: tf.reduce_mean(ends.each) + penalty(ends),
     "a sum and a penalty": lambda ends: tf.reduce_sum(ends.each) + penalty(ends),
     "weights of rows": masked,
+    "a part of a sum": lambda ends: 2.0 / tf.cast(tf.shape(ends.each)[0], tf.float32) * tf.reduce_sum(ends.each),
     "a mean of chosen rows": lambda ends: tf.reduce_mean(tf.boolean_mask(ends.each, ends.y > 0)) + penalty(ends),
 }
 
@@ -125,6 +126,7 @@ def chosen(ends: Any) -> Any:
 
 RARE = {
     "a ratio": lambda ends: tf.reduce_sum(ends.each * chosen(ends)) / tf.reduce_sum(chosen(ends)),
+    "a product": lambda ends: 1.0 / tf.reduce_sum(chosen(ends)) * tf.reduce_sum(ends.each * chosen(ends)),
     "a ratio and a mean": lambda ends: RARE["a ratio"](ends) + tf.reduce_mean(tf.square(ends.outputs)),
     "a mask": lambda ends: tf.reduce_mean(tf.boolean_mask(ends.each, tf.equal(ends.y, 2))),
     "no weight anywhere": lambda ends: masked_by_nothing(ends) + penalty(ends),

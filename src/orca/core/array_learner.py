@@ -38,6 +38,7 @@ class ArrayLearner(Learner):
     """
 
     pauses = True
+    met: Sequence[str] = ()  # the weights that the step before had gradients of, on any rank
 
     @abstractmethod
     def make(self) -> None:
@@ -105,7 +106,7 @@ class ArrayLearner(Learner):
         """Make the model: the seed, or the state, is the same on every rank."""
         self.world, self.seed = world, seed
         self.sample: Any = None
-        self.start = state
+        self.start, self.met = state, []
         self._make(seed)
         self.revert()
 
@@ -215,21 +216,31 @@ class ArrayLearner(Learner):
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
                 "them under the names that weights() has."
             )
-        counts = [float(name in gradients) for name in weights]
-        total, mass, *counts = self.world.all_reduce([np.array([total, mass, *counts])], "sum")[0].tolist()
-        names = [name for name, ranks in zip(weights, counts, strict=True) if ranks]
-        if not mass or not names:
-            return total / mass if mass else 0.0, {}
-        # By the weights, which are the same on every rank; gradients may not be. A sum in half precision overflows.
-        kind = np.result_type(np.float32, *(weights[name].dtype for name in names))
-        parts = [np.ravel(gradients[name] if name in gradients else np.zeros_like(weights[name])) for name in names]
-        [flat] = self.world.all_reduce([np.concatenate(parts, dtype=kind, casting="unsafe")], "sum")
-        flat /= mass
-        pieces = np.split(flat, np.cumsum([part.size for part in parts])[:-1])
+        mine, agreed = np.array([total, mass, *(name in gradients for name in weights)]), False
+        # Most steps have gradients of the same weights as the step before: then one sum is enough. Else all are added
+        # up again, as the next step will do it: a resumed fit must not add up in another order.
+        while not agreed:
+            whole, *sums = self.world.all_reduce([mine, *_parts(self.met, gradients, weights)], "sum")
+            names = [name for name, ranks in zip(weights, whole[2:], strict=True) if ranks]
+            agreed, self.met = names == self.met, names
+        total, mass = whole[:2].tolist()
+        if not mass:
+            return 0.0, {}
         return total / mass, {
-            name: piece.reshape(weights[name].shape).astype(_gradient_type(weights[name].dtype), copy=False)
-            for name, piece in zip(names, pieces, strict=True)
+            name: np.divide(part, mass, out=part).astype(_gradient_type(weights[name].dtype), copy=False)
+            for name, part in zip(names, sums, strict=True)
         }
+
+
+def _parts(names: Iterable[str], gradients: Arrays, weights: Arrays) -> list[np.ndarray]:
+    """Return this rank's part of the sums, of types that go by the weights: gradients may differ between ranks."""
+    kinds = {name: np.result_type(np.float32, weights[name].dtype) for name in names}  # a sum of halves overflows
+    return [
+        np.asarray(gradients[name]).astype(kind, copy=False).reshape(weights[name].shape)
+        if name in gradients
+        else np.zeros(weights[name].shape, kind)
+        for name, kind in kinds.items()
+    ]
 
 
 def _gradient_type(kind: np.dtype[Any]) -> np.dtype[Any]:

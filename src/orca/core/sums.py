@@ -1,8 +1,8 @@
 """Sums: arrays added up over the ranks of one machine, through memory that they share. Owns how these ranks meet.
 
-Each rank copies a piece of its array into the shared memory, adds up its part of that piece over all ranks, and copies
-the sum out. Between these the ranks meet on sockets, which tell when one of them has ended. Far less work for the
-processor than a ring over the loopback device.
+Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up what all of
+them have copied. They meet on sockets, which also tell when a rank has ended. Far less work for the processor than a
+ring over the loopback device.
 """
 
 from __future__ import annotations
@@ -12,43 +12,54 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 
-_PIECE = 1 << 20  # bytes of an array that are added up at a time
+_PIECE = 1 << 20  # bytes of a rank's arrays that are added up at a time
+_FEW = 4  # ranks that each add up everything: to share the work and meet again costs more
+_LINE = 64  # bytes that the processor reads at once: each array begins with new ones
 _READY = b"."
 
 
 class SharedSums:
     """Sums over the ranks of one machine, seen from one of them.
 
+    A meeting a piece is enough, as pieces take turns in two buffers. A rank that writes a piece has left the meeting of
+    the piece before. All ranks had come there, each after it read the piece before that one, which lay in this buffer.
+
     Args:
         memory: The file of the shared memory, which the caller closes.
         rank: The number of this rank.
         size: How many ranks there are.
-        sockets: On rank 0 a socket to each other rank; on the others one to rank 0.
+        sockets: One to each other rank.
     """
 
     def __init__(self, memory: int, rank: int, size: int, sockets: list[socket.socket]) -> None:
         self.rank, self.size, self.sockets = rank, size, sockets
-        self.buffer = np.frombuffer(mmap.mmap(memory, (size + 1) * _PIECE), np.uint8).reshape(size + 1, _PIECE)
+        shared = np.frombuffer(mmap.mmap(memory, 2 * (size + 1) * _PIECE), np.uint8)
+        self.buffers = cycle(shared.reshape(2, size + 1, _PIECE))  # a line a rank, and one of sums for many ranks
 
-    def add(self, array: np.ndarray) -> np.ndarray:
-        """Return the sum of an array over all ranks: of the same shape and type on each."""
-        given = np.ascontiguousarray(array)
-        total = np.empty_like(given)
-        slots = self.buffer.view(given.dtype)
-        width = slots.shape[1]
-        for start in range(0, given.size, width):
-            piece, result = (flat.reshape(-1)[start : start + width] for flat in (given, total))
-            slots[self.rank, : piece.size] = piece
+    def add(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the sum of each array over all ranks: of the same shapes and types on each."""
+        given = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+        totals = [np.empty_like(array) for array in given]
+        for piece in _pieces(given):
+            buffer = next(self.buffers)
+            parts = [(at, cut, buffer[:, place].view(given[at].dtype)) for at, cut, place in piece]
+            for at, cut, part in parts:
+                part[self.rank] = given[at][cut]
             self._meet()
-            part = slice(piece.size * self.rank // self.size, piece.size * (self.rank + 1) // self.size)
-            np.add.reduce(slots[:-1, part], axis=0, out=slots[-1, part])
-            self._meet()
-            result[:] = slots[-1, : piece.size]
-        return total.reshape(np.shape(array))
+            if self.size > _FEW:
+                for _, _, part in parts:
+                    mine = np.array_split(part, self.size, axis=1)[self.rank]
+                    np.add.reduce(mine[:-1], axis=0, out=mine[-1])
+                self._meet()
+            for at, cut, part in parts:
+                rows = part[-1:] if self.size > _FEW else part[:-1]
+                np.add.reduce(rows, axis=0, out=totals[at][cut])
+        return [total.reshape(np.shape(array)) for total, array in zip(totals, arrays, strict=True)]
 
     def close(self) -> None:
         """Close the sockets; the memory goes with the last rank that has it."""
@@ -58,19 +69,20 @@ class SharedSums:
     def _meet(self) -> None:
         """Wait until all ranks are here."""
         try:
-            if self.rank:
-                self.sockets[0].sendall(_READY)
+            for each in self.sockets:
+                each.sendall(_READY)
             if any(each.recv(1) != _READY for each in self.sockets):
                 raise ConnectionError("it is closed")
-            if not self.rank:
-                for each in self.sockets:
-                    each.sendall(_READY)
         except OSError as error:
             raise RuntimeError(f"Connection closed by peer: a worker of this machine is gone ({error})") from error
 
 
 class Meeting:
-    """The place where ranks of one machine find each other: rank 0 opens it, before it tells its name."""
+    """The place where a rank lets those of higher numbers in: each rank opens one, before it tells its name.
+
+    Args:
+        size: How many ranks there are.
+    """
 
     def __init__(self, size: int) -> None:
         self.server: socket.socket | None = None
@@ -78,7 +90,7 @@ class Meeting:
             self.memory = os.memfd_create("orca-sums")
         except (AttributeError, OSError):  # a system without such memory, or one that grants none
             return
-        os.ftruncate(self.memory, (size + 1) * _PIECE)
+        os.ftruncate(self.memory, 2 * (size + 1) * _PIECE)
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(f"\0orca-{secrets.token_hex(16)}")
         self.server.listen(size)
@@ -107,37 +119,35 @@ class Meeting:
 
 
 def shared_sums(
-    meeting: Meeting | None, name: str, rank: int, size: int, agree: Callable[[bool], bool], timeout: float | None
+    meeting: Meeting, names: Sequence[str], rank: int, agree: Callable[[bool], bool], timeout: float | None
 ) -> SharedSums | None:
     """Return the sums of the ranks of one machine; None on every rank where one of them cannot join.
 
     Args:
-        meeting: Rank 0's meeting; None on the others.
-        name: Its name.
+        meeting: This rank's meeting; it takes over the memory of rank 0's.
+        names: The names of all ranks' meetings.
         rank: The number of this rank.
-        size: How many ranks there are.
         agree: Tells all ranks whether something is true on each.
         timeout: Seconds to wait for another rank; None for no limit.
     """
-    link = None if meeting is not None else _connection(name)
-    if not agree(bool(name) and (meeting is not None or link is not None)):
+    links = [link for name in names[:rank] if (link := _connection(name, timeout))]
+    if not agree(all(names) and len(links) == rank):
+        for link in links:
+            link.close()
         return None
-    if meeting is not None:
-        links = [meeting.admit(timeout) for _ in range(size - 1)]
-        for each in links:
-            socket.send_fds(each, [_READY], [meeting.memory])
-        return SharedSums(meeting.memory, rank, size, links)
-    assert link is not None
-    link.settimeout(timeout)
-    _, (memory, *_), *_ = socket.recv_fds(link, 1, 1)
-    try:
-        return SharedSums(memory, rank, size, [link])
-    finally:
-        os.close(memory)
+    links += [meeting.admit(timeout) for _ in names[rank + 1 :]]
+    if rank:
+        os.close(meeting.memory)
+        _, (meeting.memory, *_), *_ = socket.recv_fds(links[0], 1, 1)
+    else:
+        for link in links:
+            socket.send_fds(link, [_READY], [meeting.memory])
+    return SharedSums(meeting.memory, rank, len(names), links)
 
 
-def _connection(name: str) -> socket.socket | None:
+def _connection(name: str, timeout: float | None) -> socket.socket | None:
     link = socket.socket(socket.AF_UNIX)
+    link.settimeout(timeout)
     try:
         link.connect(name)
         if _is_mine(link):
@@ -152,3 +162,21 @@ def _is_mine(link: socket.socket) -> bool:
     """Say whether the other end of a connection belongs to this user."""
     _, user, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(user == os.getuid())
+
+
+def _pieces(arrays: Sequence[np.ndarray]) -> Iterator[list[tuple[int, slice, slice]]]:
+    """Yield the parts of flat arrays that are added up at a time: which array, its elements, and their place."""
+    piece: list[tuple[int, slice, slice]] = []
+    used = 0
+    for at, array in enumerate(arrays):
+        start = 0
+        while start < array.size:
+            stop = min(array.size, start + (_PIECE - used) // array.itemsize)
+            size = (stop - start) * array.itemsize
+            piece.append((at, slice(start, stop), slice(used, used + size)))
+            start, used = stop, used + size + -size % _LINE
+            if start < array.size:
+                yield piece
+                piece, used = [], 0
+    if piece:
+        yield piece

@@ -100,7 +100,7 @@ class TorchWorld:
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""
         with _waiting(self.pulse):
-            totals = list(map(_sum_by_gloo if self.sums is None else self.sums.add, arrays))
+            totals = _sums_by_gloo(arrays) if self.sums is None else self.sums.add(arrays)
         return [total / self.size for total in totals] if how == "mean" else totals
 
 
@@ -114,7 +114,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
         pulse: Shows that this rank waits for the others.
     """
     dist = _dist()
-    server, meeting = (_listen(peer.host), Meeting(peer.size)) if peer.rank == 0 else (None, None)
+    server, meeting = None if peer.rank else _listen(peer.host), Meeting(peer.size)
     with _waiting(pulse):
         cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server, meeting)))]
     _check_versions(cards)
@@ -130,11 +130,9 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
     if len(here) == peer.size:
         limit = patience.total_seconds() if timeout > 0 else None
-        world.sums = shared_sums(
-            meeting, cards[0]["meeting"], peer.rank, peer.size, lambda mine: all(world.all_gather(mine)), limit
-        )
-    if meeting is not None:
-        meeting.close()
+        names = [card["meeting"] for card in cards]
+        world.sums = shared_sums(meeting, names, peer.rank, lambda mine: all(world.all_gather(mine)), limit)
+    meeting.close()
     yield world
     if world.sums is not None:
         world.sums.close()
@@ -191,21 +189,28 @@ def _dist() -> Any:
     return dist
 
 
-def _sum_by_gloo(array: np.ndarray) -> np.ndarray:
+def _sums_by_gloo(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the sums of arrays over all ranks, with one message for each type of them."""
     import torch
 
-    tensor = torch.from_numpy(np.array(array))
-    _dist().all_reduce(tensor)
-    return tensor.numpy()
+    totals = [np.array(array) for array in arrays]
+    for kind in dict.fromkeys(total.dtype for total in totals):
+        alike = [total for total in totals if total.dtype == kind]
+        flat = torch.from_numpy(np.concatenate([np.ravel(total) for total in alike]))
+        _dist().all_reduce(flat)
+        parts = np.split(flat.numpy(), np.cumsum([total.size for total in alike])[:-1])
+        for total, part in zip(alike, parts, strict=True):
+            total[...] = part.reshape(total.shape)
+    return totals
 
 
-def _card(peer: Peer, server: socket.socket | None, meeting: Meeting | None) -> dict[str, Any]:
+def _card(peer: Peer, server: socket.socket | None, meeting: Meeting) -> dict[str, Any]:
     import torch
 
     return {
         "host": peer.host,
         "port": server.getsockname()[1] if server else 0,
-        "meeting": meeting.name if meeting else "",
+        "meeting": meeting.name,
         "node": f"{peer.host}/{socket.gethostname()}",
         "python": ".".join(map(str, sys.version_info[:2])),
         "torch": torch.__version__.split("+")[0],

@@ -82,7 +82,8 @@ class TFEstimator(Remembering, Summarized):
         config: What model_fn gets as config.
         params: What model_fn gets as params.
         warm_start_from: A checkpoint to begin with, where model_dir has none.
-        options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed.
+        options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed. The seed is that of the
+            first weights, too.
     """
 
     def __init__(
@@ -245,6 +246,7 @@ class TFEstimator(Remembering, Summarized):
         """Build the graph of a mode; yield TensorFlow, the data and the spec."""
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
+            tf.set_random_seed(self.options.get("seed", 0))
             tf.train.get_or_create_global_step()
             dataset = dataset_of(call_with(input_fn, mode=mode), mode)
             labels = dataset.label_tensors if mode != PREDICT else None

@@ -555,6 +555,7 @@ def _config(given: bytes) -> Any:
     config = tf.ConfigProto.FromString(given) if given else tf.ConfigProto()
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and not config.intra_op_parallelism_threads:
-        config.intra_op_parallelism_threads = int(asked)
-        config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or max(1, int(asked))
+        config.intra_op_parallelism_threads = threads = int(asked)
+        # -1: in the thread that calls. To hand each run over to a single other one costs two wake-ups.
+        config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or (threads if threads > 1 else -1)
     return config

@@ -31,6 +31,7 @@ _PICKS = {"Where", "Unique", "UniqueV2", "DynamicPartition", "SparseReorder", "N
 _SAME = {"Identity", "Squeeze", "Reshape", "Cast", "Neg", "ExpandDims", "StopGradient", "Snapshot", "CheckNumerics"}
 _ADDS = {"Add", "AddV2", "AddN", "Sub", "BiasAdd"}
 _DIVIDES = {"RealDiv", "Div", "DivNoNan", "Xdivy"}
+_INVERTS = _DIVIDES | {"Reciprocal", "Inv"}
 _REDUCES = {"Mean", "Sum", "Prod", "Max", "Min", "L2Loss", "EuclideanNorm"}
 _ORDERS = {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr"}
 _COMPARES = _ADDS | _DIVIDES | _ORDERS | {"Mul", "SquaredDifference", "Pow", "Maximum", "Minimum", "SelectV2"}
@@ -115,7 +116,12 @@ class Analysis:
             return self._kind(op.inputs[0])
         if op.type in ("Mul", "MulNoNan"):
             parts = [each for each in op.inputs if each.op in self.dependent]
-            return self._kind(parts[0]) if len(parts) == 1 else (WHOLE, None)
+            if len(parts) == 1:
+                return self._kind(parts[0])
+            for upper, factor in (parts, parts[::-1]):  # x * (1 / n) is x / n
+                if factor.op.type in _INVERTS and not self.dependent & {each.op for each in factor.op.inputs[:-1]}:
+                    return self._ratio(upper, factor.op.inputs[-1])
+            return WHOLE, None
         if op.type in _DIVIDES:
             return self._ratio(*op.inputs[:2])
         if op.type in _ADDS:

@@ -31,7 +31,7 @@ class TextKerasModel(KerasModel):
     def load_model(cls, path: str) -> TextKerasModel:  # type: ignore[override]
         """Load a model that `save_model` wrote."""
         from orca.frameworks.keras.files import load_model
-        from orca.tfpark.text import crf  # noqa: F401  # Keras knows its layers then
+        from orca.tfpark.text import crf, words  # noqa: F401  # Keras knows their layers then
 
         made = cls.__new__(cls)
         TextKerasModel.__init__(made, load_model(path))
@@ -211,10 +211,12 @@ class _Texts:
         self, vocabulary: int, size: int, letters: int, letter_size: int, lstm: int, length: int
     ) -> Any:
         """Return for each word its embedding beside what LSTMs in both directions say of its characters."""
+        from orca.tfpark.text.words import EachWord
+
         layers = self.layers
         words = layers.Embedding(vocabulary, size)(self.given("words", None))
         chars = layers.Embedding(letters, letter_size)(self.given("chars", None, length))
-        chars = layers.TimeDistributed(layers.Bidirectional(layers.LSTM(lstm)))(chars)
+        chars = EachWord(layers.Bidirectional(layers.LSTM(lstm)))(chars)
         return layers.Dropout(self.dropout)(layers.Concatenate()([words, chars]))
 
     def both_ways(self, x: Any, size: int) -> Any:
