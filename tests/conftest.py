@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +117,9 @@ def pickled_like_a_users_code(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Yield the one SparkSession of this process: local, 3 slots. Other cluster modes run through run_program."""
-    import torch  # noqa: F401  # as programs do: Spark's workers are forked with what is loaded now
+    for name in ("torch", "tensorflow", "mxnet"):  # Spark's workers are forked with what is loaded now
+        with suppress(ImportError):
+            importlib.import_module(name)
 
     from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
 

@@ -131,7 +131,7 @@ def test_3_pytorch_estimator_on_the_bigdl_backend(kind: str, df: Any) -> None:
     np.testing.assert_allclose(in_order(est.predict(df, feature_cols=["image"])), scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("given", ["model creator", "model"])
+@pytest.mark.parametrize("given", ["model creator", pytest.param("model", marks=pytest.mark.full)])
 def test_3_pytorch_estimator_on_the_torch_distributed_backend(given: str, df: Any, ray_context: Any) -> None:
     """Ray trains, Spark holds the DataFrame to predict. Horovod has frameworks/torch/test_horovod.py."""
     from zoo.orca.learn.pytorch import Estimator
