@@ -4,6 +4,7 @@ Run it by itself where there is a GPU: python -m benchmarks gpu. All contenders 
 epoch each. The peer does what a tuned program does: rows in pinned memory, gathered one batch ahead and copied on a
 stream of their own, fused optimizer, no look at the loss but once an epoch, no DistributedDataParallel. Ours runs with
 device_cache=True, which keeps the rows on the GPU, and without; so does the peer, with rows that it put there by hand.
+Where a step is so small that launching it takes longest, both also run with CUDA graphs (mode="reduce-overhead").
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from orca.monitor.heartbeat import Pulse
 from orca.testing import Alone
 
 WARM, EPOCHS, TARGET = 2, 2, 0.98  # epochs to warm up, and of each turn
+GRAPHS = {"mode": "reduce-overhead"}
 
 
 def perceptron() -> nn.Module:
@@ -80,10 +82,11 @@ class Case:
     make: Callable[[], nn.Module]
     data: Callable[[], tuple[np.ndarray, np.ndarray]]
     batch: int
+    small: bool = False
 
 
 CASES = (
-    Case("a tiny perceptron", perceptron, numbers, 256),
+    Case("a tiny perceptron", perceptron, numbers, 256, small=True),
     Case("ResNet-50", resnet, images, 128),
     Case("a transformer of 6 layers", Reader, texts, 128),
 )
@@ -94,11 +97,16 @@ def adamw(model: nn.Module, config: Any) -> torch.optim.Optimizer:
 
 
 def ours(
-    case: Case, data: tuple[np.ndarray, np.ndarray], world: World, exits: ExitStack, resident: bool
+    case: Case,
+    data: tuple[np.ndarray, np.ndarray],
+    world: World,
+    exits: ExitStack,
+    resident: bool = False,
+    options: dict[str, str] | None = None,
 ) -> Iterator[float]:
     """Train by our loop, an epoch at a time; yield the seconds of each."""
-    options = TorchLearner.options_of(precision="bf16", compiled=True, device_cache=resident)
-    learner = TorchLearner.of(lambda config: case.make(), adamw, nn.CrossEntropyLoss(), {}, "replicated", None, options)
+    given = TorchLearner.options_of(precision="bf16", compiled=options or True, device_cache=resident)
+    learner = TorchLearner.of(lambda config: case.make(), adamw, nn.CrossEntropyLoss(), {}, "replicated", None, given)
     rows = spool_parts([("train", *data)], Path(tempfile.gettempdir()), ["train"])["train"]
     feed, plan, pulse = Feed(rows, world, case.batch, shuffle=True, seed=0), FitPlan(1, case.batch), Pulse()
     exits.callback(rows.close)
@@ -117,11 +125,13 @@ def ours(
         yield time.perf_counter() - began
 
 
-def tuned(case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool) -> Iterator[float]:
+def tuned(
+    case: Case, data: tuple[np.ndarray, np.ndarray], resident: bool = False, options: dict[str, str] | None = None
+) -> Iterator[float]:
     """Train by hand; yield the seconds of each epoch."""
     torch.manual_seed(0)
     x, y = (torch.from_numpy(part).cuda() if resident else torch.from_numpy(part).pin_memory() for part in data)
-    model = torch.compile(case.make().cuda())
+    model = torch.compile(case.make().cuda(), **(options or {}))
     optimizer, criterion, stream = adamw(model, {}), nn.CrossEntropyLoss(), torch.cuda.Stream()
 
     def send(index: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -167,11 +177,16 @@ def measured(case: Case, world: World, repeats: int) -> list[Result]:
     data = case.data()
     with ExitStack() as exits:
         loops = {
-            "a hand-tuned loop": tuned(case, data, False),
-            "orca": ours(case, data, world, exits, False),
-            "one with its rows on the GPU": tuned(case, data, True),
-            "orca, device_cache": ours(case, data, world, exits, True),
+            "a hand-tuned loop": tuned(case, data),
+            "orca": ours(case, data, world, exits),
+            "one with its rows on the GPU": tuned(case, data, resident=True),
+            "orca, device_cache": ours(case, data, world, exits, resident=True),
         }
+        if case.small:
+            loops |= {
+                "one with CUDA graphs": tuned(case, data, options=GRAPHS),
+                "orca, CUDA graphs": ours(case, data, world, exits, options=GRAPHS),
+            }
         for loop in loops.values():
             for _ in range(WARM):
                 next(loop)
@@ -179,12 +194,13 @@ def measured(case: Case, world: World, repeats: int) -> list[Result]:
         times = interleaved(turns, repeats)
         for loop in loops.values():
             loop.close()
-    cached = times | {"orca": times["orca, device_cache"]}
     name = f"epoch on a GPU, {case.name}"
-    return [
-        *compared(name, times, {"a hand-tuned loop": TARGET}),
-        *compared(f"{name}, device_cache", cached, {"a hand-tuned loop": TARGET, "one with its rows on the GPU": None}),
-    ]
+    results = compared(name, times, {"a hand-tuned loop": TARGET})
+    for means, peer in (("device_cache", "one with its rows on the GPU"), ("CUDA graphs", "one with CUDA graphs")):
+        if peer in times:
+            own = times | {"orca": times[f"orca, {means}"]}
+            results += compared(f"{name}, {means}", own, {"a hand-tuned loop": TARGET, peer: None})
+    return results
 
 
 def _mean(loop: Iterator[float]) -> float:
