@@ -43,7 +43,7 @@ class OptimMethod(KnownArguments):
 
     torch_name: ClassVar[str] = ""  # of the class in torch.optim
     moments: ClassVar[tuple[str, ...]] = ()  # what torch keeps of each weight, where its rule also counts steps
-    # What the arguments are called that several methods have.
+    # The names of arguments that several methods have.
     names: ClassVar[Mapping[str, str]] = {
         "rate": "learningrate",
         "decay": "learningrate_decay",
