@@ -80,8 +80,8 @@ def pack(model: Any) -> PackedModel:
         )
     archive, config, custom = _described(model, family)
     compiling = config.pop("compile_config", None) if is_compiled(model) else None
-    mixed = family == "keras" and model.dtype_policy.name == "mixed_float16"
-    if compiling and mixed and not hasattr(model.optimizer, "inner_optimizer"):
+    is_mixed = family == "keras" and model.dtype_policy.name == "mixed_float16"
+    if compiling and is_mixed and not hasattr(model.optimizer, "inner_optimizer"):
         compiling["auto_scale_loss"] = False  # not part of Keras's own compile config
     parcel = PackedModel(
         family=family,
