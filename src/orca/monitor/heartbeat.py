@@ -87,7 +87,7 @@ class Pulse:
 
     @property
     def profiling(self) -> bool:
-        """Tell whether the time in each phase is added up in `profile`."""
+        """Say whether the time in each phase is added up in `profile`."""
         return self._since > 0.0
 
     @profiling.setter
