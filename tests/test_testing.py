@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leaks import leaks
 from orca.core.engine import Settings
 from orca.core.learner import FitPlan
 from orca.core.source import Shards
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, WorkerFailed
 from orca.job import FitJob
-from orca.testing import LinearLearner, leaks, shards_of
+from orca.testing import LinearLearner, shards_of
 
 SETTINGS = Settings(stall_timeout=10)
 

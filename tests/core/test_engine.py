@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from leaks import leaks
 from orca.core.engine import (
     Settings,
     _extend_path,
@@ -24,7 +25,6 @@ from orca.core.engine import (
 from orca.core.source import Shards
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, WorkerFailed
-from orca.testing import leaks
 
 HOST = "127.0.0.1"
 SETTINGS = Settings(stall_timeout=30, progress=False)

@@ -13,7 +13,6 @@ from orca.errors import ArgumentError
 from orca.monitor import waiting
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
-from orca.monitor.waiting import Waiting
 
 
 def eventually(true: Callable[[], object]) -> bool:
@@ -27,7 +26,7 @@ def test_what_is_waited_for_is_said_until_all_ranks_came(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(waiting, "FIRST_WORD", 0.1)
-    with Hub(2) as hub, Waiting(hub, 0.0, lambda: "Spark shows 0 of 4 slots free"):
+    with Hub(2) as hub, waiting.waiting(hub, 0.0, lambda: "Spark shows 0 of 4 slots free"):
         with Link.connect(hub.ticket, 0):
             assert eventually(lambda: "1 of 2 ranks have started" in caplog.text)
             assert "started and reached the driver in 0 s; Spark shows 0 of 4 slots free. Waiting on." in caplog.text
@@ -41,7 +40,7 @@ def test_what_is_waited_for_is_said_until_all_ranks_came(
 
 
 def test_a_limit_ends_the_wait_in_words() -> None:
-    with Hub(2) as hub, Waiting(hub, 0.2, lambda: "Ray shows 0 of 2 CPUs free"):
+    with Hub(2) as hub, waiting.waiting(hub, 0.2, lambda: "Ray shows 0 of 2 CPUs free"):
         with Link.connect(hub.ticket, 0, on_abort=lambda: None):
             failure = hub.failure(10)
     assert failure is not None and (failure.rank, failure.kind) == (1, "stalled")
@@ -53,7 +52,7 @@ def test_a_cluster_that_does_not_answer_does_not_end_the_watch() -> None:
     def room() -> str:
         raise ConnectionError("gone")
 
-    with Hub(1) as hub, Waiting(hub, 0.1, room):
+    with Hub(1) as hub, waiting.waiting(hub, 0.1, room):
         failure = hub.failure(10)
     assert failure is not None and "the cluster does not say what is free (ConnectionError)" in failure.reason
 

@@ -15,7 +15,7 @@ import pytest
 from tqdm.std import tqdm
 
 from orca.monitor import link as links
-from orca.monitor import worker_logs as voice
+from orca.monitor import worker_logs
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.progress import Progress
@@ -65,7 +65,7 @@ def test_pieces_become_the_lines_that_a_terminal_would_show(pieces: list[str], l
 def test_lines_of_a_program_that_rewrites_each_are_not_held_for_ever() -> None:
     page = Lines()
     lines = [line for number in range(100) for line in page.feed(f"x\r{number}\n")]
-    assert lines == [str(number) for number in range(100 - voice.HELD)]
+    assert lines == [str(number) for number in range(100 - worker_logs.HELD)]
 
 
 def test_a_line_is_cut_and_says_so() -> None:
@@ -314,7 +314,7 @@ class Stuck(io.StringIO):
 
 
 def test_a_stopped_terminal_holds_up_nobody_and_the_gap_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voice, "ECHO_BACKLOG", 1000)
+    monkeypatch.setattr(worker_logs, "ECHO_BACKLOG", 1000)
     out, err = Stuck(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)

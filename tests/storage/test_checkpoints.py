@@ -62,11 +62,11 @@ def test_fits_that_begin_together_have_folders_of_their_own(folder: str) -> None
     assert newest_run(folder) == last
 
 
-def test_fits_are_ordered_by_their_number_and_come_after_those_of_older_releases(folder: str) -> None:
+def test_fits_are_ordered_by_their_number_and_come_after_dated_ones_of_before(folder: str) -> None:
     runs = ["2026-11-16_10-11-25", "2026-11-16_10-11-25-1", "run-000002-00", "run-000010-00", "run-1000000-00"]
     assert newest_run(folder) is None
     for run in runs:
-        with CheckpointWriter(f"{folder}/{run}", write) as keeper:
+        with CheckpointWriter(f"{folder}/{run}", write, prefix_in(run)) as keeper:
             keeper.keep(state(1))
         assert newest_run(folder) == f"{folder}/{run}"
     for run, number in ((new_run(folder), 1000001), (new_run(f"{folder}/other"), 1)):
@@ -179,7 +179,7 @@ def test_keep_returns_at_once_and_writes_one_state_at_a_time(folder: str) -> Non
     keeper.close()
     assert versions(folder) == [1, 2]
     assert most == [1]
-    assert not [thread for thread in threading.enumerate() if thread.name == "orca-keeper"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "orca-checkpoint"]
 
 
 def test_waiting_for_a_slow_write_shows_as_waiting_for_storage(folder: str) -> None:
@@ -378,12 +378,3 @@ def test_every_listed_version_loads_wherever_the_process_was_killed(
     drafts, total = map(int, said.stdout.split())
     assert drafts > 3  # it was killed in the middle of writing or removing, and often
     assert total > 20
-
-
-def test_a_fit_goes_on_with_the_prefix_of_the_checkpoints_in_its_folder(folder: str) -> None:
-    run = f"{folder}/2026-11-16_10-11-25"  # of an older release
-    assert prefix_in(run) == "model"
-    for steps in (3, 6):
-        with CheckpointWriter(run, write, "orca" if steps == 3 else prefix_in(run)) as writer:
-            writer.keep(State(payload={"w": b"1"}, steps=steps))
-    assert versions(run) == [3, 6] and path_of(run).endswith("/orca.6")

@@ -305,13 +305,13 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _word(pattern: str, aliases: Callable[[str], str]) -> Callable[[Any], str]:
+def _word(pattern: str, spelling: Callable[[str], str]) -> Callable[[Any], str]:
     """Return the check of a word in any case."""
 
     def check(value: Any) -> str:
-        if not re.fullmatch(pattern, aliases(value)):
+        if not re.fullmatch(pattern, spelling(value)):
             raise ValueError
-        return aliases(value)
+        return spelling(value)
 
     return check
 

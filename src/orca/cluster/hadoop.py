@@ -96,7 +96,7 @@ class Application:
 
     @property
     def ended(self) -> bool:
-        """Tell whether it is over."""
+        """Say whether it is over."""
         return self.state in ("FINISHED", "FAILED", "KILLED")
 
 
@@ -210,7 +210,7 @@ class Hadoop:
         return _application(self.yarn.getApplicationReport(self._id(number)))
 
     def has_container(self, number: str) -> bool:
-        """Tell whether the application master of an application has a container: it starts, or runs."""
+        """Say whether the application master of an application has a container: it starts, or runs."""
         waiting = ("NEW", "SUBMITTED", "SCHEDULED")
         attempts = self.yarn.getApplicationAttempts(self._id(number))
         return any(str(each.getYarnApplicationAttemptState().toString()) not in waiting for each in attempts)

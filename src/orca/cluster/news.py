@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import Event
 from typing import TypeVar
+
+from orca.monitor.background import beside
 
 T = TypeVar("T")
 KNOCK = 5.0  # seconds for a service to take a connection
@@ -30,21 +32,16 @@ def telling(what: str, more: Callable[[], str] = str) -> Iterator[None]:
         what: The step.
         more: Tells how far it is; "" where that is not known.
     """
-    over, began = threading.Event(), time.monotonic()
+    began = time.monotonic()
 
-    def tell() -> None:
+    def tell(over: Event) -> None:
         while not over.wait(EVERY):
             words = more()
             say(f"{what}: {time.monotonic() - began:.0f} s{', ' + words if words else ''}")
 
     say(what)
-    thread = threading.Thread(target=tell, name="orca-news", daemon=True)
-    thread.start()
-    try:
+    with beside(tell, "orca-news"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def wait_until(look: Callable[[], T], limit: float | None, every: float = 0.5) -> T:

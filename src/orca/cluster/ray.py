@@ -229,7 +229,8 @@ class RayAlone:
 
     def start(self, ray: Any) -> Any:
         """Start or join it; return the result of ray.init."""
-        refuse_unknown([name for name in self.options if not name.startswith("_")], _init_words(ray), "runtime='ray'")
+        keywords = [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]
+        refuse_unknown([name for name in self.options if not name.startswith("_")], keywords, "runtime='ray'")
         _knock(self.address)
         # address="local": never join, by chance, a Ray that another program of this user has started.
         local = {"address": "local", "num_cpus": self.cores, "include_dashboard": False}
@@ -574,11 +575,6 @@ def seats(executors: int, width: int, options: SessionOptions) -> tuple[int, int
             "compute nothing. Pass a smaller ray_node_cpu_cores or num_ray_nodes, or a larger cores."
         )
     return nodes, cpus, hold
-
-
-def _init_words(ray: Any) -> list[str]:
-    """Return the keywords that ray.init takes."""
-    return [name for name in inspect.signature(ray.init).parameters if name != "kwargs"]
 
 
 def prepare(starts: bool) -> None:

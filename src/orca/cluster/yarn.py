@@ -9,13 +9,13 @@ import hashlib
 import logging
 import os
 import sys
-import threading
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import IO, TYPE_CHECKING, Any
 
 from orca.cluster import environment, proof
@@ -35,6 +35,7 @@ from orca.cluster.spark import (
 )
 from orca.core.units import positive, size_of
 from orca.errors import ArgumentError, OrcaError
+from orca.monitor.background import beside
 from orca.monitor.waiting import Pace
 from orca.storage import hdfs
 
@@ -274,9 +275,8 @@ def _watched(hadoop: Hadoop, tag: str, seconds: float | None, reasons: list[str]
         seconds: How long YARN may take, after which the application is ended; None waits on.
         reasons: Gets the reason where the application ends.
     """
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: Event) -> None:
         wait = Wait(hadoop, seconds)
         while not reasons and not over.wait(0.5):
             try:
@@ -292,14 +292,8 @@ def _watched(hadoop: Hadoop, tag: str, seconds: float | None, reasons: list[str]
             except Exception as error:  # the ResourceManager may be down for a moment
                 log.debug("asking YARN: %s", error)
 
-    thread = threading.Thread(target=watch, name="orca-yarn", daemon=True)
-    thread.start()
-    try:
+    with closing(hadoop), beside(watch, "orca-yarn"):
         yield
-    finally:
-        over.set()
-        thread.join()
-        hadoop.close()
 
 
 class Wait:

@@ -26,7 +26,7 @@ from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.progress import Progress
 from orca.monitor.protocol import Ticket
-from orca.monitor.waiting import Waiting
+from orca.monitor.waiting import waiting
 from orca.monitor.worker_logs import Echo, speaking
 from orca.storage import hdfs
 
@@ -100,7 +100,7 @@ def dispatch(
             Progress(enabled=settings.progress) as progress,
             Echo(progress) as echo,
             Hub(workers, host, stall=settings.stall_timeout, on_beat=echo.beat, on_log=echo.line) as hub,
-            Waiting(hub, settings.start_timeout, room),
+            waiting(hub, settings.start_timeout, room),
         ):
             environment = tuple(hdfs.environment().items())
             yield Envelope(work, hub.ticket, settings, tuple(sys.path), environment), hub

@@ -180,8 +180,8 @@ class StreamFeed:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's part of every step of one more pass, from first_step on.
 
-        What draws its own steps draws them from (seed, epoch) and reads none of those before first_step. A stream
-        decides on its order itself, by the passes before this one, and can only be read on until first_step is reached.
+        A source that draws its own steps draws them from (seed, epoch) and reads none of those before first_step. A
+        stream decides on its order itself, by the passes before this one: it is read until first_step is reached.
         """
         empty = not first_step
         steps = self._steps(epoch, first_step)

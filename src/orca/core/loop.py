@@ -167,7 +167,8 @@ class EpochLoop:
         if self.valid is None:
             return False
         if plan.validation_trigger is None:
-            return _is_due(plan.initial_epoch + len(self.history.epochs) + 1, plan.validation_freq)
+            epoch, freq = plan.initial_epoch + len(self.history.epochs) + 1, plan.validation_freq
+            return epoch % freq == 0 if isinstance(freq, int) else epoch in freq
         last = next(reversed(self.validations), {"step": None})
         return last["step"] != clock.steps + steps and clock.validated(steps)
 
@@ -446,10 +447,6 @@ def mean_profile(profiles: Sequence[dict[str, float]]) -> dict[str, float]:
 def _least(*limits: int | None) -> int | None:
     """Return the smallest of the limits that there are."""
     return min((limit for limit in limits if limit), default=None)
-
-
-def _is_due(epoch: int, freq: int | tuple[int, ...]) -> bool:
-    return epoch % freq == 0 if isinstance(freq, int) else epoch in freq
 
 
 def _ratio(total: float, mass: float) -> float:

@@ -17,7 +17,7 @@ import psutil
 
 from orca.core.loading import MODULES, draw_anew, load
 
-# What a worker may take (spark.executor.pyspark.memory); a framework fills it, also where no rank ever runs.
+# The memory that a worker may take (spark.executor.pyspark.memory); a framework fills it, also where no rank runs.
 _LIMIT = "PYSPARK_EXECUTOR_MEMORY_MB"
 _NAME = "orca.engines.daemon"
 _LOOK = 20.0  # seconds between two looks for a daemon that replaces this one

@@ -144,7 +144,7 @@ class ForkServer:
 
 
 def _is_inherited(number: int) -> bool:
-    """Tell whether a new process gets this descriptor; where standard output is closed, a file may have its number."""
+    """Say whether a new process gets this descriptor; where standard output is closed, a file may have its number."""
     with suppress(OSError):
         return os.get_inheritable(number)
     return False

@@ -148,7 +148,7 @@ def _warn(codes: list[int | None]) -> None:
 
 
 def _is_whole(result: int) -> bool:
-    """Tell whether a rank has written all of its result: its length comes first."""
+    """Say whether a rank has written all of its result: its length comes first."""
     head = os.pread(result, _LENGTH.size, 0)
     return len(head) == _LENGTH.size and os.fstat(result).st_size == _LENGTH.size + _LENGTH.unpack(head)[0]
 

@@ -174,7 +174,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank or task returned, pickled, or how it failed.
+    """The pickled result of a rank or task, or the reason of its failure.
 
     A failure is returned, not raised: Ray would print those of the ranks that nobody asks any more.
     """
@@ -332,7 +332,7 @@ def _reserved(workers: int) -> Iterator[list[RankSeat]]:
         yield _seats(group, shares, nodes)
     finally:
         remove_placement_group(group)
-        # Who comes next, Ray Data for one, would complain that no CPU is free.
+        # The next user of the CPUs, Ray Data for one, would complain that none is free.
         cpus = sum(cpus for cpus, _ in shares)
         wait_until(lambda: ray.available_resources().get("CPU", 0) >= cpus, _FREE_WITHIN, every=0.02)
 

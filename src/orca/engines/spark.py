@@ -8,13 +8,13 @@ from __future__ import annotations
 import pickle
 import re
 import socket
-import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
+from threading import Event
 from typing import Any
 
 import cloudpickle
@@ -41,6 +41,7 @@ from orca.core.engine import Envelope, HubPeer, Job, Settings, dispatch, dumps, 
 from orca.core.source import Shards
 from orca.core.world import Peer
 from orca.errors import ArgumentError, DataError, TooFewSlots, WorkerFailed
+from orca.monitor.background import beside
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 
@@ -64,7 +65,7 @@ class SparkEngine:
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self.session, self.workers = session, workers
-        self._impatience: JobCanceller | None = None
+        self._executors = 0  # when the last run had to be cancelled: one of them fell silent
 
     @classmethod
     def on_cluster(cls, workers_per_node: int) -> SparkEngine:
@@ -88,7 +89,7 @@ class SparkEngine:
             task = replace(task, over_hub=self._is_local and not is_connect(self.session))
             del data
             try:
-                with JobCanceller(self.session, hub) as self._impatience:
+                with self._cancelling(hub):
                     ranks = frame.mapInArrow(task, _RESULT, barrier=True).collect()
             except Exception as error:
                 raise self._failure(hub.error(wait=5.0), error) from None
@@ -96,10 +97,8 @@ class SparkEngine:
 
     def settle(self) -> None:
         """Wait until Spark knows of an executor that fell silent: it would give it work again."""
-        if self._impatience is None or not self._impatience.was_needed or is_connect(self.session):
-            return
-        before = self._impatience.executors
-        wait_until(lambda: executors(self.session) < before, _NOTICED_WITHIN)
+        if self._executors:
+            wait_until(lambda: executors(self.session) < self._executors, _NOTICED_WITHIN)
 
     def map(self, task: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """Run a task on each piece, one Spark task each; results in the order of the pieces."""
@@ -164,6 +163,34 @@ class SparkEngine:
             return frame.repartitionById(ranks, "rank")
         return frame.repartitionByRange(ranks, "rank")  # Spark < 4.1; exact, as every rank has a piece
 
+    @contextmanager
+    def _cancelling(self, hub: Hub) -> Iterator[None]:
+        """Cancel the jobs of the block when their run has failed: Spark would wait minutes for a silent executor."""
+        remote, mark = is_connect(self.session), f"orca-{uuid.uuid4().hex}"
+        before = 0 if remote else executors(self.session)
+        jobs: Any = self.session if remote else self.session.sparkContext
+        add, remove, cancel = (
+            (jobs.addTag, jobs.removeTag, jobs.interruptTag)
+            if remote
+            else (jobs.addJobTag, jobs.removeJobTag, jobs.cancelJobsWithTag)
+        )
+        self._executors = 0
+
+        def watch(over: Event) -> None:
+            while not over.wait(0.2) and not hub.failed.is_set():
+                pass
+            while not over.wait(_SPARK_ENDS_WITHIN):  # again: between two of its jobs there is none to cancel
+                self._executors = before
+                with suppress(Exception):  # the job may just have ended
+                    cancel(mark)
+
+        add(mark)
+        try:
+            with beside(watch, "orca-canceller"):
+                yield
+        finally:
+            remove(mark)
+
     def _failure(self, failure: WorkerFailed | None, error: Exception) -> Exception:
         """Return the error to raise: the rank's own, else the one that Spark's message tells of."""
         if failure is not None:
@@ -179,48 +206,6 @@ class SparkEngine:
             return WorkerFailed(int(match[1]), match[2], match[3], text)
         match = re.search(r"orca\.errors\.DataError: (.*)", text)  # of a task that made the rows
         return error if match is None else DataError(match[1])
-
-
-class JobCanceller:
-    """A watch over a run that cancels its job when it has failed: Spark would wait minutes for a silent executor.
-
-    Args:
-        session: The session that runs the job; jobs of this thread carry the mark.
-        hub: The hub of the run.
-    """
-
-    def __init__(self, session: SparkSession, hub: Hub) -> None:
-        self.session, self.hub = session, hub
-        self.executors = 0 if is_connect(session) else executors(session)
-        self.was_needed = False
-        self._tag = f"orca-{uuid.uuid4().hex}"
-        self._done = threading.Event()
-
-    def __enter__(self) -> JobCanceller:
-        marks: Any = self.session if is_connect(self.session) else self.session.sparkContext
-        self._add, self._remove, self._cancel = (
-            (marks.addTag, marks.removeTag, marks.interruptTag)
-            if is_connect(self.session)
-            else (marks.addJobTag, marks.removeJobTag, marks.cancelJobsWithTag)
-        )
-        self._add(self._tag)
-        self._thread = threading.Thread(target=self._watch, name="orca-impatience", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self._remove(self._tag)
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.2):
-            if self.hub.failed.is_set():
-                break
-        while not self._done.wait(_SPARK_ENDS_WITHIN):  # again: between two of its jobs there is none to cancel
-            self.was_needed = True
-            with suppress(Exception):  # the job may just have ended
-                self._cancel(self._tag)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from orca.estimators.estimator import listed, threads_asked_for
 from orca.estimators.training import TrainingEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.registry import backend_of
-from orca.storage.checkpoints import latest_checkpoint, newest_run, path_of, versions
+from orca.storage.checkpoints import latest_checkpoint
 from orca.storage.states import is_state, save_state
 
 _CLIPS = "the optimizer of a Keras model clips gradients itself. Give it clipnorm or clipvalue"
@@ -436,8 +436,7 @@ class KerasEstimator(TrainingEstimator):
             return self.load_checkpoint(newest)
         if prefix is None and is_state(last):
             return self.load_checkpoint(last)
-        folder = path if versions(path, prefix) else newest_run(path, prefix) or path
-        return self.load_checkpoint(path_of(folder, version, prefix))
+        return super().load_orca_checkpoint(path, version, prefix)
 
     @classmethod
     def latest_checkpoint(cls, checkpoint_dir: str) -> str | None:

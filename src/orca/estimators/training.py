@@ -465,7 +465,7 @@ class TrainingEstimator(Estimator):
             limit: Seconds for that.
 
         Returns:
-            What to print: engine, ranks, data, batch of each rank, sync and devices, and the findings, each with the
+            A text to print: engine, ranks, data, batch of each rank, sync and devices, and the findings, each with the
             line to set where something is wrong; `ok` says whether training would start.
         """
         from orca.doctor.outlook import explain, weight_of

@@ -574,7 +574,8 @@ def _answering(model: Any) -> Iterator[tuple[Answer, Translate]]:
 
 
 def _answer_torch(model: Any, x: Any) -> list[np.ndarray]:
-    output = _call_torch(model, map_tree(_tensor_beside(model), x))
+    tensors = map_tree(_tensor_beside(model), x)
+    output = model(*tensors) if isinstance(x, tuple | list) else model(tensors)
     return [leaf.cpu().numpy() for leaf in flatten(output)[0]]
 
 
@@ -608,10 +609,6 @@ def _converted(model: Any, **arguments: Any) -> ov.Model:
     finally:
         root.setLevel(level)
         root.filters[:], root.handlers[:] = filters, handlers
-
-
-def _call_torch(model: Any, x: Any) -> Any:
-    return model(*x) if isinstance(x, tuple | list) else model(x)
 
 
 def _tensor_beside(model: Any) -> Callable[[Any], Any]:

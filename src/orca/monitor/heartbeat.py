@@ -7,8 +7,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from threading import Event, Thread
+from functools import partial
+from threading import Event
 from typing import NamedTuple, TypeVar
+
+from orca.monitor.background import beside
 
 # Phases of a step. Higher is further in the step: among stuck ranks the lowest holds up the others.
 PHASES = ("start", "data", "forward", "backward", "optimizer", "evaluate", "checkpoint", "storage", "wait")
@@ -84,7 +87,7 @@ class Pulse:
 
     @property
     def profiling(self) -> bool:
-        """Tell whether the time in each phase is added up in `profile`."""
+        """Say whether the time in each phase is added up in `profile`."""
         return self._since > 0.0
 
     @profiling.setter
@@ -129,15 +132,12 @@ def waiting_for_storage(what: str) -> Iterator[None]:
     if pulse is None:
         yield
         return
-    phase, over = pulse.phase, Event()
+    phase = pulse.phase
     pulse.at(STORAGE)
-    signs = Thread(target=_give_signs, args=(pulse, what, over), name="orca-storage", daemon=True)
-    signs.start()
     try:
-        yield
+        with beside(partial(_give_signs, pulse, what), "orca-storage"):
+            yield
     finally:
-        over.set()
-        signs.join()
         pulse.at(phase)
 
 

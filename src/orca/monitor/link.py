@@ -106,7 +106,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Tell whether the hub hears this rank."""
+        """Say whether the hub hears this rank."""
         return self._thread is not None and self._thread.is_alive() and not (self._over or self._closing)
 
     def all_gather(self, text: str) -> list[str]:
@@ -314,7 +314,7 @@ class Link:
 
 
 def from_parting(error: BaseException | None) -> bool:
-    """Tell whether an error is Parted or was raised because of it."""
+    """Say whether an error is Parted or was raised because of it."""
     for _ in range(20):
         if error is None or isinstance(error, Parted):
             break

@@ -208,5 +208,4 @@ def _let_go() -> None:
             os.close(null)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_let_go)

@@ -67,10 +67,10 @@ class TorchModel(Layer):
     def module(self) -> nn.Module:  # type: ignore[override]
         """Return the module; it is made now where a class or function was given."""
         if self._module is None:
-            made = self.given()
-            if not isinstance(made, nn.Module):
-                raise ArgumentError(f"the function of a TorchModel must return a module; got {type(made).__name__}.")
-            self._module = made
+            thing = self.given()
+            if not isinstance(thing, nn.Module):
+                raise ArgumentError(f"the function of a TorchModel must return a module; got {type(thing).__name__}.")
+            self._module = thing
         return self._module
 
     @module.setter

@@ -43,7 +43,7 @@ class OptimMethod(KnownArguments):
 
     torch_name: ClassVar[str] = ""  # of the class in torch.optim
     moments: ClassVar[tuple[str, ...]] = ()  # what torch keeps of each weight, where its rule also counts steps
-    # What the arguments are called that several methods have.
+    # The names of arguments that several methods have.
     names: ClassVar[Mapping[str, str]] = {
         "rate": "learningrate",
         "decay": "learningrate_decay",
@@ -233,11 +233,11 @@ class SGD(OptimMethod):
     def _made(self, parameters: list[Any]) -> torch.optim.Optimizer:
         optimizer = super()._made(parameters)
         vectors = {"rates": self.learningrates, "decays": self.weightdecays}
-        given = {name: vector for name, vector in vectors.items() if vector is not None}
-        if given:
+        numbers = {name: vector for name, vector in vectors.items() if vector is not None}
+        if numbers:
             if self.learningrates is not None and self.weightdecay:
-                given["decays"] = [self.weightdecay] * _count(optimizer)
-            _deal_out(optimizer, given)
+                numbers["decays"] = [self.weightdecay] * _count(optimizer)
+            _deal_out(optimizer, numbers)
             optimizer.register_step_pre_hook(_scale_gradients)
         return optimizer
 

@@ -68,8 +68,8 @@ class Summaries:
             MissingDependency: tensorboard is not installed.
         """
         epochs = with_traces(lines, traces)
-        known = sum(steps_of(line, None) for line, trace in epochs if trace is None)  # written by an earlier run
-        self._write(TRAIN, _training(epochs, first_step), first_step + known)
+        steps = sum(steps_of(line, None) for line, trace in epochs if trace is None)  # written by an earlier run
+        self._write(TRAIN, _training(epochs, first_step), first_step + steps)
         self._write(VALIDATION, _validation(epochs, first_step, _spellings(metrics)), first_step)
 
     def read(self, part: str, tag: str | None) -> list[list[float]] | None:

@@ -69,7 +69,8 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
         return _dense(pa.array([], column.type) if not chunks else chunks[0], name)
     for part in parts[1:]:
         if part.shape[1:] != parts[0].shape[1:]:
-            raise _ragged(name, *_first_difference(parts[0].shape, part.shape))
+            sizes = zip(parts[0].shape[1:], part.shape[1:], strict=True)
+            raise _ragged(name, *next((one, other) for one, other in sizes if one != other))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -326,10 +327,6 @@ def _bytes(array: pa.Array, name: str) -> np.ndarray:
     if rows * width == 0:
         return np.empty((rows, width), np.uint8)
     return np.frombuffer(data, np.uint8, rows * width, start).reshape(rows, width)
-
-
-def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, int]:
-    return next((a, b) for a, b in zip(one[1:], other[1:], strict=True) if a != b)
 
 
 def _ragged(name: str, one: int, other: int) -> DataError:

@@ -69,7 +69,7 @@ class Column:
 
     @property
     def text(self) -> bool:
-        """Tell whether the values are str or bytes."""
+        """Say whether the values are str or bytes."""
         return self.dtype in _TEXTS.values()
 
     @property

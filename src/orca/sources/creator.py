@@ -67,7 +67,7 @@ class CreatorSource:
 
 @dataclass(frozen=True)
 class Creation:
-    """What one of several ranks, or tasks, creates."""
+    """The data that one of several ranks, or tasks, creates."""
 
     creator: Callable[..., Any]
     spec: DataSpec

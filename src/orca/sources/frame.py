@@ -139,8 +139,8 @@ class FrameSource:
         pieces = _pieces(readers, ranks, here) if alike else []
 
         def dealt(parts: int) -> DataFrame:
-            frames = [source._tagged(part, keeps=not pieces) for part, source in enumerate(sources)]
-            return deal(_union(frames), parts)
+            first, *others = (source._tagged(part, keeps=not pieces) for part, source in enumerate(sources))
+            return deal(first.union(*others) if others else first, parts)
 
         export = Export(dealt, ranks)
         return Shards(
@@ -500,10 +500,6 @@ def _small(batches: Iterable[pa.RecordBatch], rows: int, readers: Readers) -> It
     if not any(getattr(getattr(reader, "__self__", reader), "grows", False) for reader in readers.values()):
         return batches
     return (batch.slice(at, rows) for batch in batches for at in range(0, batch.num_rows, rows))
-
-
-def _union(frames: list[DataFrame]) -> DataFrame:
-    return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
 
 
 def _pieces(scans: list[Scan], ranks: int, here: bool) -> list[Callable[[], Items]]:

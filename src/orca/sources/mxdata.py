@@ -39,7 +39,7 @@ class MxnetCreator:
 
 
 class WorkerStore:
-    """What a creator sees of MXNet's KVStore: the rank of this worker, the number of workers, and the type."""
+    """A creator's view of MXNet's KVStore: the rank of this worker, the number of workers, and the type."""
 
     type = "dist_sync"
 
@@ -103,7 +103,7 @@ class MxnetSource:
 
 @dataclass(frozen=True)
 class Making:
-    """What one of several ranks, or tasks, makes of a creator."""
+    """The data that one of several ranks, or tasks, makes with a creator."""
 
     creator: Callable[..., Any]
     spec: DataSpec
@@ -250,7 +250,7 @@ class BatchStream:
             if not iterates:
                 yield [_numpy(part) for part in (batch if isinstance(batch, list | tuple) else [batch])], None
                 continue
-            # What an iterator rolls over from the last pass is new, and yet called padding.
+            # Rows that an iterator rolls over from the last pass are new, and yet called padding.
             padding = 0 if getattr(self.data, "last_batch_handle", "") == "roll_over" else batch.pad or 0
             parts = [[_numpy(part) for part in arrays or ()] for arrays in (batch.data, batch.label)]
             data, labels = ([part[: len(part) - padding] for part in arrays] for arrays in parts)

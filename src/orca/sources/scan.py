@@ -208,7 +208,7 @@ def looked_up(frame: DataFrame, task: LookupTask, kind: StructType) -> DataFrame
     return answers.select(*frame.columns, "answer.*")
 
 
-# What is recognised
+# Which plans are recognised
 
 
 def scan_of(frame: DataFrame, *, by_place: bool = False) -> Scan | None:

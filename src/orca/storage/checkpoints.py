@@ -120,15 +120,8 @@ def _claim(path: str) -> None:
 
 
 def prefix_in(folder: str) -> str:
-    """Return the prefix of the versions that a fit keeps in its folder: that of those in it, else the folder's."""
-    name, numbers = _named(folder, PREFIX)
-    if name is not None and numbers:
-        return name  # folders of older releases are named by the time too
-    return DATED_PREFIX if _is_dated(folder) else PREFIX
-
-
-def _is_dated(folder: str) -> bool:
-    return _DATED.fullmatch(name_of(folder)) is not None
+    """Return the prefix of the versions that a fit keeps in its folder."""
+    return DATED_PREFIX if _DATED.fullmatch(name_of(folder)) else PREFIX
 
 
 def newest_run(folder: str, prefix: str | None = PREFIX) -> str | None:
@@ -230,7 +223,7 @@ class CheckpointWriter:
         """
         self.wait()
         arguments = (state, name or f"{self.prefix}.{state.steps}", state.steps if name is None else None)
-        self._thread = Thread(target=self._run, args=arguments, name="orca-keeper", daemon=True)
+        self._thread = Thread(target=self._run, args=arguments, name="orca-checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -325,10 +318,10 @@ def _named(folder: str, prefix: str | None) -> tuple[str | None, list[int]]:
 
 def _entries(folder: str, prefix: str | None = None) -> list[tuple[str, int, bool]]:
     """Return prefix, number and completeness of each entry with the name of a checkpoint."""
+    if prefix is not None and (prefix == PREFIX or prefix.startswith(METHOD)) and prefix_in(folder) == DATED_PREFIX:
+        prefix = DATED_PREFIX
     # Any prefix has no dots: rotated logs and TensorBoard's events have.
     names = rf"(?!{METHOD})[^.]+" if prefix is None else re.escape(prefix)
-    if prefix is not None and (prefix == PREFIX or prefix.startswith(METHOD)) and _is_dated(folder):
-        names = f"{PREFIX}|{DATED_PREFIX}"
     pattern = re.compile(rf"({names})\.{_NUMBER}")
     fs, listing = _listing(folder)
     matches = ((pattern.fullmatch(name_of(entry["name"])), entry) for entry in listing)

@@ -32,8 +32,7 @@ _NUMBERS = (bool, int, float, complex, str, bytes)
 _FACTORIES = {"": None} | {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, dict, set)}
 MAKERS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda of: _dtype(of[0]).type(of[1]),
-    "array": lambda of: _array(*of) if isinstance(of, list) else of.numpy(),  # .pt files of older versions: a tensor
-    "unsigned": lambda of: _array(*of),  # the same
+    "array": lambda of: of[1].numpy().view(_dtype(of[0])),
     "counter": Counter,
     "ordered": OrderedDict,
     "defaultdict": lambda of: defaultdict(_FACTORIES[of[0]], of[1]),
@@ -188,10 +187,6 @@ def _array_parts(array: np.ndarray) -> tuple[str, Any] | None:
         return "array", [kind.name, torch.from_numpy(bits.copy())]
     except (TypeError, ValueError):  # torch lacks a few types, such as long doubles
         return None
-
-
-def _array(name: str, bits: torch.Tensor) -> np.ndarray:
-    return bits.numpy().view(_dtype(name))
 
 
 def _dtype(name: str) -> np.dtype[Any]:

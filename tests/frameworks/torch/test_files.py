@@ -236,18 +236,6 @@ def test_older_saves_are_loaded(tmp_path: Path) -> None:
     assert same(loaded.payload, {"optimizers": [], "schedulers": [], "models": [{"w": torch.ones(2)}]})
 
 
-def test_arrays_of_older_torch_files_are_loaded(tmp_path: Path) -> None:
-    """As they were written before an array told its type."""
-    kept = [
-        {"orca.kind": "array", "of": torch.arange(3)},
-        {"orca.kind": "unsigned", "of": ["<u2", torch.tensor([-1], dtype=torch.int16)]},
-    ]
-    torch.save({"models": [{}], "operator": kept}, tmp_path / "old.pt")
-    plain, unsigned = load_file(str(tmp_path / "old.pt"))[0].payload["operator"]
-    assert plain.tolist() == [0, 1, 2]
-    assert (unsigned.dtype, unsigned.tolist()) == (np.uint16, [65535])
-
-
 def test_a_value_of_a_newer_version_is_named(tmp_path: Path) -> None:
     save_file(State(payload={"models": [{}], "operator": {1, 2}}), str(tmp_path / "model"))
     about = tmp_path / "model" / "state.json"

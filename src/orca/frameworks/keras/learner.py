@@ -816,12 +816,10 @@ def _undisturbed(model: Any) -> Iterator[None]:
 
 def _seat_optimizers(model: Any, state: State) -> None:
     """Give the optimizers of a model their part of a state."""
-    arrays, stepping = state.payload.get("optimizers"), state.payload.get("stepping")
+    stepping = state.payload.get("stepping")
     if stepping is not None:
-        states = zip(stepping["names"], stepping["weights"], arrays or [], strict=True)
+        states = zip(stepping["names"], stepping["weights"], state.payload["optimizers"], strict=True)
         set_optimizer_states(model, {name: OptimizerState(weights, values) for name, weights, values in states})
-    elif arrays and getattr(model, "optimizer", None) is not None:  # a checkpoint of an earlier version
-        set_optimizer_state(model, arrays[0])
 
 
 def _check_kept(state: State) -> None:

@@ -80,7 +80,8 @@ def pack(model: Any) -> PackedModel:
         )
     archive, config, custom = _described(model, family)
     compiling = config.pop("compile_config", None) if is_compiled(model) else None
-    if compiling and family == "keras" and _is_mixed(model) and not _is_scaled(model.optimizer):
+    is_mixed = family == "keras" and model.dtype_policy.name == "mixed_float16"
+    if compiling and is_mixed and not hasattr(model.optimizer, "inner_optimizer"):
         compiling["auto_scale_loss"] = False  # not part of Keras's own compile config
     parcel = PackedModel(
         family=family,
@@ -438,14 +439,6 @@ def _under_policy(family: str, policy: Any) -> Iterator[None]:
         yield
     finally:
         setter(before)
-
-
-def _is_mixed(model: Any) -> bool:
-    return bool(model.dtype_policy.name == "mixed_float16")
-
-
-def _is_scaled(optimizer: Any) -> bool:
-    return hasattr(optimizer, "inner_optimizer")
 
 
 def _package(code: Any) -> str:

@@ -59,7 +59,7 @@ class Statistics:
         self.weight, self.rows, self.first = weight, sum(shares), first
         if self.norms and not self.always and 1 in shares:
             self._share()
-            # What was compiled has the layers' own forward pass in it.
+            # Compiled code has the layers' own forward pass in it.
             self.compiled, self.net._compiled_call_impl = self.net._compiled_call_impl, None
 
     def close(self) -> None:

@@ -62,12 +62,12 @@ class FullySharded(Sync):
         for tensor in model.parameters():
             tensor.data = tensor.data.contiguous()
             dist.broadcast(tensor.data, 0)
-        saved = optimizer_state or optimizer.state_dict()
+        memory = optimizer_state or optimizer.state_dict()
         # The optimizer must not hold whole parameters while these are cut, one block after the other.
         places = _let_go(optimizer, model)
         self.scalars = shard(model, world, self.device)
         share_buffers(model)
-        self._take_up(places, saved)
+        self._take_up(places, memory)
         self.params = held(optimizer)
 
     def renew(self) -> None:

@@ -98,7 +98,7 @@ class Horovod(Sync):
         """Make this rank's backward passes contribute nothing: its rows are a template."""
         pairs = self._trained()
         names, params = [name for name, _ in pairs], [param for _, param in pairs]
-        # What the user's own code has not cleared yet says nothing about this step.
+        # Gradients that the user's own code has not cleared yet say nothing about this step.
         self.idling = idling = {name for name, param in pairs if param.grad is not None and not self.hands_on}
         try:
             with silenced(params, lambda number: idling.add(names[number])):

@@ -79,7 +79,8 @@ class TrainingOperator:
             stats = self.train_batch(batch, {"batch_idx": batch_idx, "global_step": self.global_step} | info)
             means.add_batch(stats, batch, iterator)
             if info.get(SCHEDULER_STEP) == SCHEDULER_STEP_BATCH:
-                self._step_schedulers()
+                for scheduler in self._schedulers:
+                    scheduler.step()
             self.global_step += 1
         self.ends_epoch = True
         return means.summary()
@@ -195,10 +196,6 @@ class TrainingOperator:
     def use_tqdm(self) -> bool:
         """Say whether a progress bar is wanted."""
         return self._use_tqdm
-
-    def _step_schedulers(self) -> None:
-        for scheduler in self._schedulers:
-            scheduler.step()
 
 
 class Means:

@@ -15,7 +15,7 @@ from orca.frameworks.torch.tensors import copied
 
 
 class TorchRunner(Runner):
-    """What a callback sees of a run of torch: its models, optimizers, schedulers and the loss.
+    """A callback's view of a run of torch: its models, optimizers, schedulers and the loss.
 
     `batch` is on the device. Weights and rates are read here: a replica may hold a part of them.
     """
@@ -68,7 +68,7 @@ class TorchRunner(Runner):
         """Return the optimizer's name and its learning rate."""
         return {"optimizer": type(self.optimizer).__name__, **super().description}
 
-    # What a main callback does.
+    # The parts of a step that a main callback does.
 
     def forward(self) -> None:
         """Compute output and loss of the batch."""
@@ -82,7 +82,7 @@ class TorchRunner(Runner):
         """Step the learning rate schedulers."""
         self._learner.step_schedulers(self.epoch_stats)
 
-    # What is kept.
+    # States.
 
     def write_state(self, state: State, path: str) -> None:
         """Write a state as one torch file."""

@@ -99,7 +99,7 @@ def classes_of(which: Any, settings: dict[str, Any]) -> Classes | None:
 
 @dataclass(frozen=True)
 class Classes:
-    """What class numbers count in a mean: the weight of their class (1 without weights), or nothing if ignored."""
+    """The mass of class numbers in a mean: the weight of their class (1 without weights), 0 for ignored ones."""
 
     weight: np.ndarray | None = None
     ignored: int = IGNORED
