@@ -161,6 +161,7 @@ class Layer:
 
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     made_by: ClassVar[Any] = None
+    twin: Layer | None = None  # a layer like this one that trains when it does
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
@@ -385,6 +386,8 @@ class Layer:
         for part in [self, *self.flattened_layers(include_container=True)]:
             if part is self if names is None else part.name() in wanted:  # several may have one name
                 part.module.requires_grad_(trains)
+        if self.twin is not None and names is None:
+            self.twin._freeze(None, trains)
         return self
 
     def layer_named(self, name: str) -> Layer:
@@ -741,11 +744,12 @@ def weights_of(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
     seen: set[int] = set()
     for part in module.modules():
         order = getattr(part, "weight_order", None) or [name for name, _ in part.named_parameters(recurse=False)]
-        for name in order:
-            parameter = getattr(part, name)
+        for home, _, name in (place.rpartition(".") for place in order):
+            owner = part.get_submodule(home)
+            parameter = getattr(owner, name)
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield part, name, parameter
+                yield owner, name, parameter
 
 
 def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from orca.bigdl import layer as graphs
-from orca.bigdl.layer import ABOUT_WEIGHTS, SHAPING, Layer, Node, Parts, applied, layer_of, run, signed
+from orca.bigdl.layer import ABOUT_WEIGHTS, SHAPING, Layer, Node, Parts, Weights, applied, layer_of, run, signed
 from orca.bigdl.optimizer import Trainer
 from orca.classic.sample import EvaluatedResult, Sample
 from orca.errors import ArgumentError, DataError
@@ -68,18 +68,8 @@ def _dims(name: str) -> int | None:
     return known.get(name)
 
 
-class Unbuilt(nn.Module):
-    """The place of a module whose input shape is not known yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, x: Any) -> Any:
-        """Refuse."""
-        raise DataError(
-            f"{self.name} does not know its input's shape yet: give it input_shape=, or put it behind a layer"
-        )
+def _unbuilt(m: Any, x: Any) -> Any:
+    raise DataError(f"{m.label} does not know its input's shape yet: give it input_shape=, or put it behind a layer")
 
 
 class Variable(Node):
@@ -153,17 +143,13 @@ class KerasLayer(Layer):
         self.given = _given_shape(type(self).signature, self.arguments)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
-        return Unbuilt(type(self).__name__)
+        return Weights(computes=_unbuilt, label=type(self).__name__)
 
     def _settle(self) -> None:
         """Wait until there are weights."""
 
     def build(self, shape: Any) -> KerasLayer:
-        """Build the module for an input's shape, without rows; a layer is built once.
-
-        Raises:
-            DataError: The layer cannot take such an input.
-        """
+        """Build the module for an input's shape, without rows; a layer is built once, for one shape."""
         if self.shape_in is not None:
             if self.shape_in != shape:
                 raise DataError(
@@ -214,22 +200,14 @@ class KerasLayer(Layer):
         """Return the output's shape, None for the rows."""
         return shown(self._known(self.shape_out))
 
+    input_shape, output_shape = property(get_input_shape), property(get_output_shape)
+
     def _known(self, shape: Any) -> Any:
         if shape is None:
             raise ArgumentError(
                 f"{self} is not built yet: it has no shapes. Add it to a model, or call it with a variable."
             )
         return shape
-
-    @property
-    def input_shape(self) -> Any:
-        """The input's shape, None for the rows."""
-        return self.get_input_shape()
-
-    @property
-    def output_shape(self) -> Any:
-        """The output's shape, None for the rows."""
-        return self.get_output_shape()
 
     def definition(self, described: Any) -> dict[str, Any]:
         """Return what describes the layer in a file."""
@@ -249,9 +227,9 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
     name = about["class"]
     if name == "Sequential":
         model = Sequential()
+        model.shape_in = _tupled(about["shape"])
         for part in about["layers"]:
-            model.layers.append(rebuilt(part))
-        model.assemble(_tupled(about["shape"]))
+            model._take(rebuilt(part))
         return model
     if name in ("Model", "Lambda", "CustomLoss"):
         parts, graph = [rebuilt(part) for part in about["layers"]], about["graph"]
@@ -301,12 +279,7 @@ KERAS["InputLayer"], KERAS["KerasLayerWrapper"] = InputLayer, KerasLayerWrapper
 
 
 class Input(Variable):
-    """The variable of a model's input.
-
-    Args:
-        shape: The shape of a row, or a list of shapes for a table.
-        name: A name.
-    """
+    """The variable of a model's input, of the shape of a row, or a list of shapes for a table."""
 
     def __init__(self, shape: Any = None, name: str | None = None, bigdl_type: str = "float") -> None:
         given = _shape(shape, "Input")
@@ -452,11 +425,7 @@ class KerasNet(Trainer, KerasLayer):
         return answers_of(self, data, batch_per_thread, distributed)
 
     def predict_classes(self, x: Any, batch_per_thread: int = 4, zero_based_label: bool = True) -> Any:
-        """Return the class of each row, counted from 0 unless zero_based_label is False; one output is a class from 0.5.
-
-        Raises:
-            ArgumentError: The model has several outputs, or the data is no arrays and no RDD.
-        """
+        """Return the class of each row, counted from 0 unless zero_based_label is False; one output is a class from 0.5."""
         if isinstance(self.shape_out, list) or hasattr(x, "predicted_by") or hasattr(x, "columns"):
             raise ArgumentError(
                 f"predict_classes takes arrays and RDDs, for a model with one output; got {type(x).__name__}, and outputs "
@@ -472,9 +441,7 @@ class KerasNet(Trainer, KerasLayer):
         self.training(False)
         return self
 
-    def get_layer(self, name: str) -> Layer:
-        """Return the layer of a name."""
-        return self.layer_named(name)
+    get_layer = Layer.layer_named
 
     def summary(self, line_length: int = 120, positions: Sequence[float] = (0.33, 0.55, 0.67, 1.0)) -> str:
         """Return a table of the layers with their shapes and numbers of weights, and log it."""
@@ -513,21 +480,13 @@ class Sequential(KerasNet):
         if shape is None:
             raise ArgumentError(f"the first layer must know its input's shape: give {part} input_shape=(...).")
         part.build(shape)
-        self._take(part)
         if self.shape_in is None:
             self.shape_in = shape
-        self.shape_out = part.shape_out
-        return self
-
-    def assemble(self, shape: Any) -> Sequential:
-        """Take over layers that were read from a file."""
-        parts, self.layers = self.layers, []
-        for part in parts:
-            self._take(part)
-        self.shape_in, self.shape_out = shape, self.layers[-1].shape_out if self.layers else None  # type: ignore[attr-defined]
+        self._take(part)
         return self
 
     def _take(self, part: Any) -> None:
+        self.shape_out = part.shape_out
         self.layers.append(part)
         self.module.parts.append(part.module)  # type: ignore[operator, union-attr]
         self.module.names.append(part.name)  # type: ignore[operator, union-attr]
