@@ -55,8 +55,8 @@ def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, ...]]) -> N
                  "own": own, "signature": signature, "__signature__": signature, "dims": _dims(name),
                  "__qualname__": place}  # fmt: skip
         if first.name == "x":
-            scope["applied"] = applied(row, f"{place}.applied")
-            scope["row"] = staticmethod(lambda shape, made=scope["applied"], **given: made(**given))
+            made_by = applied(row, f"keras.{place}")
+            scope["row"] = staticmethod(lambda shape, made_by=made_by, **given: made_by(**given))
         table[name] = type(name, (KerasLayer,), scope)
 
 
@@ -221,7 +221,7 @@ class KerasLayer(Layer):
 
 def rebuilt_keras(about: dict[str, Any]) -> Any:
     """Return the layer of a definition, built for the shape it had."""
-    from orca.bigdl.files import rebuilt, unpacked
+    from orca.bigdl.files import graph_of, rebuilt, unpacked
     from orca.bigdl.keras import autograd, layers  # noqa: F401  (they fill the tables)
 
     name = about["class"]
@@ -232,14 +232,7 @@ def rebuilt_keras(about: dict[str, Any]) -> Any:
             model._take(rebuilt(part))
         return model
     if name in ("Model", "Lambda", "CustomLoss"):
-        parts, graph = [rebuilt(part) for part in about["layers"]], about["graph"]
-        values: list[Any] = [Input(shape) for shape in _tupled(about["shapes"])]
-        inputs = list(values)
-        for which, places in graph["steps"]:
-            nodes = [values[place] for place in places]
-            values.append(autograd.placed(parts[which], nodes))
-        whole = Model(inputs, [values[place] for place in graph["outputs"]])
-        return whole.stop_gradient(graph["stops"]) if graph.get("stops") else whole
+        return graph_of(about, [Input(shape) for shape in _tupled(about["shapes"])], autograd.placed, Model)
     if about.get("wraps"):
         return KerasLayerWrapper(rebuilt(about["wraps"])).build(_tupled(about["shape"]))
     kind = TABLES.get(about["table"], {}).get(name)
@@ -465,7 +458,7 @@ class KerasNet(Trainer, KerasLayer):
         return Model(start, self(start))
 
 
-class Sequential(KerasNet):
+class Sequential(KerasNet, graphs.Container):
     """Layers one behind the other; the first must know its input's shape."""
 
     signature = signed(jvalue=None)
@@ -482,14 +475,11 @@ class Sequential(KerasNet):
         part.build(shape)
         if self.shape_in is None:
             self.shape_in = shape
-        self._take(part)
-        return self
+        return self._take(part)
 
-    def _take(self, part: Any) -> None:
+    def _take(self, part: Any) -> Sequential:
         self.shape_out = part.shape_out
-        self.layers.append(part)
-        self.module.parts.append(part.module)  # type: ignore[operator, union-attr]
-        self.module.names.append(part.name)  # type: ignore[operator, union-attr]
+        return super()._take(part)  # type: ignore[return-value]
 
     def is_built(self) -> bool:
         """Say whether there is a layer."""
