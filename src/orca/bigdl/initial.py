@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from orca.core.values import value_class
 from orca.errors import KnownArguments
+from orca.feature.values import value_class
 
 # Torch is loaded by whoever has weights to fill.
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from orca.core.values import value_class
 from orca.errors import ArgumentError, DataError, MissingDependency
 from orca.feature.preprocessing import Preprocessing
+from orca.feature.values import value_class
 from orca.rows.arrow import missing
 
 __all__ = [
