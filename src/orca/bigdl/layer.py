@@ -94,7 +94,8 @@ def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None) 
     for name, (*given, words) in table.items():
         signature = given.pop(0) if isinstance(given[0], inspect.Signature) else None
         row, *forward = given
-        FORWARD.update(dict.fromkeys([name], *forward) if forward else {})
+        if forward:
+            FORWARD[name] = forward[0]
         if signature is not None:
             made_by = _in_order(row)
         else:
