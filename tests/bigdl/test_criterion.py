@@ -240,7 +240,10 @@ def test_losses_of_uneven_parts_add_up_as_the_reduction_says(loss: Any, x: Any, 
         some, wanted = part(x, rows), part(target, rows)
         count = len(some[0] if isinstance(x, list) else some)
         if callable(loss.reduction):
-            count = float(loss.reduction(torch.tensor(np.ascontiguousarray(wanted))).sum())
+            leaves = [
+                torch.tensor(np.ascontiguousarray(leaf)) for leaf in (wanted if isinstance(wanted, list) else [wanted])
+            ]
+            count = float(loss.reduction(*leaves).sum())
         total += loss.forward(some, wanted) * (1 if loss.reduction == "sum" else count)
         mass += count
     expected = loss.forward(x, target) * (1 if loss.reduction == "sum" else mass)
@@ -305,6 +308,10 @@ def test_criterions_of_criterions_say_what_they_are_over_rows() -> None:
     weighted = C.ClassNLLCriterion(np.array([1.0, 2.0, 4.0]))
     assert C.MultiCriterion().add(C.MultiMarginCriterion()).add(weighted).reduction is None
     assert C.MultiCriterion().add(C.MSECriterion()).add(C.AbsCriterion()).reduction == "mean"
+    both = C.MultiCriterion().add(C.ClassNLLCriterion()).add(C.CrossEntropyCriterion(), 2.0)
+    assert both.reduction(torch.tensor([1.0, -1, 3])).tolist() == [1, 0, 1]
+    mixed = C.ParallelCriterion().add(C.MSECriterion()).add(C.ClassNLLCriterion())
+    assert mixed.reduction(torch.zeros(2, 3), torch.tensor([1.0, 2])).tolist() == [3, 3]
     assert MeanSquaredError(size_average=False).reduction == "sum"
     mask = C.TimeDistributedMaskCriterion
     assert mask(C.ClassNLLCriterion(size_average=False)).reduction == "sum"

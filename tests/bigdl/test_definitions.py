@@ -113,7 +113,7 @@ def rnn(x: Any, w: Any, b: Any, u: Any, v: Any) -> Any:
     return steps(lambda x, h: (torch.tanh(x @ w.T + b + h @ u.T + v),), x, x.new_zeros(len(x), len(u)))
 
 
-def image_lstm(x: Any, peep: Any, w: Any, b: Any, u: Any) -> Any:
+def image_lstm(x: Any, w: Any, b: Any, u: Any, peep: Any = (0, 0, 0)) -> Any:
     dims, n = x.dim() - 3, u.shape[2]
 
     def cell(x: Any, h: Any, c: Any) -> Any:
@@ -534,7 +534,7 @@ CELLS: list[tuple[str, Any, Any, Any]] = [
     ("RnnCell", lambda: layer("RnnCell", 4, 3, layer("Tanh"), False, False), T3, lambda x, w, u: rnn(x, w, 0, u, 0)),
     ("ConvLSTMPeephole", lambda: layer("ConvLSTMPeephole", 2, 3, 3, 3), numbers(2, 3, 2, 4, 5), image_lstm),
     ("ConvLSTMPeephole", lambda: layer("ConvLSTMPeephole", 2, 3, 3, 3, with_peephole=False), numbers(2, 3, 2, 4, 5),
-     lambda x, *w: image_lstm(x, (0, 0, 0), *w)),
+     image_lstm),
     ("ConvLSTMPeephole3D", lambda: layer("ConvLSTMPeephole3D", 2, 3, 3, 3), numbers(2, 2, 2, 3, 4, 4), image_lstm),
     ("MultiRNNCell", lambda: layer("MultiRNNCell", [layer("LSTM", 4, 3), layer("GRU", 3, 2)]), T3,
      lambda x, w, b, u, *more: gru(lstm(x, w, b, u), *more)),

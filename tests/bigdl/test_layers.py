@@ -279,6 +279,8 @@ def test_model_predicts_and_evaluates_arrays() -> None:
     assert best.result > accuracy.result
     with pytest.raises(ArgumentError, match="with brackets; got type"):
         model.evaluate(x, labels, 100, [Top1Accuracy])
+    with pytest.raises(DataError, match="there are no rows to evaluate"):
+        model.evaluate(x[:0], labels[:0], 100, [Top1Accuracy()])
 
 
 def test_backward_goes_with_the_input_weights_and_mode_that_are_there_now() -> None:
@@ -422,6 +424,11 @@ def test_both_cells_of_birecurrent_are_told_and_frozen_by_name() -> None:
     assert list(layer.parameters()["cell"])[::2] == ["weight", "bias", "hidden", "weight2", "bias2", "hidden2"]
     layer.freeze("cell")
     assert not any(weight.requires_grad for weight in layer.module.parameters())
+    for loaded in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        loaded.layers[0].unfreeze()
+        assert all(weight.requires_grad for weight in loaded.module.parameters())
+        loaded.layers[0].freeze()
+        assert not any(weight.requires_grad for weight in loaded.module.parameters())
 
 
 def test_state_of_stacked_cells_holds_no_graph() -> None:

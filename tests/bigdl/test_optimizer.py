@@ -62,6 +62,10 @@ def test_rdd_of_samples_trains_as_a_plain_loop_and_is_evaluated(spark: Any) -> N
     assert (accuracy.result, accuracy.total_num) == (pytest.approx((scores.argmax(1) + 1 == Y).mean()), 29)
     assert loss.result == pytest.approx(-scores[np.arange(29), Y.astype(int) - 1].mean(), rel=1e-5)
     assert model.predict_class(rdd).collect() == (scores.argmax(1) + 1).tolist()
+    for empty in (spark.sparkContext.emptyRDD(), rdd.filter(lambda row: False)):
+        with pytest.raises(DataError, match="there are no rows to evaluate: the data is empty"):
+            model.evaluate(empty, 7, [Top1Accuracy(), Loss()])
+        assert model.predict(empty).collect() == []
     module = torch.nn.Linear(4, 2)
     answers = TorchModel.from_pytorch(module).predict(rdd).collect()
     np.testing.assert_allclose(np.stack(answers), module(torch.tensor(X)).detach().numpy(), rtol=1e-5, atol=1e-6)

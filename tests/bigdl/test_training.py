@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orca.classic.sample import Sample
-from orca.errors import ArgumentError, DataError
+from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.estimators import Estimator
 from orca.optimizers import SGD, Adam
 
@@ -70,6 +70,24 @@ def by_hand() -> list[Any]:
 def test_any_number_of_ranks_trains_as_a_plain_loop_with_weights_and_penalties(ranks: int) -> None:
     for mine, truth in zip(trained(ranks), by_hand(), strict=True):
         np.testing.assert_allclose(mine, truth, rtol=2e-4, atol=2e-5)
+
+
+def test_criterions_with_the_same_padding_are_one_loss_on_any_number_of_ranks() -> None:
+    padded = np.where(np.arange(53) < 20, -1, Y)  # ranks have different numbers of labels that count
+    full = C.SoftmaxWithCriterion(normalize_mode="FULL")  # whose mean has the rows of padding
+    weights = []
+    for ranks, second in ((1, C.CrossEntropyCriterion()), (3, C.CrossEntropyCriterion()), (3, full)):
+        loss = C.MultiCriterion().add(C.ClassNLLCriterion(), 2.0).add(second)
+        est = Estimator.from_bigdl(model=network(), loss=loss, backend="local", workers_per_node=ranks, seed=0)
+        if second is full:
+            with pytest.raises(
+                WorkerFailed, match="MultiCriterion adds up means over different labels: .* same padding"
+            ):
+                est.fit((X, padded), 1, batch_size=53, shuffle=False)
+        else:
+            weights.append(est.fit((X, padded), 2, batch_size=53, shuffle=False).get_model().get_weights())
+    for one, three in zip(*weights, strict=True):
+        np.testing.assert_allclose(three, one, rtol=2e-4, atol=2e-5)
 
 
 def on_backend(backend: str, **options: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,6 +40,7 @@ class CriterionModule(nn.Module):
         self.parts = nn.ModuleDict(parts)  # criterions and layers among the arguments
         self.arguments = {key: value for key, value in arguments.items() if key != "weights" and key not in parts}
         self.inner, self.shares = nn.ModuleList(), list[float]()  # of criterions that hold several
+        self.kinds: list[Any] = []  # and what these are over rows
 
     def forward(self, *given: Any) -> Tensor:
         """Return the loss; halves of the arguments are outputs and targets where there are several."""
@@ -71,6 +73,29 @@ class CriterionModule(nn.Module):
             more["inner"] = list(zip(self.inner, self.shares, strict=True))
         loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
         return loss
+
+    def agreed(self, *targets: Any) -> Tensor:
+        """Return how many labels of each row count, where that is the same share in all criterions that are held.
+
+        Raises:
+            DataError: It is not, and there are several workers.
+        """
+        every = list(targets[0]) if isinstance(targets[0], list | tuple) else [*targets]
+        every = every * len(self.kinds) if len(every) == 1 else every
+        sizes = [math.prod(target.shape[1:]) for target in every]
+        shares = [
+            kind(target).double() / size if callable(kind) else torch.ones(len(target), dtype=torch.float64)
+            for kind, target, size in zip(self.kinds, every, sizes, strict=True)
+        ]
+        if all(torch.equal(shares[0], share) for share in shares):
+            return shares[0] * sizes[0]
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            raise DataError(
+                f"{self.kind.__name__} adds up means over different labels: some are padding to one of its criterions "
+                "and count in another, so that the losses of several workers have no common mean. Give all of them the "
+                "same padding, take the rows with padding out, or train on one worker."
+            )
+        return torch.ones_like(shares[0])
 
     def counts(self, target: Tensor, *_: Any) -> Tensor:
         """Return what each row counts in a mean: the weights of its classes, nothing for padding."""
@@ -188,10 +213,16 @@ class _Several(Criterion):
 
     @property
     def reduction(self) -> Any:
-        """What all are over rows, where it is the same."""
-        kinds = {each.reduction for each in self.__dict__.get("held", [])}
-        kind = kinds.pop() if len(kinds) == 1 else None
-        return kind if isinstance(kind, str) else None
+        """What all are over rows: the same word, or what each row counts in all of them."""
+        held, module = self.__dict__.get("held", []), self.module
+        kinds = [each.reduction for each in held]
+        if len(set(kinds)) == 1 and isinstance(kinds[0], str):
+            return kinds[0]
+        if not held or None in kinds or "sum" in kinds:
+            return None
+        weights = {None if each.module.weights is None else tuple(each.module.weights.tolist()) for each in held}
+        module.kinds = kinds  # type: ignore[assignment]
+        return module.agreed if len(weights) == 1 else None
 
 
 def _beside(x: Tensor, target: Any) -> Tensor:

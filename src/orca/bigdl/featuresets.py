@@ -438,6 +438,9 @@ class TextFeatureToSample(TextTransformer):
 class TextSet(RowSet):
     """Texts with labels, here or in an RDD."""
 
+    def __init__(self, texts: Any = None, labels: Any = None, jvalue: Any = None) -> None:
+        super().__init__(_labelled(TextFeature, texts, labels))
+
     @classmethod
     def read(cls, path: str, sc: Any = None, min_partitions: int = 1) -> TextSet:
         """Return the text files of a folder whose folders are the classes, which count from 0."""
@@ -583,15 +586,9 @@ class TextSet(RowSet):
 class LocalTextSet(TextSet):
     """Texts here, and perhaps labels."""
 
-    def __init__(self, texts: Any = None, labels: Any = None, jvalue: Any = None) -> None:
-        super().__init__(_labelled(TextFeature, texts, labels))
-
 
 class DistributedTextSet(TextSet):
     """Texts in an RDD, and perhaps an RDD of labels."""
-
-    def __init__(self, texts: Any = None, labels: Any = None, jvalue: Any = None) -> None:
-        super().__init__(_labelled(TextFeature, texts, labels))
 
 
 TextSet.kinds = LocalTextSet, DistributedTextSet

@@ -8,6 +8,7 @@ steps between them.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -191,15 +192,19 @@ def rebuilt(about: dict[str, Any]) -> Any:
     return layer.set_name(about["name"])
 
 
-def _graph(about: dict[str, Any]) -> Model:
+def _graph(about: dict[str, Any]) -> Any:
     from orca.bigdl.layers import Input
 
-    layers, graph = [rebuilt(part) for part in about["layers"]], about["graph"]
-    values: list[Node] = [Input() for _ in range(graph["inputs"])]
+    return graph_of(about, [Input() for _ in range(about["graph"]["inputs"])], Node, Model)
+
+
+def graph_of(about: dict[str, Any], inputs: list[Any], node: Callable[..., Any], model: Callable[..., Any]) -> Any:
+    """Return the graph of a definition, given its inputs, and what makes a node behind others, and a model."""
+    layers, graph, values = [rebuilt(part) for part in about["layers"]], about["graph"], list(inputs)
     for which, places in graph["steps"]:
-        values.append(Node(layers[which], [values[place] for place in places]))
-    model = Model(values[: graph["inputs"]], [values[place] for place in graph["outputs"]])
-    return model.stop_gradient(graph["stops"]) if graph["stops"] else model
+        values.append(node(layers[which], [values[place] for place in places]))
+    whole = model(inputs, [values[place] for place in graph["outputs"]])
+    return whole.stop_gradient(graph["stops"]) if graph.get("stops") else whole
 
 
 def load_model(model_path: str) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from orca.errors import KnownArguments
+from orca.feature.values import value_class
 
 # Torch is loaded by whoever has weights to fill.
 
@@ -18,11 +19,11 @@ Tensor = Any
 class InitializationMethod(KnownArguments):
     """A way to draw weights."""
 
-    draw: ClassVar[Callable[..., Any]]
+    function: ClassVar[Callable[..., Any]]  # of the tensor, its fans and the arguments
 
     def fill(self, tensor: Tensor, groups: int = 1) -> None:
         """Draw the numbers of a weight in place."""
-        type(self).draw(tensor.data, _fans(tensor, groups), **vars(self))
+        type(self).function(tensor.data, _fans(tensor, groups), **vars(self))
 
 
 def _fans(tensor: Tensor, groups: int) -> tuple[int, int]:
@@ -31,17 +32,6 @@ def _fans(tensor: Tensor, groups: int) -> tuple[int, int]:
         return max(tensor.numel(), 1), max(tensor.numel(), 1)
     window = tensor[0][0].numel()
     return tensor.shape[1] * window, tensor.shape[0] // groups * window
-
-
-def _method(name: str, draw: Callable[..., Any], words: str) -> Any:
-    """Make the class of a way to draw: a function of the tensor, its fans and the arguments, and what it is."""
-    _, _, *own = inspect.signature(draw).parameters.values()
-    fields: list[Any] = [
-        (each.name, Any) if each.default is each.empty else (each.name, Any, field(default=each.default))
-        for each in own
-    ]  # fmt: skip
-    scope = {"__doc__": words, "__module__": __name__, "draw": staticmethod(draw)}
-    return make_dataclass(name, fields, bases=(InitializationMethod,), namespace=scope, frozen=True)
 
 
 def _uniform(tensor: Tensor, fans: tuple[int, int], upper: float | None = None, lower: float | None = None) -> None:
@@ -70,15 +60,14 @@ def _tent(size: int, like: Tensor) -> Tensor:
     return 1 - (like.new_ones(size).cumsum(0).sub(1) / factor - middle).abs()
 
 
+_method = partial(value_class, InitializationMethod)
 Zeros = _method("Zeros", lambda tensor, fans: tensor.zero_(), "All 0.")
 Ones = _method("Ones", lambda tensor, fans: tensor.fill_(1), "All 1.")
 ConstInitMethod = _method("ConstInitMethod", lambda tensor, fans, value: tensor.fill_(value), "All one value.")
-RandomUniform = _method(
-    "RandomUniform", _uniform, "Uniform between two bounds in any order, or between +-1 / sqrt(inputs of a unit)."
-)
-RandomNormal = _method(
-    "RandomNormal", lambda tensor, fans, mean, stdv: tensor.normal_(mean, stdv), "Normal, of a mean and a deviation."
-)
+RandomUniform = _method("RandomUniform", _uniform,
+    "Uniform between two bounds in any order, or between +-1 / sqrt(inputs of a unit).")  # fmt: skip
+RandomNormal = _method("RandomNormal", lambda tensor, fans, mean, stdv: tensor.normal_(mean, stdv),
+    "Normal, of a mean and a deviation.")  # fmt: skip
 Xavier = _method("Xavier", _xavier, "Uniform between +-sqrt(6 / (inputs + outputs of a unit)).")
 MsraFiller = _method("MsraFiller", _msra,
     "Normal around 0, of a variance 2 / n: n is the mean of a unit's inputs and outputs, or its outputs.")  # fmt: skip

@@ -37,32 +37,8 @@ FORWARD: dict[str, Callable[..., Any]] = {}  # what the modules of rows compute
 SHAPING: ContextVar[bool] = ContextVar("zeros stand for inputs, to find shapes", default=False)
 
 
-class Applied(nn.Module):
-    """A layer without weights: its function, with the arguments it was made with."""
-
-    function: ClassVar[Callable[..., Any]]
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__()
-        self.arguments = arguments
-
-    def forward(self, x: Any) -> Any:
-        """Apply the function."""
-        return type(self).function(x, **self.arguments)
-
-    def extra_repr(self) -> str:
-        """Return the arguments as torch prints them."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-
-
-def applied(row: Callable[..., Any], place: str) -> type[Applied]:
-    """Return the class of modules of a function; pickles find it at a place in the function's module."""
-    scope = {"function": staticmethod(row), "__module__": row.__module__, "__qualname__": place}
-    return type(place.split(".")[0], (Applied,), scope)
-
-
 class Weights(nn.Module):
-    """The module of a row with weights of these shapes (None: there is none); its row says what it computes.
+    """The module of a row with weights of these shapes (None: there is none), if any; its row says what it computes.
 
     Weights are drawn between +-1 / sqrt(fan_in), or by a function of `starts`. Settings are other attributes.
     """
@@ -92,8 +68,15 @@ class Weights(nn.Module):
         """Return what the row says."""
         return (self.computes or FORWARD[self.row])(self, *inputs)
 
+    def extra_repr(self) -> str:
+        """Return the arguments of a layer without weights as torch prints them."""
+        return ", ".join(f"{name}={value!r}" for name, value in getattr(self, "arguments", {}).items())
+
+    def _get_name(self) -> str:
+        return str(getattr(self, "row", type(self).__name__))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        import orca.bigdl.recurrent  # noqa: F401  (it fills FORWARD: a worker that reads a pickle has none of it yet)
+        import orca.bigdl.keras.layers  # noqa: F401  (it fills FORWARD: a worker that reads a pickle has none of it yet)
 
         super().__setstate__(state)
 
@@ -111,18 +94,24 @@ def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None) 
     for name, (*given, words) in table.items():
         signature = given.pop(0) if isinstance(given[0], inspect.Signature) else None
         row, *forward = given
-        FORWARD.update(dict.fromkeys([name], *forward) if forward else {})
+        if forward:
+            FORWARD[name] = forward[0]
         if signature is not None:
             made_by = _in_order(row)
         else:
             parameters = [p.replace(annotation=p.empty) for p in inspect.signature(row).parameters.values()]
             of_input = bool(parameters) and parameters[0].name == "x"
-            made_by = applied(row, f"{name}.made_by") if of_input else row
+            made_by = applied(row, name) if of_input else row
             signature = inspect.Signature(parameters[of_input:])
         scope = {"__doc__": words, "__module__": "orca.bigdl.recurrent", "signature": signature,
-                 "__signature__": signature,
-                 "made_by": made_by if isinstance(made_by, type) else staticmethod(made_by)}  # fmt: skip
+                 "__signature__": signature, "made_by": staticmethod(made_by)}  # fmt: skip
         LAYERS[name] = type(name, (base or Layer,), scope)
+
+
+def applied(function: Callable[..., Any], row: str) -> Callable[..., Weights]:
+    """Return what makes the modules of a function of `x` and arguments, under the name of a row."""
+    FORWARD[row] = lambda module, x: function(x, **module.arguments)
+    return lambda **arguments: Weights(row=row, arguments=arguments)
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,6 +150,7 @@ class Layer:
 
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     made_by: ClassVar[Any] = None
+    twin: Layer | None = None  # a layer like this one that trains when it does
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.arguments = bound(type(self), args, kwargs)
@@ -385,6 +375,8 @@ class Layer:
         for part in [self, *self.flattened_layers(include_container=True)]:
             if part is self if names is None else part.name() in wanted:  # several may have one name
                 part.module.requires_grad_(trains)
+        if self.twin is not None and names is None:
+            self.twin._freeze(None, trains)
         return self
 
     def layer_named(self, name: str) -> Layer:
@@ -492,7 +484,7 @@ class LayerEntry(nn.Module):
         return any(
             getattr(part, "stops", None)
             or getattr(part, "propagates", True) is False
-            or getattr(part, "row", getattr(part, "label", None)) in _RESTING
+            or getattr(part, "label", getattr(part, "row", None)) in _RESTING
             for part in self.layer.modules()
         )
 
@@ -535,9 +527,13 @@ class Container(Layer):
         model = layer_of(model)
         if not isinstance(model, Layer):
             raise ArgumentError(f"{self} takes layers; got {type(model).__name__}. Layer.of(module) wraps torch's own.")
-        self.layers.append(model)
-        self.module.parts.append(model.module)  # type: ignore[operator, union-attr]
-        self.module.names.append(model.name)  # type: ignore[operator, union-attr]
+        return self._take(model)
+
+    def _take(self, part: Layer) -> Container:
+        parts: Any = self.module
+        self.layers.append(part)
+        parts.parts.append(part.module)
+        parts.names.append(part.name)
         return self
 
 
@@ -741,11 +737,12 @@ def weights_of(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
     seen: set[int] = set()
     for part in module.modules():
         order = getattr(part, "weight_order", None) or [name for name, _ in part.named_parameters(recurse=False)]
-        for name in order:
-            parameter = getattr(part, name)
+        for home, _, name in (place.rpartition(".") for place in order):
+            owner = part.get_submodule(home)
+            parameter = getattr(owner, name)
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield part, name, parameter
+                yield owner, name, parameter
 
 
 def _fill(tensor: torch.Tensor, values: Any, what: str) -> None:

@@ -249,9 +249,8 @@ class Estimator(Trainer):
     def train_minibatch(self, train_set: Any, criterion: Any, end_trigger: Any = None, checkpoint_trigger: Any = None,
                         validation_set: Any = None, validation_method: Any = None) -> Estimator:  # fmt: skip
         """Train on data that comes in batches, as a DataLoader's."""
-        return self.train(
-            train_set, criterion, end_trigger, checkpoint_trigger, validation_set, validation_method, None
-        )
+        rows = train_set, criterion, end_trigger, checkpoint_trigger, validation_set, validation_method
+        return self.train(*rows, batch_size=None)
 
     def evaluate(self, validation_set: Any, validation_method: Any, batch_size: int | None = 32) -> list[EvaluatedResult]:  # fmt: skip
         """Return an EvaluatedResult of each validation method."""

@@ -113,17 +113,7 @@ class Trainer(KnownArguments):
 
 
 class BaseOptimizer(Trainer):
-    """The settings of a training, which `optimize` runs.
-
-    Args:
-        model: A layer.
-        data: The training data: an RDD of Samples, arrays (x, y), XShards, a FeatureSet, ImageSet or TextSet.
-        criterion: A criterion.
-        end_trigger: When to end; MaxEpoch(1) unless given.
-        batch_size: Rows of one step over all workers.
-        optim_method: An optim method; SGD() unless given.
-        backend: Where to train: on the cluster that is up, else "local", unless given.
-    """
+    """The settings of a training, which `optimize` runs. Optimizer says what they are."""
 
     def __init__(self, model: Any, data: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
                  optim_method: Any = None, backend: str | None = None) -> None:  # fmt: skip
@@ -199,7 +189,25 @@ class BaseOptimizer(Trainer):
 
 
 class Optimizer(BaseOptimizer):
-    """Training on an RDD of Samples, or on other data that is distributed."""
+    """Training on an RDD of Samples, or on other data that is distributed.
+
+    Args:
+        model: A layer.
+        training_rdd: The training data: an RDD of Samples, arrays (x, y), XShards, a FeatureSet, ImageSet or TextSet.
+        criterion: A criterion.
+        end_trigger: When to end; MaxEpoch(1) unless given.
+        batch_size: Rows of one step over all workers.
+        optim_method: An optim method; SGD() unless given.
+        backend: Where to train: on the cluster that is up, else "local", unless given.
+
+    Example:
+        >>> from orca.bigdl.criterion import MSECriterion
+        >>> from orca.bigdl.layers import Linear
+        >>> data = np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32)
+        >>> optimizer = Optimizer(Linear(2, 1), data, MSECriterion(), batch_size=4)  # and then optimizer.optimize()
+        >>> optimizer.end_trigger
+        MaxEpoch(max_epoch=1)
+    """
 
     def __init__(self, model: Any, training_rdd: Any, criterion: Any, end_trigger: Any = None, batch_size: int = 32,
                  optim_method: Any = None, bigdl_type: str = "float", backend: str | None = None) -> None:  # fmt: skip

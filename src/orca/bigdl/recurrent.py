@@ -2,7 +2,7 @@
 
 A cell has `project` (what all steps need of the input, computed at once), `begin` (the first state) and `step`: the
 third of a row is the step of its Cell. Inputs are (batch, time, ...). Weights are, in this order: of the input, their
-bias, of the hidden state.
+bias, of the hidden state, of the memory where gates see it. An LSTM's gates are input, new value, forget, output.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class ConvolutionCell(nn.Module):
     """An LSTM of images or volumes, whose sums are convolutions."""
 
     weight_kinds: ClassVar[dict[str, str]] = {"inner.weight": "hidden", "peep": "peep"}
+    weight_order = ("outer.weight", "outer.bias", "inner.weight", "peep")
 
     def __init__(self, dims: int, inputs: int, outputs: int, outer: int, inner: int, stride: int = 1, padding: int = -1,
                  activation: Any = None, inner_activation: Any = None, peephole: bool = False) -> None:  # fmt: skip
@@ -178,7 +179,7 @@ class _BothWays(_RecurrentContainer):
 
     def add(self, model: Any) -> Any:
         super().add(model)
-        self.back = copy.deepcopy(model).reset()
+        self.back = self.layers[0].twin = copy.deepcopy(self.layers[0]).reset()
         self.module.back = self.back.module
         return self
 

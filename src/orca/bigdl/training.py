@@ -181,6 +181,8 @@ def evaluated(layer: Any, data: Any, batch_size: int, methods: Any) -> list[Eval
             f"evaluate takes arrays x and y, Samples, or an RDD of Samples; got {type(data).__name__}. "
             "Estimator.from_bigdl(model=...).evaluate takes XShards and DataFrames."
         )
+    if metrics and not sum(state[0].rows for state in states):
+        raise DataError("there are no rows to evaluate: the data is empty.")
     results = []
     for at, metric in enumerate(metrics):
         total = metric.start()

@@ -10,6 +10,7 @@ import io
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from orca.errors import ArgumentError, DataError, MissingDependency
 from orca.feature.preprocessing import Preprocessing
+from orca.feature.values import value_class
 from orca.rows.arrow import missing
 
 __all__ = [
@@ -153,9 +155,10 @@ def _like(new: np.ndarray, old: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ImagePreprocessing(Preprocessing):
-    """A step on images. Most change their arrays, by `change`."""
+    """A step on images. Most have a `function` of an array, random numbers and the arguments, which changes it."""
 
     grows: ClassVar[bool] = True
+    function: ClassVar[Callable[..., np.ndarray]]
 
     def apply(self, rows: Any) -> Any:
         """Return the images, changed."""
@@ -173,7 +176,7 @@ class ImagePreprocessing(Preprocessing):
 
     def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return the array of a changed image."""
-        raise NotImplementedError
+        return type(self).function(mat, draw, **{key: value for key, value in vars(self).items() if key != "seed"})
 
     def draw(self, feature: ImageFeature) -> np.random.Generator:
         """Return the random numbers for an image."""
@@ -262,319 +265,160 @@ class ImagePixelBytesToMat(ImagePreprocessing):
         return feature
 
 
-@dataclass(frozen=True)
-class ImageResize(ImagePreprocessing):
-    """Images in one size."""
-
-    resize_h: int
-    resize_w: int
-    resize_mode: int = 1
-    use_scale_factor: bool = True
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image in that size."""
-        return resized(mat, self.resize_h, self.resize_w, self.resize_mode)
+def _scaled(mat: np.ndarray, draw: Any, min_size: int, scale_multiple_of: int = 1, max_size: int = 1000,
+            resize_mode: int = 1, use_scale_factor: bool = True, min_scale: float = -1.0) -> np.ndarray:  # fmt: skip
+    short, long = sorted(mat.shape[:2])
+    scale = min(min_size / short, max_size / long)
+    scale = max(scale, min_scale) if min_scale > 0 else scale
+    step = scale_multiple_of
+    height, width = (int(size * scale // step * step) if step > 1 else round(size * scale) for size in mat.shape[:2])
+    return resized(mat, max(height, 1), max(width, 1), resize_mode)
 
 
-@dataclass(frozen=True)
-class ImageAspectScale(ImagePreprocessing):
-    """Images whose short side is min_size long, unless the long one would be longer than max_size."""
+def _hue(mat: np.ndarray, draw: np.random.Generator, delta_low: float, delta_high: float) -> np.ndarray:
+    turn = draw.uniform(delta_low, delta_high) / 180
+    return _recoloured(mat, lambda hue, saturation: ((hue + turn) % 1, saturation))
 
-    min_size: int
-    scale_multiple_of: int = 1
-    max_size: int = 1000
-    resize_mode: int = 1
-    use_scale_factor: bool = True
-    min_scale: float = -1.0
 
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image in its size."""
-        short, long = sorted(mat.shape[:2])
-        scale = min(self.min_size / short, self.max_size / long)
-        scale = max(scale, self.min_scale) if self.min_scale > 0 else scale
-        step = self.scale_multiple_of
-        height, width = (
-            int(size * scale // step * step) if step > 1 else round(size * scale) for size in mat.shape[:2]
+def _saturation(mat: np.ndarray, draw: np.random.Generator, delta_low: float, delta_high: float) -> np.ndarray:
+    factor = draw.uniform(delta_low, delta_high)
+    return _recoloured(mat, lambda hue, saturation: (hue, np.clip(saturation * factor, 0, 1)))
+
+
+def _jittered(mat: np.ndarray, draw: np.random.Generator, brightness_prob: float = 0.5, brightness_delta: float = 32.0,
+              contrast_prob: float = 0.5, contrast_lower: float = 0.5, contrast_upper: float = 1.5,
+              hue_prob: float = 0.5, hue_delta: float = 18.0, saturation_prob: float = 0.5,
+              saturation_lower: float = 0.5, saturation_upper: float = 1.5, random_order_prob: float = 0.0,
+              shuffle: bool = False) -> np.ndarray:  # fmt: skip
+    brightness, contrast, saturation, hue = (
+        (brightness_prob, ImageBrightness(-brightness_delta, brightness_delta)),
+        (contrast_prob, ImageContrast(contrast_lower, contrast_upper)),
+        (saturation_prob, ImageSaturation(saturation_lower, saturation_upper)),
+        (hue_prob, ImageHue(-hue_delta, hue_delta)),
+    )
+    steps = [brightness, contrast, saturation, hue]
+    if shuffle:
+        steps = [steps[at] for at in draw.permutation(4)]
+    elif draw.random() >= 0.5:
+        steps = [brightness, saturation, hue, contrast]
+    for chance, step in [*steps, (random_order_prob, ImageChannelOrder())]:
+        if draw.random() < chance:
+            mat = step.change(mat, draw)
+    return mat
+
+
+def _normalized(mat: np.ndarray, draw: Any, mean_b: float, mean_g: float, mean_r: float, std_b: float = 1.0,
+                std_g: float = 1.0, std_r: float = 1.0) -> np.ndarray:  # fmt: skip
+    means, deviations = [mean_b, mean_g, mean_r], [std_b, std_g, std_r]
+    if mat.shape[2] == 1 and len(set(means)) == len(set(deviations)) == 1:  # what goes for all goes for grey
+        means, deviations = means[:1], deviations[:1]
+    if mat.shape[2] != len(means):
+        raise DataError(
+            f"ImageChannelNormalize has means of three channels, and an image has {mat.shape[2]}. Read images in "
+            "colours (image_codec=1), or pass three equal means and deviations for grey ones."
         )
-        return resized(mat, max(height, 1), max(width, 1), self.resize_mode)
+    return (mat.astype(np.float32) - np.array(means, np.float32)) / np.array(deviations, np.float32)
 
 
-@dataclass(frozen=True)
-class ImageRandomAspectScale(RandomImagePreprocessing):
-    """Images scaled as ImageAspectScale does, to one of several sizes."""
-
-    scales: Sequence[int]
-    scale_multiple_of: int = 1
-    max_size: int = 1000
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image in a size that is drawn."""
-        size = int(draw.choice(np.asarray(self.scales)))
-        return ImageAspectScale(size, self.scale_multiple_of, self.max_size).change(mat, draw)
+def _without(mat: np.ndarray, draw: Any, means: Any) -> np.ndarray:
+    given = np.asarray(means, np.float32)
+    if given.size != mat.size:
+        raise DataError(f"ImagePixelNormalize has {given.size} means; an image has {mat.size} numbers {mat.shape}.")
+    return mat.astype(np.float32) - given.reshape(mat.shape)
 
 
-@dataclass(frozen=True)
-class ImageBrightness(RandomImagePreprocessing):
-    """Images brighter by a number between two."""
-
-    delta_low: float
-    delta_high: float
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the brighter image."""
-        return _like(mat.astype(np.float32) + draw.uniform(self.delta_low, self.delta_high), mat)
+def _stretched(mat: np.ndarray, draw: Any, min: float, max: float, norm_type: int = 32) -> np.ndarray:
+    if norm_type != 32:
+        raise ArgumentError(f"PerImageNormalize knows the norm_type 32 (OpenCV's MINMAX); got {norm_type!r}.")
+    pixels = mat.astype(np.float32)
+    low, high = pixels.min(), pixels.max()
+    return (pixels - low) * ((max - min) / np.maximum(high - low, 1e-12)) + min
 
 
-@dataclass(frozen=True)
-class ImageContrast(RandomImagePreprocessing):
-    """Images multiplied by a number between two."""
-
-    delta_low: float
-    delta_high: float
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image with another contrast."""
-        return _like(mat.astype(np.float32) * draw.uniform(self.delta_low, self.delta_high), mat)
+def _middle(mat: np.ndarray, draw: Any, crop_width: int, crop_height: int, is_clip: bool = True) -> np.ndarray:
+    height, width = mat.shape[:2]
+    return _cropped(mat, (width - crop_width) / 2, (height - crop_height) / 2, crop_width, crop_height, is_clip)
 
 
-@dataclass(frozen=True)
-class ImageHue(RandomImagePreprocessing):
-    """Images whose hue is turned by a number between two, of 180 for the whole circle."""
-
-    delta_low: float
-    delta_high: float
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image with other hues."""
-        turn = draw.uniform(self.delta_low, self.delta_high) / 180
-        return _recoloured(mat, lambda hue, saturation: ((hue + turn) % 1, saturation))
+def _somewhere(mat: np.ndarray, draw: np.random.Generator, crop_width: int, crop_height: int,
+               is_clip: bool = True) -> np.ndarray:  # fmt: skip
+    height, width = mat.shape[:2]
+    x, y = (draw.integers(0, max(room, 0) + 1) for room in (width - crop_width, height - crop_height))
+    return _cropped(mat, int(x), int(y), crop_width, crop_height, is_clip)
 
 
-@dataclass(frozen=True)
-class ImageSaturation(RandomImagePreprocessing):
-    """Images whose saturation is multiplied by a number between two."""
-
-    delta_low: float
-    delta_high: float
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image with another saturation."""
-        factor = draw.uniform(self.delta_low, self.delta_high)
-        return _recoloured(mat, lambda hue, saturation: (hue, np.clip(saturation * factor, 0, 1)))
+def _between(mat: np.ndarray, draw: Any, x1: float, y1: float, x2: float, y2: float, normalized: bool = True,
+             is_clip: bool = True) -> np.ndarray:  # fmt: skip
+    height, width = mat.shape[:2] if normalized else (1, 1)
+    x, y = x1 * width, y1 * height
+    return _cropped(mat, x, y, round(x2 * width - x), round(y2 * height - y), is_clip)
 
 
-@dataclass(frozen=True)
-class ImageChannelOrder(RandomImagePreprocessing):
-    """Images with their channels in an order that is drawn."""
+def _expanded(mat: np.ndarray, draw: np.random.Generator, means_r: float = 123, means_g: float = 117,
+              means_b: float = 104, min_expand_ratio: float = 1.0,
+              max_expand_ratio: float = 4.0) -> np.ndarray:  # fmt: skip
+    ratio = draw.uniform(min_expand_ratio, max_expand_ratio)
+    height, width, channels = mat.shape
+    tall, wide = int(height * ratio), int(width * ratio)
+    y, x = int(draw.uniform(0, tall - height + 1)), int(draw.uniform(0, wide - width + 1))
+    canvas = np.empty((tall, wide, channels), mat.dtype)
+    colours = [means_b, means_g, means_r, 255]  # alpha: nothing shines through
+    canvas[:] = np.array(colours[:channels] if channels > 1 else np.mean(colours[:3]), mat.dtype)
+    canvas[y : y + height, x : x + width] = mat
+    return canvas
 
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the image with its channels in another order."""
-        return mat[:, :, draw.permutation(mat.shape[2])]
+
+def _filled(mat: np.ndarray, draw: Any, start_x: float, start_y: float, end_x: float, end_y: float,
+            value: int = 255) -> np.ndarray:  # fmt: skip
+    height, width = mat.shape[:2]
+    filled = mat.copy()
+    filled[round(start_y * height) : round(end_y * height), round(start_x * width) : round(end_x * width)] = value
+    return filled
 
 
-@dataclass(frozen=True)
-class ImageColorJitter(RandomImagePreprocessing):
+_step, _random_step = (partial(value_class, base) for base in (ImagePreprocessing, RandomImagePreprocessing))
+# fmt: off
+ImageResize = _step("ImageResize", lambda mat, draw, resize_h, resize_w, resize_mode=1, use_scale_factor=True: resized(
+    mat, resize_h, resize_w, resize_mode), "Images in one size.")
+ImageAspectScale = _step("ImageAspectScale", _scaled,
+    "Images whose short side is min_size long, unless the long one would be longer than max_size.")
+ImageRandomAspectScale = _random_step("ImageRandomAspectScale", lambda mat, draw, scales, scale_multiple_of=1,
+    max_size=1000: _scaled(mat, draw, int(draw.choice(np.asarray(scales))), scale_multiple_of, max_size),
+    "Images scaled as ImageAspectScale does, to one of several sizes.")
+ImageBrightness = _random_step("ImageBrightness", lambda mat, draw, delta_low, delta_high: _like(
+    mat.astype(np.float32) + draw.uniform(delta_low, delta_high), mat), "Images brighter by a number between two.")
+ImageContrast = _random_step("ImageContrast", lambda mat, draw, delta_low, delta_high: _like(
+    mat.astype(np.float32) * draw.uniform(delta_low, delta_high), mat), "Images multiplied by a number between two.")
+ImageHue = _random_step("ImageHue", _hue,
+    "Images whose hue is turned by a number between two, of 180 for the whole circle.")
+ImageSaturation = _random_step("ImageSaturation", _saturation,
+    "Images whose saturation is multiplied by a number between two.")
+ImageChannelOrder = _random_step("ImageChannelOrder", lambda mat, draw: mat[:, :, draw.permutation(mat.shape[2])],
+    "Images with their channels in an order that is drawn.")
+ImageColorJitter = _random_step("ImageColorJitter", _jittered,
     """Images with other brightness, contrast, hue and saturation, each with its probability, and another channel order.
 
-    With `shuffle` the four come in an order that is drawn; else contrast comes before or after hue and saturation.
-    """
-
-    brightness_prob: float = 0.5
-    brightness_delta: float = 32.0
-    contrast_prob: float = 0.5
-    contrast_lower: float = 0.5
-    contrast_upper: float = 1.5
-    hue_prob: float = 0.5
-    hue_delta: float = 18.0
-    saturation_prob: float = 0.5
-    saturation_lower: float = 0.5
-    saturation_upper: float = 1.5
-    random_order_prob: float = 0.0
-    shuffle: bool = False
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the jittered image."""
-        brightness, contrast, saturation, hue = (
-            (self.brightness_prob, ImageBrightness(-self.brightness_delta, self.brightness_delta)),
-            (self.contrast_prob, ImageContrast(self.contrast_lower, self.contrast_upper)),
-            (self.saturation_prob, ImageSaturation(self.saturation_lower, self.saturation_upper)),
-            (self.hue_prob, ImageHue(-self.hue_delta, self.hue_delta)),
-        )
-        steps: list[tuple[float, RandomImagePreprocessing]] = [brightness, contrast, saturation, hue]
-        if self.shuffle:
-            steps = [steps[at] for at in draw.permutation(4)]
-        elif draw.random() >= 0.5:
-            steps = [brightness, saturation, hue, contrast]
-        for chance, step in [*steps, (self.random_order_prob, ImageChannelOrder())]:
-            if draw.random() < chance:
-                mat = step.change(mat, draw)
-        return mat
-
-
-@dataclass(frozen=True)
-class ImageChannelNormalize(ImagePreprocessing):
-    """Images minus a mean and divided by a deviation, channel by channel, as floats."""
-
-    mean_b: float
-    mean_g: float
-    mean_r: float
-    std_b: float = 1.0
-    std_g: float = 1.0
-    std_r: float = 1.0
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the normalized image."""
-        means: Sequence[float] = (self.mean_b, self.mean_g, self.mean_r)
-        deviations: Sequence[float] = (self.std_b, self.std_g, self.std_r)
-        if mat.shape[2] == 1 and len(set(means)) == len(set(deviations)) == 1:  # what goes for all goes for grey
-            means, deviations = means[:1], deviations[:1]
-        if mat.shape[2] != len(means):
-            raise DataError(
-                f"ImageChannelNormalize has means of three channels, and an image has {mat.shape[2]}. Read images in "
-                "colours (image_codec=1), or pass three equal means and deviations for grey ones."
-            )
-        return (mat.astype(np.float32) - np.array(means, np.float32)) / np.array(deviations, np.float32)
-
-
-@dataclass(frozen=True)
-class ImagePixelNormalize(ImagePreprocessing):
-    """Images minus a mean for each number of theirs, as floats."""
-
-    means: Any
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the normalized image."""
-        means = np.asarray(self.means, np.float32)
-        if means.size != mat.size:
-            raise DataError(f"ImagePixelNormalize has {means.size} means; an image has {mat.size} numbers {mat.shape}.")
-        return mat.astype(np.float32) - means.reshape(mat.shape)
-
-
-@dataclass(frozen=True)
-class PerImageNormalize(ImagePreprocessing):
-    """Images stretched so that their least number is `min` and their largest `max`, as floats."""
-
-    min: float
-    max: float
-    norm_type: int = 32
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the stretched image."""
-        if self.norm_type != 32:
-            raise ArgumentError(f"PerImageNormalize knows the norm_type 32 (OpenCV's MINMAX); got {self.norm_type!r}.")
-        pixels = mat.astype(np.float32)
-        low, high = pixels.min(), pixels.max()
-        return (pixels - low) * ((self.max - self.min) / max(high - low, 1e-12)) + self.min
-
-
-@dataclass(frozen=True)
-class ImageCenterCrop(ImagePreprocessing):
-    """The middle of images; with is_clip, as much of it as there is."""
-
-    crop_width: int
-    crop_height: int
-    is_clip: bool = True
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the middle."""
-        height, width = mat.shape[:2]
-        return _cropped(
-            mat, (width - self.crop_width) / 2, (height - self.crop_height) / 2, self.crop_width, self.crop_height,
-            self.is_clip,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ImageRandomCrop(RandomImagePreprocessing):
-    """A part of images at a place that is drawn; with is_clip, as much of it as there is."""
-
-    crop_width: int
-    crop_height: int
-    is_clip: bool = True
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the part."""
-        height, width = mat.shape[:2]
-        x, y = (draw.integers(0, max(room, 0) + 1) for room in (width - self.crop_width, height - self.crop_height))
-        return _cropped(mat, int(x), int(y), self.crop_width, self.crop_height, self.is_clip)
-
-
-@dataclass(frozen=True)
-class ImageFixedCrop(ImagePreprocessing):
-    """The part of images between two corners: in pixels, or as fractions of width and height."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    normalized: bool = True
-    is_clip: bool = True
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the part."""
-        height, width = mat.shape[:2] if self.normalized else (1, 1)
-        x, y = self.x1 * width, self.y1 * height
-        return _cropped(mat, x, y, round(self.x2 * width - x), round(self.y2 * height - y), self.is_clip)
-
-
-@dataclass(frozen=True)
-class ImageExpand(RandomImagePreprocessing):
-    """Images at a place that is drawn in a larger picture of one colour."""
-
-    means_r: float = 123
-    means_g: float = 117
-    means_b: float = 104
-    min_expand_ratio: float = 1.0
-    max_expand_ratio: float = 4.0
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the larger picture."""
-        ratio = draw.uniform(self.min_expand_ratio, self.max_expand_ratio)
-        height, width, channels = mat.shape
-        tall, wide = int(height * ratio), int(width * ratio)
-        y, x = int(draw.uniform(0, tall - height + 1)), int(draw.uniform(0, wide - width + 1))
-        canvas = np.empty((tall, wide, channels), mat.dtype)
-        colours = [self.means_b, self.means_g, self.means_r, 255]  # alpha: nothing shines through
-        canvas[:] = np.array(colours[:channels] if channels > 1 else np.mean(colours[:3]), mat.dtype)
-        canvas[y : y + height, x : x + width] = mat
-        return canvas
-
-
-@dataclass(frozen=True)
-class ImageFiller(ImagePreprocessing):
-    """Images with one colour between two corners, which are fractions of width and height."""
-
-    start_x: float
-    start_y: float
-    end_x: float
-    end_y: float
-    value: int = 255
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the filled image."""
-        height, width = mat.shape[:2]
-        filled = mat.copy()
-        rows = slice(round(self.start_y * height), round(self.end_y * height))
-        filled[rows, round(self.start_x * width) : round(self.end_x * width)] = self.value
-        return filled
-
-
-@dataclass(frozen=True)
-class ImageHFlip(ImagePreprocessing):
-    """Images with left and right exchanged."""
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the flipped image."""
-        return mat[:, ::-1]
-
-
-@dataclass(frozen=True)
-class ImageMirror(ImagePreprocessing):
-    """Images with left and right, and top and bottom, exchanged."""
-
-    def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the flipped image."""
-        return mat[::-1, ::-1]
+    With `shuffle` the four come in an order that is drawn; else contrast comes before or after hue and saturation.""")
+ImageChannelNormalize = _step("ImageChannelNormalize", _normalized,
+    "Images minus a mean and divided by a deviation, channel by channel, as floats.")
+ImagePixelNormalize = _step("ImagePixelNormalize", _without,
+    "Images minus a mean for each number of theirs, as floats.")
+PerImageNormalize = _step("PerImageNormalize", _stretched,
+    "Images stretched so that their least number is `min` and their largest `max`, as floats.")
+ImageCenterCrop = _step("ImageCenterCrop", _middle,
+    "The middle of images; with is_clip, as much of it as there is.")
+ImageRandomCrop = _random_step("ImageRandomCrop", _somewhere,
+    "A part of images at a place that is drawn; with is_clip, as much of it as there is.")
+ImageFixedCrop = _step("ImageFixedCrop", _between,
+    "The part of images between two corners: in pixels, or as fractions of width and height.")
+ImageExpand = _random_step("ImageExpand", _expanded,
+    "Images at a place that is drawn in a larger picture of one colour.")
+ImageFiller = _step("ImageFiller", _filled,
+    "Images with one colour between two corners, which are fractions of width and height.")
+ImageHFlip = _step("ImageHFlip", lambda mat, draw: mat[:, ::-1], "Images with left and right exchanged.")
+ImageMirror = _step("ImageMirror", lambda mat, draw: mat[::-1, ::-1],
+    "Images with left and right, and top and bottom, exchanged.")
+# fmt: on
 
 
 @dataclass(frozen=True)

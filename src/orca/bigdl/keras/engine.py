@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from orca.bigdl import layer as graphs
-from orca.bigdl.layer import ABOUT_WEIGHTS, SHAPING, Layer, Node, Parts, applied, layer_of, run, signed
+from orca.bigdl.layer import ABOUT_WEIGHTS, SHAPING, Layer, Node, Parts, Weights, applied, layer_of, run, signed
 from orca.bigdl.optimizer import Trainer
 from orca.classic.sample import EvaluatedResult, Sample
 from orca.errors import ArgumentError, DataError
@@ -55,8 +55,8 @@ def keras_rows(table: dict[str, Any], given: Mapping[str, tuple[Any, ...]]) -> N
                  "own": own, "signature": signature, "__signature__": signature, "dims": _dims(name),
                  "__qualname__": place}  # fmt: skip
         if first.name == "x":
-            scope["applied"] = applied(row, f"{place}.applied")
-            scope["row"] = staticmethod(lambda shape, made=scope["applied"], **given: made(**given))
+            made_by = applied(row, f"keras.{place}")
+            scope["row"] = staticmethod(lambda shape, made_by=made_by, **given: made_by(**given))
         table[name] = type(name, (KerasLayer,), scope)
 
 
@@ -68,18 +68,8 @@ def _dims(name: str) -> int | None:
     return known.get(name)
 
 
-class Unbuilt(nn.Module):
-    """The place of a module whose input shape is not known yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, x: Any) -> Any:
-        """Refuse."""
-        raise DataError(
-            f"{self.name} does not know its input's shape yet: give it input_shape=, or put it behind a layer"
-        )
+def _unbuilt(m: Any, x: Any) -> Any:
+    raise DataError(f"{m.label} does not know its input's shape yet: give it input_shape=, or put it behind a layer")
 
 
 class Variable(Node):
@@ -153,17 +143,13 @@ class KerasLayer(Layer):
         self.given = _given_shape(type(self).signature, self.arguments)
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
-        return Unbuilt(type(self).__name__)
+        return Weights(computes=_unbuilt, label=type(self).__name__)
 
     def _settle(self) -> None:
         """Wait until there are weights."""
 
     def build(self, shape: Any) -> KerasLayer:
-        """Build the module for an input's shape, without rows; a layer is built once.
-
-        Raises:
-            DataError: The layer cannot take such an input.
-        """
+        """Build the module for an input's shape, without rows; a layer is built once, for one shape."""
         if self.shape_in is not None:
             if self.shape_in != shape:
                 raise DataError(
@@ -214,22 +200,14 @@ class KerasLayer(Layer):
         """Return the output's shape, None for the rows."""
         return shown(self._known(self.shape_out))
 
+    input_shape, output_shape = property(get_input_shape), property(get_output_shape)
+
     def _known(self, shape: Any) -> Any:
         if shape is None:
             raise ArgumentError(
                 f"{self} is not built yet: it has no shapes. Add it to a model, or call it with a variable."
             )
         return shape
-
-    @property
-    def input_shape(self) -> Any:
-        """The input's shape, None for the rows."""
-        return self.get_input_shape()
-
-    @property
-    def output_shape(self) -> Any:
-        """The output's shape, None for the rows."""
-        return self.get_output_shape()
 
     def definition(self, described: Any) -> dict[str, Any]:
         """Return what describes the layer in a file."""
@@ -243,25 +221,18 @@ class KerasLayer(Layer):
 
 def rebuilt_keras(about: dict[str, Any]) -> Any:
     """Return the layer of a definition, built for the shape it had."""
-    from orca.bigdl.files import rebuilt, unpacked
+    from orca.bigdl.files import graph_of, rebuilt, unpacked
     from orca.bigdl.keras import autograd, layers  # noqa: F401  (they fill the tables)
 
     name = about["class"]
     if name == "Sequential":
         model = Sequential()
+        model.shape_in = _tupled(about["shape"])
         for part in about["layers"]:
-            model.layers.append(rebuilt(part))
-        model.assemble(_tupled(about["shape"]))
+            model._take(rebuilt(part))
         return model
     if name in ("Model", "Lambda", "CustomLoss"):
-        parts, graph = [rebuilt(part) for part in about["layers"]], about["graph"]
-        values: list[Any] = [Input(shape) for shape in _tupled(about["shapes"])]
-        inputs = list(values)
-        for which, places in graph["steps"]:
-            nodes = [values[place] for place in places]
-            values.append(autograd.placed(parts[which], nodes))
-        whole = Model(inputs, [values[place] for place in graph["outputs"]])
-        return whole.stop_gradient(graph["stops"]) if graph.get("stops") else whole
+        return graph_of(about, [Input(shape) for shape in _tupled(about["shapes"])], autograd.placed, Model)
     if about.get("wraps"):
         return KerasLayerWrapper(rebuilt(about["wraps"])).build(_tupled(about["shape"]))
     kind = TABLES.get(about["table"], {}).get(name)
@@ -301,12 +272,7 @@ KERAS["InputLayer"], KERAS["KerasLayerWrapper"] = InputLayer, KerasLayerWrapper
 
 
 class Input(Variable):
-    """The variable of a model's input.
-
-    Args:
-        shape: The shape of a row, or a list of shapes for a table.
-        name: A name.
-    """
+    """The variable of a model's input, of the shape of a row, or a list of shapes for a table."""
 
     def __init__(self, shape: Any = None, name: str | None = None, bigdl_type: str = "float") -> None:
         given = _shape(shape, "Input")
@@ -452,11 +418,7 @@ class KerasNet(Trainer, KerasLayer):
         return answers_of(self, data, batch_per_thread, distributed)
 
     def predict_classes(self, x: Any, batch_per_thread: int = 4, zero_based_label: bool = True) -> Any:
-        """Return the class of each row, counted from 0 unless zero_based_label is False; one output is a class from 0.5.
-
-        Raises:
-            ArgumentError: The model has several outputs, or the data is no arrays and no RDD.
-        """
+        """Return the class of each row, counted from 0 unless zero_based_label is False; one output is a class from 0.5."""
         if isinstance(self.shape_out, list) or hasattr(x, "predicted_by") or hasattr(x, "columns"):
             raise ArgumentError(
                 f"predict_classes takes arrays and RDDs, for a model with one output; got {type(x).__name__}, and outputs "
@@ -472,9 +434,7 @@ class KerasNet(Trainer, KerasLayer):
         self.training(False)
         return self
 
-    def get_layer(self, name: str) -> Layer:
-        """Return the layer of a name."""
-        return self.layer_named(name)
+    get_layer = Layer.layer_named
 
     def summary(self, line_length: int = 120, positions: Sequence[float] = (0.33, 0.55, 0.67, 1.0)) -> str:
         """Return a table of the layers with their shapes and numbers of weights, and log it."""
@@ -498,7 +458,7 @@ class KerasNet(Trainer, KerasLayer):
         return Model(start, self(start))
 
 
-class Sequential(KerasNet):
+class Sequential(KerasNet, graphs.Container):
     """Layers one behind the other; the first must know its input's shape."""
 
     signature = signed(jvalue=None)
@@ -513,24 +473,13 @@ class Sequential(KerasNet):
         if shape is None:
             raise ArgumentError(f"the first layer must know its input's shape: give {part} input_shape=(...).")
         part.build(shape)
-        self._take(part)
         if self.shape_in is None:
             self.shape_in = shape
+        return self._take(part)
+
+    def _take(self, part: Any) -> Sequential:
         self.shape_out = part.shape_out
-        return self
-
-    def assemble(self, shape: Any) -> Sequential:
-        """Take over layers that were read from a file."""
-        parts, self.layers = self.layers, []
-        for part in parts:
-            self._take(part)
-        self.shape_in, self.shape_out = shape, self.layers[-1].shape_out if self.layers else None  # type: ignore[attr-defined]
-        return self
-
-    def _take(self, part: Any) -> None:
-        self.layers.append(part)
-        self.module.parts.append(part.module)  # type: ignore[operator, union-attr]
-        self.module.names.append(part.name)  # type: ignore[operator, union-attr]
+        return super()._take(part)  # type: ignore[return-value]
 
     def is_built(self) -> bool:
         """Say whether there is a layer."""

@@ -1,0 +1,28 @@
+"""Values: frozen classes that are a function with settings. Owns how a row of a table becomes one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import field, make_dataclass
+from typing import Any
+
+
+def value_class(base: type, name: str, function: Callable[..., Any], words: str) -> Any:
+    """Return a frozen dataclass whose `function` is this one, and whose fields are its arguments but the first two.
+
+    Args:
+        base: The class above it; the name is one of its module, where pickles look for it.
+        name: The name of the class.
+        function: What it computes.
+        words: What it is.
+    """
+    _, _, *own = inspect.signature(function).parameters.values()
+    fields: list[Any] = [
+        (each.name, Any) if each.default is each.empty else (each.name, Any, field(default=each.default))
+        for each in own
+    ]  # fmt: skip
+    scope = {"__doc__": words, "function": staticmethod(function)}
+    made = make_dataclass(name, fields, bases=(base,), namespace=scope, frozen=True)
+    made.__module__ = base.__module__
+    return made
