@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import psutil
 import torch
 
 from benchmarks import sizes
-from benchmarks.measure import Result, interleaved, left_out, medians
+from benchmarks.measure import Result, compared, interleaved, left_out, processor_seconds
 from benchmarks.sparks import session
 from orca import stop_orca_context
 from orca.data.pandas import read_csv
@@ -49,7 +48,7 @@ def measured(folder: Path, size: int, repeats: int) -> list[Result]:
     session()
     contenders: dict[str, Callable[[], tuple[float, ...]]] = {
         "orca": lambda: timed(by_shards, folder),
-        "pandas": lambda: on_one_core(folder),
+        "pandas on one core": lambda: on_one_core(folder),
         "Spark DataFrames": lambda: timed(by_spark, folder),
     }
     try:
@@ -67,24 +66,11 @@ def measured(folder: Path, size: int, repeats: int) -> list[Result]:
         return taken
 
     times = interleaved({name: lambda name=name: seconds(name) for name in contenders}, repeats)
-    busy = {name: measured[1:] for name, measured in processors.items()}  # without the turn that warms up
-    for name in contenders:
+    times.processor = {name: processors[name][1:] for name in times}  # without the start of pandas' process
+    for name in times:
         np.testing.assert_allclose(answers[name], answers["orca"], rtol=1e-4, err_msg=name)
     title = f"CSV of {size / 1e6:,.0f} MB: read, filter, group, join, to tensors"
-    labels = {"pandas": "pandas on one core"}
-    results = [
-        Result(
-            name,
-            medians(each)["orca"],
-            medians(each)[peer],
-            labels.get(peer, peer),
-            "s",
-            goal,
-            {"times": each["orca"], "peer's": each[peer]},
-        )
-        for name, each, goal in ((title, times, 1.0), (f"{title}: processor time of all processes", busy, None))
-        for peer in list(contenders)[1:]
-    ]
+    results = compared(title, times, dict.fromkeys(list(times)[1:], 1.0))
     peaks = {tasks: peak_memory(folder, size, tasks) for tasks in (8, 32)}
     return [*results, Result("memory that the pipeline takes of a worker, 32 shards", peaks[32], peaks[8], "8", "MB")]
 
@@ -115,12 +101,6 @@ def timed(pipeline: Callable[[Path], tuple[float, ...]], folder: Path) -> tuple[
     answer = pipeline(folder)
     taken = time.perf_counter() - began
     return taken, processor_seconds() - processor, *answer
-
-
-def processor_seconds() -> float:
-    """Return the processor time of this process and of all that it has started."""
-    here = psutil.Process()
-    return sum(sum(process.cpu_times()[:4]) for process in (here, *here.children(recursive=True)))
 
 
 # The pipeline, by each. Each of these returns the rows and the sums of the tensors.

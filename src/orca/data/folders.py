@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 from orca.errors import ArgumentError
@@ -26,7 +26,7 @@ def save(rdd: Any, path: str, files: Files, verb: str) -> None:
     if fs.exists(place) and (not fs.isdir(place) or fs.ls(place, detail=False)):
         raise ArgumentError(f"{verb}: there is something at {path} already. Remove it, or name another folder.")
     fs.makedirs(place, exist_ok=True)
-    rdd.mapPartitionsWithIndex(Saving(path, files)).collect()
+    rdd.mapPartitionsWithIndex(saving(path, files)).collect()
     fs.pipe_file(f"{place}/{_DONE}", b"")
 
 
@@ -44,35 +44,26 @@ def files_at(folder: str, suffix: str) -> list[str]:
     return files
 
 
-@dataclass(frozen=True)
-class Saving:
-    """A task that writes the shards of a partition."""
-
-    folder: str
-    files: Files
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, partition: int, shards: Iterable[Any]) -> Iterator[str]:
-        """Yield the path of each file that is written."""
-        hdfs.adopt(self.where)
-        for name, write in self.files(partition, shards):
-            path = f"{self.folder.rstrip('/')}/{name}"
-            fs, place = filesystem(path)
-            with replacing(fs, place) as draft, fs.open(draft, "wb") as file:
-                write(file)
-            yield path
+def saving(folder: str, files: Files) -> hdfs.Reaching:
+    """Return a task that writes the shards of a partition, and yields the path of each file."""
+    return hdfs.Reaching(partial(_saved, folder=folder, files=files))
 
 
-@dataclass(frozen=True)
-class Loading:
-    """A task that reads files."""
+def loading(read: Callable[[BinaryIO], Any]) -> hdfs.Reaching:
+    """Return a task that reads a file."""
+    return hdfs.Reaching(partial(_loaded, read=read))
 
-    read: Callable[[BinaryIO], Any]
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
-    def __call__(self, path: str) -> Any:
-        """Return what is in a file."""
-        hdfs.adopt(self.where)
+def _saved(partition: int, shards: Iterable[Any], folder: str, files: Files) -> Iterator[str]:
+    for name, write in files(partition, shards):
+        path = f"{folder.rstrip('/')}/{name}"
         fs, place = filesystem(path)
-        with fs.open(place, "rb") as file:
-            return self.read(file)
+        with replacing(fs, place) as draft, fs.open(draft, "wb") as file:
+            write(file)
+        yield path
+
+
+def _loaded(path: str, read: Callable[[BinaryIO], Any]) -> Any:
+    fs, place = filesystem(path)
+    with fs.open(place, "rb") as file:
+        return read(file)

@@ -45,9 +45,9 @@ def files_at(path: str) -> list[str]:
     return files
 
 
-def loading() -> folders.Loading:
+def loading() -> Callable[[str], Any]:
     """Return the task that reads the shard of a file."""
-    return folders.Loading(_read)
+    return folders.loading(_read)
 
 
 def files_of(partition: int, shards: Iterable[Any]) -> Iterator[tuple[str, Callable[[BinaryIO], Any]]]:

@@ -27,9 +27,9 @@ def files_at(folder: str) -> list[str]:
     return folders.files_at(folder, _SUFFIX)
 
 
-def loading() -> folders.Loading:
+def loading() -> Callable[[str], list[Any]]:
     """Return the task that reads the shards of a file."""
-    return folders.Loading(pickle.load)
+    return folders.loading(pickle.load)
 
 
 def files_of(partition: int, shards: Iterable[Any]) -> Iterator[tuple[str, Callable[[BinaryIO], Any]]]:

@@ -129,7 +129,7 @@ class RayXShards(Verbs, XShards):
         if folder is None:
             return SparkXShards(context.parallelize(self.collect_partitions(), count).flatMap(_only))
         when_stopped(staging.release)
-        save = folders.Saving(folder, pickles.files_of)
+        save = folders.saving(folder, pickles.files_of)
         if here:
             paths = [next(save(number, _ray().get(ref))) for number, ref in enumerate(self._partitions)]
         else:

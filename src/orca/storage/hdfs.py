@@ -13,8 +13,8 @@ import logging
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,6 +143,19 @@ def adopt(variables: Mapping[str, str]) -> None:
     """Use the environment of the driver in this process, which may be the driver itself."""
     if dict(variables) != environment():
         os.environ.update(variables)
+
+
+@dataclass(frozen=True)
+class Reaching:
+    """A function that reaches on a worker the HDFS that the driver reaches."""
+
+    function: Callable[..., Any]
+    variables: Mapping[str, str] = field(default_factory=environment)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        adopt(self.variables)
+        return self.function(*args)
 
 
 def _sent() -> dict[str, str]:

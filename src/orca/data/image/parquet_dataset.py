@@ -11,12 +11,14 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from orca.core.plan import even_split
+from orca.data import folders
 from orca.data.image.schema import (
     DType,
     FeatureType,
@@ -155,8 +157,9 @@ class ParquetDataset:
 
         fragments, schema = _opened(path)
         context = OrcaContext.get_spark_context()
-        parts = context.parallelize(fragments, max(1, min(len(fragments), context.defaultParallelism)))
-        return computed(parts.map(ChunkReading(schema)), "builtins.dict")
+        paths = [fragment.path for fragment in fragments]
+        parts = context.parallelize(paths, max(1, min(len(paths), context.defaultParallelism)))
+        return computed(parts.map(folders.loading(partial(_chunk, schema=schema))), "builtins.dict")
 
     _read_as_xshards = read_as_xshards
 
@@ -171,21 +174,6 @@ class Fragment:
 
     path: str
     rows: int
-
-
-@dataclass(frozen=True)
-class ChunkReading:
-    """A chunk as arrays by field."""
-
-    schema: Schema
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, fragment: Fragment) -> dict[str, Any]:
-        """Return the arrays."""
-        hdfs.adopt(self.where)
-        fs, place = filesystem(fragment.path)
-        with fs.open(place, "rb") as file:
-            return to_columns(pq.read_table(file), self.schema)
 
 
 @dataclass(frozen=True)
@@ -266,6 +254,10 @@ class ParquetIterable:
             before += batch.num_rows
             if before >= last:
                 return
+
+
+def _chunk(file: BinaryIO, schema: Schema) -> dict[str, Any]:
+    return to_columns(pq.read_table(file), schema)
 
 
 def _rows(block: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,8 @@ def read_images_pil(
         pairs = _matched([path for path, _ in pairs], _images(target_path, target_type))
     context = OrcaContext.get_spark_context()
     rdd = context.parallelize(pairs, min(len(pairs), 4 * context.defaultParallelism))
-    return computed(rdd.mapPartitions(ImageReading(label_func)), _TUPLE if label_func or target_path else _IMAGE)
+    read = hdfs.Reaching(partial(_with_label, label_func=label_func))
+    return computed(rdd.map(read), _TUPLE if label_func or target_path else _IMAGE)
 
 
 def read_images_spark(
@@ -89,7 +90,7 @@ def read_images_spark(
     _check(label_func, target_path)
     contents = _spark_contents(file_path, image_type)
     if target_path is None:
-        return computed(contents.map(_Labelled(label_func)), _TUPLE if label_func else _ARRAY)
+        return computed(contents.map(partial(_labelled, label_func=label_func)), _TUPLE if label_func else _ARRAY)
     both = contents.map(_by_stem).leftOuterJoin(_spark_contents(target_path, target_type).map(_by_stem))
     return computed(both.map(_target_pair), _TUPLE)
 
@@ -150,50 +151,27 @@ def read_coco(file_path: str, split: str = "train") -> SparkXShards:
         raise DataError(f"there are no images to read in {file_path}: the split {split!r} is empty.")
     context = OrcaContext.get_spark_context()
     rdd = context.parallelize(items, min(len(items), 4 * context.defaultParallelism))
-    return computed(rdd.mapPartitions(BoxReading()), _TUPLE)
+    return computed(rdd.map(hdfs.Reaching(_with_boxes)), _TUPLE)
 
 
-@dataclass(frozen=True)
-class BoxReading:
-    """Images as arrays of three colours, with the boxes they came with, of (path, boxes) pairs."""
-
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, items: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the shards."""
-        hdfs.adopt(self.where)
-        for path, boxes in items:
-            yield np.asarray(_opened(path).convert("RGB")), boxes
+def _with_boxes(item: tuple[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image as an array of three colours, with the boxes it came with."""
+    path, boxes = item
+    return np.asarray(_opened(path).convert("RGB")), boxes
 
 
-@dataclass(frozen=True)
-class ImageReading:
-    """Images of Pillow, with their labels or targets, of (path, target's path) pairs."""
-
-    label_func: Callable[[str], Any] | None
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[Any]:
-        """Yield the shards."""
-        hdfs.adopt(self.where)
-        for path, target in pairs:
-            image = _opened(path)
-            if target is not None:
-                yield image, _opened(target)
-            else:
-                yield (image, self.label_func(path)) if self.label_func else image
+def _with_label(pair: tuple[str, str | None], label_func: Callable[[str], Any] | None) -> Any:
+    """Return an image of Pillow, with its label or target, of a (path, target's path) pair."""
+    path, target = pair
+    if target is not None:
+        return _opened(path), _opened(target)
+    return (_opened(path), label_func(path)) if label_func else _opened(path)
 
 
-@dataclass(frozen=True)
-class _Labelled:
-    """An image as an array, with its label, of a (path, content) pair."""
-
-    label_func: Callable[[str], Any] | None
-
-    def __call__(self, pair: tuple[str, bytes]) -> Any:
-        path, content = pair
-        image = _array(path, content)
-        return (image, self.label_func(path)) if self.label_func else image
+def _labelled(pair: tuple[str, bytes], label_func: Callable[[str], Any] | None) -> Any:
+    """Return an image as an array, with its label, of a (path, content) pair."""
+    path, content = pair
+    return (_array(path, content), label_func(path)) if label_func else _array(path, content)
 
 
 def _spark_contents(file_path: Any, ending: str) -> RDD[tuple[str, bytes]]:

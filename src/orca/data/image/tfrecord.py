@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -80,7 +79,8 @@ def write_imagenet(
     out, folder = filesystem(output_path)
     out.makedirs(folder, exist_ok=True)
     context = OrcaContext.get_spark_context()
-    context.parallelize(pieces, min(len(pieces), 4 * context.defaultParallelism)).foreachPartition(RecordWriting())
+    parts = context.parallelize(pieces, min(len(pieces), 4 * context.defaultParallelism))
+    parts.foreachPartition(hdfs.Reaching(_write_files))
 
 
 def read_imagenet(path: str, is_training: bool) -> Any:
@@ -120,17 +120,9 @@ def get_filenames(is_training: bool, data_dir: str) -> list[str]:
     return [name if name.startswith("/") else fs.unstrip_protocol(name) for name in names]
 
 
-@dataclass(frozen=True)
-class RecordWriting:
-    """TFRecord files of images, written one after the other."""
-
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
-
-    def __call__(self, pieces: Iterable[tuple[str, list[tuple[str, int, str]]]]) -> None:
-        """Write the files."""
-        hdfs.adopt(self.where)
-        for path, images in pieces:
-            write(path, {"": partial(_write_records, images)}, None)
+def _write_files(pieces: Iterable[tuple[str, list[tuple[str, int, str]]]]) -> None:
+    for path, images in pieces:
+        write(path, {"": partial(_write_records, images)}, None)
 
 
 def _write_records(images: list[tuple[str, int, str]], path: str) -> None:

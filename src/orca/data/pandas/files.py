@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsspec.utils import infer_compression
@@ -48,7 +48,9 @@ def shards_by_pandas(function: str, paths: list[str], options: Mapping[str, Any]
     plain = {name: value for name, value in options.items() if name != "squeeze"}
     squeeze = bool(options.get("squeeze")) or options.get("typ") == "series"
     reading = FileReading(function, plain, squeeze, OrcaContext._shard_size)
-    return computed(context.parallelize(groups, len(groups)).mapPartitions(reading), SERIES if squeeze else FRAME)
+    return computed(
+        context.parallelize(groups, len(groups)).mapPartitions(hdfs.Reaching(reading)), SERIES if squeeze else FRAME
+    )
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,11 @@ class FileReading:
     options: Mapping[str, Any]
     squeeze: bool
     size: int | None
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
     def __call__(self, groups: Iterable[list[DataFile]]) -> Iterator[Any]:
         """Yield the rows of all files of a group as one shard, or cut into shards as they are read."""
         import pandas as pd
 
-        hdfs.adopt(self.where)
         fresh = not any(self.options.get(name) is not None for name in ("index_col", "orient"))
         for group in groups:
             held: list[Any] = []

@@ -12,7 +12,7 @@ import csv
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -238,7 +238,6 @@ class CsvPlan:
     kinds: Mapping[int, str]
     zone: str
     known: bool
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
     def schema(self) -> pa.Schema:
         """Return the names, which are positions, and types of what `batches` gives."""
@@ -250,7 +249,6 @@ class CsvPlan:
         Raises:
             DataError: Columns are not what was guessed, or a file has changed.
         """
-        hdfs.adopt(self.where)
         # Times are cast after a look at their texts.
         columns = {n: pa.string() if kind == _TIME else _TYPES[kind] for n, kind in self.kinds.items()}
         for batch in itertools.chain.from_iterable(self.form.rows(span, columns) for span in group):
@@ -338,7 +336,7 @@ def study(session: SparkSession, form: CsvForm, files: list[DataFile], columns: 
     """
     groups, zone = _groups(session, files), _zone(session)
     look = ColumnLook(form, dict(columns), zone)
-    findings = session.sparkContext.parallelize(groups, len(groups)).mapPartitions(look).collect()
+    findings = session.sparkContext.parallelize(groups, len(groups)).mapPartitions(hdfs.Reaching(look)).collect()
     problems = [problem for problem, _ in findings if problem]
     if problems:
         raise DataError(problems[0])
@@ -395,11 +393,9 @@ class ColumnLook:
     form: CsvForm
     columns: Mapping[int, bool]
     zone: str
-    where: Mapping[str, str] = field(default_factory=hdfs.environment)
 
     def __call__(self, groups: Iterable[list[LineRange]]) -> Iterator[tuple[str | None, list[str]]]:
         """Yield one pair for each group."""
-        hdfs.adopt(self.where)
         types = dict.fromkeys(self.columns, pa.string())
         for group in groups:
             kinds = [_TEXT if as_text else _NOTHING for as_text in self.columns.values()]

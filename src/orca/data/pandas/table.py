@@ -24,6 +24,7 @@ from orca.data.pandas.paths import DataFile
 from orca.data.slices import FRAME, SERIES
 from orca.data.spark_frames import Assembly, computed, frame_shards, other_header
 from orca.errors import ArgumentError, DataError
+from orca.storage import hdfs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,7 +156,7 @@ def _shards_by_arrow(form: CsvForm, files: list[DataFile], columns: _Columns) ->
         assembly = Assembly(finish.labels, template.schema, OrcaContext._shard_size, finish)
         problems = session.sparkContext.accumulator(0)
         reading = ArrowReading(plan, check, assembly, None if plan.known else problems)
-        rdd = session.sparkContext.parallelize(plan.groups, len(plan.groups)).mapPartitions(reading)
+        rdd = session.sparkContext.parallelize(plan.groups, len(plan.groups)).mapPartitions(hdfs.Reaching(reading))
         session.sparkContext.setLocalProperty(_TRIAL, "true")
         try:
             shards = computed(rdd, SERIES if columns.squeeze else FRAME)
