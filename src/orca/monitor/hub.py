@@ -18,18 +18,7 @@ from orca.errors import ArgumentError, OrcaError, WorkerFailed
 from orca.monitor import failures, protocol
 from orca.monitor.failures import SILENT_END, Failure, Sign, primary_of
 from orca.monitor.heartbeat import Beat
-from orca.monitor.protocol import (
-    MESSAGE_LIMIT,
-    Abort,
-    Connection,
-    Gather,
-    Gathered,
-    Log,
-    Malformed,
-    Ticket,
-    encode,
-    listen,
-)
+from orca.monitor.protocol import MESSAGE_LIMIT, Abort, Connection, Gather, Gathered, Log, Malformed, Ticket
 from orca.monitor.stalls import Suspicion
 
 HELLO_WITHIN = 5.0  # seconds a new connection has to present the secret
@@ -100,7 +89,7 @@ class Hub:
         self._advanced = 0.0
 
     def __enter__(self) -> Hub:
-        self._door = listen(self.host)
+        self._door = protocol.listen(self.host)
         host, port, *_ = self._door.getsockname()
         self._ticket = Ticket(host, port, secrets.token_hex(32), self.size)
         self._loop = asyncio.SelectorEventLoop()
@@ -275,7 +264,7 @@ class Hub:
             if rank not in texts:
                 return seat.connection.send(_parting(message.round, rank, how))
         if len(texts) == self.size:
-            line = encode(Gathered(message.round, [texts[rank] for rank in range(self.size)], ""))
+            line = protocol.encode(Gathered(message.round, [texts[rank] for rank in range(self.size)], ""))
             del self._rounds[message.round]
             for rank in texts:
                 self._seats[rank].connection.send(line)
