@@ -81,5 +81,6 @@ def plain_loop(
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], tolerance: float = 2e-6) -> None:
     assert one.keys() == other.keys()
     for name in one:
-        largest = max(1.0, np.abs(other[name]).max())  # what is added up to a small number may be large: it is rounded
-        np.testing.assert_allclose(one[name], other[name], atol=tolerance * largest, err_msg=name)
+        # 2e-6 are two roundings of 8 in float32; slots of momentum reach 22 where the loss is a sum.
+        scale = max(1.0, np.abs(other[name]).max() / 8)
+        np.testing.assert_allclose(one[name], other[name], atol=tolerance * scale, err_msg=name)

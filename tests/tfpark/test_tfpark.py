@@ -255,6 +255,19 @@ def test_a_model_function_trains_evaluates_and_answers(kept: bool, tmp_path: Pat
         np.testing.assert_allclose(first, X @ plain(2), atol=1e-5)
 
 
+def test_the_seed_decides_on_the_first_weights() -> None:
+    def drawn(features: Any, labels: Any, mode: str) -> TFEstimatorSpec:
+        outputs = features @ tf.get_variable("drawn", [X.shape[1], CLASSES])
+        return TFEstimatorSpec(mode, outputs, None if labels is None else cross_entropy(outputs, labels))
+
+    answers = []
+    for seed in (3, 3, 4):
+        made = TFEstimator(drawn, tf.train.GradientDescentOptimizer(0.1), backend="local", seed=seed)
+        answers.append(as_array(made.train(input_fn, steps=1).predict(input_fn)))
+    np.testing.assert_array_equal(answers[0], answers[1])
+    assert not np.allclose(answers[0], answers[2])
+
+
 def test_a_model_function_of_later_releases_has_its_train_op() -> None:
     def later(features: Any, labels: Any, mode: str, params: Any) -> Any:
         logits = network(features["rows"])

@@ -21,6 +21,7 @@ from orca.tfpark.predictor import as_records
 from orca.tfpark.summaries import Summarized
 
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+_GRAPH_SEED = 87654321  # TensorFlow's own for graphs without a seed, where an operation has one
 # What a metric is asked for as -> what BigDL calls it, and our metric of it.
 _METHODS = {
     "acc": ("Top1Accuracy", "accuracy"),
@@ -50,7 +51,12 @@ class Remembering:
     """Something that builds a graph with each call, and keeps the values of its variables between them."""
 
     model_dir: str | None
+    options: dict[str, Any]
     _values: Mapping[str, Any] = MappingProxyType({})
+
+    def _seed(self, tf: Any) -> None:
+        """Let the new graph draw by the seed; operations that have seeds of their own draw as they do without one."""
+        tf.set_random_seed(_GRAPH_SEED + self.options.get("seed", 0))
 
     def _held(self, path: str | None = None) -> Mapping[str, Any]:
         """Return the values of a checkpoint: of the newest in model_dir unless given, else of the last training."""
@@ -246,7 +252,7 @@ class TFEstimator(Remembering, Summarized):
         """Build the graph of a mode; yield TensorFlow, the data and the spec."""
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
-            tf.set_random_seed(self.options.get("seed", 0))
+            self._seed(tf)
             tf.train.get_or_create_global_step()
             dataset = dataset_of(call_with(input_fn, mode=mode), mode)
             labels = dataset.label_tensors if mode != PREDICT else None

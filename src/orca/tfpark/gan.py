@@ -71,7 +71,7 @@ class GANEstimator(Remembering):
 
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
-            tf.set_random_seed(self.options.get("seed", 0))
+            self._seed(tf)
             counter = tf.train.get_or_create_global_step()
             dataset = dataset_of(call_with(input_fn, mode=TRAIN), TRAIN)
             noise, real = dataset.feature_tensors, dataset.label_tensors

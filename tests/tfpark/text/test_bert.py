@@ -66,16 +66,16 @@ def test_a_classifier_of_texts_learns_and_goes_on_from_its_checkpoint(config: st
     input_fn = fed(FEATURES, CLASSES)
     folder = str(tmp_path / "kept")
     made = BERTClassifier(2, config, optimizer=adam(), model_dir=folder, **LOCAL)
-    made.train(input_fn, steps=60)
+    made.train(input_fn, steps=90)
     scores = made.evaluate(input_fn, ["acc"])
-    assert scores["loss"] < 0.3  # chance has 0.69
+    assert scores["loss"] < 0.1  # chance has 0.69
     chances = as_arrays(made.predict(input_fn))
     np.testing.assert_allclose(chances.sum(1), 1.0, atol=1e-5)
     assert scores["Top1Accuracy"] == pytest.approx((chances.argmax(1) == CLASSES).mean())
-    assert scores["Top1Accuracy"] > 0.8  # chance has 0.5
+    assert scores["Top1Accuracy"] > 0.9  # chance has 0.5
     again = BERTClassifier(2, config, model_dir=folder, **LOCAL)
     np.testing.assert_allclose(as_arrays(again.predict(input_fn)), chances, atol=1e-6)
-    started = BERTClassifier(2, config, init_checkpoint=f"{folder}/model-60", **LOCAL)
+    started = BERTClassifier(2, config, init_checkpoint=f"{folder}/model-90", **LOCAL)
     np.testing.assert_allclose(as_arrays(started.predict(input_fn)), chances, atol=1e-6)
 
 
