@@ -17,12 +17,13 @@ from orca.core.engine import Settings
 from orca.core.feed import Feed
 from orca.core.source import Columns, DataSpec, Extent
 from orca.core.state import OutputSpec, State
+from orca.data.ray_shards import RayXShards
 from orca.data.shard import SparkXShards
 from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
-from orca.sources.shards import Predicted, ShardsSource, _cells, read_shard
+from orca.sources.shards import Predicted, RayShardsSource, ShardsSource, _cells, read_shard
 
 N = 9
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -89,6 +90,11 @@ def test_shards_may_be_frames(spark: Any) -> None:
     (pair, one), y = results[0]["train"][0]
     assert pair.shape == (len(y), 2)
     assert (one * 10).tolist() == y.tolist()
+
+
+def test_shards_of_ray_are_not_taken_for_those_of_spark() -> None:
+    shards = RayXShards([])  # a look at them must not start Ray
+    assert RayShardsSource.wraps(shards) and not ShardsSource.wraps(shards)
 
 
 def test_shards_of_another_kind_are_refused() -> None:

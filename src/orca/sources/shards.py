@@ -41,7 +41,7 @@ class ShardsSource:
     @classmethod
     def wraps(cls, data: Any) -> bool:
         """Recognise XShards in Spark."""
-        return hasattr(data, "rdd") and hasattr(data, "transform_shard")
+        return hasattr(data, "transform_shard") and not hasattr(data, "get_partition_refs")
 
     def extent(self) -> Extent:
         """Return nothing: counting the rows of shards is a job."""
@@ -86,7 +86,7 @@ class RayShardsSource(ShardsSource):
     @classmethod
     def wraps(cls, data: Any) -> bool:
         """Recognise XShards in Ray."""
-        return hasattr(data, "get_partition_refs") and hasattr(data, "transform_shard")
+        return hasattr(data, "get_partition_refs")
 
     def shards(self, ranks: int, valid: ShardsSource | None = None) -> Shards:
         """Deal the partitions out to the ranks: as Ray holds them, or pickled for other engines."""
