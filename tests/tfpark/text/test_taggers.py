@@ -25,7 +25,7 @@ LETTERS = np.stack([TEXTS % 6, TEXTS // 3], 2)  # two of each word
 
 
 @pytest.mark.full
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # a minute of tracing by Keras, on a quiet machine
 def test_chunks_found_by_a_crf_are_learned_by_several_workers_as_by_keras(tmp_path: Path) -> None:
     def make() -> SequenceTagger:
         keras.utils.set_random_seed(3)
@@ -74,7 +74,7 @@ def intents(_: str) -> tuple[IntentEntity, list[np.ndarray], list[np.ndarray]]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # a minute of tracing by Keras, on a quiet machine
 @pytest.mark.parametrize("make, mode", [(ner, "reg"), (ner, "pad"), (intents, "")])
 def test_entities_and_intents_are_learned_by_several_workers(make: Any, mode: str, tmp_path: Path) -> None:
     keras.utils.set_random_seed(3)
@@ -101,7 +101,7 @@ def test_entities_and_intents_are_learned_by_several_workers(make: Any, mode: st
 
 
 @pytest.mark.full
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # a minute of tracing by Keras, on a quiet machine
 def test_in_a_graph_taggers_learn_too(tmp_path: Path) -> None:
     """A cold program, as tf1 turns graph mode on for all of it."""
     program = Path(__file__).with_name("taggers_in_a_graph.py").read_text()
