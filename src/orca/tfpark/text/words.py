@@ -14,7 +14,7 @@ keras: Any = tf.keras
 class EachWord(keras.layers.TimeDistributed):  # type: ignore[misc]
     """A layer that another one is called in, with all words of all rows (rows, words, ...) as its rows.
 
-    The layer of Keras vectorizes the other one where the number of words is unknown, loops of LSTMs and all, which takes long.
+    The layer of Keras vectorizes the other one where the number of words is unknown, which takes long for LSTMs.
     """
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
