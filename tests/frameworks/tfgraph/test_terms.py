@@ -20,6 +20,10 @@ def looped(rows: Any, change: Any) -> Any:
 
 
 LOSSES: dict[str, tuple[Any, list[str]]] = {
+    "a mean times the width of what is shaped by the rows": (
+        lambda e, w, m: tf.reduce_mean(e * tf.cast(tf.shape(tf.reshape(e, [tf.shape(e)[0], 1]))[1], tf.float32)),
+        ["rows"],
+    ),
     "a mean": (lambda e, w, m: tf.reduce_mean(e), ["rows"]),
     "a mean of all that rows have": (lambda e, w, m: tf.reduce_mean(tf.stack([e, e], 1)), ["rows"]),
     "a mean of tf.losses": (lambda e, w, m: tf.reduce_mean(tf.losses.compute_weighted_loss(e)), ["rows"]),

@@ -192,7 +192,8 @@ class Analysis:
         """Say whether an operation makes a value of how many rows this rank has, such as one to divide each row by."""
         if op.type != "Cast" or not op.outputs[0].dtype.is_floating or op.inputs[0].dtype.is_floating:
             return False
-        sizes = [each for each in ancestors([op], False) & self.dependent if each.type in _COUNTS]
+        shapes = [each for each in self.dependent if each.type in _SHAPES]  # what made these does not matter
+        sizes = [each for each in ancestors([op], False, shapes) & self.dependent if each.type in _COUNTS]
         return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.valued)
 
     def _mixes(self, op: Any) -> bool:
