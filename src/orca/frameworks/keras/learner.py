@@ -554,10 +554,8 @@ class KerasLearner(Learner):
             return
         if kind == "train" and model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        metrics, graph = (
-            model._compile_metrics,
-            getattr(model, "_functional", model),
-        )  # None: Sequential, several inputs
+        metrics = model._compile_metrics
+        graph = getattr(model, "_functional", model)  # None: a Sequential of several inputs
         if metrics is None or metrics.built or labels is None or graph is None:
             return
         # Some metrics are chosen by sizes: the number of rows is left open, as in the step, and all others are known.
