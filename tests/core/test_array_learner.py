@@ -120,9 +120,11 @@ class Sums:
 
     def __init__(self) -> None:
         self.sizes: list[list[int]] = []
+        self.kinds: list[list[str]] = []
 
     def all_reduce(self, arrays: Any, how: str) -> Any:
         self.sizes.append([array.size for array in arrays])
+        self.kinds.append([array.dtype.name for array in arrays])
         return arrays
 
 
@@ -136,3 +138,13 @@ def test_weights_that_are_never_trained_do_not_travel_and_the_loss_of_complex_on
         assert list(gradients) == ["weight"] and gradients["weight"].tolist() == [1j, 2.0]
     # A loss, its mass, and which weights have gradients; from then on, these go along.
     assert world.sizes == [[5], [5, 2], [5, 2]]
+
+
+def test_the_type_of_a_loss_is_the_same_on_a_rank_that_has_none() -> None:
+    learner = LinearLearner(1)
+    learner.world = world = Sums()  # type: ignore[assignment]
+    learner._make(0)
+    assert learner._agree(np.float32(6.0), np.float32(3.0), {"weight": np.ones(2)})[0] == 2.0
+    learner._agree(0.0, 0.0, {})
+    learner._agree(0, 0, {})
+    assert {kinds[0] for kinds in world.kinds} == {"float64"}

@@ -246,6 +246,18 @@ def test_a_server_is_not_retired_before_it_knows_of_its_rank(monkeypatch: pytest
     assert all(rank.wait(60) for rank in results)
 
 
+def test_servers_end_with_the_program() -> None:
+    code = """
+from types import SimpleNamespace
+from orca.engines import forkserver
+
+server = SimpleNamespace(alive=True, retire=lambda: print("retired"), end=lambda: print("ended"))
+forkserver._servers[frozenset()] = server
+"""
+    program = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert program.stdout.split() == ["retired", "ended"]
+
+
 @pytest.mark.full
 def test_a_driver_ends_with_a_fit_in_a_daemon_thread_and_a_fork_of_its_own(tmp_path: Path) -> None:
     """And what it starts ends with it: run_program fails where a process is left."""

@@ -280,6 +280,17 @@ def test_pages_stay_mapped_while_they_are_few_beside_what_the_process_holds(
         assert len(forgotten) >= times if times else not forgotten
 
 
+def test_long_texts_count_in_what_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "_MAPPED", 1 << 20)
+    monkeypatch.setattr(spool_module, "_held", lambda: 0)
+    with written(tmp_path, [[np.array([f"{row}" * 300_000 for row in range(8)], object)]], 1 << 20) as spool:
+        sizes = []
+        for row in (5, 0, 7, 2, 4):
+            assert spool.take(np.array([row]))[0].tolist() == [f"{row}" * 300_000]
+            sizes.append(spool._touched)
+    assert all(size >= 300_000 for size in sizes) and max(sizes) <= 1 << 20
+
+
 PEAK = """
 import sys
 from pathlib import Path

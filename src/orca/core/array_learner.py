@@ -216,7 +216,8 @@ class ArrayLearner(Learner):
                 f"loss_and_gradients returned gradients of {unknown}, but the weights are {sorted(weights)}. Return "
                 "them under the names that weights() has."
             )
-        mine, agreed = np.array([total, mass, *(name in gradients for name in weights)]), False
+        # Always float64: numbers of the user's may be of other types, and those of a rank without rows are not.
+        mine, agreed = np.array([total, mass, *(name in gradients for name in weights)], np.float64), False
         # Most steps have gradients of the same weights as the step before: then one sum is enough. Else all are added
         # up again, as the next step will do it: a resumed fit must not add up in another order.
         while not agreed:

@@ -175,13 +175,13 @@ def _retire(keys: Iterable[frozenset[tuple[str, str]]]) -> None:
     _retired[:] = [server for server in _retired if server.alive]
 
 
-@atexit.register
 def servers() -> list[ForkServer]:
     """Return the servers that are kept for the next call."""
     with _lock:
         return list(_servers.values())
 
 
+@atexit.register
 def end_servers(spared: Collection[ForkServer] = ()) -> None:
     """End the servers of this program; a daemon thread may still wait for ranks of theirs."""
     with _lock:

@@ -107,6 +107,7 @@ class SpoolWriter:
     def __init__(self, folder: Path, chunk_bytes: int = 32 << 20) -> None:
         self._folder, self._chunk_bytes = Path(folder), chunk_bytes
         self._columns: list[Column] = []
+        self._record = _record([])
         self._rows = 0  # rows appended so far
         self._files: tuple[_File, _File] | None = None  # records, and texts
         self._closed = False
@@ -130,12 +131,11 @@ class SpoolWriter:
             self._columns = self._columns or kinds
             return
         if self._rows == 0:
-            self._columns = kinds
+            self._columns, self._record = kinds, _record(kinds)
         _check_same(self._columns, kinds, self._rows)
-        record = _record(kinds)
-        step = min(_AT_ONCE, max(1, self._chunk_bytes // record.itemsize))
+        step = min(_AT_ONCE, max(1, self._chunk_bytes // self._record.itemsize))
         for start in range(0, rows, step):
-            self._write(record, [array[start : start + step] for array in columns])
+            self._write([array[start : start + step] for array in columns])
         self._rows += rows
 
     def finish(self) -> Spool:
@@ -158,9 +158,9 @@ class SpoolWriter:
         self._files = self._files or (_File(self._folder), _File(self._folder))
         return self._files
 
-    def _write(self, record: np.dtype, columns: Sequence[np.ndarray]) -> None:
+    def _write(self, columns: Sequence[np.ndarray]) -> None:
         file, texts = self._open()
-        records = np.empty(len(columns[0]), record)
+        records = np.empty(len(columns[0]), self._record)
         for name in records.dtype.names or ():
             column, array = self._columns[int(name)], columns[int(name)]
             records[name] = _write_texts(texts, array) if column.text else array
@@ -186,7 +186,7 @@ class Spool:
         self._touched, self._limit = 0, _MAPPED
         self._bytes = len(records) + len(texts)
         self.row_bytes = self._bytes / rows if rows else 1.0  # a mean: texts have any length
-        self._row_fault = _WINDOW * (1 + sum(column.text for column in columns)) + self._width
+        self._row_fault = _WINDOW * (1 + sum(column.text for column in columns)) + int(self.row_bytes)
         self._forget_pages()
 
     def __enter__(self) -> Self:

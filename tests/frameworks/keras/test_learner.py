@@ -81,6 +81,47 @@ def test_a_step_with_metrics_is_traced_once(functional: bool, tmp_path: Any) -> 
     assert traces.read_text().split() == ["traced"]
 
 
+def of_two_inputs(config: dict[str, Any]) -> Any:
+    """Return a Sequential without inputs and outputs of its own: Keras makes none for several inputs."""
+    model = keras.Sequential([keras.layers.Concatenate(), keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")])
+    model.compile("sgd", loss="binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def of_any_width(config: dict[str, Any]) -> Any:
+    """Return a model with as many outputs as inputs, however many these are."""
+    x = keras.Input((None,))
+    weighed = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Reshape((-1, 1))(x))
+    model = keras.Model(x, keras.layers.Softmax()(keras.layers.Reshape((-1,))(weighed)))
+    model.compile("sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def of_two_heads(config: dict[str, Any]) -> Any:
+    """Return a Sequential whose last layer has two outputs."""
+    x = keras.Input((4,))
+    heads = [keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(x) for _ in range(2)]
+    model = keras.Sequential([keras.Input((4,)), keras.Model(x, heads)])
+    model.compile("sgd", loss=["mse", "mse"], metrics=[["accuracy"], ["mae"]])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("creator", "x", "y"),
+    [
+        (of_two_inputs, (X[:, :2], X[:, 2:]), Y[:, None]),
+        (of_any_width, X, X.argmax(axis=1)[:, None]),
+        (of_two_heads, X, (Y[:, None], Y[:, None])),
+    ],
+)
+def test_metrics_are_those_of_keras_where_outputs_are_not_known_before(creator: Any, x: Any, y: Any) -> None:
+    job = FitJob(learner_of(creator), FitPlan(batch_size=8, shuffle=False), (), None)
+    history, _ = LocalEngine(1).run(job, shards_of([(x, y)]), Settings())[0]
+    logs = creator({}).fit(x, y, batch_size=8, shuffle=False, verbose=0).history
+    ours = {name: history.epochs[0][f"train_{name}"] for name in logs}
+    assert ours == pytest.approx({name: values[0] for name, values in logs.items()}, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("model", "compile_args", "message"),
     [

@@ -549,16 +549,19 @@ class KerasLearner(Learner):
 
     def _build_parts(self, kind: str, labels: Any) -> None:
         """Give optimizer and metrics their variables before a step: one that makes variables is traced twice."""
-        own = type(self.model)
-        if not own.__module__.startswith("keras."):  # a user's class steps and scores as it likes
+        model = self.model
+        if not type(model).__module__.startswith("keras."):  # a user's class steps and scores as it likes
             return
-        if kind == "train" and self.model.optimizer is not None and not self.model.optimizer.built:
-            self.model.optimizer.build(self.model.trainable_variables)
-        metrics = self.model._compile_metrics
-        if metrics is not None and not metrics.built and labels is not None:
-            # The number of rows is left open, as in the step: some metrics are chosen by sizes.
+        if kind == "train" and model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        metrics = model._compile_metrics
+        graph = getattr(model, "_functional", model)  # None: a Sequential of several inputs
+        if metrics is None or metrics.built or labels is None or graph is None:
+            return
+        # Some metrics are chosen by sizes: the number of rows is left open, as in the step, and all others are known.
+        if all(None not in output.shape[1:] for output in graph.outputs):
             specs = map_tree(lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), labels)
-            metrics.build(specs, self.model.outputs[0] if own.__name__ == "Sequential" else self.model.output)
+            metrics.build(specs, graph.output)
 
     def _train_step(self, data: Any) -> Any:
         self.draws.enter()
