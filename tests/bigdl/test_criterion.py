@@ -14,6 +14,7 @@ from orca.errors import ArgumentError, DataError
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from orca.bigdl import criterion as C  # noqa: E402
 from orca.bigdl.keras.objectives import (  # noqa: E402
@@ -312,12 +313,25 @@ def test_criterions_of_criterions_say_what_they_are_over_rows() -> None:
     assert both.reduction(torch.tensor([1.0, -1, 3])).tolist() == [1, 0, 1]
     mixed = C.ParallelCriterion().add(C.MSECriterion()).add(C.ClassNLLCriterion())
     assert mixed.reduction(torch.zeros(2, 3), torch.tensor([1.0, 2])).tolist() == [3, 3]
+    full = C.MultiCriterion().add(C.ClassNLLCriterion()).add(C.SoftmaxWithCriterion(normalize_mode="FULL"))
+    for label in (2.0, -1.0):  # on one worker, steps with padding count as much as others
+        assert full.reduction(torch.tensor([[1.0, label], [3.0, 1.0]])).tolist() == [2, 2]
+    pair = C.ParallelCriterion().add(C.ClassNLLCriterion()).add(C.CrossEntropyCriterion())
+    targets = torch.tensor([1.0, -1, 3]), torch.tensor([2.0, -1, 1])
+    assert C.MultiCriterion().add(pair).add(pair).reduction(*targets).tolist() == [1, 0, 1]
     assert MeanSquaredError(size_average=False).reduction == "sum"
     mask = C.TimeDistributedMaskCriterion
     assert mask(C.ClassNLLCriterion(size_average=False)).reduction == "sum"
     labels = torch.tensor([[1, 0, 3], [0, 0, 2]])
     assert mask(weighted).reduction(labels).tolist() == [5, 2]
     assert mask(C.ClassNLLCriterion()).reduction(labels).tolist() == [2, 1]
+
+
+def test_labels_are_counted_before_they_are_on_the_gpu_of_class_weights() -> None:
+    loss = C.ClassNLLCriterion(W3)
+    with FakeTensorMode():  # whose tensors have a device and no values
+        loss.module.weights = torch.empty(3, device="cuda")
+        assert loss.reduction(torch.empty(4)).device.type == "cpu"
 
 
 def test_criterions_of_tables_tell_outputs_from_targets() -> None:

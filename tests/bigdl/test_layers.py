@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from orca.bigdl.initial import L2Regularizer, MsraFiller, Ones, Xavier, Zeros  #
 from orca.bigdl.keras import engine  # noqa: E402
 from orca.bigdl.keras import layers as K  # noqa: E402
 from orca.bigdl.layer import Layer, Model  # noqa: E402
+from orca.frameworks.torch import architecture, fsdp  # noqa: E402
 from orca.frameworks.torch.penalties import penalised  # noqa: E402
 
 DRAW = np.random.default_rng(0)
@@ -79,6 +81,8 @@ def test_dropout_drops_in_training_alone() -> None:
 
 
 def test_input_of_recurrent_layers_needs_time() -> None:
+    with pytest.raises(DataError, match=r"LSTM .* is missing the required \"forward\" function"):
+        recurrent.LSTM(2, 3).forward(numbers(4, 2))
     with pytest.raises(DataError, match=r"Recurrent .* \(4, 3\): the input needs the dimensions batch, time"):
         recurrent.Recurrent().add(recurrent.RnnCell(3, 2, L.Tanh())).forward(numbers(4, 3))
 
@@ -232,8 +236,18 @@ def test_model_is_loaded_by_a_program_that_knows_no_layers_yet(tmp_path: Path, r
 def test_module_answers_in_a_worker_that_knows_no_layers_yet(tmp_path: Path, run_program: Any) -> None:
     model = engine.Sequential().add(K.Dense(3, input_shape=(2,))).add(K.Dropout(0.5)).add(K.Mul())
     (tmp_path / "module.pkl").write_bytes(pickle.dumps(model.evaluate().to_torch()))
-    program = f"import pickle, torch; net = pickle.loads(open({str(tmp_path / 'module.pkl')!r}, 'rb').read())"
-    run_program(f"{program}; assert net(torch.zeros(4, 2)).shape == (4, 3)")
+    (tmp_path / "module.json").write_text(json.dumps(architecture.describe(L.Tanh().to_torch())))
+    run_program(
+        f"""
+        import json, pickle, torch
+        from orca.frameworks.torch.architecture import build
+
+        tanh = build(json.load(open({str(tmp_path / "module.json")!r})))
+        assert not tanh(torch.zeros(4, 2)).any()
+        net = pickle.load(open({str(tmp_path / "module.pkl")!r}, "rb"))
+        assert net(torch.zeros(4, 2)).shape == (4, 3)
+        """
+    )
 
 
 def test_torch_traces_a_model_for_any_number_of_rows() -> None:
@@ -242,6 +256,21 @@ def test_torch_traces_a_model_for_any_number_of_rows() -> None:
     module = model.add(L.Linear(32, 3)).add(L.LogSoftMax()).evaluate().to_torch()
     traced, x = torch.jit.trace(module, (torch.rand(4, 8, 8),)), torch.rand(2, 8, 8)
     np.testing.assert_allclose(traced(x).detach(), module(x).detach(), rtol=1e-5)
+
+
+def test_layers_of_the_programs_own_classes_compute_what_their_bases_do() -> None:
+    class Net(L.Sequential):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add(L.Linear(3, 2)).add(Half())
+
+    class Half(L.MulConstant):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(0.5)
+
+    model, x = Net(), numbers(4, 3)
+    weight, bias = model.get_weights()
+    np.testing.assert_allclose(model.forward(x), (x @ weight.T + bias) / 2, rtol=1e-4, atol=1e-6)
 
 
 def test_layers_travel_as_pickles_and_copies() -> None:
@@ -369,11 +398,13 @@ def test_keras_arguments_are_followed_or_refused() -> None:
     assert (keras("SparseDense", 2, init_weight=np.full((2, 4), 7.0), shape=(4,)).get_weights()[0] == 7).all()
     assert (K.KERAS2["Dense"](2, bias_initializer="one").build((4,)).get_weights()[1] == 1).all()
     assert (keras("SReLU", t_right_init="one", shape=(4,)).get_weights()[2] == 1).all()
+    assert keras("Convolution1D", 2, np.int64(3), shape=(5, 4)).get_output_shape() == (None, 3, 2)
     larger = keras("Deconvolution2D", 2, 3, 3, output_shape=(None, 2, 6, 6), shape=(1, 4, 4))
     assert larger.get_output_shape() == (None, 2, 6, 6)
     for name, args, more, shape, words in [
         ("LocallyConnected1D", (2, 2), {"border_mode": "same"}, (5, 3), "border_mode='valid' alone"),
         ("LocallyConnected2D", (2, 2, 2), {"border_mode": "same"}, (1, 5, 5), "odd kernels"),
+        ("Convolution2D", (2, 3, 3), {"border_mode": None}, (1, 4, 4), "border_mode must be one of 'valid', 'same'"),
         ("Deconvolution2D", (2, 3, 3), {"border_mode": "same"}, (1, 4, 4), "border_mode='valid' alone"),
         ("Deconvolution2D", (2, 3, 3), {"output_shape": (None, 2, 9, 9)}, (1, 4, 4), r"rows of shape \(2, 6, 6\)"),
         ("ConvLSTM2D", (2, 3), {"dim_ordering": "tf"}, (3, 5, 5, 1), "dim_ordering='th' alone"),
@@ -427,7 +458,7 @@ def test_both_cells_of_birecurrent_are_told_and_frozen_by_name() -> None:
     for loaded in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         loaded.layers[0].unfreeze()
         assert all(weight.requires_grad for weight in loaded.module.parameters())
-        loaded.layers[0].freeze()
+        loaded.layers[0].freeze("cell")
         assert not any(weight.requires_grad for weight in loaded.module.parameters())
 
 
@@ -435,6 +466,7 @@ def test_state_of_stacked_cells_holds_no_graph() -> None:
     layer = recurrent.Recurrent().add(recurrent.MultiRNNCell([recurrent.LSTM(2, 3), recurrent.GRU(3, 3)]))
     layer.forward(numbers(1, 4, 2))
     assert not layer.module.state[1][0].requires_grad
+    assert not list(fsdp._blocks(layer.to_torch()))  # the container calls no forward of a cell
 
 
 def test_stopped_layers_are_saved_under_their_newest_names_and_inner_ones_refused(tmp_path: Path) -> None:

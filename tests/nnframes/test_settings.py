@@ -76,12 +76,19 @@ def several() -> Any:
     return held.add(criterions.MSECriterion(), 0.3).add(criterions.AbsCriterion(), 0.7)
 
 
+def padded() -> Any:
+    held = criterions.MultiCriterion().add(criterions.ClassNLLCriterion()).add(criterions.CrossEntropyCriterion())
+    assert callable(held.reduction)  # a fit has asked
+    return held
+
+
 @pytest.mark.parametrize(
     ("make", "output", "target"),
     [
         (lambda: criterions.ClassNLLCriterion(weights=np.array([1.0, 2.0, 0.5])), OUTPUT, np.array([1.0, 2, 3, 3])),
         (lambda: criterions.MSECriterion(), OUTPUT, OUTPUT * 2),
         (several, [OUTPUT, OUTPUT + 1], OUTPUT * 2),
+        (padded, OUTPUT, np.array([1.0, 2, -1, 3])),
         (
             lambda: criterions.TimeDistributedCriterion(criterions.ClassNLLCriterion(), size_average=True),
             np.log(OUTPUT[:, None] / OUTPUT[:, None].sum(2, keepdims=True)),

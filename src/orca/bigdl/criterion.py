@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -40,7 +41,6 @@ class CriterionModule(nn.Module):
         self.parts = nn.ModuleDict(parts)  # criterions and layers among the arguments
         self.arguments = {key: value for key, value in arguments.items() if key != "weights" and key not in parts}
         self.inner, self.shares = nn.ModuleList(), list[float]()  # of criterions that hold several
-        self.kinds: list[Any] = []  # and what these are over rows
 
     def forward(self, *given: Any) -> Tensor:
         """Return the loss; halves of the arguments are outputs and targets where there are several."""
@@ -74,29 +74,6 @@ class CriterionModule(nn.Module):
         loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
         return loss
 
-    def agreed(self, *targets: Any) -> Tensor:
-        """Return how many labels of each row count, where that is the same share in all criterions that are held.
-
-        Raises:
-            DataError: It is not, and there are several workers.
-        """
-        every = list(targets[0]) if isinstance(targets[0], list | tuple) else [*targets]
-        every = every * len(self.kinds) if len(every) == 1 else every
-        sizes = [math.prod(target.shape[1:]) for target in every]
-        shares = [
-            kind(target).double() / size if callable(kind) else torch.ones(len(target), dtype=torch.float64)
-            for kind, target, size in zip(self.kinds, every, sizes, strict=True)
-        ]
-        if all(torch.equal(shares[0], share) for share in shares):
-            return shares[0] * sizes[0]
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            raise DataError(
-                f"{self.kind.__name__} adds up means over different labels: some are padding to one of its criterions "
-                "and count in another, so that the losses of several workers have no common mean. Give all of them the "
-                "same padding, take the rows with padding out, or train on one worker."
-            )
-        return torch.ones_like(shares[0])
-
     def counts(self, target: Tensor, *_: Any) -> Tensor:
         """Return what each row counts in a mean: the weights of its classes, nothing for padding."""
         given = target.reshape(len(target), -1)
@@ -107,8 +84,8 @@ class CriterionModule(nn.Module):
             return (inner.counts(labels.reshape(-1)).reshape(labels.shape) * valid).sum(1)
         if self.weights is None:
             return valid.double().sum(1)
-        first = 0 if self.arguments.get("zero_based_label") else 1
-        return (self.weights.double()[(labels - first).clamp(0, len(self.weights) - 1)] * valid).sum(1)
+        first, weights = 0 if self.arguments.get("zero_based_label") else 1, self.weights.to(labels.device).double()
+        return (weights[(labels - first).clamp(0, len(weights) - 1)] * valid).sum(1)
 
 
 PAIRS = {"CosineEmbeddingCriterion", "L1HingeEmbeddingCriterion", "MarginRankingCriterion", "GaussianCriterion",
@@ -214,15 +191,45 @@ class _Several(Criterion):
     @property
     def reduction(self) -> Any:
         """What all are over rows: the same word, or what each row counts in all of them."""
-        held, module = self.__dict__.get("held", []), self.module
+        held = self.__dict__.get("held", [])
         kinds = [each.reduction for each in held]
         if len(set(kinds)) == 1 and isinstance(kinds[0], str):
             return kinds[0]
         if not held or None in kinds or "sum" in kinds:
             return None
         weights = {None if each.module.weights is None else tuple(each.module.weights.tolist()) for each in held}
-        module.kinds = kinds  # type: ignore[assignment]
-        return module.agreed if len(weights) == 1 else None
+        apart = self.arguments.get("repeat_target") is False  # each has a target of its own
+        return partial(_agreed, type(self).__name__, kinds, apart) if len(weights) == 1 else None
+
+
+def _agreed(name: str, kinds: list[Any], apart: bool, *targets: Any) -> Tensor:
+    """Return how many labels of each row count, where that is the same share to all criterions.
+
+    Args:
+        name: What holds the criterions.
+        kinds: What each of them is over rows: "mean", or what each row counts.
+        apart: Whether each has a target of its own; else it has all of them.
+        targets: The targets.
+
+    Raises:
+        DataError: It is not the same, and there are several workers.
+    """
+    given = tuple(targets[0]) if isinstance(targets[0], list | tuple) else targets
+    every = [(target,) for target in given] if apart else [given] * len(kinds)
+    sizes = [math.prod(first.shape[1:]) for first, *_ in every]
+    shares = [
+        kind(*own).double() / size if callable(kind) else torch.ones(len(own[0]), dtype=torch.float64)
+        for kind, own, size in zip(kinds, every, sizes, strict=True)
+    ]
+    if all(torch.equal(shares[0], share) for share in shares):
+        return shares[0] * sizes[0]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        raise DataError(
+            f"{name} adds up means over different labels: some are padding to one of its criterions and count in "
+            "another, so that the losses of several workers have no common mean. Give all of them the same padding, "
+            "take the rows with padding out, or train on one worker."
+        )
+    return torch.full_like(shares[0], sizes[0])  # as many as in steps without padding
 
 
 def _beside(x: Tensor, target: Any) -> Tensor:

@@ -75,8 +75,11 @@ class Weights(nn.Module):
     def _get_name(self) -> str:
         return str(getattr(self, "row", type(self).__name__))
 
+    def __getstate__(self) -> dict[str, Any]:  # where there is one, files call __setstate__ as pickles do
+        return dict(vars(self))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        import orca.bigdl.keras.layers  # noqa: F401  (it fills FORWARD: a worker that reads a pickle has none of it yet)
+        import orca.bigdl.keras.layers  # noqa: F401  (it fills FORWARD: a worker or a reader has none of it yet)
 
         super().__setstate__(state)
 
@@ -104,7 +107,7 @@ def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None) 
             made_by = applied(row, name) if of_input else row
             signature = inspect.Signature(parameters[of_input:])
         scope = {"__doc__": words, "__module__": "orca.bigdl.recurrent", "signature": signature,
-                 "__signature__": signature, "made_by": staticmethod(made_by)}  # fmt: skip
+                 "__signature__": signature, "made_by": staticmethod(made_by), "kind": name}  # fmt: skip
         LAYERS[name] = type(name, (base or Layer,), scope)
 
 
@@ -150,6 +153,7 @@ class Layer:
 
     signature: ClassVar[inspect.Signature] = inspect.Signature()
     made_by: ClassVar[Any] = None
+    kind: ClassVar[str] = ""  # the name of the row, which a program's own subclass shares
     twin: Layer | None = None  # a layer like this one that trains when it does
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -168,7 +172,7 @@ class Layer:
         """Build the torch module."""
         own = {name: _plain(value) for name, value in arguments.items() if name not in ABOUT_WEIGHTS}
         module: nn.Module = type(self).made_by(**own)
-        module.row = type(self).__name__  # type: ignore[assignment]
+        module.row = self.kind  # type: ignore[assignment]
         return module
 
     def _settle(self) -> None:
@@ -375,7 +379,7 @@ class Layer:
         for part in [self, *self.flattened_layers(include_container=True)]:
             if part is self if names is None else part.name() in wanted:  # several may have one name
                 part.module.requires_grad_(trains)
-        if self.twin is not None and names is None:
+        if self.twin is not None and (names is None or self.name() in wanted):
             self.twin._freeze(None, trains)
         return self
 

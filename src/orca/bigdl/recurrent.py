@@ -27,6 +27,8 @@ State = tuple[Tensor, ...]
 class Cell(Weights):
     """A cell: weights of the input for some gates, and of the hidden state."""
 
+    forward: Any = nn.Module.forward  # none, by which FSDP sees that containers call other methods
+
     def __init__(self, input_size: int, hidden_size: int, gates: int, p: float = 0.0, bias: bool = True,
                  states: int = 1, activation: Any = None, inner_activation: Any = None,
                  **hidden: Any) -> None:  # fmt: skip

@@ -94,6 +94,7 @@ def test_operations_need_a_variable_and_parameters_are_learned() -> None:
     np.testing.assert_allclose(model.forward(A), A @ np.ones((4, 2)) + [1, 2], rtol=1e-5)
     model.backward(A, np.ones((3, 2)))
     np.testing.assert_allclose(weight.layer.module.weight.grad, A.T @ np.ones((3, 2)), rtol=1e-4)
+    np.testing.assert_allclose(model.reset().forward(A), A @ np.ones((4, 2)) + [1, 2], rtol=1e-5)  # nobody draws them
     assert G.epsilon() == K.epsilon()
 
 

@@ -135,6 +135,10 @@ def _alone(m: Any, x: Any) -> Any:
     return m.weight
 
 
+def _stay(weight: Any) -> None:
+    """Leave a weight alone when those of layers are drawn anew: its variable says what it is."""
+
+
 class Weight(KerasLayer):
     """The layer of a Parameter or a Constant."""
 
@@ -144,6 +148,7 @@ class Weight(KerasLayer):
 
     def _made(self, arguments: dict[str, Any]) -> nn.Module:
         made = Weights(1, {"weight": arguments["shape"]}, {"weight": nn.init.zeros_}, computes=_alone)
+        made.starts["weight"] = _stay
         return made.requires_grad_(arguments["trainable"])
 
 

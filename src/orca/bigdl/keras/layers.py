@@ -85,7 +85,7 @@ def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None, bi
 
 
 def _pair(value: Any, count: int = 2) -> tuple[int, ...]:
-    return (value,) * count if isinstance(value, int) else tuple(value)
+    return (value,) * count if isinstance(value, int | np.integer) else tuple(value)
 
 
 def _form(dim_ordering: str) -> str:
@@ -173,14 +173,14 @@ def _dense(shape: Any, output_dim: int, init: Any, activation: Any, bias: bool, 
     return started(made, initial(init, limits), activation, bias_init)
 
 
-def _convolution(shape: Any, nb_filter: int, init: Any, activation: Any, bias: bool, border_mode: Any = None,
+def _convolution(shape: Any, nb_filter: int, init: Any, activation: Any, bias: bool, border_mode: str = "valid",
                  subsample: Any = 1, dim_ordering: str = "tf", limits: Any = None, atrous_rate: Any = None,
                  pad_h: int = 0, pad_w: int = 0, propagate_back: bool = True, bias_init: Any = "zero",
                  **kernel: Any) -> nn.Module:  # fmt: skip
     """Return a convolution in as many dimensions as there are places; softmax behind it is one over channels."""
     dims, form, act = len(shape) - 1, _form(dim_ordering), activation
     sizes = _pair(next(iter(kernel.values())), dims) if len(kernel) == 1 else tuple(kernel.values())
-    padding = (pad_h, pad_w) if border_mode is None else _border(border_mode, dims)
+    padding = (pad_h, pad_w) if pad_h or pad_w else _border(border_mode, dims)
     layout = "groups" if dims < 3 and atrous_rate is None else "plain"
     made = Convolution((_channels(shape, dim_ordering), nb_filter), sizes, _pair(subsample, dims), padding,
                        _pair(atrous_rate or 1, dims), 1, bias, form, propagate_back, layout)  # fmt: skip
