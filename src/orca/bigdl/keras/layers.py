@@ -85,7 +85,7 @@ def started(module: nn.Module, init: Any = "glorot_uniform", act: Any = None, bi
 
 
 def _pair(value: Any, count: int = 2) -> tuple[int, ...]:
-    return (value,) * count if isinstance(value, int | np.integer) else tuple(value)
+    return (int(value),) * count if isinstance(value, int | np.integer) else tuple(value)
 
 
 def _form(dim_ordering: str) -> str:
