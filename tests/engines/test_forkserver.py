@@ -124,6 +124,14 @@ def test_ranks_write_where_the_driver_writes_now(capfd: pytest.CaptureFixture[st
     assert "rank 0 looks" in capfd.readouterr().out
 
 
+def test_variables_that_ray_sets_leave_the_server_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    [before] = LocalEngine(1).run(Look(), shards(), QUIET)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
+    [after] = LocalEngine(1).run(Look(), shards(), QUIET)
+    assert after["server"] == before["server"]
+
+
 @pytest.mark.full
 def test_another_environment_has_a_server_of_its_own_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []

@@ -38,7 +38,7 @@ class ArrayLearner(Learner):
     """
 
     pauses = True
-    met: Sequence[str] = ()  # the weights that the step before had gradients of, on any rank
+    last_names: Sequence[str] = ()  # the weights that the step before had gradients of, on any rank
 
     @abstractmethod
     def make(self) -> None:
@@ -106,7 +106,7 @@ class ArrayLearner(Learner):
         """Make the model: the seed, or the state, is the same on every rank."""
         self.world, self.seed = world, seed
         self.sample: Any = None
-        self.start, self.met = state, []
+        self.start, self.last_names = state, []
         self._make(seed)
         self.revert()
 
@@ -221,9 +221,9 @@ class ArrayLearner(Learner):
         # Most steps have gradients of the same weights as the step before: then one sum is enough. Else all are added
         # up again, as the next step will do it: a resumed fit must not add up in another order.
         while not agreed:
-            whole, *sums = self.world.all_reduce([mine, *_parts(self.met, gradients, weights)], "sum")
+            whole, *sums = self.world.all_reduce([mine, *_parts(self.last_names, gradients, weights)], "sum")
             names = [name for name, ranks in zip(weights, whole[2:], strict=True) if ranks]
-            agreed, self.met = names == self.met, names
+            agreed, self.last_names = names == self.last_names, names
         total, mass = whole[:2].tolist()
         if not mass:
             return 0.0, {}

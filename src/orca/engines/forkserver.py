@@ -157,8 +157,8 @@ _retired: list[ForkServer] = []
 
 def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
     """Start a rank in the server with its environment: libraries read some variables only when they are loaded."""
-    lasting = {name for name in start.environment if name not in _TRANSIENT and not name.startswith("RAY_")}
-    key = frozenset(item for item in start.environment.items() if item[0] in lasting)
+    items = start.environment.items()
+    key = frozenset(item for item in items if item[0] not in _TRANSIENT and not item[0].startswith("RAY_"))
     with _lock:  # until the server knows of the rank: another thread may retire it
         server = _servers.pop(key, None)
         if server is None or not server.alive:

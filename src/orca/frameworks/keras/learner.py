@@ -470,7 +470,7 @@ class KerasLearner(Learner):
             self.model.stop_training = self.agreement.wants_stop = mine[0]["stops"]
 
     def _with_earlier(self, logs: Any) -> Any:
-        """Add the metrics of an interrupted epoch to those of its first step here, which made their variables."""
+        """Add the metrics of an interrupted epoch to those of its first step here."""
         metrics = self._metrics()
         for rank in self.earlier:
             counts = rank["metrics"]
