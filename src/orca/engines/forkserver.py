@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from orca.core.loading import draw_anew, load
+from orca.core.loading import NEEDED, draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
 KEPT = 2  # servers at a time: each holds what it has loaded
@@ -289,7 +289,7 @@ def _become(start: Start, folder: int, *files: int) -> Start:
 def main(requests: int) -> None:
     """Serve; in a rank, run it."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
-    load(["torch.distributed"])
+    load(NEEDED)
     start = Server(socket.socket(fileno=requests)).serve()
     if start is None:
         os._exit(0)
