@@ -69,6 +69,19 @@ def test_java_home_pointing_nowhere_is_named(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @needs_pip_java
+def test_the_file_of_a_jdk_says_what_its_program_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    executable = Path(ensure_java().home, "bin", "java")
+    written = java._look(executable, "PATH")
+    with monkeypatch.context() as patch:
+        patch.setattr(java, "_read", lambda executable: None)  # so that the program is asked
+        assert java._look(executable, "PATH") == written
+    home = fake_java(tmp_path / "jdk", "21.0.1")
+    (home / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
+    assert java._read(home / "bin" / "java") is None, "a script may run any Java"
+    (home / "bin" / "java").write_bytes(b"\x7fELF")
+    assert java._feature(java._read(home / "bin" / "java") or "") == 17
+
+
 @pytest.mark.parametrize("version, number", [("1.8.0_392", 8), ("11.0.2", 11)])
 def test_a_java_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, number: int) -> None:
     home = fake_java(tmp_path / "old", version, '[ "$1" = -XshowSettings:properties ] || exit 1')

@@ -138,7 +138,7 @@ def test_fit_evaluate_and_predict_equal_one_process_for_uneven_blocks() -> None:
     x, y = _arrays(20)
     torch.manual_seed(5)
     plain = torch.nn.Linear(3, 1)
-    est = _estimator("ray", workers=3)
+    est = _estimator("ray", workers=2)
     stats = est.fit(_uneven([7, 1, 12]), epochs=2, batch_size=20, validation_data=_uneven([2]))
     assert [line["num_samples"] for line in stats] == [20, 20]
     assert [line["val_num_samples"] for line in stats] == [2, 2]
