@@ -1,4 +1,4 @@
-"""Run benchmarks: `python -m benchmarks [name ...] [--repeats N] [--quick]`.
+"""Run benchmarks: `python -m benchmarks [name ...] [--repeats N] [--quick] [--megabytes N]`.
 
 Prints a table of each, as Markdown. After each, output/results.json has every time that was measured, the machine, the
 versions of all libraries, and the peers that were left out; output/results.md has the tables, to be pasted into
@@ -35,8 +35,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES, help=f"any of {', '.join([*NAMES, *BY_NAME])}")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--megabytes", type=int, default=sizes.megabytes, help="the size of the file of tables")
     args = parser.parse_args()
-    sizes.quick = args.quick
+    sizes.quick, sizes.megabytes = args.quick, args.megabytes
     repeats = 2 if args.quick else args.repeats
     whole: dict[str, Any] = {"machine": measure.machine(), "repeats": repeats, "quick": args.quick, "results": []}
     page = [_about(whole)]

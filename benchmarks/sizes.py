@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 quick = False
+megabytes = 1000  # of the file of `tables`
 
 
 def rows(count: int) -> int:

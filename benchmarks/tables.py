@@ -25,30 +25,31 @@ from orca.data.pandas import read_csv
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MEGABYTES = 1000
 ITEMS, CITIES, LEAST = 50_000, ["Ulm", "Kiel", "Bonn", "Trier, old town", "Oslo"], 3.0
 PEER = """
 import sys
 from pathlib import Path
 from benchmarks.tables import by_pandas, timed
-print(*timed(by_pandas, Path(sys.argv[1])))
+for line in sys.stdin:
+    print(*timed(by_pandas, Path(line.strip())), flush=True)
 """
 
 
 def run(repeats: int) -> list[Result]:
     folder = Path(tempfile.mkdtemp(prefix="orca-bench-"))
     try:
-        return measured(folder, write(folder), repeats)
+        with on_one_core() as peer:
+            return measured(folder, write(folder), peer, repeats)
     finally:
         stop_orca_context()
         shutil.rmtree(folder)
 
 
-def measured(folder: Path, size: int, repeats: int) -> list[Result]:
+def measured(folder: Path, size: int, peer: subprocess.Popen[str], repeats: int) -> list[Result]:
     session()
     contenders: dict[str, Callable[[], tuple[float, ...]]] = {
         "orca": lambda: timed(by_shards, folder),
-        "pandas on one core": lambda: on_one_core(folder),
+        "pandas on one core": lambda: answered(peer, folder),
         "Spark DataFrames": lambda: timed(by_spark, folder),
     }
     try:
@@ -66,7 +67,7 @@ def measured(folder: Path, size: int, repeats: int) -> list[Result]:
         return taken
 
     times = interleaved({name: lambda name=name: seconds(name) for name in contenders}, repeats)
-    times.processor = {name: processors[name][1:] for name in times}  # without the start of pandas' process
+    times.processor = {name: processors[name][1:] for name in times}  # without the first turn, as the times
     for name in times:
         np.testing.assert_allclose(answers[name], answers["orca"], rtol=1e-4, err_msg=name)
     title = f"CSV of {size / 1e6:,.0f} MB: read, filter, group, join, to tensors"
@@ -79,7 +80,7 @@ def write(folder: Path) -> int:
     """Write ratings of so many megabytes; return how many bytes they are."""
     draw, path = np.random.default_rng(0), folder / "ratings.csv"
     with path.open("w") as file:
-        while file.tell() < sizes.rows(MEGABYTES) * 1_000_000:
+        while file.tell() < sizes.rows(sizes.megabytes) * 1_000_000:
             rows = 500_000
             seconds = pd.to_timedelta(draw.integers(0, 10**8, rows), unit="s")
             pd.DataFrame(
@@ -124,16 +125,21 @@ def by_pandas(folder: Path) -> tuple[float, ...]:
     return tensors(ratings.merge(items, on="item"), "mean", "count")
 
 
-def on_one_core(folder: Path) -> tuple[float, ...]:
-    """Run the pipeline of pandas in a process of its own, on one core; its start does not count."""
+def on_one_core() -> subprocess.Popen[str]:
+    """Start a process for the pipeline of pandas, on one core. It stays between turns, as the workers of Spark do."""
     core = min(os.sched_getaffinity(0))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PEER, str(folder)]
-    done = subprocess.run(
-        command, env=environment, check=True, capture_output=True, text=True,
+    return subprocess.Popen(
+        [sys.executable, "-c", PEER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )  # fmt: skip
-    return tuple(map(float, done.stdout.split()))
+
+
+def answered(peer: subprocess.Popen[str], folder: Path) -> tuple[float, ...]:
+    """Let the process of pandas run the pipeline; return what it tells."""
+    assert peer.stdin and peer.stdout
+    print(folder, file=peer.stdin, flush=True)
+    return tuple(map(float, peer.stdout.readline().split()))
 
 
 def by_spark(folder: Path) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from orca.data.pandas import lines, read_csv, table
+from orca.data.pandas.paths import DataFile
 from orca.errors import DataError
 
 pd = pytest.importorskip("pandas")
@@ -156,3 +157,8 @@ def test_a_byte_order_mark_is_taken_away_at_the_begin_of_a_file_only(tmp_path: P
     assert [cell.as_py() for cell in whole] == ["x", f"{mark}y"]
     with pytest.raises(DataError, match="a line begins with a byte order mark"):
         list(form.rows(lines.LineRange(files[0].path, 9, files[0].size), text))
+
+
+def test_tasks_of_a_large_file_are_of_one_size_and_fill_all_cores() -> None:
+    groups = lines.line_ranges([DataFile("a", 100)], tasks=2, largest=40, opening=0)
+    assert [(span.start, span.stop) for (span,) in groups] == [(0, 25), (25, 50), (50, 75), (75, 100)]

@@ -360,6 +360,8 @@ def _zone(session: SparkSession) -> str:
 def line_ranges(files: Sequence[DataFile], tasks: int, largest: int, opening: int) -> list[list[LineRange]]:
     """Return the ranges of lines that each task reads, in the order of the files; sizes are chosen as Spark does.
 
+    Files of more than one round of tasks are read in rounds of one size, so that no core waits in the last one.
+
     Args:
         files: The files.
         tasks: How many run at a time.
@@ -371,8 +373,9 @@ def line_ranges(files: Sequence[DataFile], tasks: int, largest: int, opening: in
         >>> [[(span.path, span.start, span.stop) for span in group] for group in groups]
         [[('a', 0, 4)], [('a', 4, 5), ('b', 0, 2), ('c', 0, 1)]]
     """
-    total = sum(file.size + opening for file in files)
-    most = min(largest, max(opening, -(-total // tasks), 1))
+    size = sum(file.size for file in files)
+    rounds = max(1, -(-size // (tasks * largest)))
+    most = min(largest, max(opening, -(-(size + opening * len(files)) // (tasks * rounds)), 1))
     groups: list[list[LineRange]] = [[]]
     have = 0
     for file in files:
