@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orca.bigdl import doors, initial
-
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "bigdl-names.md"
-PARTS: list[tuple[str, Mapping[str, Any]]] = [
-    ("Layers: `bigdl.nn.layer`, `bigdl.dllib.nn.layer`", doors.LAYERS.things),
-    ("Criterions: `bigdl.nn.criterion`, `bigdl.dllib.nn.criterion`", doors.CRITERIONS.things),
-    ("Training: `bigdl.optim.optimizer`, `bigdl.dllib.optim.optimizer`", doors.OPTIMIZER.things),
-    ("Initialisation: `bigdl.nn.initialization_method`", initial.METHODS),
-    ("Keras-style layers: `zoo.pipeline.api.keras.layers`, `bigdl.dllib.keras.layers`", doors.KERAS_LAYERS.things),
-    ("Keras 2: `zoo.pipeline.api.keras2.layers`", doors.KERAS2_LAYERS.things),
-    ("Keras-style losses: `zoo.pipeline.api.keras.objectives`", doors.OBJECTIVES.things),
-    ("Variables: `zoo.pipeline.api.autograd`, `bigdl.dllib.keras.autograd`", doors.AUTOGRAD.things),
-]
+PARTS = {  # the modules of each part; the first one's names are told
+    "Layers": "bigdl.nn.layer bigdl.dllib.nn.layer",
+    "Criterions": "bigdl.nn.criterion bigdl.dllib.nn.criterion",
+    "Training": "bigdl.optim.optimizer bigdl.dllib.optim.optimizer",
+    "Initialisation": "bigdl.nn.initialization_method bigdl.dllib.nn.initialization_method",
+    "Keras-style layers": "zoo.pipeline.api.keras.layers bigdl.dllib.keras.layers bigdl.nn.keras.layer",
+    "Keras 2": "zoo.pipeline.api.keras2.layers",
+    "Keras-style models": "zoo.pipeline.api.keras.models bigdl.dllib.keras.models bigdl.nn.keras.topology",
+    "Keras-style losses": "zoo.pipeline.api.keras.objectives bigdl.dllib.keras.objectives",
+    "Keras-style metrics": "bigdl.dllib.keras.metrics zoo.pipeline.api.keras.metrics",
+    "Keras-style optim methods": "bigdl.dllib.keras.optimizers zoo.pipeline.api.keras.optimizers",
+    "Keras-style regularizers": "bigdl.dllib.keras.regularizers zoo.pipeline.api.keras.regularizers",
+    "Models of Keras 1": "bigdl.dllib.keras.converter",
+    "Keras 1 on BigDL": "bigdl.dllib.keras.backend",
+    "Variables": "zoo.pipeline.api.autograd bigdl.dllib.keras.autograd",
+    "Models in files": "zoo.pipeline.api.net bigdl.dllib.net",
+    "Serving": "bigdl.orca.inference",
+    "The low-level Estimator": "bigdl.dllib.estimator zoo.pipeline.estimator",
+    "Samples, tensors and the engine": "bigdl.util.common bigdl.dllib.utils.common",
+    "Data and steps on it": "bigdl.dllib.feature.common zoo.feature.common",
+    "Images": "bigdl.dllib.feature.image zoo.feature.image",
+    "Images, under older names": "bigdl.dllib.feature.transform.vision.image bigdl.transform.vision.image",
+    "Texts": "bigdl.dllib.feature.text zoo.feature.text",
+    "MNIST": "bigdl.dllib.feature.dataset.mnist",
+    "MovieLens": "bigdl.dllib.feature.dataset.movielens",
+}
 
 
 def page() -> str:
@@ -30,8 +44,15 @@ def page() -> str:
         "Made by `python tools/bigdl_reference.py`. How they are used: [bigdl.md](bigdl.md).",
         "",
     ]
-    for title, things in PARTS:
-        lines += [f"## {title}", "", "| name | arguments | what it is |", "| --- | --- | --- |"]
+    for title, modules in PARTS.items():
+        home = importlib.import_module(modules.split()[0])
+        things = {name: getattr(home, name) for name in home.__all__}
+        lines += [
+            f"## {title}: `{'`, `'.join(modules.split())}`",
+            "",
+            "| name | arguments | what it is |",
+            "| --- | --- | --- |",
+        ]
         lines += [_row(name, things[name]) for name in sorted(things, key=lambda name: (name.lower(), name))]
         lines.append("")
     return "\n".join(lines)

@@ -265,9 +265,33 @@ def test_labels_count_from_one_and_padding_counts_nothing() -> None:
 def test_targets_never_broadcast() -> None:
     with pytest.raises(DataError, match="RankHinge takes pairs of rows; got 3 outputs"):
         RankHinge().forward(X[:3, :1], None)
-    with pytest.raises(DataError, match=r"outputs of shape \(4, 3\) .* got \(4,\)"):
+    with pytest.raises(
+        DataError, match=r"outputs of shape \(4, 3\) and targets of shape \(4,\): targets must have the shape"
+    ):
         C.MSECriterion().forward(X, Y[:, 0])
     assert C.MSECriterion().forward(X[:, :1], Y[:, 0]) == pytest.approx(np.square(X[:, 0] - Y[:, 0]).mean(), rel=1e-5)
+
+
+OTHER = {"KLDCriterion": ([X], None), "L1Cost": ([X], None), "ParallelCriterion": ([X, X], Y)}
+HOLDING = {"TimeDistributedCriterion", "TimeDistributedMaskCriterion", "TransformerCriterion"}
+
+
+@pytest.mark.parametrize("name", sorted(C.CRITERIONS))
+def test_wrong_shape_names_the_criterion(name: str) -> None:
+    args = {"ClassSimplexCriterion": [3], "SmoothL1CriterionWithWeights": [1.0]}.get(name, [])
+    criterion = C.CRITERIONS[name](*[C.MSECriterion()] if name in HOLDING else args)
+    if name in ("MultiCriterion", "ParallelCriterion"):
+        criterion.add(C.MSECriterion())
+    for x, target in (OTHER[name],) if name in OTHER else ((X, np.ones((4, 2))), ([X, X, X], np.ones(4)), (X, None)):
+        for verb in (criterion.forward, criterion.backward):
+            with pytest.raises(DataError, match=f"({name}|MSECriterion) cannot take outputs of shape "):
+                verb(x, target)
+
+
+def test_distances_between_two_outputs_take_no_rows_for_them() -> None:
+    for criterion in (C.KLDCriterion(), C.L1HingeEmbeddingCriterion()):
+        with pytest.raises(DataError, match=r"outputs of shape \(2, 3\) .* must be a table of two tensors"):
+            criterion.forward(X[:2], np.ones(1))
 
 
 def test_what_a_criterion_is_over_rows() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orca.errors import NotSupported
@@ -107,6 +109,12 @@ def test_names_are_those_that_are_promised(
     for name in left_out:
         with pytest.raises(NotSupported, match=f"{name} is not supported: .{{12}}"):
             door.load(name)()
+
+
+def test_every_name_that_is_left_out_is_in_the_docs() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "bigdl.md").read_text().partition("## What is left out")[2]
+    tables = [table for name, table in vars(doors).items() if name.startswith("LEFT_OUT")]
+    assert len(tables) == 6 and [name for table in tables for name in table if f"`{name}`" not in page] == []
 
 
 def test_unknown_name_is_told_with_those_there_are() -> None:

@@ -123,6 +123,16 @@ def test_wrong_shape_names_the_layer() -> None:
         L.Select(2, 4).forward(numbers(2, 3))
 
 
+def test_one_tensor_is_a_table_of_one_and_a_table_is_no_tensor() -> None:
+    x, node = np.arange(6.0).reshape(2, 3), L.Input()
+    for layer in (L.CAddTable(), L.CMaxTable(), L.JoinTable(1), L.SelectTable(1), L.ParallelTable().add(L.Identity())):
+        np.testing.assert_array_equal(np.asarray(layer.forward(x)).reshape(2, 3), x)
+        np.testing.assert_array_equal(np.asarray(Model(node, layer([node])).forward(x)).reshape(2, 3), x)
+    for layer, table in ((L.Exp(), [x, x]), (L.Masking(), [x, x]), (L.CSubTable(), [x] * 3), (L.DotProduct(), x)):
+        with pytest.raises(DataError, match=rf"{type(layer).__name__} \[.*cannot take an input of shape .*tensor"):
+            layer.forward(table)
+
+
 def test_gradients_of_a_table_are_as_many_as_its_tensors() -> None:
     both, x = L.ConcatTable().add(L.Tanh()).add(L.Exp()), numbers(2, 3)
     with pytest.raises(DataError, match="gave 2 output"):
@@ -460,6 +470,24 @@ def test_both_cells_of_birecurrent_are_told_and_frozen_by_name() -> None:
         assert all(weight.requires_grad for weight in loaded.module.parameters())
         loaded.layers[0].freeze("cell")
         assert not any(weight.requires_grad for weight in loaded.module.parameters())
+
+
+def test_inner_layers_of_stacked_cells_and_wrappers_are_frozen_by_name(tmp_path: Path) -> None:
+    lower, upper = recurrent.LSTM(4, 3).set_name("lower"), recurrent.GRU(3, 3).set_name("upper")
+    model = L.Sequential().add(recurrent.BiRecurrent().add(recurrent.MultiRNNCell([lower, upper])))
+    model.add(L.TimeDistributed(L.Linear(3, 2).set_name("wrapped")))
+    assert list(model.parameters()) == ["lower", "upper", "wrapped"]
+
+    def still(model: Any) -> int:
+        return sum(not weight.requires_grad for weight in model.module.parameters())
+
+    model.freeze(["lower", "wrapped"])
+    model.saveModel(str(tmp_path / "model"))
+    loaded = Model.loadModel(str(tmp_path / "model"))
+    assert still(model) == still(loaded) == 2 * 3 + 2
+    lower.unfreeze()
+    loaded.unfreeze("lower")
+    assert still(model) == still(loaded) == 2
 
 
 def test_state_of_stacked_cells_holds_no_graph() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -201,3 +202,25 @@ def test_chain_reads_a_column_of_images_as_one_array() -> None:
 def test_what_does_not_fit_is_refused_in_words(act: Callable[[], Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         act()
+
+
+@dataclass(frozen=True)
+class Tinted(ImageBrightness):  # type: ignore[misc]
+    """A program's own step, with a field of its own."""
+
+    channel: int = 0
+
+    def change(self, mat: Any, draw: Any) -> Any:
+        changed = mat.copy()
+        changed[:, :, self.channel] = super().change(mat, draw)[:, :, self.channel]
+        return changed
+
+
+def test_programs_own_steps_may_have_fields_of_their_own() -> None:
+    (tinted,) = Tinted(9, 9, channel=1).apply([ImageFeature(np.zeros((2, 2, 3), np.uint8))])
+    np.testing.assert_array_equal(tinted.mat[0, 0], [0, 9, 0])
+
+
+def test_unknown_arguments_of_steps_are_refused_with_those_there_are() -> None:
+    with pytest.raises(ArgumentError, match="ImageResize has no argument 'sizes'; it has resize_h, resize_w, "):
+        ImageResize(1, 2, sizes=3)

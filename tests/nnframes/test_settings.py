@@ -125,6 +125,7 @@ def trained(net: nn.Module, method: TorchOptim, steps: int = 4) -> nn.Module:
         None,
         lambda optimizer: lr_scheduler.StepLR(optimizer, 2, 0.5),
         lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=9),
+        lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.1, 0.4, 2, mode="exp_range", gamma=0.9),
         lambda optimizer: lr_scheduler.SequentialLR(
             optimizer,
             [lr_scheduler.ConstantLR(optimizer, 0.5, 2), lr_scheduler.ExponentialLR(optimizer, 0.7)],
@@ -132,7 +133,7 @@ def trained(net: nn.Module, method: TorchOptim, steps: int = 4) -> nn.Module:
         ),
         lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
     ],
-    ids=["none", "step", "cycle", "several", "plateau"],
+    ids=["none", "step", "cycle", "waves", "several", "plateau"],
 )
 def test_torch_optimizers_come_back_with_groups_state_and_scheduler(schedule: Any, tmp_path: Path) -> None:
     def make() -> tuple[nn.Module, TorchOptim]:

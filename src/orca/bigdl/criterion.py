@@ -18,7 +18,19 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl.layer import Layer, _arrays, _leaves, _like, _tensors, bound, lookup
+from orca.bigdl.layer import (
+    UNFIT,
+    Layer,
+    _arrays,
+    _leaves,
+    _like,
+    _tensors,
+    bound,
+    lookup,
+    refused_input,
+    shapes_of,
+    table_of,
+)
 from orca.errors import ArgumentError, DataError
 
 CRITERIONS: dict[str, type[Criterion]] = {}
@@ -71,7 +83,11 @@ class CriterionModule(nn.Module):
             more["weights"] = self.weights
         if "inner" in known:
             more["inner"] = list(zip(self.inner, self.shares, strict=True))
-        loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
+        try:
+            loss: Tensor = row(x, target, **self.arguments, **self.parts, **more)
+        except UNFIT as error:
+            given = f"outputs of shape {shapes_of(x)} and targets of shape {shapes_of(target)}"
+            raise refused_input(error, self.kind.__name__, given) from error
         return loss
 
     def counts(self, target: Tensor, *_: Any) -> Tensor:
@@ -235,8 +251,7 @@ def _agreed(name: str, kinds: list[Any], apart: bool, *targets: Any) -> Tensor:
 def _beside(x: Tensor, target: Any) -> Tensor:
     """Return the target in the shape of the output; refuse one of another number of values: nothing broadcasts."""
     if target is None or target.numel() != x.numel():
-        shape = None if target is None else tuple(target.shape)
-        raise DataError(f"outputs of shape {tuple(x.shape)} are compared with targets of the same shape; got {shape}.")
+        raise DataError("targets must have the shape of the outputs")
     return target.reshape(x.shape).to(x.dtype)
 
 
@@ -415,35 +430,49 @@ rows({
 # Tables, and criterions of criterions.
 
 
+def _two(x: Any) -> tuple[Tensor, Tensor]:
+    """Return the two tensors of a table, which must have one shape."""
+    if not isinstance(x, list | tuple) or len(x) != 2 or x[0].shape != x[1].shape:
+        raise DataError("outputs must be a table of two tensors of one shape")
+    return x[0], x[1]
+
+
 def _first(target: Any) -> Tensor:
     tensor: Tensor = target[0] if isinstance(target, list | tuple) else target
     return tensor
 
 
 def _cosine_embedding(x: Any, target: Any, margin: float = 0.0, size_average: bool = True) -> Tensor:
-    a, b = (each.unsqueeze(0) if each.dim() == 1 else each for each in x)
+    a, b = (each.unsqueeze(0) if each.dim() == 1 else each for each in _two(x))
     return F.cosine_embedding_loss(a, b, _first(target).reshape(-1), margin, reduction=_word(size_average))
 
 
 def _hinge_embedding(x: Any, target: Any, margin: float = 1.0) -> Tensor:
-    distance, alike = (x[0] - x[1]).abs().sum(-1).reshape(-1), _first(target).reshape(-1)
+    distance = torch.sub(*_two(x)).abs().sum(-1).reshape(-1)
+    alike = _beside(distance, _first(target))
     return torch.where(alike > 0, distance, F.relu(margin - distance)).mean()
 
 
 def _ranking(x: Any, target: Any, margin: float = 1.0, size_average: bool = True) -> Tensor:
-    a, b = (each.reshape(-1) for each in x)
+    a, b = (each.reshape(-1) for each in _two(x))
     return F.margin_ranking_loss(a, b, _first(target).reshape(-1).expand_as(a), margin, reduction=_word(size_average))
 
 
 def _gaussian(x: Any, target: Any) -> Tensor:
-    mean, variance = x
+    mean, variance = _two(x)
     wanted = _beside(mean, _first(target))
     return (0.5 * (math.log(2 * math.pi) + variance) + (wanted - mean).square() / (2 * variance.exp())).sum()
 
 
+def _from_normal(x: Any, target: Any = None, size_average: bool = True) -> Tensor:
+    mean, variance = _two(x)
+    return _by_rows(0.5 * (mean.square() + variance.exp() - 1 - variance).sum(), mean, size_average)
+
+
 def _in_parallel(x: Any, target: Any, repeat_target: bool = False, inner: Any = ()) -> Any:
-    targets = [target] * len(inner) if repeat_target else target
-    return sum(share * part(one, wanted) for (part, share), one, wanted in zip(inner, x, targets, strict=True))
+    targets = [target] * len(inner) if repeat_target else table_of(target)
+    parts = zip(inner, table_of(x), targets, strict=True)
+    return sum(share * part(one, wanted) for (part, share), one, wanted in parts)
 
 
 def _over_time(x: Tensor, target: Tensor, criterion: Any, size_average: bool = False, dimension: int = 2) -> Any:
@@ -453,7 +482,7 @@ def _over_time(x: Tensor, target: Tensor, criterion: Any, size_average: bool = F
 
 
 def _masked(x: Tensor, target: Tensor, criterion: Any, padding_value: int = 0) -> Any:
-    kept = (target != padding_value).reshape(-1)
+    kept = torch.ne(target, padding_value).reshape(-1)
     return criterion(x.flatten(0, 1)[kept], target.flatten(0, 1)[kept]) if bool(kept.any()) else (x * 0).sum()
 
 
@@ -467,8 +496,7 @@ rows({
     "CosineEmbeddingCriterion": (_cosine_embedding, "Angles between two outputs that are alike (1) or not (-1)."),
     "MarginRankingCriterion": (_ranking,
         "By how much the first output is not above (1) or below (-1) the second by a margin."),
-    "KLDCriterion": (lambda x, target=None, size_average=True: _by_rows(0.5 * (x[0].square() + x[1].exp() - 1 - x[
-        1]).sum(), x[0], size_average),
+    "KLDCriterion": (_from_normal,
         "How far the normal distribution of a table (mean, logarithm of the variance) is from that of 0 and 1."),
     "TimeDistributedCriterion": (_over_time,
         "A criterion at every step of time, added up, or averaged with size_average."),

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from typing_extensions import Self
 
+from orca.bigdl.doors import refusal
 from orca.classic.sample import Sample
 from orca.errors import ArgumentError, DataError, NotSupported
 from orca.feature.image import ImageFeature, decoded, resized
@@ -252,6 +253,10 @@ class ImageSet(RowSet):
     def from_image_frame(image_frame: ImageSet) -> ImageSet:
         """Return the images of a frame, which is a set of images itself."""
         return image_frame
+
+    read_parquet = write_parquet = refusal(
+        "Parquet of an ImageFrame", "use ParquetDataset and write_parquet of orca.data.image"
+    )
 
     def to_image_frame(self) -> ImageSet:
         """Return the images as a frame, which has the same verbs."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from orca.errors import KnownArguments
-from orca.feature.values import value_class
+from orca.feature.values import computed, value_class
 
 # Torch is loaded by whoever has weights to fill.
 
@@ -23,7 +23,7 @@ class InitializationMethod(KnownArguments):
 
     def fill(self, tensor: Tensor, groups: int = 1) -> None:
         """Draw the numbers of a weight in place."""
-        type(self).function(tensor.data, _fans(tensor, groups), **vars(self))
+        computed(self, tensor.data, _fans(tensor, groups))
 
 
 def _fans(tensor: Tensor, groups: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,12 +88,12 @@ class Weights(nn.Module):
         return super().__getattr__(name)  # settings are of any type
 
 
-def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None) -> None:
+def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None, tables: bool = False) -> None:
     """Make a Layer class of each row: name -> ([signature], function, [what it computes], what the layer is).
 
     The function is one of `x` and the arguments (a layer without weights), or one of the arguments that returns a torch
     module. Behind a signature it gets the arguments in their order, without those about weights. What it computes is
-    a function of such a module, a Weights, and an input.
+    a function of such a module, a Weights, and an input. With `tables` the input is a table; one tensor is one of one.
     """
     for name, (*given, words) in table.items():
         signature = given.pop(0) if isinstance(given[0], inspect.Signature) else None
@@ -106,6 +107,8 @@ def rows(table: Mapping[str, tuple[Any, ...]], base: type[Layer] | None = None) 
             of_input = bool(parameters) and parameters[0].name == "x"
             made_by = applied(row, name) if of_input else row
             signature = inspect.Signature(parameters[of_input:])
+        if tables:
+            FORWARD[name] = partial(_on_table, FORWARD[name])
         scope = {"__doc__": words, "__module__": "orca.bigdl.recurrent", "signature": signature,
                  "__signature__": signature, "made_by": staticmethod(made_by), "kind": name}  # fmt: skip
         LAYERS[name] = type(name, (base or Layer,), scope)
@@ -115,6 +118,15 @@ def applied(function: Callable[..., Any], row: str) -> Callable[..., Weights]:
     """Return what makes the modules of a function of `x` and arguments, under the name of a row."""
     FORWARD[row] = lambda module, x: function(x, **module.arguments)
     return lambda **arguments: Weights(row=row, arguments=arguments)
+
+
+def _on_table(function: Callable[..., Any], module: Weights, x: Any) -> Any:
+    return function(module, table_of(x))
+
+
+def table_of(x: Any) -> Any:
+    """Return a table; one tensor is a table of one."""
+    return x if isinstance(x, list | tuple) else [x]
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -378,9 +390,8 @@ class Layer:
         wanted = [self.layer_named(name).name() for name in ([names] if isinstance(names, str) else names or [])]
         for part in [self, *self.flattened_layers(include_container=True)]:
             if part is self if names is None else part.name() in wanted:  # several may have one name
-                part.module.requires_grad_(trains)
-        if self.twin is not None and (names is None or self.name() in wanted):
-            self.twin._freeze(None, trains)
+                for each in filter(None, (part, part.twin)):
+                    each.module.requires_grad_(trains)
         return self
 
     def layer_named(self, name: str) -> Layer:
@@ -390,11 +401,16 @@ class Layer:
             raise ArgumentError(f"{self} has no layer {name!r}; it has {', '.join(parts)}.")
         return parts[name]
 
+    @property
+    def inner(self) -> list[Layer]:
+        """The layers within this one."""
+        return self.layers
+
     def flattened_layers(self, include_container: bool = False) -> list[Layer]:
         """Return the layers at all depths, in order; containers too if asked for."""
         layers = []
-        for part in self.layers:
-            if include_container or not part.layers:
+        for part in self.inner:
+            if include_container or not part.inner:
                 layers.append(part)
             layers += part.flattened_layers(include_container)
         return layers
@@ -521,6 +537,15 @@ class Node:
         """Forget the nodes before this one."""
         self.previous = []
         return self
+
+
+class Holder(Layer):
+    """A layer of layers, which are its arguments."""
+
+    @property
+    def inner(self) -> list[Layer]:
+        """The layers within this one."""
+        return [each for value in self.arguments.values() for each in table_of(value) if isinstance(each, Layer)]
 
 
 class Container(Layer):
@@ -704,18 +729,41 @@ def run(module: nn.Module, x: Any, name: str) -> Any:
     """Call a module; where it cannot take the input, say which one it was and what it got."""
     try:
         return module(x)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        if getattr(error, "names_layer", False):  # an inner one did
-            raise
-        shapes = [tuple(leaf.shape) for leaf in _leaves(x)]
+    except UNFIT as error:
         label = getattr(module, "label", getattr(module, "row", type(module).__name__))
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        refusal = DataError(
-            f"{label} [{name}] cannot take an input of shape {shapes[0] if len(shapes) == 1 else shapes}: "
-            f"{reason.rstrip('.')}."
-        )
-        refusal.names_layer = True  # type: ignore[attr-defined]
-        raise refusal from error
+        raise refused_input(error, f"{label} [{name}]", f"an input of shape {shapes_of(x)}") from error
+
+
+UNFIT = RuntimeError, IndexError, TypeError, ValueError, AttributeError, AssertionError  # by what tensors do not fit
+
+
+_MISCOUNTS = ("list index out of range", "values to unpack", "invalid combination", "positional argument")
+
+
+def refused_input(error: Exception, label: str, given: str) -> Exception:
+    """Return the error of a layer or criterion that cannot take an input; one that names another stays as it is."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    untyped = "'list' object" in reason or "'NoneType' object" in reason
+    if (
+        getattr(error, "names_layer", False)
+        or type(error) in (ArgumentError, torch.cuda.OutOfMemoryError)
+        or (type(error) is AttributeError and not untyped)
+    ):
+        return error
+    if untyped:
+        reason = "it takes one tensor"
+    elif any(words in reason for words in _MISCOUNTS):
+        reason = "it takes another number of tensors"
+    refusal = DataError(f"{label} cannot take {given}: {reason.rstrip('.')}.")
+    refusal.names_layer = True  # type: ignore[attr-defined]
+    return refusal
+
+
+def shapes_of(tree: Any) -> Any:
+    """Return the shape of a tensor, or a list of those of a table."""
+    if isinstance(tree, list | tuple):
+        return [shapes_of(part) for part in tree]
+    return tuple(tree.shape) if isinstance(tree, torch.Tensor) else tree
 
 
 def bound(kind: type, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orca.bigdl.layer import LAYERS, SHAPING, Container, Layer, Node, Parts, Weights, in_turn, lookup, rows, signed
+from orca.bigdl.layer import (
+    LAYERS,
+    SHAPING,
+    Container,
+    Holder,
+    Layer,
+    Node,
+    Parts,
+    Weights,
+    in_turn,
+    lookup,
+    rows,
+    signed,
+)
 from orca.errors import ArgumentError, DataError, MissingDependency
 
 INTMIN, INTMAX, DOUBLEMAX = -(2**31), 2**31 - 1, 1.7976931348623157e308
@@ -204,22 +217,20 @@ def _bottled(m: Any, x: Tensor) -> Tensor:
 
 rows({"Sequential": (lambda jvalue=None: Parts(), in_turn, "Layers one behind the other.")}, _Chain)
 rows({"MapTable": (lambda module=None: Parts(), lambda m, x: [m.part(0, each) for each in x],
-    "One layer on every tensor of a table.")}, _OneForAll)  # fmt: skip
+    "One layer on every tensor of a table.")}, _OneForAll, tables=True)  # fmt: skip
+rows({"ParallelTable": (lambda: Parts(), lambda m, x: m.each(x), "Layers each on its own tensor of a table.")},
+     Container, tables=True)  # fmt: skip
 rows({
     "Concat": (lambda dimension: Parts(dimension=dimension), _joined,
         "Layers side by side on the same input, their outputs joined along a dimension."),
     "ConcatTable": (lambda: Parts(), lambda m, x: m.each([x] * len(m.parts)),
         "Layers side by side on the same input; the outputs are a table."),
-    "ParallelTable": (lambda: Parts(), lambda m, x: m.each(x), "Layers each on its own tensor of a table."),
 }, Container)  # fmt: skip
 rows({
-    "Identity": (lambda x: x, "The input as it is."),
     "TimeDistributed": (lambda model: Weights(part=model), each_step, "A layer on every step of (batch, time, ...)."),
     "Bottle": (lambda module, n_input_dim=2, n_output_dim1=INTMAX: Weights(part=module, kept=n_input_dim - 1),
         _bottled, "A layer on inputs with more dimensions than it takes: the first ones are laid into one."),
-    "TableOperation": (lambda operation_layer: Weights(part=operation_layer), lambda m, x: m.part(list(
-        torch.broadcast_tensors(*x))), "An operation on two tensors, the smaller one expanded to the other's shape."),
-})  # fmt: skip
+}, Holder)  # fmt: skip
 
 # Each number for itself, and classes.
 
@@ -255,7 +266,8 @@ rows({
     "Power": (lambda x, power, scale=1.0, shift=0.0: (shift + scale * x) ** power, "(shift + scale x) ** power."),
     "AddConstant": (lambda x, constant_scalar, inplace=False: x + constant_scalar, ""),
     "MulConstant": (lambda x, scalar, inplace=False: x * scalar, ""),
-    "Contiguous": (lambda x: x.contiguous(), ""), "Echo": (lambda x: x, "x as it is."),
+    "Identity": (lambda x: x, "The input as it is."), "Contiguous": (lambda x: x.contiguous(), ""),
+    "Echo": (lambda x: x, "x as it is."),
     "DenseToSparse": (lambda x: x, "x as it is: tensors are dense here."),
     "GradientReversal": (lambda x, the_lambda=1.0: (1 + the_lambda) * x.detach() - the_lambda * x,
         "x, whose gradient comes back times -lambda."),
@@ -330,6 +342,11 @@ def _resized(x: Tensor, height: int, width: int, corners: bool) -> Tensor:
     return x
 
 
+def _bifurcate(x: Tensor, dimension: int) -> list[Tensor]:
+    at = axis(dimension, x)
+    return [*x.split([x.shape[at] // 2, x.shape[at] - x.shape[at] // 2], at)]
+
+
 rows({
     "Select": (lambda x, dim, index: x.select(axis(dim, x), place(index, x.shape[axis(dim, x)])),
         "The part of one index along a dimension, which goes."),
@@ -371,79 +388,11 @@ rows({
     "Mean": (lambda x, dimension=1, n_input_dims=-1, squeeze=True: _sum(x, dimension, n_input_dims, True, squeeze),
         "The mean along a dimension."),
     "Sum": (_sum, "The sum (or mean) along a dimension."),
-    "Masking": (lambda x, mask_value=0.0: x * (x != mask_value).any(-1, keepdim=True).to(x.dtype),
-        "Steps of time whose features all have a value, as zeros."),
-})  # fmt: skip
-
-# Tables.
-
-
-def _flat(x: Any) -> list[Any]:
-    return [part for each in x for part in (_flat(each) if isinstance(each, list) else [each])]
-
-
-def _bifurcate(x: Tensor, dimension: int) -> list[Tensor]:
-    at = axis(dimension, x)
-    return [*x.split([x.shape[at] // 2, x.shape[at] - x.shape[at] // 2], at)]
-
-
-def _product(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
-    return (a.mT if trans_a else a) @ (b.mT if trans_b else b)
-
-
-def _mixture(x: Any, dim: int = INTMAX) -> Tensor:
-    gater, experts = x
-    at = gater.dim() - 1
-    tensor = torch.stack(experts, at) if isinstance(experts, list | tuple) else experts
-    tensor = tensor if dim == INTMAX else tensor.movedim(axis(dim, tensor), at)
-    return (gater.reshape(*gater.shape, *[1] * (tensor.dim() - gater.dim())) * tensor).sum(at)
-
-
-def _narrow_table(x: Any, offset: int, length: int = 1) -> list[Any]:
-    first = place(offset, len(x))
-    return list(x[first : first + length if length > 0 else len(x) + length + 1])
-
-
-rows({
-    "CAddTable": (lambda x, inplace=False: reduce(torch.add, x), "The sum of all tensors."),
-    "CSubTable": (lambda x: x[0] - x[1], "The first tensor minus the second."),
-    "CMulTable": (lambda x: reduce(torch.mul, x), "The product of all tensors."),
-    "CDivTable": (lambda x: x[0] / x[1], "The first tensor divided by the second."),
-    "CMaxTable": (lambda x: reduce(lambda a, b: torch.where(b > a, b, a), x),
-        "The largest of all tensors, number by number."),
-    "CMinTable": (lambda x: reduce(lambda a, b: torch.where(b < a, b, a), x),
-        "The smallest of all tensors, number by number."),
-    "CAveTable": (lambda x, inplace=False: reduce(torch.add, x) / len(x), "The mean of all tensors."),
-    "JoinTable": (lambda x, dimension, n_input_dims=-1: torch.cat(list(x), axis(dimension, x[0], n_input_dims)),
-        "The tensors joined along a dimension."),
-    "SparseJoinTable": (lambda x, dimension: torch.cat(list(x), axis(dimension, x[0])), "JoinTable of dense tensors."),
-    "Pack": (lambda x, dimension: torch.stack(list(x) if isinstance(x, list | tuple) else [x], dimension - 1),
-        "The tensors stacked along a new dimension."),
-    "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
-    "NarrowTable": (_narrow_table, "Some tensors of the table; a length of -1 is up to the last."),
-    "FlattenTable": (lambda x: _flat(x), "The tensors of tables in tables, in one table."),
     "SplitTable": (lambda x, dimension, n_input_dims=-1: list(x.unbind(axis(dimension, x, n_input_dims))),
         "The parts of every index along a dimension."),
     "BifurcateSplitTable": (_bifurcate, "The two halves along a dimension."),
-    "MM": (lambda x, trans_a=False, trans_b=False: _product(x[0], x[1], trans_a, trans_b),
-        "The matrix product of two tensors."),
-    "MV": (lambda x, trans=False: _product(x[0], x[1].unsqueeze(-1), trans, False).squeeze(-1),
-        "The product of a matrix and a vector."),
-    "Gemm": (lambda x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False: alpha * _product(x[0], x[1], trans_a,
-        trans_b) + beta * x[2], "alpha A B + beta C of a table of three matrices."),
-    "DotProduct": (lambda x: (x[0] * x[1]).sum(-1), "The dot product of two tensors, row by row."),
-    "CosineDistance": (lambda x: F.cosine_similarity(x[0], x[1], dim=-1),
-        "The cosine between two tensors, row by row."),
-    "PairwiseDistance": (lambda x, norm=2: torch.linalg.vector_norm(x[0] - x[1], ord=norm, dim=-1),
-        "The distance between two tensors, row by row."),
-    "CrossProduct": (lambda x, numTensor=0, embeddingSize=0: torch.stack([(a * b).sum(-1) for at, a in enumerate(
-        x) for b in x[at + 1 :]], -1), "The dot products of all pairs of tensors, row by row."),
-    "MixtureTable": (_mixture,
-        "Experts (a table, or a tensor with a dimension of them) weighed by a gater ([batch,] experts)."),
-    "Index": (lambda x, dimension: x[0].index_select(axis(dimension, x[0]), x[1].long().reshape(-1) - 1),
-        "The entries of the first tensor along a dimension that the second names."),
-    "MaskedSelect": (lambda x: x[0].masked_select(x[1] != 0),
-        "The numbers of the first tensor where the second is not 0."),
+    "Masking": (lambda x, mask_value=0.0: x * torch.ne(x, mask_value).any(-1, keepdim=True).to(x.dtype),
+        "Steps of time whose features all have a value, as zeros."),
 })  # fmt: skip
 
 # Randomness.
@@ -480,8 +429,6 @@ rows({
         "The input times random numbers around 1, in training."),
     "GaussianNoise": (lambda stddev: Weights(deviation=stddev), lambda m, x: x + m.deviation * torch.randn_like(
         x) if m.training else x, "The input plus random numbers around 0, in training."),
-    "GaussianSampler": (lambda x: x[0] + torch.exp(0.5 * x[1]) * torch.randn_like(x[0]),
-        "A draw from the normal distribution of a table (mean, logarithm of the variance)."),
     "RReLU": (lambda lower=1.0 / 8, upper=1.0 / 3, inplace=False: nn.RReLU(lower, upper),
         "x, or below 0 x times a random number in training, the middle one otherwise."),
 })  # fmt: skip
@@ -644,10 +591,6 @@ rows({
     "Mul": (lambda: Weights(1, {"weight": [1]}), lambda m, x: x * m.weight, "One factor that is learned."),
     "Scale": (lambda size: Weights(math.prod(size), {"weight": size, "bias": size}), lambda m, x: x * _fitting(m.weight,
         x) + _fitting(m.bias, x), "A factor and a bias of any shape that are learned."),
-    "Bilinear": (lambda input_size1, input_size2, output_size, bias_res=True, wRegularizer=None, bRegularizer=None:
-        Weights(input_size1, {"weight": [output_size, input_size1, input_size2], "bias": [
-        output_size] if bias_res else None}), lambda m, x: F.bilinear(x[0], x[1], m.weight, m.bias),
-        "x1' W x2 + b of a table of two."),
     "Cosine": (lambda input_size, output_size: Weights(input_size, {"weight": [output_size, input_size]}), lambda m, x:
         F.normalize(x, dim=-1) @ F.normalize(m.weight, dim=-1).t(),
         "The cosine between the input and each row of the weight."),
@@ -683,7 +626,6 @@ rows({
         "(batch, features) with mean 0 and deviation 1 over the batch, scaled."),
     "SpatialBatchNormalization": (signed("n_output", eps=1e-5, momentum=0.1, affine=True, **START, data_format="NCHW"),
         BatchNorm, "Images with mean 0 and deviation 1 of each channel over the batch, scaled."),
-    "Attention": (_heads, _attention, "Attention with several heads of a table (queries, keys and values, bias)."),
     "FeedForwardNetwork": (lambda hidden_size, filter_size, relu_dropout: nn.Sequential(nn.Linear(hidden_size,
         filter_size), nn.ReLU(), nn.Dropout(relu_dropout), nn.Linear(filter_size, hidden_size)),
         "Two linear layers with ReLU and Dropout between them."),
@@ -846,8 +788,6 @@ rows({
     "SpatialConvolutionMap": (lambda conn_table, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, wRegularizer=None,
         bRegularizer=None: _connected(conn_table, (kh, kw), (dh, dw), (pad_h, pad_w)), _convolved_by_table,
         "A convolution of images with a kernel for each pair (input plane, output plane) of a table."),
-    "RoiPooling": (_roi_pooled,
-        "The largest numbers of each cell of regions: of a table (images, regions (image from 0, x1, y1, x2, y2))."),
     "SpatialFullConvolution": (lambda n_input_plane, n_output_plane, kw, kh, dw=1, dh=1, pad_w=0, pad_h=0, adj_w=0,
         adj_h=0, n_group=1, no_bias=False, wRegularizer=None, bRegularizer=None: nn.ConvTranspose2d(n_input_plane,
         n_output_plane, (kh, kw), (dh, dw), (pad_h, pad_w), (adj_h, adj_w), n_group, not no_bias),
@@ -892,5 +832,79 @@ rows({
     "SpatialContrastiveNormalization": (signed(n_input_plane=1, kernel=None, threshold=1e-4, thresval=1e-4), partial(
         _neighbourhood, True), _contrast, "Images without the mean around each place, divided by the deviation there."),
 })  # fmt: skip
+
+# Tables.
+
+
+def _flat(x: Any) -> list[Any]:
+    return [part for each in x for part in (_flat(each) if isinstance(each, list) else [each])]
+
+
+def _product(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
+    return (a.mT if trans_a else a) @ (b.mT if trans_b else b)
+
+
+def _mixture(x: Any, dim: int = INTMAX) -> Tensor:
+    gater, experts = x
+    at = gater.dim() - 1
+    tensor = torch.stack(experts, at) if isinstance(experts, list | tuple) else experts
+    tensor = tensor if dim == INTMAX else tensor.movedim(axis(dim, tensor), at)
+    return (gater.reshape(*gater.shape, *[1] * (tensor.dim() - gater.dim())) * tensor).sum(at)
+
+
+def _narrow_table(x: Any, offset: int, length: int = 1) -> list[Any]:
+    first = place(offset, len(x))
+    return list(x[first : first + length if length > 0 else len(x) + length + 1])
+
+
+rows({
+    "CAddTable": (lambda x, inplace=False: reduce(torch.add, x), "The sum of all tensors."),
+    "CSubTable": (lambda x: torch.sub(*x), "The first tensor minus the second."),
+    "CMulTable": (lambda x: reduce(torch.mul, x), "The product of all tensors."),
+    "CDivTable": (lambda x: torch.div(*x), "The first tensor divided by the second."),
+    "CMaxTable": (lambda x: reduce(lambda a, b: torch.where(b > a, b, a), x),
+        "The largest of all tensors, number by number."),
+    "CMinTable": (lambda x: reduce(lambda a, b: torch.where(b < a, b, a), x),
+        "The smallest of all tensors, number by number."),
+    "CAveTable": (lambda x, inplace=False: reduce(torch.add, x) / len(x), "The mean of all tensors."),
+    "JoinTable": (lambda x, dimension, n_input_dims=-1: torch.cat(list(x), axis(dimension, x[0], n_input_dims)),
+        "The tensors joined along a dimension."),
+    "SparseJoinTable": (lambda x, dimension: torch.cat(list(x), axis(dimension, x[0])), "JoinTable of dense tensors."),
+    "Pack": (lambda x, dimension: torch.stack(list(x), dimension - 1),
+        "The tensors stacked along a new dimension."),
+    "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
+    "NarrowTable": (_narrow_table, "Some tensors of the table; a length of -1 is up to the last."),
+    "FlattenTable": (lambda x: _flat(x), "The tensors of tables in tables, in one table."),
+    "MM": (lambda x, trans_a=False, trans_b=False: _product(*x, trans_a, trans_b),
+        "The matrix product of two tensors."),
+    "MV": (lambda x, trans=False: _product(x[0], x[1].unsqueeze(-1), trans, False).squeeze(-1),
+        "The product of a matrix and a vector."),
+    "Gemm": (lambda x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False: alpha * _product(x[0], x[1], trans_a,
+        trans_b) + beta * x[2], "alpha A B + beta C of a table of three matrices."),
+    "DotProduct": (lambda x: torch.mul(*x).sum(-1), "The dot product of two tensors, row by row."),
+    "CosineDistance": (lambda x: F.cosine_similarity(*x, dim=-1),
+        "The cosine between two tensors, row by row."),
+    "PairwiseDistance": (lambda x, norm=2: torch.linalg.vector_norm(torch.sub(*x), ord=norm, dim=-1),
+        "The distance between two tensors, row by row."),
+    "CrossProduct": (lambda x, numTensor=0, embeddingSize=0: torch.stack([(a * b).sum(-1) for at, a in enumerate(
+        x) for b in x[at + 1 :]], -1), "The dot products of all pairs of tensors, row by row."),
+    "MixtureTable": (_mixture,
+        "Experts (a table, or a tensor with a dimension of them) weighed by a gater ([batch,] experts)."),
+    "Index": (lambda x, dimension: x[0].index_select(axis(dimension, x[0]), x[1].long().reshape(-1) - 1),
+        "The entries of the first tensor along a dimension that the second names."),
+    "MaskedSelect": (lambda x: x[0].masked_select(x[1] != 0),
+        "The numbers of the first tensor where the second is not 0."),
+    "GaussianSampler": (lambda x: x[0] + torch.exp(0.5 * x[1]) * torch.randn_like(x[0]),
+        "A draw from the normal distribution of a table (mean, logarithm of the variance)."),
+    "Bilinear": (lambda input_size1, input_size2, output_size, bias_res=True, wRegularizer=None, bRegularizer=None:
+        Weights(input_size1, {"weight": [output_size, input_size1, input_size2], "bias": [
+        output_size] if bias_res else None}), lambda m, x: F.bilinear(*x, m.weight, m.bias),
+        "x1' W x2 + b of a table of two."),
+    "Attention": (_heads, _attention, "Attention with several heads of a table (queries, keys and values, bias)."),
+    "RoiPooling": (_roi_pooled,
+        "The largest numbers of each cell of regions: of a table (images, regions (image from 0, x1, y1, x2, y2))."),
+    "TableOperation": (lambda operation_layer: Weights(part=operation_layer), lambda m, x: m.part(list(
+        torch.broadcast_tensors(*x))), "An operation on two tensors, the smaller one expanded to the other's shape."),
+}, tables=True)  # fmt: skip
 
 __getattr__ = lookup(LAYERS, "layer")

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orca.bigdl.layers  # noqa: F401  (it fills the table)
-from orca.bigdl.layer import FORWARD, LAYERS, Container, Parts, Weights, lookup, rows, signed
+from orca.bigdl.layer import FORWARD, LAYERS, Container, Holder, Parts, Weights, lookup, rows, signed
 from orca.errors import ArgumentError, DataError
 from orca.rows.tree import map_tree
 
@@ -181,13 +181,25 @@ class _BothWays(_RecurrentContainer):
 
     def add(self, model: Any) -> Any:
         super().add(model)
-        self.back = self.layers[0].twin = copy.deepcopy(self.layers[0]).reset()
+        self.back = copy.deepcopy(self.layers[0]).reset()
         self.module.back = self.back.module
+        every = super().flattened_layers(include_container=True)
+        for cell, other in zip(every[: len(every) // 2], every[len(every) // 2 :], strict=True):
+            cell.twin = other
         return self
 
+    @property
+    def inner(self) -> Any:
+        """The cell and the other one."""
+        return [*self.layers, self.back] if self.layers else []
+
     def flattened_layers(self, include_container: bool = False) -> Any:
-        """Return the cell and the other one, which has the same name."""
-        return [*self.layers, *(self.back.set_name(cell.name()) for cell in self.layers)]
+        """Return the cell and the other one, which has the same names."""
+        every = super().flattened_layers(include_container)
+        for cell in every:
+            if cell.twin is not None:
+                cell.twin.set_name(cell.name())
+        return every
 
 
 def _kept(m: Any, outputs: Tensor, state: Any) -> Tensor:
@@ -229,8 +241,8 @@ rows({
     "ConvLSTMPeephole3D": (signed("input_size", "output_size", "kernel_i", "kernel_c", **FILM, **WUB, cRegularizer=None,
         with_peephole=True), lambda inputs, outputs, outer, inner, stride, padding, peephole: ConvolutionCell(3, inputs,
         outputs, outer, inner, stride, padding, peephole=peephole), "An LSTM of volumes, whose sums are convolutions."),
-    "MultiRNNCell": (_MultiRNNCell, "Cells one above the other."),
 })  # fmt: skip
+rows({"MultiRNNCell": (_MultiRNNCell, "Cells one above the other.")}, Holder)
 rows({
     "Recurrent": (lambda: Parts(state=None), lambda m, x: _kept(m, *unroll(m.parts[0], x)),
         "A cell over all steps of (batch, time, ...)."),

@@ -11,9 +11,14 @@ from orca.bigdl.featuresets import ImageSet as ImageFrame
 from orca.bigdl.featuresets import LocalImageSet as LocalImageFrame
 from orca.bigdl.featuresets import Pipeline
 from orca.feature import image
-from orca.feature.image import ImageChannelNormalize, ImageFeature, ImageMatToTensor, ImageSetToSample
+from orca.feature.image import (
+    ImageChannelNormalize,
+    ImageFeature,
+    ImageMatToTensor,
+    ImageRandomPreprocessing,
+    ImageSetToSample,
+)
 from orca.feature.image import ImagePreprocessing as FeatureTransformer
-from orca.feature.image import ImageRandomPreprocessing as RandomTransformer
 
 # Steps whose names here lack the word Image.
 STEPS = ("AspectScale", "Brightness", "BytesToMat", "CenterCrop", "ChannelOrder", "ColorJitter", "Contrast", "Expand", "Filler", "FixedCrop", "HFlip", "Hue", "PixelBytesToMat", "PixelNormalize", "RandomAspectScale", "RandomCrop", "Resize", "Saturation")  # fmt: skip
@@ -43,6 +48,11 @@ def MatToFloats(valid_height: int = 300, valid_width: int = 300, valid_channel: 
                 share_buffer: bool = True) -> ImageMatToTensor:  # fmt: skip
     """Return the step that makes floats of an image."""
     return ImageMatToTensor(False, "imageTensor")
+
+
+def RandomTransformer(transformer: Any, prob: float) -> ImageRandomPreprocessing:
+    """Return the step that images go through with a probability."""
+    return ImageRandomPreprocessing(transformer, prob)
 
 
 def ImageFrameToSample(input_keys: Sequence[str] = ("imageTensor",), target_keys: Any = None,

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from orca.errors import ArgumentError, DataError, MissingDependency
 from orca.feature.preprocessing import Preprocessing
-from orca.feature.values import value_class
+from orca.feature.values import computed, value_class
 from orca.rows.arrow import missing
 
 __all__ = [
@@ -176,7 +176,8 @@ class ImagePreprocessing(Preprocessing):
 
     def change(self, mat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """Return the array of a changed image."""
-        return type(self).function(mat, draw, **{key: value for key, value in vars(self).items() if key != "seed"})
+        changed: np.ndarray = computed(self, mat, draw)
+        return changed
 
     def draw(self, feature: ImageFeature) -> np.random.Generator:
         """Return the random numbers for an image."""

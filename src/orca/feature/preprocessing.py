@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from orca.errors import ArgumentError, DataError
+from orca.errors import ArgumentError, DataError, KnownArguments
 from orca.rows.arrow import to_arrays
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(KnownArguments):
     """A step on the way from data to tensors; this one changes nothing. Calling it applies it to data.
 
     Attributes:

@@ -26,3 +26,10 @@ def value_class(base: type, name: str, function: Callable[..., Any], words: str)
     made = make_dataclass(name, fields, bases=(base,), namespace=scope, frozen=True)
     made.__module__ = base.__module__
     return made
+
+
+def computed(thing: Any, *given: Any) -> Any:
+    """Return the result of a value's function for these, and for the value's fields that it takes."""
+    function = type(thing).function
+    _, _, *names = inspect.signature(function).parameters
+    return function(*given, **{name: getattr(thing, name) for name in names})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ def packed(value: Any, what: str, weights: Sequence[nn.Parameter] = ()) -> Any:
         return {_KIND: "object", "class": reference(type(value), what), "attributes": attributes}
     if isinstance(value, type) or inspect.isroutine(value):
         return {_KIND: "name", "name": reference(value, what)}
+    if isinstance(value, partial):
+        return {_KIND: "partial", "parts": [inside(value.func), inside(value.args), inside(value.keywords)]}
     if hasattr(value, "to_ndarray"):
         return value.to_ndarray()
     raise ArgumentError(
@@ -100,6 +103,9 @@ def unpacked(value: Any, weights: Sequence[nn.Parameter] = ()) -> Any:
             return net
         case "name":
             return imported(value["name"])
+        case "partial":
+            function, arguments, more = map(inside, value["parts"])
+            return partial(function, *arguments, **more)
         case "optimizer":
             return _made_optimizer(value, weights)
         case "object":
