@@ -97,7 +97,7 @@ class WorkerStalled(WorkerFailed):
     verb = "stalled"
 
 
-def near(word: Any, known: Iterable[Any]) -> str:
+def near(word: Any, words: Iterable[Any]) -> str:
     """Return the known word that looks most like this one, as a question; "" where none does."""
-    close = difflib.get_close_matches(str(word), [str(each) for each in known], n=1)
+    close = difflib.get_close_matches(str(word), [str(each) for each in words], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -157,14 +157,14 @@ class PredictJob:
         """Return the restored model, which is then the one that answered last."""
         gpu = _given_gpu()
         key = (self.key, gpu)
-        predictor, size = _restored.pop(key, (None, len(self.work)))
+        predictor, size = _models.pop(key, (None, len(self.work)))
         if predictor is None:
             _make_room(size)
             predictor, state = cloudpickle.loads(self.work)
             if gpu is not None:
                 predictor.gpu = gpu
             predictor.restore(state)
-        _restored[key] = (predictor, size)
+        _models[key] = (predictor, size)
         return cast(Predictor, predictor)
 
 
@@ -252,10 +252,10 @@ def _listed(shapes: list[tuple[int, ...]]) -> str:
 
 def _make_room(size: int) -> None:
     """Let the models go that answered longest ago, until there is room for one of this many bytes."""
-    count = len(_restored)
-    while _restored and (len(_restored) >= _KEPT or size + sum(own for _, own in _restored.values()) > _KEPT_BYTES):
-        del _restored[next(iter(_restored))]
-    if len(_restored) < count:
+    count = len(_models)
+    while _models and (len(_models) >= _KEPT or size + sum(own for _, own in _models.values()) > _KEPT_BYTES):
+        del _models[next(iter(_models))]
+    if len(_models) < count:
         gc.collect()  # models hold on to themselves in circles, and we need the memory now
 
 
@@ -294,7 +294,7 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
 
 
 _KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled
-_restored: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that answered last is the last
+_models: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that answered last is the last
 
 
 def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:

@@ -60,9 +60,9 @@ def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
     return labels, array
 
 
-def unweigh(tied: Any) -> tuple[Any, np.ndarray]:
+def unweigh(pair: Any) -> tuple[Any, np.ndarray]:
     """Return labels and weights as they were before `weigh`."""
-    y, weights = tied
+    y, weights = pair
     return None if isinstance(y, tuple) and not y else y, weights
 
 
@@ -117,9 +117,9 @@ class Feed:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batch of every step of an epoch, from first_step on; those before it are not read."""
         ahead, cuts = tee(islice(self._cuts(epoch), first_step, None))  # loaders with workers read some steps ahead
-        read = self.rows.read(index for index, _ in ahead if len(index))
+        parts = self.rows.read(index for index, _ in ahead if len(index))
         for index, shares in cuts:
-            x, y = next(read) if len(index) else self.template
+            x, y = next(parts) if len(index) else self.template
             weights = None
             if self.weighted:
                 y, weights = unweigh(y)

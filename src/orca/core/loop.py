@@ -54,7 +54,7 @@ class EpochLoop:
 
     `history` has the epochs that are done; `before` has the losses of an interrupted epoch, up to the interruption.
     `validations` are those of the epoch that is going on: statistics over all ranks, with the step of each; `mine` has
-    this rank's own statistics of the same, and `spent` their seconds, without those before an interruption.
+    this rank's own statistics of the same, and `times` their seconds, without those before an interruption.
     """
 
     learner: Learner
@@ -71,7 +71,7 @@ class EpochLoop:
     def __post_init__(self) -> None:
         self.history = History(list(self.since.lines), steps=sum(line["batch_count"] for line in self.since.lines))
         self.before = self.since.losses
-        self.validations, self.mine, self.spent = list(self.since.validations), list[dict[str, Any]](), list[float]()
+        self.validations, self.mine, self.times = list(self.since.validations), list[dict[str, Any]](), list[float]()
         if self.valid is None:
             self.plan = replace(self.plan, validation_trigger=None)
         self.usual_steps = self.plan.steps_per_epoch or self.train.steps
@@ -113,7 +113,7 @@ class EpochLoop:
             steps = before.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
         began = time.perf_counter()
         losses = self._train(epoch, clock, steps)
-        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.spent)}
+        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.times)}
         ranks = world.all_gather(_bare(losses))
         trace = _trace(losses, world, seconds["mean_train_epoch_s"])
         history.steps += before.steps + losses.steps
@@ -181,7 +181,7 @@ class EpochLoop:
         )
         self.validations.append({"step": step} | _as_validation(overall))
         self.mine.append({"step": step} | _as_validation(own))
-        self.spent.append(time.perf_counter() - began)
+        self.times.append(time.perf_counter() - began)
 
     def _close_validations(self, line: dict[str, Any], mine: dict[str, Any], seconds: dict[str, float]) -> None:
         """Add the last validation to the statistics of an epoch; all of them, where a trigger asked for them."""
@@ -190,9 +190,9 @@ class EpochLoop:
                 stats |= {name: value for name, value in last.items() if name != "step"}
             if validations and self.plan.validation_trigger is not None:
                 stats["validations"] = validations
-        if self.spent:
-            seconds["mean_validation_s"] = sum(self.spent) / len(self.spent)
-        self.validations, self.mine, self.spent = [], [], []
+        if self.times:
+            seconds["mean_validation_s"] = sum(self.times) / len(self.times)
+        self.validations, self.mine, self.times = [], [], []
 
     def _profile(
         self, line: dict[str, Any], mine: dict[str, Any], training_steps: int, seconds: dict[str, float]

@@ -489,9 +489,9 @@ class PositivesMetric(Metric):
         positive = _double(scores) > margin
         return (positive & truth).sum(), (positive & ~truth).sum(), (~positive & truth).sum()
 
-    def score(self, true: Any, false: Any, missed: Any = 0) -> Any:
+    def score(self, true: Any, false: Any, misses: Any = 0) -> Any:
         """Return the ratio."""
-        return true / (true + self.weights[0] * false + self.weights[1] * missed).clip(1)
+        return true / (true + self.weights[0] * false + self.weights[1] * misses).clip(1)
 
 
 class Precision(PositivesMetric):

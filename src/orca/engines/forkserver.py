@@ -152,7 +152,7 @@ def _is_inherited(number: int) -> bool:
 
 _lock = threading.Lock()
 _servers: dict[frozenset[tuple[str, str]], ForkServer] = {}  # by their environment; the one used last comes last
-_retired: list[ForkServer] = []
+_old_servers: list[ForkServer] = []
 
 
 def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
@@ -170,9 +170,9 @@ def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
 
 def _retire(keys: Iterable[frozenset[tuple[str, str]]]) -> None:
     for key in keys:
-        _retired.append(_servers.pop(key))
-        _retired[-1].retire()
-    _retired[:] = [server for server in _retired if server.alive]
+        _old_servers.append(_servers.pop(key))
+        _old_servers[-1].retire()
+    _old_servers[:] = [server for server in _old_servers if server.alive]
 
 
 def servers() -> list[ForkServer]:
@@ -182,11 +182,11 @@ def servers() -> list[ForkServer]:
 
 
 @atexit.register
-def end_servers(spared: Collection[ForkServer] = ()) -> None:
+def end_servers(survivors: Collection[ForkServer] = ()) -> None:
     """End the servers of this program; a daemon thread may still wait for ranks of theirs."""
     with _lock:
-        _retire([key for key, server in _servers.items() if server not in spared])
-        for server in _retired:
+        _retire([key for key, server in _servers.items() if server not in survivors])
+        for server in _old_servers:
             server.end()
 
 

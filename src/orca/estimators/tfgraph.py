@@ -183,17 +183,17 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
                 ) from error
         return estimator
 
-    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
-        learner = self._learner(wanted.feed_dict, wanted.session_config)
+    def _fit(self, request: GraphFit, **plan: Any) -> None:
+        learner = self._learner(request.feed_dict, request.session_config)
         if learner.program.active and self.engine.workers == 1:
-            learner = replace(learner, program=self._program(wanted.feed_dict or {}, alone=True))
+            learner = replace(learner, program=self._program(request.feed_dict or {}, alone=True))
         learner.check_trainable()
         learner.program.checked()
         plan |= {"callbacks": tuple(listed(plan["callbacks"])), "epochs": positive("epochs", plan["epochs"])}
         learner.check_callbacks(plan["callbacks"])
-        spec = self._spec(wanted.batch_size, *wanted.cols)
+        spec = self._spec(request.batch_size, *request.cols)
         self._state = self._held()
-        self._train(wanted.data, wanted.valid, spec, learner=learner, metrics=self.metrics, **plan)
+        self._train(request.data, request.valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
 
     def _score(
@@ -268,13 +268,13 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         key = (alone, *((id(tensor), pickle.dumps(value)) for tensor, value in feeds.items()))
         if key not in self._programs:
             own = self.step if isinstance(self.step, TrainStep) else None
-            trained: Sequence[Any] = ()
+            weights: Sequence[Any] = ()
             if self.step is not None and own is None:
-                trained = trained_by(self.ends["loss"])
-            merged = dict(self.ends.get("feeds") or {}) | dict(feeds)
+                weights = trained_by(self.ends["loss"])
+            all_feeds = dict(self.ends.get("feeds") or {}) | dict(feeds)
             with quiet():
                 self._programs[key] = training_program(
-                    **self.ends | {"feeds": merged}, step=own, trained=trained, alone=alone
+                    **self.ends | {"feeds": all_feeds}, step=own, trained=weights, alone=alone
                 )
         return self._programs[key]
 
@@ -313,10 +313,10 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         assert self._state is not None
         program, payload = self.learner.program, self._state.payload
         values = Values(self.sess, program.variables)
-        held = dict(payload["models"][0])
-        for kept in payload.get("optimizers") or ():
-            held |= kept.get("slots") or {}
-        values.write({name: value for name, value in held.items() if name in values.specs})
+        arrays = dict(payload["models"][0])
+        for optimizer in payload.get("optimizers") or ():
+            arrays |= optimizer.get("slots") or {}
+        values.write({name: value for name, value in arrays.items() if name in values.specs})
 
 
 def initialize(session: Any) -> None:
@@ -327,21 +327,21 @@ def initialize(session: Any) -> None:
         if not fresh:
             return
         checks = session.run([tf.is_variable_initialized(variable) for variable in fresh])
-        session.run(tf.variables_initializer([v for v, known in zip(fresh, checks, strict=True) if not known]))
-        _known.setdefault(session, set()).update(v.op.name for v in fresh)
+        session.run(tf.variables_initializer([v for v, has_value in zip(fresh, checks, strict=True) if not has_value]))
+        _values_of.setdefault(session, set()).update(v.op.name for v in fresh)
 
 
 def restore_values(session: Any, values: Mapping[str, Any]) -> None:
     """Give the variables of a session that some values name these values."""
     initialize(session)
     with session.graph.as_default():
-        named = {variable.op.name: variable for variable in tf.global_variables()}
-    specs = [VariableSpec.of(named[name]) for name in values if name in named]
+        variables = {variable.op.name: variable for variable in tf.global_variables()}
+    specs = [VariableSpec.of(variables[name]) for name in values if name in variables]
     Values(session, specs).write({spec.name: values[spec.name] for spec in specs})
 
 
 def _is_known(session: Any, variable: Any) -> bool:
-    return variable.op.name in _known.get(session, ())
+    return variable.op.name in _values_of.get(session, ())
 
 
 def trained_by(loss: Any) -> list[Any]:
@@ -394,13 +394,13 @@ def _check_tensors(name: str, tree: Any, required: bool) -> None:
             )
 
 
-def _clip_values(given: Any) -> tuple[float, float] | None:
-    if given is None:
+def _clip_values(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
         return None
-    pair = tuple(given) if isinstance(given, list | tuple) else (-given, given)
+    pair = tuple(bounds) if isinstance(bounds, list | tuple) else (-bounds, bounds)
     if len(pair) != 2 or not pair[0] < pair[1]:
-        raise ArgumentError(f"clip_value must be a positive number, or a pair (min, max); got {given!r}.")
+        raise ArgumentError(f"clip_value must be a positive number, or a pair (min, max); got {bounds!r}.")
     return float(pair[0]), float(pair[1])
 
 
-_known: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # session -> variables with a value
+_values_of: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # session -> variables with a value

@@ -93,7 +93,7 @@ class GraphVerbs:
         refuse_fixed_batch(hard_code_batch_size)
         if self.model_dir is not None and self._summaries is None:
             self.set_tensorboard(self.model_dir, "summary")
-        wanted = GraphFit(
+        request = GraphFit(
             packed(data, "fit"),
             None if validation_data is None else packed(validation_data, "fit"),
             columns_of(data, feature_cols, label_cols if label_cols is not None else labels_cols),
@@ -102,7 +102,7 @@ class GraphVerbs:
             session_config,
         )
         self._fit(
-            wanted,
+            request,
             epochs=epochs,
             checkpoint_trigger=checkpoint_trigger,
             shuffle=bool(shuffle),
@@ -179,7 +179,7 @@ class GraphVerbs:
         return self._answer(packed(data, "predict"), cols, batch_size, output_cols, feed_dict)
 
     @abstractmethod
-    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
+    def _fit(self, request: GraphFit, **plan: Any) -> None:
         """Train, and give the user's variables the trained values."""
 
     @abstractmethod

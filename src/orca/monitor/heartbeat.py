@@ -48,10 +48,10 @@ class Pulse:
     on beside other phases.
     """
 
-    __slots__ = ("_since", "epoch", "loss", "phase", "profile", "progress", "rows", "stepped", "steps")
+    __slots__ = ("_since", "epoch", "loss", "phase", "position", "profile", "progress", "rows", "steps")
 
     def __init__(self) -> None:
-        self.epoch = self.stepped = self.steps = self.progress = self.rows = 0
+        self.epoch = self.position = self.steps = self.progress = self.rows = 0
         self.phase = START
         self.loss: float | None = None
         self.profile = dict.fromkeys((*PHASES, "communication"), 0.0)
@@ -80,7 +80,7 @@ class Pulse:
             self.rows = rows
         elif epoch != self.epoch:
             self.rows = 0
-        self.epoch, self.stepped, self.steps = epoch, step, steps
+        self.epoch, self.position, self.steps = epoch, step, steps
         if loss is not None:
             self.loss = loss
         self.progress += 1
@@ -108,7 +108,7 @@ class Pulse:
         loss = None
         with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
             loss = None if self.loss is None else float(self.loss)
-        place = (int(self.epoch), int(self.stepped), int(self.steps), int(self.phase))
+        place = (int(self.epoch), int(self.position), int(self.steps), int(self.phase))
         return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows))
 
 

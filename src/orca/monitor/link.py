@@ -231,7 +231,7 @@ class Link:
     def _open(self, sock: socket.socket, welcome: float) -> None:
         """Start the thread and present the secret; OSError when there is no answer, ArgumentError when it is no."""
         self._loop = asyncio.SelectorEventLoop()
-        self._ended = self._loop.create_future()
+        self._end_of_run = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(sock,), name=f"orca-link-{self.rank}", daemon=True)
         self._thread.start()
         reply = self._reply(welcome, Ack, Abort)
@@ -263,8 +263,8 @@ class Link:
         await self._loop.create_connection(lambda: self._connection, sock=sock)
         self._connection.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
         last, when = self.pulse.beat(self.rank), self._loop.time()
-        while not self._ended.done():
-            await asyncio.wait([self._ended], timeout=BEAT_SOON)
+        while not self._end_of_run.done():
+            await asyncio.wait([self._end_of_run], timeout=BEAT_SOON)
             if self._welcome and not self._closing and not self._connection.busy:
                 beat, now = self.pulse.beat(self.rank), self._loop.time()
                 if beat != last or now - when >= BEAT_LATE:
@@ -302,9 +302,9 @@ class Link:
                 raise protocol.Malformed(f"a hub does not say {type(message).__name__}")
 
     def _end(self, reason: str = "") -> None:
-        if self._ended.done():
+        if self._end_of_run.done():
             return
-        self._ended.set_result(None)
+        self._end_of_run.set_result(None)
         try:
             if self._welcome and not self._closing:
                 self.on_abort()  # by default the process ends here

@@ -84,7 +84,7 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._held: list[str] = []
+        self._waiting_lines: list[str] = []
         self._begin("")
 
     def feed(self, text: str) -> list[str]:
@@ -96,7 +96,7 @@ class Lines:
             elif piece == "\r":
                 self._returned = True
             elif piece == "\x1b[A":
-                self._begin(self._held.pop() if self._held else "", is_bar=True)
+                self._begin(self._waiting_lines.pop() if self._waiting_lines else "", is_bar=True)
             elif piece:
                 if self._returned:
                     self._begin("", is_bar=self._is_bar or bool(self._line.strip()))
@@ -106,17 +106,17 @@ class Lines:
 
     def rest(self) -> list[str]:
         """Return the lines that were held back, and the last one without an end."""
-        return [*self._held, *([self._cut()] if self._line.strip() else [])]
+        return [*self._waiting_lines, *([self._cut()] if self._line.strip() else [])]
 
     def _begin(self, line: str, is_bar: bool = False) -> None:
         self._line, self._length, self._returned, self._is_bar = line, len(line), False, is_bar
 
     def _end(self) -> list[str]:
-        keep = HELD if self._is_bar or (self._held and not self._line) else 0
-        self._held.append(self._cut())
+        keep = HELD if self._is_bar or (self._waiting_lines and not self._line) else 0
+        self._waiting_lines.append(self._cut())
         self._begin("")
-        ready = max(0, len(self._held) - keep)
-        lines, self._held = self._held[:ready], self._held[ready:]
+        ready = max(0, len(self._waiting_lines) - keep)
+        lines, self._waiting_lines = self._waiting_lines[:ready], self._waiting_lines[ready:]
         return lines
 
     def _cut(self) -> str:

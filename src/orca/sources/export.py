@@ -99,12 +99,12 @@ class Export:
     """Rows written to Arrow files when called, and removed when released.
 
     Args:
-        dealt: Returns the frame whose rows lie evenly in as many partitions as asked for.
+        deal: Returns the frame whose rows lie evenly in as many partitions as asked for.
         ranks: How many ranks will read.
     """
 
-    def __init__(self, dealt: Callable[[int], DataFrame], ranks: int) -> None:
-        self._dealt, self._ranks = dealt, ranks
+    def __init__(self, deal: Callable[[int], DataFrame], ranks: int) -> None:
+        self._deal, self._ranks = deal, ranks
         self._staging = Staging()
         self.release = self._staging.release
 
@@ -115,12 +115,12 @@ class Export:
             ArgumentError: A setting is wrong.
             DataError: The rows would have to travel through the driver, and are too many for that.
         """
-        frame = self._dealt(self._ranks)
+        frame = self._deal(self._ranks)
         session = frame.sparkSession
         folder, here = self._staging.folder(session)
         if folder is not None:
             return self._written(frame, folder, here)
-        return self._fetched(self._dealt(_CUTS * self._ranks), _limit(session))
+        return self._fetched(self._deal(_CUTS * self._ranks), _limit(session))
 
     def _written(self, frame: DataFrame, folder: str, here: bool) -> list[Callable[[], Items]]:
         """Let the executors write."""

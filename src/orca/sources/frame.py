@@ -319,12 +319,12 @@ class CountTask:
     """The count of the nulls that record batches hold in a column."""
 
     names: tuple[str, ...]
-    wanted: str
+    values: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the count."""
         cells = (zip(batch.columns, self.names, strict=True) for batch in batches)
-        count = sum(count_missing(column, name, self.wanted) for column, name in chain.from_iterable(cells))
+        count = sum(count_missing(column, name, self.values) for column, name in chain.from_iterable(cells))
         yield pa.RecordBatch.from_arrays([pa.array([count])], names=["nulls"])
 
 
@@ -543,11 +543,11 @@ def _restored(place: str, field: StructField) -> Any:
     column = F.col(place)
     if isinstance(field.dataType, UserDefinedType):
         whole = F.to_json(F.struct(column.alias("value")))
-        read = F.from_json(whole, StructType([StructField("value", field.dataType)]))["value"]
-        parts, read = column, F.when(column.isNotNull(), read)
+        value = F.from_json(whole, StructType([StructField("value", field.dataType)]))["value"]
+        parts, value = column, F.when(column.isNotNull(), value)
         if isinstance(field.dataType, VectorUDT):  # of spark.ml: those of mllib are another type
-            read = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(read)
-        column = read
+            value = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(value)
+        column = value
     return _named(column, field)
 
 

@@ -354,11 +354,11 @@ class _Footers:
 
     most = 10_000  # files: the footers of more take the driver longer than Spark takes to begin
 
-    def __init__(self, session: Any, needed: dict[str, DataType]) -> None:
-        self._needed, self._corrected = needed, str(session.conf.get(_REBASING)).upper() == "CORRECTED"
-        self._dated = any(_holds_dates(kind) for kind in needed.values())
-        self._known: dict[str, pq.FileMetaData] = {}
-        self._checked: list[tuple[pq.ParquetSchema, bytes | None, list[int]]] = []
+    def __init__(self, session: Any, columns: dict[str, DataType]) -> None:
+        self._columns, self._corrected = columns, str(session.conf.get(_REBASING)).upper() == "CORRECTED"
+        self._has_dates = any(_holds_dates(kind) for kind in columns.values())
+        self._footer_of: dict[str, pq.FileMetaData] = {}
+        self._schemas: list[tuple[pq.ParquetSchema, bytes | None, list[int]]] = []
 
     def all(self, path: str) -> Iterator[RowGroup]:
         """Yield the row groups of a file that have rows."""
@@ -371,27 +371,27 @@ class _Footers:
                 yield group
 
     def _footer(self, path: str) -> pq.FileMetaData:
-        if path not in self._known:
+        if path not in self._footer_of:
             footer = pq.read_metadata(path)
             own = footer.metadata or {}
             places = self._places(footer, own.get(b"ARROW:schema"))
-            if self._dated:
+            if self._has_dates:
                 version = own.get(b"org.apache.spark.version")
                 need(b"org.apache.spark.legacyDateTime" not in own, f"old dates in {path}")
                 need(self._corrected if version is None else int(version.split(b".")[0]) >= 3, f"old dates in {path}")
             for place in places if footer.num_row_groups else ():
                 codec = footer.row_group(0).column(place).compression
                 need(codec in _CODECS, f"the codec {codec}")
-            self._known[path] = footer
-        return self._known[path]
+            self._footer_of[path] = footer
+        return self._footer_of[path]
 
     def _places(self, footer: pq.FileMetaData, types: bytes | None) -> list[int]:
         """Return the numbers of the needed columns; most files are like one that was checked before."""
-        for schema, own, places in self._checked:
+        for schema, own, places in self._schemas:
             if own == types and schema.equals(footer.schema):
                 return places
-        places = _check_schema(footer.schema, self._needed)
-        self._checked.append((footer.schema, types, places))
+        places = _check_schema(footer.schema, self._columns)
+        self._schemas.append((footer.schema, types, places))
         return places
 
 

@@ -180,9 +180,9 @@ def _cells(shard: Any, columns: Columns) -> Iterator[tuple[bytearray]]:
 def _needed(shard: Any, columns: Columns) -> Any:
     """Return a shard with what is used of it alone; what is missing is found out where it is read."""
     if _is_frame(shard):
-        used = dict.fromkeys((*columns.features, *columns.targets))
+        names = dict.fromkeys((*columns.features, *columns.targets))
         have = list(shard.columns)
-        return shard[list(used)] if used and all(have.count(name) == 1 for name in used) else shard
+        return shard[list(names)] if names and all(have.count(name) == 1 for name in names) else shard
     if isinstance(shard, dict) and "x" in shard:
         return {key: shard[key] for key in ("x", "y", columns.weight or "weights") if key in shard}
     return shard

@@ -208,8 +208,8 @@ class LoaderSteps:
     def _of_rows(self, steps: list[list[Any]], rank: int, ranks: int) -> Iterator[Batch]:
         cuts = [even_split(len(step), ranks)[rank] for step in steps]
         mine = (step[start:stop] or step[:1] for step, (start, stop) in zip(steps, cuts, strict=True))
-        read = map(self.reading.split, _batches(self.loader, mine))
-        for (x, y), step, (start, stop) in zip(read, steps, cuts, strict=True):
+        batches = map(self.reading.split, _batches(self.loader, mine))
+        for (x, y), step, (start, stop) in zip(batches, steps, cuts, strict=True):
             yield self._batch(x, y, stop - start, len(step))
 
     def close(self) -> None:

@@ -206,10 +206,10 @@ class CheckpointWriter:
     ) -> None:
         try:
             self.close()
-        except OrcaError as failed:
+        except OrcaError as failure:
             if error is None:
                 raise
-            logger.warning("%s", failed)  # the caller hears of the first error
+            logger.warning("%s", failure)  # the caller hears of the first error
 
     def keep(self, state: State, name: str | None = None) -> None:
         """Begin to write a state and return at once; wait first while the former one is being written.
