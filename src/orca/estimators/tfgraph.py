@@ -274,7 +274,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             all_feeds = dict(self.ends.get("feeds") or {}) | dict(feeds)
             with quiet():
                 self._programs[key] = training_program(
-                    **self.ends | {"feeds": all_feeds}, step=own, trained=weights, alone=alone
+                    **self.ends | {"feeds": all_feeds}, step=own, weights=weights, alone=alone
                 )
         return self._programs[key]
 

@@ -357,7 +357,7 @@ class OpenvinoPredictor(Predictor):
             "ENABLE_CPU_PINNING": width == os.cpu_count(),
         }
         try:
-            self.compiled = _core().compile_model(graph.open(), DEVICE, settings | self.config)
+            self.compiled_model = _core().compile_model(graph.open(), DEVICE, settings | self.config)
         except (RuntimeError, TypeError) as error:
             raise ArgumentError(
                 f"OpenVINO cannot compile the model with config={self.config}: {_words(error)}"
@@ -407,7 +407,7 @@ class OpenvinoPredictor(Predictor):
     def _make_queue(self) -> None:
         # Twice as many as run at a time: one is filled while another is computed.
         self.queue = ov.AsyncInferQueue(
-            self.compiled, 2 * self.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+            self.compiled_model, 2 * self.compiled_model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
         )
         self.queue.set_callback(_keep)
 

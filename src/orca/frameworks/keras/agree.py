@@ -56,11 +56,11 @@ class Agreement:
         self._my_loss: Any = None
         self._elements: Any = 0.0
         self._calls = 0
-        self._added: dict[int, int] = {}
+        self._loss_counts: dict[int, int] = {}
         self._sums: set[tuple[int, int]] = set()
-        self._stepped: set[int] = set()
+        self._variable_ids: set[int] = set()
         self.optimizers: list[Any] = []
-        self._written: list[Any] | None = None
+        self._own_writes: list[Any] | None = None
         self.local_norms = [] if world.size == 1 else _hook_norms(model, self, sync_batch_norm)
         self.shared_norms = [layer for layer in norms_of(model) if layer not in self.local_norms]
         watch()
@@ -70,7 +70,7 @@ class Agreement:
     def step(self, rows: Any, step_rows: Any) -> Iterator[None]:
         """Run a step in which this rank has `rows` of all ranks' `step_rows`; losses and optimizers see it as one."""
         self._rows, self._share = rows, rows / step_rows
-        self._my_loss, self._elements, self._added = None, 0.0, {}
+        self._my_loss, self._elements, self._loss_counts = None, 0.0, {}
         with _at_work(self):
             yield
 
@@ -125,7 +125,7 @@ class Agreement:
 
     def added(self, layer: Any, loss: Any) -> Any:
         """Return a layer's part of the loss: a sum over rows must not shrink to this rank's share."""
-        number = self._added[id(layer)] = self._added.get(id(layer), 0) + 1
+        number = self._loss_counts[id(layer)] = self._loss_counts.get(id(layer), 0) + 1
         return map_tree(self._whole, loss) if (id(layer), number) in self._sums else loss
 
     def ask_layers(self, batch: Any) -> None:
@@ -144,18 +144,18 @@ class Agreement:
 
         The first step tells which these are. Batch normalization has its own way.
         """
-        first = self._written is None and self.world.size > 1
+        first = self._own_writes is None and self.world.size > 1
         before = self._digests() if first else {}
         yield
         if first:
             changes = [number for number, digest in self._digests().items() if before[number] != digest]
             numbers = sorted(set().union(*self.world.all_gather(changes)))
             weights = self.model.weights
-            self._written = [weights[number] for number in numbers if id(weights[number]) not in self._stepped]
-        if self._written:
-            values = [variable.numpy() for variable in self._written]
+            self._own_writes = [weights[number] for number in numbers if id(weights[number]) not in self._variable_ids]
+        if self._own_writes:
+            values = [variable.numpy() for variable in self._own_writes]
             parts = [value.astype(np.float64) * (rows / step_rows if rows else 0.0) for value in values]
-            for variable, mean in zip(self._written, self.world.all_reduce(parts, "sum"), strict=True):
+            for variable, mean in zip(self._own_writes, self.world.all_reduce(parts, "sum"), strict=True):
                 variable.assign(mean)
 
     def _digests(self) -> dict[int, int]:
@@ -206,7 +206,7 @@ class Agreement:
 
     def stepped(self, optimizer: Any, variables: Iterable[Any]) -> None:
         """Take note of an optimizer and of the weights that it steps."""
-        self._stepped |= {id(variable) for variable in variables}
+        self._variable_ids |= {id(variable) for variable in variables}
         if all(optimizer is not other for other in self.optimizers):
             self.optimizers.append(optimizer)
 

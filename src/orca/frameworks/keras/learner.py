@@ -220,10 +220,10 @@ class KerasLearner(Learner):
         self.own: dict[str, Any] = {}  # this rank's metrics, while the variables hold those of all ranks
         self.blank: dict[str, Any] = {}  # the same when the epoch began
         self.earlier: list[dict[str, Any]] = []  # ranks of an interrupted epoch, until there are variables for metrics
-        self.interrupted: dict[str, Any] | None = None
+        self.memories: dict[str, Any] | None = None
         if self.start is not None and self.start.position is not None:
             self.number += len(self.start.position["lines"])
-            self.interrupted = dict(self.start.payload.get("callbacks") or {})
+            self.memories = dict(self.start.payload.get("callbacks") or {})
 
     def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
@@ -451,7 +451,7 @@ class KerasLearner(Learner):
 
     def _restore(self) -> None:
         """Undo the changes that callbacks made at the beginning of a resumed fit, and restore their memory."""
-        memory, self.interrupted = self.interrupted, None
+        memory, self.memories = self.memories, None
         if memory is None or self.start is None:
             return
         set_weights(self.model, self.start.payload["models"][0])
@@ -498,14 +498,14 @@ class KerasLearner(Learner):
         epochs = self.plan.initial_epoch + self.plan.epochs
         self._set_callbacks(mine, {"epochs": epochs, "steps": self.usual, "verbose": 0}, add_history=True)
         self.model.stop_training = False
-        if self.interrupted is not None:
+        if self.memories is not None:
             continue_logs(mine, self.number)
         number = self.number
         self.callbacks.on_train_begin()
         self.memory = Memory(self.callbacks.callbacks)
         if any(_is_a(each, "BackupAndRestore") for each in self.plan.callbacks):
             self._follow_restored()
-        if self.interrupted is not None:
+        if self.memories is not None:
             self.number = number
 
     def _mine(self, callbacks: Sequence[Any]) -> list[Any]:
@@ -612,10 +612,10 @@ class KerasLearner(Learner):
     def _metric_values(self) -> dict[str, list[np.ndarray]]:
         return {name: [variable.numpy() for variable in variables] for name, variables in self._metrics().items()}
 
-    def _metrics_result(self, used: bool = True) -> dict[str, Any]:
+    def _metrics_result(self, in_use: bool = True) -> dict[str, Any]:
         """Return the metrics' values, without those of compile where the user's own train_step does not use them."""
         idle = getattr(self.model, "_compile_metrics", None)
-        if idle is None or (idle.built and used):
+        if idle is None or (idle.built and in_use):
             return dict(self.model.get_metrics_result())
         return {metric.name: metric.result() for metric in self.model.metrics if metric is not idle}
 
@@ -625,21 +625,21 @@ class KerasLearner(Learner):
         name = f"{getattr(metrics, 'name', '')}-0"
         return name not in self.own or name not in self.blank or not _equal(self.own[name], self.blank[name])
 
-    def _merge_metrics(self, last: LastLogs, used: bool = True) -> dict[str, Any]:
+    def _merge_metrics(self, last: LastLogs, in_use: bool = True) -> dict[str, Any]:
         """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
 
         Where a step returned other logs than the metrics, Keras shows those of the last step.
         """
         variables = self._metric_variables()
-        values = [np.array(used), *(variable.numpy() for variable in variables)]
+        values = [np.array(in_use), *(variable.numpy() for variable in variables)]
         flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
         total = self.world.all_reduce([flat], "sum")[0]
-        used = total[0] > 0  # on some rank
-        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        in_use = total[0] > 0  # on some rank
+        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result(in_use).items()}
         parts = np.split(total, np.cumsum([np.size(value) for value in values])[:-1])
         for variable, value, part in zip(variables, values[1:], parts[1:], strict=True):
             variable.assign(part.reshape(value.shape).astype(value.dtype))
-        overall = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        overall = {name: np.asarray(value).tolist() for name, value in self._metrics_result(in_use).items()}
         tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
         if not tracks or not self.agreement.reduces:  # ours is the loss then
             overall.pop("loss", None)
@@ -836,19 +836,19 @@ def _check_kept(state: State) -> None:
         )
 
 
-def _state_of(model: Any, used: Sequence[Any] | None) -> State:
-    """Return the weights of a model and, unless `used` is None, the states of its optimizers.
+def _state_of(model: Any, optimizers: Sequence[Any] | None) -> State:
+    """Return the weights of a model and, unless `optimizers` is None, the states of its optimizers.
 
     Args:
         model: The model.
-        used: The optimizers that training has used: those whose state cannot be kept are named in the state.
+        optimizers: Those that training has used: the ones whose state cannot be kept are named in the state.
     """
     payload: dict[str, Any] = {"models": [weights_of(model)] if model.built else [], "optimizers": [], "schedulers": []}
-    if used is not None:
+    if optimizers is not None:
         states = optimizer_states(model)
         payload["optimizers"] = [state.arrays for state in states.values()]
         weights = [state.weights for state in states.values()]
-        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, used)}
+        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, optimizers)}
     return State(payload=payload)
 
 

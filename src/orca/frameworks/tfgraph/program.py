@@ -263,7 +263,7 @@ def training_program(
     loss: Any = None,
     step: TrainStep | None = None,
     turns: Sequence[tuple[TrainStep, int]] = (),
-    trained: Sequence[Any] = (),
+    weights: Sequence[Any] = (),
     targets: Any = None,
     metrics: Mapping[str, Any] | None = None,
     updates: Sequence[Any] = (),
@@ -280,7 +280,7 @@ def training_program(
         step: The step of the optimizer, where that is one of TensorFlow's.
         turns: Steps of several optimizers that take turns, and how many each takes in a row, in place of `step`.
         targets: A tree of tensors that metrics compare outputs with, where that is not y.
-        trained: The variables to train, where the step is taken outside of the graph.
+        weights: The variables to train, where the step is taken outside of the graph.
         metrics: Name -> tensor.
         updates: Operations that run with the forward pass of training.
         feeds: Tensor -> value, or (value in training, value otherwise).
@@ -314,7 +314,7 @@ def training_program(
     heads = [each.op.name for each in (*losses, *(metrics or {}).values())]
     whole = agreed(graph, [port.name for port in ports], heads, program.updates, alone)
     program = replace(program, active=f"{ACTIVE}:0" if whole.graph is not graph and whole.sums else "")
-    learned = [
+    trainables = [
         whole.graph.get_tensor_by_name(f"{variable.op.name}:0")
         for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
     ]
@@ -327,12 +327,12 @@ def training_program(
             for name, tensor in (metrics or {}).items()
         }
         terms = {each.name: analysis.terms(there(each.name)) for each in losses}
-        parts = [_loss_part(term, analysis, learned) for term in _distinct(terms.values())]
-    taking = [_turn(terms[each.loss.name], each, count) for each, count in turns]
-    program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
+        parts = [_loss_part(term, analysis, trainables) for term in _distinct(terms.values())]
+    all_turns = [_turn(terms[each.loss.name], each, count) for each, count in turns]
+    program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(all_turns))
     definition = graph.as_graph_def()
-    if steps or trained:
-        program, definition = _with_gradients(program, graph, loss, steps, trained)
+    if steps or weights:
+        program, definition = _with_gradients(program, graph, loss, steps, weights)
     return _shipped(program, definition, variables, setup)
 
 
@@ -357,31 +357,31 @@ def _name_of_rate(step: TrainStep) -> Any:
 
 
 def _with_gradients(
-    program: GraphProgram, graph: Any, loss: Any, steps: Sequence[TrainStep], trained: Sequence[Any]
+    program: GraphProgram, graph: Any, loss: Any, steps: Sequence[TrainStep], variables: Sequence[Any]
 ) -> tuple[GraphProgram, Any]:
     """Return the program with its gradients, and the graph with their operations."""
-    targets = [point.variable for step in steps for point in step.points] or list(trained)
+    targets = [point.variable for step in steps for point in step.points] or list(variables)
     before = ancestors([loss.op])
-    used = [variable for variable in targets if variable.op in before]
-    if not used:
+    weights = [variable for variable in targets if variable.op in before]
+    if not weights:
         raise no_variables(loss)
     with graph.as_default(), tf.name_scope(GRADIENTS):
         terms = [graph.get_tensor_by_name(part.name) for part in program.loss]
         shares = tf.placeholder(tf.float32, [len(terms)], name="shares")
         parts = [_shared(shares[at], term) for at, term in enumerate(terms)]
-        scaled = tf.reduce_sum(tf.add_n([tf.cast(part, parts[0].dtype) for part in parts]))
-        gradients = tf.gradients(scaled, [graph.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
+        total = tf.reduce_sum(tf.add_n([tf.cast(part, parts[0].dtype) for part in parts]))
+        gradients = tf.gradients(total, [graph.get_tensor_by_name(f"{variable.op.name}:0") for variable in weights])
         points = {point.variable.op.name: point for step in steps for point in step.points}
         specs = [
             _gradient(variable, gradient, points.get(variable.op.name))
-            for variable, gradient in zip(used, gradients, strict=True)
+            for variable, gradient in zip(weights, gradients, strict=True)
             if gradient is not None
         ]
     if not specs:
         raise no_variables(loss)
     program = replace(
         program,
-        scaled=scaled.name,
+        scaled=total.name,
         shares=shares.name,
         gradients=tuple(specs),
         apply=steps[0].apply.name if len(steps) == 1 else "",
@@ -423,32 +423,32 @@ def _shipped(
     roots = [_op(name) for name in program.tensors()]
     roots += [name for name in (program.apply, *program.updates, *(turn.apply for turn in program.turns)) if name]
     ports = [*flatten(program.inputs)[0], *([] if program.labels is None else flatten(program.labels)[0])]
-    given = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
-    given |= {_op(program.shares)} if program.shares else set()
+    entries = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
+    entries |= {_op(program.shares)} if program.shares else set()
     fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
-    used = _closure(nodes, roots, given | fed)
-    variables = [spec for spec in specs if spec.name in used]
+    names = _closure(nodes, roots, entries | fed)
+    variables = [spec for spec in specs if spec.name in names]
     functions = {function.signature.name: function for function in definition.library.function}
-    _check_nodes((nodes[name] for name in sorted(used)), functions)
-    unfed = [name for name in sorted(used - given - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
-    program = replace(program, unfed=unfed[0] if unfed else "")
-    tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, used)]
+    _check_nodes((nodes[name] for name in sorted(names)), functions)
+    open_names = [name for name in sorted(names - entries - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
+    program = replace(program, unfed=open_names[0] if open_names else "")
+    tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, names)]
     more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
-    kept = _closure(nodes, [*roots, *more, *tables, *(given & nodes.keys()), *fed], set())
-    shipped = tf.GraphDef(versions=definition.versions, library=definition.library)
+    members = _closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *fed], set())
+    graph = tf.GraphDef(versions=definition.versions, library=definition.library)
     for node in definition.node:
-        if node.name in kept:
-            copy = shipped.node.add()
+        if node.name in members:
+            copy = graph.node.add()
             copy.CopyFrom(node)
             copy.device = ""
             copy.attr.pop("_class", None)  # beside which other operation to run, which may be gone
     if program.draw:
-        draw = program.draw if _DRAW in kept else ""
+        draw = program.draw if _DRAW in members else ""
     else:
-        draw = _drawn_by_step(shipped, used)
-    active = program.active if _op(program.active) in kept else ""
+        draw = _drawn_by_step(graph, names)
+    active = program.active if _op(program.active) in members else ""
     program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw, active=active)
-    return replace(program, graph=shipped.SerializeToString())
+    return replace(program, graph=graph.SerializeToString())
 
 
 def _check_nodes(nodes: Iterable[Any], functions: dict[str, Any]) -> None:
@@ -462,9 +462,9 @@ def _check_nodes(nodes: Iterable[Any], functions: dict[str, Any]) -> None:
             _check_nodes(body.node_def, functions)
 
 
-def _resources(nodes: Mapping[str, Any], used: set[str]) -> set[str]:
+def _resources(nodes: Mapping[str, Any], names: set[str]) -> set[str]:
     """Return the tables and local variables that are used."""
-    return {name for name in used if "Table" in nodes[name].op or nodes[name].op in _VARIABLES}
+    return {name for name in names if "Table" in nodes[name].op or nodes[name].op in _VARIABLES}
 
 
 def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) -> set[str]:
@@ -479,7 +479,7 @@ def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) ->
     return names
 
 
-def _drawn_by_step(definition: Any, used: set[str]) -> str:
+def _drawn_by_step(definition: Any, names: set[str]) -> str:
     """Let operations draw by a seed that is fed; return the tensor it is fed to, "" where nothing is drawn.
 
     Operations in a loop stay as they are, as they draw more than once in a step, and so do those within functions.
@@ -489,7 +489,7 @@ def _drawn_by_step(definition: Any, used: set[str]) -> str:
     drawing = [
         node
         for node in definition.node
-        if node.op in _DRAWS and node.name in used and not _closure(nodes, [node.name], set()) & loops
+        if node.op in _DRAWS and node.name in names and not _closure(nodes, [node.name], set()) & loops
     ]
     if not drawing:
         return ""
@@ -603,8 +603,8 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _shown(sizes: Iterable[int | None]) -> str:
-    listed = list(sizes)
-    return f"({', '.join('any' if size is None else str(size) for size in listed)}{',' * (len(listed) == 1)})"
+    axes = list(sizes)
+    return f"({', '.join('any' if size is None else str(size) for size in axes)}{',' * (len(axes) == 1)})"
 
 
 @contextmanager

@@ -204,8 +204,10 @@ class Analysis:
         if op.type in _REDUCES | _DECIDES:  # rows become numbers, of which other rows are made
             whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in fed)
             axes = tf.get_static_value(op.inputs[1]) if len(op.inputs) == 2 else None
-            turned = [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
-            return (whole or bool(turned)) and _is_value(op.outputs[0])
+            reductions = (
+                [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
+            )
+            return (whole or bool(reductions)) and _is_value(op.outputs[0])
         if is_batch_norm(op):
             return bool(fed)
         if op.type == "MatMul":
@@ -217,13 +219,13 @@ class Analysis:
         if op.type in _SLIDES:
             return any(each is op.inputs[0] for each in fed) and _axis_of_rows(op.inputs[0]) > 0
         if op.type == "Einsum":
-            places, _, kept = op.get_attr("equation").decode().partition("->")
+            places, _, letters_out = op.get_attr("equation").decode().partition("->")
             letters = {
                 place[:1]
                 for place, each in zip(places.split(","), op.inputs, strict=True)
                 if any(each is one for one in rows)
             }
-            return len(letters) > 1 or any(letter not in kept for letter in letters)
+            return len(letters) > 1 or any(letter not in letters_out for letter in letters)
         if op.type in _COMPARES:  # (rows, 1) and (rows,), or (1, rows), become (rows, rows)
             return len({each.shape.rank for each in rows}) > 1 or any(_cross(a, b) for a in rows for b in fed)
         if op.type in ("Softmax", "LogSoftmax"):  # rows lie along the last axis
@@ -261,7 +263,7 @@ class Analysis:
     def _mixes_within(self, op: Any, function: str) -> bool:
         """Say whether a function that an operation calls mixes rows."""
         body = _Function.of(op, function)
-        inner = Analysis(argument for argument, given in body.arguments if given.op in self.valued)
+        inner = Analysis(argument for argument, value in body.arguments if value.op in self.valued)
         return any(map(inner.mixes, body.results))
 
     def _maps(self, op: Any) -> bool:
@@ -282,22 +284,22 @@ class Analysis:
         for loop in loops:
             ops = [each for each in op.graph.get_operations() if each._get_control_flow_context() is loop]
             reads = [each for each in ops if each.type in _READS and each in inside]
-            carried = [_plain(each.inputs[0]).op for each in ops if each.type == "NextIteration"]
-            if not _is_map(reads, carried, self.valued):
+            carries = [_plain(each.inputs[0]).op for each in ops if each.type == "NextIteration"]
+            if not _is_map(reads, carries, self.valued):
                 return False
         return True
 
     def _maps_within(self, body: _Function, op: Any) -> bool:
-        lists = [argument.op for argument, given in body.arguments if given is op.outputs[0]]
+        lists = [argument.op for argument, value in body.arguments if value is op.outputs[0]]
         reads = [
             each for each in body.graph.get_operations() if each.type in _READS and _plain(each.inputs[0]).op in lists
         ]
-        valued = _after({argument.op for argument, given in body.arguments if given.op in self.valued}, _SHAPES)
+        dependents = _after({argument.op for argument, value in body.arguments if value.op in self.valued}, _SHAPES)
         pairs = [
             (_plain(result).op, argument) for result, (argument, _) in zip(body.results, body.arguments, strict=True)
         ]
-        carried = [op for op, argument in pairs if op is not argument.op and not _is_kept_for_gradients(op, argument)]
-        return _is_map(reads, carried, valued)
+        carries = [op for op, argument in pairs if op is not argument.op and not _is_kept_for_gradients(op, argument)]
+        return _is_map(reads, carries, dependents)
 
     @staticmethod
     def _joint(kinds: list[tuple[str, Any]]) -> tuple[str, Any]:
@@ -324,8 +326,8 @@ class _Function:
         name = getattr(function, "name", function)
         definition = next(each for each in library.function if each.signature.name == name)
         names = [argument.name for argument in definition.signature.input_arg]
-        given = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
-        body, tensors = function_def_to_graph_def(definition, [each.shape for each in given])
+        inputs = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
+        body, tensors = function_def_to_graph_def(definition, [each.shape for each in inputs])
         body.library.CopyFrom(library)
         for node in body.node:
             node.attr.pop("_class", None)
@@ -335,7 +337,7 @@ class _Function:
         ends = [definition.ret[end.name] for end in definition.signature.output_arg]
         return cls(
             graph,
-            list(zip(arguments, given, strict=True)),
+            list(zip(arguments, inputs, strict=True)),
             [graph.get_tensor_by_name(tensors[end]) for end in ends],
         )
 
@@ -345,12 +347,12 @@ def _is_kept_for_gradients(op: Any, argument: Any) -> bool:
     return op.type == "TensorListPushBack" and argument.consumers() == [op]
 
 
-def _is_map(reads: list[Any], carried: list[Any], valued: set[Any]) -> bool:
+def _is_map(reads: list[Any], carries: list[Any], dependents: set[Any]) -> bool:
     """Say whether a loop reads rows, and writes, at the place of one counter, and carries no more of them."""
-    writes = [op for op in carried if op.type in _WRITES]
+    writes = [op for op in carries if op.type in _WRITES]
     counters = {_plain(op.inputs[1]).op for op in (*reads, *writes)}
     alone = len(counters) == 1 and next(iter(counters)).type in ("Switch", "Placeholder")
-    return alone and not any(op in valued for op in carried if op not in writes)
+    return alone and not any(op in dependents for op in carries if op not in writes)
 
 
 def _plain(tensor: Any) -> Any:
@@ -440,20 +442,20 @@ def _axis_of_rows(tensor: Any) -> int:
 
 def _axis_of_written(op: Any) -> int:
     """Return the axis along which rows lie in what a loop wrote: the second, unless it went over rows one by one."""
-    written, read = [], []
+    writers, readers = [], []
     if op.type == "TensorListStack" and (loop := _plain(op.inputs[0])).op.type in _WHILES:
         body = _Function.of(loop.op, loop.op.get_attr("body"))
-        written = [_plain(body.results[loop.value_index]).op]
-        read = [given.op for _, given in body.arguments]
+        writers = [_plain(body.results[loop.value_index]).op]
+        readers = [value.op for _, value in body.arguments]
     elif op.type == "TensorArrayGatherV3":
         inside = _users_in_loops(op.inputs[0])
-        written = [user for user in inside if user.type in _WRITES]
-        loops = {user._get_control_flow_context() for user in written}
+        writers = [user for user in inside if user.type in _WRITES]
+        loops = {user._get_control_flow_context() for user in writers}
         ops = [each for each in op.graph.get_operations() if each.type in _READS]
-        read = [each.inputs[2].op.inputs[0].op for each in ops if each._get_control_flow_context() in loops]
-    values = [each.inputs[2] for each in written if each.type in _WRITES]
-    given = [each.inputs[_TAKES_APART[each.type]] for each in read if each.type in _TAKES_APART]
-    by_row = any(has_rows(each) and not _axis_of_rows(each) for each in given)
+        readers = [each.inputs[2].op.inputs[0].op for each in ops if each._get_control_flow_context() in loops]
+    values = [each.inputs[2] for each in writers if each.type in _WRITES]
+    sources = [each.inputs[_TAKES_APART[each.type]] for each in readers if each.type in _TAKES_APART]
+    by_row = any(has_rows(each) and not _axis_of_rows(each) for each in sources)
     return 1 + _axis_of_rows(values[0]) if values and has_rows(values[0]) and not by_row else 0
 
 

@@ -58,7 +58,7 @@ class BatchLoss:
         self.loss, self.apart = loss, apart
         self.classes = takes_classes(loss)
         self.steps = 0
-        self.sent: tuple[Any, Any] | None = None  # the masses of a step, on their way to all ranks
+        self.on_the_way: tuple[Any, Any] | None = None  # the masses of a step, on their way to all ranks
         self.last: tuple[np.ndarray, float] | None = None  # masses, and their sum
         self.counts_rows = callable(reduction)
         self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
@@ -200,10 +200,10 @@ class BatchLoss:
         if self.reading != SUM and (has_weights or has_masses):
             masses = [self._mass(batch, are_classes, TARGETS) if batch.rows else 0.0 for are_classes in (False, True)]
             if len(batch.shares) == 1:
-                self.sent = None, masses
+                self.on_the_way = None, masses
                 return
             sums = torch.tensor(masses, dtype=torch.float64)
-            self.sent = dist.all_reduce(sums, async_op=True), sums
+            self.on_the_way = dist.all_reduce(sums, async_op=True), sums
 
     def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
         """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.
@@ -217,10 +217,10 @@ class BatchLoss:
             ArgumentError: The loss does not follow from those of its parts.
         """
         self.steps += 1
-        if self.sent is None:
+        if self.on_the_way is None:
             self.send(batch)
-        if self.sent is not None:
-            (work, sums), self.sent = self.sent, None
+        if self.on_the_way is not None:
+            (work, sums), self.on_the_way = self.on_the_way, None
             if work is not None:
                 work.wait()
             return float(sums[int(bool(piece.rows) and self._counts_classes(pair[1]))]) or 1.0
@@ -338,7 +338,7 @@ class BatchLoss:
         half = rows // 2
         leaves = [leaf[order.tolist()] if _has_rows(leaf, rows) else leaf for leaf in leaves]  # which are copies
         try:
-            leaves[place][half:] = self.count.ignored if isinstance(self.count, Classes) else IGNORED
+            leaves[place][half:] = self.count.ignored_class if isinstance(self.count, Classes) else IGNORED
             total, *parts = self._values(leaves, rows, (slice(0, rows), slice(0, half), slice(half, rows)))
         except Exception:  # it takes no rows that are ignored as a whole: then nothing is known
             return set()

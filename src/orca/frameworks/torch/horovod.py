@@ -200,18 +200,18 @@ class Horovod(Sync):
         if self.world.rank == leader:
             return
         sizes = [part.numel() * part.element_size() for part in parts]
-        for part, shared in zip(parts, flat.split(sizes), strict=True):
+        for part, piece in zip(parts, flat.split(sizes), strict=True):
             # A copy, as numbers of 4 or 8 bytes may not begin just anywhere.
-            part.copy_(shared.clone().view(part.dtype).view(part.shape))
+            part.copy_(piece.clone().view(part.dtype).view(part.shape))
 
     def _share_optimizer(self) -> None:
         """Give every rank the optimizer of rank 0, where it has a state already."""
         mine = self.optimizer.state_dict() if self.world.rank == 0 and self.optimizer.state else None
         plain = map_tree(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, mine)
         with together(self.world):
-            shared = self.horovod.broadcast_object(plain, 0, name=self._name("optimizer"))
-        if shared is not None and self.world.rank:
-            self.optimizer.load_state_dict(shared)
+            state = self.horovod.broadcast_object(plain, 0, name=self._name("optimizer"))
+        if state is not None and self.world.rank:
+            self.optimizer.load_state_dict(state)
 
     def _name(self, what: str) -> str:
         return f"{self.number}: {what}"

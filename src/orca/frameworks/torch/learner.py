@@ -62,7 +62,7 @@ from orca.frameworks.torch.tensors import (
     to_numpy,
     twice,
 )
-from orca.frameworks.torch.trained import Trained
+from orca.frameworks.torch.trained_weights import TrainedWeights
 from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
 from orca.frameworks.torch.writes import Writes
 from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
@@ -325,8 +325,8 @@ class TorchLearner(Learner):
             self.exits.callback(self.agrees[-1].close)
         self.casting = self.autocast()  # which takes long to make, next to the step of a small model
         self.writes = Writes(self.nets, self.world, not self.spread)
-        self.trained = Trained(self.nets, self.steppers, self.world, self.hands_on)
-        self.exits.callback(self.trained.close)
+        self.trained_weights = TrainedWeights(self.nets, self.steppers, self.world, self.hands_on)
+        self.exits.callback(self.trained_weights.close)
         self.operator = self._operator(self.start)
 
     def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
@@ -492,17 +492,17 @@ class TorchLearner(Learner):
 
     def _check_alike(self) -> None:
         if self._watched:
-            self.trained.check_alike()
+            self.trained_weights.check_alike()
 
     def _follow(self) -> None:
         """Let the replicas agree on what the user's code trains now; it must do the same on every rank."""
-        if not self._watched or not self.trained.changed:
+        if not self._watched or not self.trained_weights.changed:
             return
         for agree in self.agrees:
             agree.renew()
         if self.operator is not None:
             self.operator._models = self.modules
-        self.trained.settle()
+        self.trained_weights.settle()
 
     def _update(self) -> None:
         if self.scaler.is_enabled():
@@ -932,7 +932,7 @@ class TorchLearner(Learner):
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
-        flags = torch.tensor([int(self.runner.stop), int(self.trained.changed)])
+        flags = torch.tensor([int(self.runner.stop), int(self.trained_weights.changed)])
         dist.all_reduce(flags)
         stops, changes = flags.tolist()
         if changes:

@@ -166,14 +166,14 @@ class Replicated(Sync):
     ) -> None:
         super().__init__(model, optimizer, hands_on)
         self.unused, self.some_idle = unused, False
-        self.used: set[int] = set()  # the numbers of the parameters that had a part in this rank's rows
+        self.participants: set[int] = set()  # the numbers of the parameters that had a part in this rank's rows
         self.muted, self.hooks = False, ExitStack()
         self._wrap()
         share_buffers(model)
 
     def open(self, batch: Batch) -> None:
         """Weigh this rank's gradients, where the user's own code makes them."""
-        self.used.clear()
+        self.participants.clear()
         self.some_idle = 0 in batch.shares
         self._weigh(batch, dist.get_world_size(), self._quietly)
 
@@ -212,11 +212,11 @@ class Replicated(Sync):
         self.hooks.close()
 
     def _wrap(self) -> None:
-        self.trained = [param for param in self.model.parameters() if param.requires_grad]
-        if not self.trained:
+        self.weights = [param for param in self.model.parameters() if param.requires_grad]
+        if not self.weights:
             self.module = self.model
             return
-        ids = [self.trained[0].device.index] if self.trained[0].device.type == "cuda" else None
+        ids = [self.weights[0].device.index] if self.weights[0].device.type == "cuda" else None
         # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
         options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": self.unused}
         wrapper = nn.parallel.DistributedDataParallel(self.model, **options)
@@ -225,20 +225,20 @@ class Replicated(Sync):
         wrapper._set_ddp_runtime_logging_sample_rate(10)
         self.module = wrapper
         if self.unused:
-            for number, param in enumerate(self.trained):
+            for number, param in enumerate(self.weights):
                 self.hooks.callback(param.register_post_accumulate_grad_hook(partial(self._note, number)).remove)
             self.hooks.callback(self.optimizer.register_step_pre_hook(self._drop_unused).remove)
 
     def _note(self, number: int, param: torch.Tensor) -> None:
         if not self.muted:
-            self.used.add(number)
+            self.participants.add(number)
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
         """Make this rank's backward passes contribute nothing: its rows are a template."""
         self.muted = True
         try:
-            with silenced(self.trained, self.used.add):
+            with silenced(self.weights, self.participants.add):
                 yield
         finally:
             self.muted = False
@@ -246,9 +246,9 @@ class Replicated(Sync):
     def _drop_unused(self, *arguments: Any) -> None:
         """Leave no gradient where no true row had one: DistributedDataParallel takes a template for a row."""
         if self.some_idle:
-            ranks = torch.tensor([float(number in self.used) for number in range(len(self.trained))])
+            ranks = torch.tensor([float(number in self.participants) for number in range(len(self.weights))])
             dist.all_reduce(ranks)
-            for param, count in zip(self.trained, ranks.tolist(), strict=True):
+            for param, count in zip(self.weights, ranks.tolist(), strict=True):
                 if not count:
                     param.grad = None
 
@@ -303,7 +303,7 @@ def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch r
     """Average a bucket of gradients over the ranks, each with its weight in the step."""
     gradients = bucket.buffer().mul_(sync.weight / dist.get_world_size())
     future = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
+    return future.then(lambda result: result.value()[0])
 
 
 def scale_to_norm(grads: Sequence[torch.Tensor], squares: torch.Tensor, norm: float) -> None:
@@ -327,8 +327,8 @@ def share_buffers(model: nn.Module, leader: int = 0) -> None:
     for buffers in kinds.values():
         flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
         dist.broadcast(flat, leader)
-        for buffer, shared in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-            buffer.copy_(shared.view_as(buffer))
+        for buffer, piece in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(piece.view_as(buffer))
 
 
 def backward_zeros(output: Any) -> None:

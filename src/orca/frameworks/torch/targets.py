@@ -102,7 +102,7 @@ class Classes:
     """The mass of class numbers in a mean: the weight of their class (1 without weights), 0 for ignored ones."""
 
     weight: np.ndarray | None = None
-    ignored: int = IGNORED
+    ignored_class: int = IGNORED
 
     def __call__(self, labels: Any) -> np.ndarray:
         """Return the mass of each row."""
@@ -112,7 +112,7 @@ class Classes:
                 numbers = numbers.astype(np.int64)
         # A number that is no class is for the loss to refuse.
         each = 1.0 if self.weight is None else self.weight.take(numbers, mode="clip")
-        masses: np.ndarray = np.where(numbers == self.ignored, 0.0, each).reshape(len(numbers), -1).sum(1)
+        masses: np.ndarray = np.where(numbers == self.ignored_class, 0.0, each).reshape(len(numbers), -1).sum(1)
         return masses
 
 
