@@ -156,7 +156,7 @@ class ApplicationWatch:
 
     def __init__(self, hadoop: Hadoop, tag: str, settings: Mapping[str, str], patience: float | None) -> None:
         self.hadoop, self.tag, self.settings, self.patience = hadoop, tag, settings, patience
-        self._shown = 0
+        self._offset = 0
         self._logs = ""
 
     @contextlib.contextmanager
@@ -218,12 +218,12 @@ class ApplicationWatch:
             self._logs = self._logs or self._log_address(app)
             if not self._logs:
                 return False
-            size = self._shown + PIECE
-            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._shown :]
+            size = self._offset + PIECE
+            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._offset :]
         except (OSError, ValueError) as error:  # it starts, or its node does not answer now
             log.debug("the log of %s: %s", app.id, error)
             return False
-        self._shown += len(piece)
+        self._offset += len(piece)
         _write(sys.stdout, piece)
         return bool(piece)
 

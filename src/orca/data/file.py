@@ -323,26 +323,26 @@ def _rerouted(function: _Function, position: int, saves: bool) -> _Function:
 
     @functools.wraps(function)
     def rerouted(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        path = given.arguments.get(name)
+        call = signature.bind(*args, **kwargs)
+        path = call.arguments.get(name)
         if not isinstance(path, str | os.PathLike):
             return function(*args, **kwargs)
         fs, place = filesystem(path)
         if is_local(fs):
-            given.arguments[name] = _local(path)
-            return function(*given.args, **given.kwargs)
-        options = {**given.arguments, **given.arguments.get("kwargs", {})}
+            call.arguments[name] = _local(path)
+            return function(*call.args, **call.kwargs)
+        options = {**call.arguments, **call.arguments.get("kwargs", {})}
         with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-            copy = given.arguments[name] = os.path.join(folder, name_of(place))
+            copy = call.arguments[name] = os.path.join(folder, name_of(place))
             if not saves:
                 _fetch(fs, place, path, copy)
-            result = function(*given.args, **given.kwargs)
+            result = function(*call.args, **call.kwargs)
             if saves and not os.listdir(folder):
                 raise OrcaError(f"{function.__name__} wrote nothing that could be copied to {path}.")
             if saves:
-                replaced = all(options.get(word) is not False for word in ("overwrite", "over_write"))
+                overwrites = all(options.get(word) is not False for word in ("overwrite", "over_write"))
                 above = os.fspath(path).rstrip("/").rsplit("/", 1)[0] + "/"
-                put_local_dir_tree_to_remote(folder, above, over_write=replaced)
+                put_local_dir_tree_to_remote(folder, above, over_write=overwrites)
             return result
 
     return rerouted  # type: ignore[return-value]
@@ -432,8 +432,8 @@ def _content(path: Path) -> bytes:
 
 def _require(kind: str, fs: Any, place: str, path: Path) -> None:
     if not (fs.isfile(place) if kind == "file" else fs.isdir(place)):
-        got = _described(fs, place) if fs.exists(place) else "nothing"
-        raise ArgumentError(f"{path} is to be a {kind}, but there is {got}. Check the path.")
+        thing = _described(fs, place) if fs.exists(place) else "nothing"
+        raise ArgumentError(f"{path} is to be a {kind}, but there is {thing}. Check the path.")
 
 
 def _refuse_file(fs: Any, place: str, path: Path) -> None:
@@ -451,13 +451,13 @@ def _refuse(fs: Any, place: str, path: Path, over_write: bool) -> None:
 
 def _refuse_any(fs: Any, place: str, path: Path, names: Collection[str], over_write: bool) -> None:
     """Refuse to write files into a folder where folders of these names are, or files that may not be replaced."""
-    taken = [name for name in names if fs.exists(f"{place}/{name}")]
-    for name in taken:
+    clashes = [name for name in names if fs.exists(f"{place}/{name}")]
+    for name in clashes:
         _refuse(fs, f"{place}/{name}", f"{path}/{name}", over_write=True)
-    if taken and not over_write:
-        first = min(taken)
+    if clashes and not over_write:
+        first = min(clashes)
         raise ArgumentError(
-            f"{len(taken)} of the files are in {path} already, {first!r} for example: "
+            f"{len(clashes)} of the files are in {path} already, {first!r} for example: "
             f"{_described(fs, f'{place}/{first}')}. Pass over_write=True to replace them."
         )
 
@@ -468,8 +468,8 @@ def _described(fs: Any, place: str) -> str:
     if info["type"] == "directory":
         return "a folder"
     when = info.get("mtime")
-    written = f", written {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}" if when else ""
-    return f"a file of {info.get('size')} bytes{written}"
+    date = f", written {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}" if when else ""
+    return f"a file of {info.get('size')} bytes{date}"
 
 
 def _mode(filemode: int | str | None) -> int | None:

@@ -45,8 +45,8 @@ def regroup(rdd: RDD[Any], choice: Choice, parts: int, empty: pd.DataFrame) -> R
 
     `empty` is the shard of a partition to which no row comes.
     """
-    moved = _moved(rdd, choice, 0, parts).partitionBy(parts, int)
-    return moved.mapPartitions(partial(meet, work=_only, blanks=[empty]))
+    pieces = _moved(rdd, choice, 0, parts).partitionBy(parts, int)
+    return pieces.mapPartitions(partial(meet, work=_only, blanks=[empty]))
 
 
 def _moved(rdd: RDD[Any], choice: Choice, side: int, parts: int) -> RDD[Any]:
@@ -75,12 +75,12 @@ def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, par
 def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
     """Yield what becomes of the rows that came to a partition: a frame from each side."""
     parts: list[list[Any]] = [[] for _ in blanks]
-    told: set[tuple[int, bytes]] = set()
+    pickles: set[tuple[int, bytes]] = set()
     for _, (side, place, rows) in pairs:
         if isinstance(rows, bytes):
-            if (side, rows) in told:
+            if (side, rows) in pickles:
                 continue
-            told.add((side, rows))
+            pickles.add((side, rows))
             rows = pickle.loads(rows)
         parts[side].append((place, rows))
     frames = [
@@ -166,10 +166,10 @@ def _present_codes(column: pd.Series, missing: np.ndarray) -> np.ndarray:
     if types.infer_dtype(cells) in ("string", "empty"):
         return pd.util.hash_array(cells)
     codes = pd.util.hash_array(np.array([str(cell) for cell in cells], object))
-    for kinds, recoded in _OBJECTS:
+    for kinds, coder in _OBJECTS:
         places = np.array([isinstance(cell, kinds) for cell in cells])
         if places.any():
-            codes[places] = recoded(cells[places])
+            codes[places] = coder(cells[places])
     return codes
 
 
@@ -389,9 +389,9 @@ def _columns(partition: int, frames: Iterable[Any], names: list[Any], numeric: b
     """
     for number, frame in enumerate(frames):
         if len(frame):
-            wanted = {*_numeric(frame[names]), *frame[names].select_dtypes("bool").columns} if numeric else set(names)
+            picks = {*_numeric(frame[names]), *frame[names].select_dtypes("bool").columns} if numeric else set(names)
             for place, name in enumerate(names):
-                yield place, ((partition, number), frame[[name]] if name in wanted else None)
+                yield place, ((partition, number), frame[[name]] if name in picks else None)
 
 
 def _describe(pairs: Iterable[tuple[int, Any]], names: list[Any], numeric: bool) -> Iterator[tuple[Any, Any]]:

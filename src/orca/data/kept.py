@@ -108,8 +108,8 @@ class InSpark:
 
 
 def _size(shard: Any) -> int:
-    used = getattr(shard, "memory_usage", None)
-    return int(used(index=True, deep=True).sum()) if used else sys.getsizeof(shard)
+    usage = getattr(shard, "memory_usage", None)
+    return int(usage(index=True, deep=True).sum()) if usage else sys.getsizeof(shard)
 
 
 def compute(rdd: RDD[Any]) -> None:
@@ -127,19 +127,19 @@ class InFiles:
         self.records = rdd.mapPartitions(Writing(str(self.folder)))
         self.records.persist(StorageLevel.MEMORY_AND_DISK)
         self.rdd = self.records.mapPartitions(read)
-        self._known: list[Record] | None = None
-        self._abandoned = weakref.finalize(self, _folders.abandon, self.folder)
-        self._abandoned.atexit = False
+        self._record_list: list[Record] | None = None
+        self._finalizer = weakref.finalize(self, _folders.abandon, self.folder)
+        self._finalizer.atexit = False
         _folders.watch(self.folder, self.records)
 
     def compute(self) -> None:
         """Write the files, if they are not there yet."""
-        self._known = self.records.collect()
+        self._record_list = self.records.collect()
 
     def _computed(self) -> list[Record]:
-        if self._known is None:
+        if self._record_list is None:
             self.compute()
-        return self._known or []
+        return self._record_list or []
 
     def is_held(self) -> bool:
         """Say whether Spark is to keep the records."""
@@ -168,7 +168,7 @@ class InFiles:
         While another thread runs a job, whose tasks may be about to open the files, these stay; a later folder's
         making removes them.
         """
-        self._abandoned.detach()
+        self._finalizer.detach()
         self.records.unpersist(blocking=True)
         if not is_busy(self.records.ctx):
             _folders.remove(self.folder)
@@ -184,7 +184,7 @@ class _Folders:
     def __init__(self) -> None:
         self._records: dict[Path, int] = {}  # the number of the RDD that has the records of each folder
         self._spark = ""
-        self._abandoned = 0  # bytes
+        self._garbage = 0  # bytes
 
     def new(self, context: SparkContext) -> Path:
         """Make a folder, and remove those that nothing refers to."""
@@ -192,14 +192,14 @@ class _Folders:
 
         if self._spark != context.applicationId:
             self._clear()  # Spark removes its folder only when the JVM ends
-            self._spark, self._abandoned = str(context.applicationId), 0
+            self._spark, self._garbage = str(context.applicationId), 0
             when_stopped(self._clear)
-        if self._abandoned > _ABANDONED:
+        if self._garbage > _ABANDONED:
             context._jvm.System.gc()  # type: ignore[union-attr]
-            self._abandoned = 0
+            self._garbage = 0
         alive = context._jsc.getPersistentRDDs()
-        lost = [folder for folder, number in list(self._records.items()) if not alive.containsKey(number)]
-        for folder in lost if lost and not is_busy(context) else []:
+        orphans = [folder for folder, number in list(self._records.items()) if not alive.containsKey(number)]
+        for folder in orphans if orphans and not is_busy(context) else []:
             self.remove(folder)
         folder = Path(str(context._temp_dir)) / f"shards-{uuid.uuid4().hex}"
         folder.mkdir(mode=0o700)
@@ -212,7 +212,7 @@ class _Folders:
     def abandon(self, folder: Path) -> None:
         """Count the bytes of a folder that Python has no use for any more."""
         if folder in self._records:
-            self._abandoned += sum(file.stat().st_size for file in folder.glob("*"))
+            self._garbage += sum(file.stat().st_size for file in folder.glob("*"))
 
     def _clear(self) -> None:
         for folder in list(self._records):
@@ -319,9 +319,9 @@ class Span:
         """Return the shard."""
         size = self.stop - self.start
         if self.large and len(_maps) < _MOST_MAPS:
-            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=self.start)
-            _maps.add(mapped)
-            view = memoryview(mapped)
+            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=self.start)
+            _maps.add(mapping)
+            view = memoryview(mapping)
         else:
             file.seek(self.start)
             view = memoryview(bytearray(size))

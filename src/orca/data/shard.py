@@ -166,8 +166,8 @@ class SparkXShards(Verbs, XShards):
 
     def collect(self) -> list[Any]:
         """Return all shards to the driver."""
-        held = self._held()
-        return held.take() if held else self.rdd.collect()
+        holder = self._held()
+        return holder.take() if holder else self.rdd.collect()
 
     def first(self) -> Any:
         """Return the first shard."""
@@ -178,8 +178,8 @@ class SparkXShards(Verbs, XShards):
 
     def take(self, n: int) -> list[Any]:
         """Return the first shards."""
-        held = self._held()
-        return held.take(n) if held else self.rdd.take(n)
+        holder = self._held()
+        return holder.take(n) if holder else self.rdd.take(n)
 
     def cache(self) -> SparkXShards:
         """Keep the shards once they are computed: in files where Spark runs on this machine alone, else by Spark."""
@@ -199,9 +199,9 @@ class SparkXShards(Verbs, XShards):
 
     def compute(self) -> SparkXShards:
         """Compute lazy shards now."""
-        held = self._held()
-        if held:
-            held.compute()
+        holder = self._held()
+        if holder:
+            holder.compute()
         else:
             kept.compute(self.rdd)
         return self
@@ -237,15 +237,15 @@ class SparkXShards(Verbs, XShards):
 
     def _note(self) -> kept.Note | None:
         """Return what is known of the first shard."""
-        held = self._held()
-        return held.note() if held else None
+        holder = self._held()
+        return holder.note() if holder else None
 
     def _is_small(self) -> bool:
         """Say whether the shards may be sent to every worker; those that would have to be computed may not."""
         from orca.data import frames
 
-        held = self._held()
-        return held is not None and held.size() <= frames.BROADCAST
+        holder = self._held()
+        return holder is not None and holder.size() <= frames.BROADCAST
 
     def _held(self) -> kept.Kept | None:
         """Return what keeps the shards, unless it has let go of them; another thread may do so at any time."""
@@ -266,9 +266,9 @@ class SparkXShards(Verbs, XShards):
             self.rdd = self._kept.rdd
 
     def _let_go(self) -> None:
-        held = self._held()
-        if held:
-            held.drop()
+        holder = self._held()
+        if holder:
+            holder.drop()
         self._kept, self.rdd = None, self._origin
 
 

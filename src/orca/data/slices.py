@@ -71,9 +71,9 @@ def peek(rdd: RDD[Any], look: Callable[[Any], Any]) -> Any:
         DataError: There is no shard.
     """
     for partition in range(rdd.getNumPartitions()):
-        seen = rdd.ctx.runJob(rdd, partial(_seen, look=look), [partition])
-        if seen:
-            return seen[0]
+        results = rdd.ctx.runJob(rdd, partial(_seen, look=look), [partition])
+        if results:
+            return results[0]
     raise DataError("there are no shards: the RDD of this XShards is empty.")
 
 

@@ -83,12 +83,12 @@ class StringIndexer:
 
     def _numbered(self, name: str, counts: Mapping[Any, int]) -> dict[Any, int]:
         limit = self.freq_limit.get(name) if isinstance(self.freq_limit, Mapping) else self.freq_limit
-        kept = [value for value, count in counts.items() if count >= (limit or 1)]  # categories may be empty
-        mixed = _mixed(kept)
-        kept.sort(key=lambda value: (str(type(value)), value) if mixed else value)
+        values = [value for value, count in counts.items() if count >= (limit or 1)]  # categories may be empty
+        mixed = _mixed(values)
+        values.sort(key=lambda value: (str(type(value)), value) if mixed else value)
         if self.order_by_freq:
-            kept.sort(key=lambda value: -counts[value])
-        return {value: number for number, value in enumerate(kept, 1)}
+            values.sort(key=lambda value: -counts[value])
+        return {value: number for number, value in enumerate(values, 1)}
 
 
 class StringIndex:
@@ -286,9 +286,9 @@ class Moments:
         there = ~np.isnan(rows)
         count = there.sum(axis=0)
         mean = np.where(there, rows, 0.0).sum(axis=0) / np.maximum(count, 1)
-        centred = np.where(there, rows - mean, 0.0)
-        drift = centred.sum(axis=0) / np.maximum(count, 1)  # what rounding left in the mean
-        squares = (centred**2).sum(axis=0) - count * drift**2
+        deviations = np.where(there, rows - mean, 0.0)
+        drift = deviations.sum(axis=0) / np.maximum(count, 1)  # what rounding left in the mean
+        squares = (deviations**2).sum(axis=0) - count * drift**2
         low, high = np.where(there, rows, np.inf).min(axis=0), np.where(there, rows, -np.inf).max(axis=0)
         return cls(count, low, high, mean + drift, squares)
 
@@ -348,8 +348,8 @@ class Scaling:
             return shard.assign(**{self.output: shard[self.columns[0]]})
         if rows.shape[1] != len(self.shift):
             raise DataError(f"fitted on arrays of {len(self.shift)} numbers; column {self.columns[0]!r} has others.")
-        scaled = (rows - self.shift) / self.divisor * self.factor + self.offset
-        return shard.assign(**{self.output: list(scaled) if arrays else scaled[:, 0]})
+        result = (rows - self.shift) / self.divisor * self.factor + self.offset
+        return shard.assign(**{self.output: list(result) if arrays else result[:, 0]})
 
 
 def _matrix(shard: pd.DataFrame, columns: tuple[str, ...]) -> tuple[np.ndarray | None, bool]:
@@ -394,8 +394,8 @@ def _merged(shards: SparkXShards, measure: Callable[[Any], _Fit], merge: Callabl
     """Return what all shards measure together; workers merge what they measured first."""
 
     def of_partition(parts: Any) -> Any:
-        measured = [measure(part) for part in parts]
-        return [reduce(merge, measured)] if measured else []
+        fits = [measure(part) for part in parts]
+        return [reduce(merge, fits)] if fits else []
 
     from orca.data.spark_frames import refused
 

@@ -125,8 +125,8 @@ class Verbs:
         edges = [start for start, _ in even_split(int(begins[-1]), parts)] + [int(begins[-1])]
         deal = partial(_dealt, begins=begins.tolist(), firsts=firsts.tolist(), edges=edges)
         empty = peek(self.rdd, _no_rows)
-        moved = self.rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
-        return self._made(moved.mapPartitions(partial(_gathered, empty=empty)), self._class_name)
+        pieces = self.rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
+        return self._made(pieces.mapPartitions(partial(_gathered, empty=empty)), self._class_name)
 
     def split(self) -> list[Self]:
         """Return the i-th item of every shard as XShards, for each i; shards are lists or tuples of one length.
@@ -141,9 +141,9 @@ class Verbs:
             raise DataError(f"split needs shards with the same number of items; got shards of {lengths} items.")
         if not lengths or lengths[0] < 2:
             return [self]
-        made = [self._child(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
+        parts = [self._child(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
         self._replaced()
-        return made
+        return parts
 
     def zip(self, other: Self) -> Self:
         """Return pairs of a shard and the one of others at its place.
@@ -310,8 +310,8 @@ class Verbs:
         from orca.data import frames
 
         rdd = self._frames("sample")
-        drawn = frames.sampled(rdd, frac=frac, replace=replace, weights=weights, random_state=random_state)
-        return self._made(drawn, FRAME)
+        rows = frames.sampled(rdd, frac=frac, replace=replace, weights=weights, random_state=random_state)
+        return self._made(rows, FRAME)
 
     def assembleFeatureLabelCols(self, featureCols: str | list[str], labelCols: str | list[str]) -> Self:
         """Turn frames into {"x", "y"} for an Estimator: the array of a column, or a list of those of several.
@@ -436,9 +436,9 @@ class Verbs:
 
     def _made(self, rdd: Any, class_name: str | None = None) -> Self:
         """Return new shards in place of these."""
-        made = self._child(rdd, class_name)
+        child = self._child(rdd, class_name)
         self._replaced()
-        return made
+        return child
 
 
 class SharedValue:

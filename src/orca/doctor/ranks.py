@@ -32,8 +32,8 @@ def joining(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     problem = outcome.problem
     if outcome.ranks == 0:
         yield warn("ranks", "the workers were not looked at: the errors come first")
-    elif all(report.joined is not None for report in outcome.reports) and problem is None:
-        seconds = max(report.joined or 0.0 for report in outcome.reports)
+    elif all(report.join_seconds is not None for report in outcome.reports) and problem is None:
+        seconds = max(report.join_seconds or 0.0 for report in outcome.reports)
         times = f"{outcome.seconds:.1f} s, joining {seconds:.1f} s"
         yield ok("ranks", f"{outcome.ranks} rank(s) started and joined", times)
     elif isinstance(problem, WorkerStalled | TimeOver):
@@ -66,7 +66,7 @@ def versions(case: Case, outcome: Surveyed) -> Iterator[Finding]:
 def network(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     """Name the pairs of ranks that cannot reach each other, and the interfaces that gloo takes."""
     reports = outcome.reports
-    pairs = [(report, reports[other], reason) for report in reports for other, reason in report.unreached]
+    pairs = [(report, reports[other], reason) for report in reports for other, reason in report.obstacles]
     for report, other, reason in pairs[:_SHOWN]:
         what = f"rank {report.rank} on {report.node} ({report.host}) cannot reach rank {other.rank} on {other.node}"
         yield error("network", what, reason, _OWN_ADDRESS if other.host.startswith("127.") else _REACHABLE)

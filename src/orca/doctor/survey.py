@@ -53,9 +53,9 @@ class Report:
     devices: int = 0  # GPUs that the machine shows to its processes
     storage: str = ""  # why model_dir cannot be written from there
     sees_driver: bool = True  # whether the driver's file in model_dir is there for this rank
-    unreached: tuple[tuple[int, str], ...] = ()  # ranks it could not reach, each with the reason
+    obstacles: tuple[tuple[int, str], ...] = ()  # ranks it could not reach, each with the reason
     interface: str = ""  # the network interface that gloo took
-    joined: float | None = None  # seconds it took to join; None where the ranks did not
+    join_seconds: float | None = None  # seconds it took to join; None where the ranks did not
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class Survey:
         }
         failures, apart = knock_at_all(peer)
         if apart:
-            return Report(**facts, unreached=failures)
+            return Report(**facts, obstacles=failures)
         began = time.monotonic()
         with form(peer, timeout, pulse) as world:
             [total] = world.all_reduce([np.ones(1)], how="sum")
             if int(total[0]) != world.size:
                 raise OrcaError(f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.")
-        return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], joined=time.monotonic() - began)
+        return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], join_seconds=time.monotonic() - began)
 
     def _storage(self, rank: int) -> dict[str, Any]:
         """Return why the rank that writes checkpoints cannot, and whether this rank sees the driver's file."""

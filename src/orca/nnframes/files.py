@@ -101,7 +101,7 @@ class StageWriter(MLWriter):
         stage = self.instance
         model, module, state = stage.parts()
         kind = "TorchModel" if isinstance(model, TorchModel) else "layer" if isinstance(model, Layer) else "module"
-        about = {"model": kind} | ({"made_by": reference(model.given, "the model")} if module is None else {})
+        about = {"model": kind} | ({"made_by": reference(model.source, "the model")} if module is None else {})
         weights = [] if module is None else list(module.parameters())
         objects = {param.name: value for param, value in stage._paramMap.items() if param.name in _OBJECTS}
         if objects.get("validation") is not None:
@@ -114,7 +114,7 @@ class StageWriter(MLWriter):
             "architecture": None if module is None else describe(module),
             "about": about,
             "objects": {name: packed(value, name, weights) for name, value in objects.items()},
-            "attributes": {name: packed(getattr(stage, name), name, weights) for name in stage.written},
+            "attributes": {name: packed(getattr(stage, name), name, weights) for name in stage.saved_names},
             "preprocessing": packed(stage._defaultParamMap[stage.samplePreprocessing], "feature_preprocessing"),
         }
         return replace(state, payload=payload)

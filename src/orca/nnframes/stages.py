@@ -107,10 +107,10 @@ class Writable(Params, MLWritable, MLReadable[Any]):
     """A stage that is saved as JSON and safetensors, without pickles.
 
     Attributes:
-        written: The attributes that are saved besides the model and the params.
+        saved_names: The attributes that are saved besides the model and the params.
     """
 
-    written: ClassVar[tuple[str, ...]] = ()
+    saved_names: ClassVar[tuple[str, ...]] = ()
 
     def set(self, param: Any, value: Any) -> None:
         """Set a param."""
@@ -210,7 +210,7 @@ class NNEstimator(
     setValidationSummary, getValidationSummary = _accessors("validationSummary")
     getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
     getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
-    written: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
+    saved_names: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
 
     def __init__(
         self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None,
@@ -303,7 +303,7 @@ class NNEstimator(
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
         """Return the model as given, its module (None where it is yet to be made), and a state, for a writer."""
-        is_ready = not isinstance(self.model, TorchModel) or isinstance(self.model.given, nn.Module)
+        is_ready = not isinstance(self.model, TorchModel) or isinstance(self.model.source, nn.Module)
         return self.model, torch_of(self.model) if is_ready else None, State()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
@@ -314,7 +314,7 @@ class NNEstimator(
         """Train on a DataFrame."""
         _check_frame(dataset, "fit")
         estimator: Any = FrameEstimator.of(
-            model=self.model.given if isinstance(self.model, TorchModel) else torch_of(self.model),
+            model=self.model.source if isinstance(self.model, TorchModel) else torch_of(self.model),
             optimizer=self._method(),
             loss=torch_of(self.criterion),
             loss_reduction=getattr(self.criterion, "reduction", None) if hasattr(self.criterion, "to_torch") else None,
@@ -393,7 +393,7 @@ class NNEstimator(
 
     def _readers(self, features: Preprocessing, labels: Preprocessing | None, label: str) -> dict[str, Any]:
         reads = {self.getFeaturesCol(): features.read, label: labels and labels.read}
-        return {name: read for name, read in reads.items() if read is not None}
+        return {name: reader for name, reader in reads.items() if reader is not None}
 
     def _checkpoint(self) -> tuple[str | None, Any, bool]:
         return self.getCheckpoint() or (None, None, True)
@@ -419,7 +419,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
         super().__init__()
         _refuse(jvalue)
-        self._given = model_of(model)
+        self._original = model_of(model)
         self._estimator: FrameEstimator | None = None
         self._setDefault(
             batchSize=DEFAULT_BATCH,
@@ -430,9 +430,9 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def model(self) -> Any:
         """Return the model with its weights, in the kind that it was given in."""
         if self._estimator is None:
-            return self._given
+            return self._original
         net = self._estimator.get_model()
-        return trained(self._given, net)
+        return trained(self._original, net)
 
     def getModel(self) -> Any:
         """Return the model with its weights, in the kind that it was given in."""
@@ -442,7 +442,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def estimator(self) -> FrameEstimator:
         """Return the Estimator that answers."""
         if self._estimator is None:
-            inner: Any = FrameEstimator.of(model=torch_of(self._given), backend="bigdl")
+            inner: Any = FrameEstimator.of(model=torch_of(self._original), backend="bigdl")
             self._estimator = inner
         return self._estimator  # type: ignore[return-value]
 
@@ -475,7 +475,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
         """Return the model as given, its module, and its state, for a writer."""
-        return self._given, self.estimator.get_model(), self.state.for_answers()
+        return self._original, self.estimator.get_model(), self.state.for_answers()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
         """Become the stage that was saved, for a reader."""
@@ -529,11 +529,11 @@ class NNClassifierModel(NNModel, HasThreshold):
     largest: from 1 on for layers and criterions of BigDL, from 0 on for torch's.
     """
 
-    written = ("one_based",)
+    saved_names = ("one_based",)
 
     def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
         super().__init__(model, feature_preprocessing, jvalue)
-        self.one_based = isinstance(self._given, Layer) and not isinstance(self._given, TorchModel)
+        self.one_based = isinstance(self._original, Layer) and not isinstance(self._original, TorchModel)
         self._setDefault(threshold=0.5)
 
     def _prediction(self, heads: Sequence[Any]) -> Any:
@@ -576,13 +576,13 @@ def torch_of(thing: Any) -> Any:
     return thing.to_torch() if hasattr(thing, "to_torch") else thing
 
 
-def trained(given: Any, net: nn.Module) -> Any:
+def trained(model: Any, net: nn.Module) -> Any:
     """Return a trained module in the kind that the model was given in."""
-    if isinstance(given, TorchModel):
+    if isinstance(model, TorchModel):
         return TorchModel(net)
-    if isinstance(given, nn.Module):
+    if isinstance(model, nn.Module):
         return net
-    answer = copy.deepcopy(given)
+    answer = copy.deepcopy(model)
     answer.to_torch().load_state_dict(net.state_dict())
     return answer
 

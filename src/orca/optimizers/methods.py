@@ -63,7 +63,7 @@ class OptimMethod(KnownArguments):
             group.update(self.settings(group))
         if self.moments:
             optimizer.register_step_pre_hook(lambda stepping, *_: _count_alike(stepping, self.moments))
-        optimizer.register_step_post_hook(lambda stepped, *_: self._passed(stepped, "evaluations"))
+        optimizer.register_step_post_hook(lambda one, *_: self._passed(one, "evaluations"))
 
         def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
             """Hear of the end of an epoch."""

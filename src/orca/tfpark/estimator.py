@@ -103,15 +103,15 @@ class TFEstimator(Remembering, Summarized):
         **options: Any,
     ) -> None:
         if not inspect.isfunction(model_fn) and not inspect.ismethod(model_fn) and hasattr(model_fn, "model_fn"):
-            given = model_fn
-            model_fn = getattr(given, "_model_fn", given.model_fn)
-            model_dir, params = model_dir or given.model_dir, params or getattr(given, "params", None)
+            estimator = model_fn
+            model_fn = getattr(estimator, "_model_fn", estimator.model_fn)
+            model_dir, params = model_dir or estimator.model_dir, params or getattr(estimator, "params", None)
         if not callable(model_fn):
             raise ArgumentError(f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}.")
         self.model_fn, self.optimizer, self.model_dir = model_fn, optimizer, model_dir
         self.config, self.params, self.warm_start_from, self.options = config, params, warm_start_from, options
         self._clip: dict[str, Any] = {}
-        self._trained = (0, 0)  # epochs and steps
+        self._progress = (0, 0)  # epochs and steps
 
     @classmethod
     def from_model_fn(
@@ -172,9 +172,9 @@ class TFEstimator(Remembering, Summarized):
             updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
             estimator = self._estimator(dataset, loss=spec.loss, optimizer=optimizer, updates=updates, **self._clip)
             self._restore(estimator.sess)
-            epochs, trained = self._trained
-            estimator.begin_after(epochs, trained)
-            ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(trained + steps)}
+            epochs, start = self._progress
+            estimator.begin_after(epochs, start)
+            ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(start + steps)}
             self._show(estimator).fit(
                 dataset.filled(),
                 batch_size=dataset.batch_size or dataset.batch_per_thread or 32,
@@ -182,7 +182,7 @@ class TFEstimator(Remembering, Summarized):
                 session_config=session_config,
                 **ends,
             )
-            self._trained = estimator.trained
+            self._progress = estimator.trained
             self._keep(estimator.sess)
         return self
 
@@ -205,12 +205,12 @@ class TFEstimator(Remembering, Summarized):
             The value of each metric, under BigDL's name of it ("Top1Accuracy"); "loss", where the model has one.
         """
         with self._graph(input_fn, EVAL) as (_, dataset, spec):
-            asked = [] if eval_methods is None else eval_methods if isinstance(eval_methods, list) else [eval_methods]
+            methods = [] if eval_methods is None else eval_methods if isinstance(eval_methods, list) else [eval_methods]
             metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
-            for each in asked:
+            for each in methods:
                 if isinstance(each, str) and each.lower() != "loss":
-                    name, known = _METHODS.get(each.lower(), (each, each))
-                    metrics[name] = metrics_of([known])[0]
+                    name, method = _METHODS.get(each.lower(), (each, each))
+                    metrics[name] = metrics_of([method])[0]
                 elif not isinstance(each, str):
                     (metric,) = metrics_of([each])
                     metrics[metric.name] = metric
@@ -239,8 +239,8 @@ class TFEstimator(Remembering, Summarized):
                 keys = [predict_keys] if isinstance(predict_keys, str) else list(predict_keys)
                 missing = [key for key in keys if not isinstance(heads, Mapping) or key not in heads]
                 if missing:
-                    known = list(heads) if isinstance(heads, Mapping) else "one tensor"
-                    raise ArgumentError(f"predict_keys asks for {missing[0]!r}; the model's predictions are {known}.")
+                    names = list(heads) if isinstance(heads, Mapping) else "one tensor"
+                    raise ArgumentError(f"predict_keys asks for {missing[0]!r}; the model's predictions are {names}.")
                 heads = {key: heads[key] for key in keys}
             estimator = self._estimator(dataset, labelled=False, outputs=heads)
             self._restore(estimator.sess, checkpoint_path, trained=True)
@@ -306,8 +306,8 @@ def dataset_of(data: Any, mode: str) -> TFDataset:
     return TFDataset.from_tf_data_dataset(rows, *sizes)
 
 
-def call_with(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
+def call_with(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function with those of the named arguments that it takes."""
     parameters = inspect.signature(function).parameters
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return function(*args, **{name: value for name, value in offered.items() if free or name in parameters})
+    return function(*args, **{name: value for name, value in options.items() if free or name in parameters})

@@ -80,8 +80,8 @@ class GANEstimator(Remembering):
             losses = self._losses(tf, noise, real)
             steps = []
             for loss, optimizer, scope in zip(losses, self.optimizers, (_DISCRIMINATOR, _GENERATOR), strict=True):
-                trained = tf.trainable_variables(scope)
-                steps.append(step_of(ZooOptimizer(optimizer).minimize(loss, counter, trained)))
+                weights = tf.trainable_variables(scope)
+                steps.append(step_of(ZooOptimizer(optimizer).minimize(loss, counter, weights)))
             estimator = GraphEstimator.of(
                 inputs=noise,
                 labels=real,
@@ -118,19 +118,19 @@ class GANEstimator(Remembering):
         with tf.Graph().as_default(), tf.Session() as session:
             fed = TFDataset.from_ndarrays(noise).feature_tensors
             with tf.variable_scope(_GENERATOR):
-                made = self.generator_fn(fed)
+                fakes = self.generator_fn(fed)
             session.run(tf.global_variables_initializer())
             restore_values(session, values)
-            return session.run(made, {fed: noise})
+            return session.run(fakes, {fed: noise})
 
     def _losses(self, tf: Any, noise: Any, real: Any) -> tuple[Any, Any]:
         with tf.variable_scope(_GENERATOR):
-            made = self.generator_fn(noise)
+            fakes = self.generator_fn(noise)
         with tf.variable_scope(_DISCRIMINATOR):
-            of_made = self._opinion(made, noise)
+            of_fakes = self._opinion(fakes, noise)
         with tf.variable_scope(_DISCRIMINATOR, reuse=True):
             of_real = self._opinion(real, noise)
-        return self.discriminator_loss_fn(of_real, of_made), self.generator_loss_fn(of_made)
+        return self.discriminator_loss_fn(of_real, of_fakes), self.generator_loss_fn(of_fakes)
 
     def _opinion(self, data: Any, noise: Any) -> Any:
         takes = [p for p in inspect.signature(self.discriminator_fn).parameters.values() if p.default is p.empty]

@@ -42,10 +42,10 @@ class GraphModule(nn.Module):
         Raises:
             ArgumentError: The graph has another number of inputs.
         """
-        given = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], list | tuple) else list(inputs)
-        if len(given) != len(self.inputs):
-            raise ArgumentError(f"the graph has the inputs {self.inputs}; got {len(given)} tensor(s).")
-        answers = _Run.apply(self._session(), *given)
+        tensors = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], list | tuple) else list(inputs)
+        if len(tensors) != len(self.inputs):
+            raise ArgumentError(f"the graph has the inputs {self.inputs}; got {len(tensors)} tensor(s).")
+        answers = _Run.apply(self._session(), *tensors)
         return answers[0] if len(answers) == 1 else list(answers)
 
     def _session(self) -> _Session:
@@ -87,8 +87,8 @@ class _Session:
                 self._gradients = fed, dense
         fed, gradients = self._gradients
         feed = {**self._feed(tensors), **{at: each.detach().cpu().numpy() for at, each in zip(fed, outer, strict=True)}}
-        known = [gradient for gradient in gradients if gradient is not None]
-        values = iter(self._torch(self.session.run(known, feed)))
+        heads = [gradient for gradient in gradients if gradient is not None]
+        values = iter(self._torch(self.session.run(heads, feed)))
         return [
             None if gradient is None else next(values).reshape(tensor.shape)
             for gradient, tensor in zip(gradients, tensors, strict=True)

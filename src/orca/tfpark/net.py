@@ -110,9 +110,9 @@ class TFNet:
                 name = signature or "serving_default"
                 if name not in meta.signature_def:
                     raise ArgumentError(f"the SavedModel has no signature {name!r}; it has {list(meta.signature_def)}.")
-                chosen = meta.signature_def[name]
-                inputs = inputs or [chosen.inputs[key].name for key in sorted(chosen.inputs)]
-                outputs = outputs or [chosen.outputs[key].name for key in sorted(chosen.outputs)]
+                entry = meta.signature_def[name]
+                inputs = inputs or [entry.inputs[key].name for key in sorted(entry.inputs)]
+                outputs = outputs or [entry.outputs[key].name for key in sorted(entry.outputs)]
             graph = session.graph
             fed, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
             return TFNet.from_session(session, fed, heads, **options)
@@ -168,8 +168,8 @@ class TFNet:
 
     def _dataset(self, rdd: Any, batch_per_thread: int | None) -> TFDataset:
         """Return the TFDataset of an RDD of Samples or arrays."""
-        described = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
-        return TFDataset.from_rdd(rdd.map(_record), features=_only(described), batch_per_thread=batch_per_thread)
+        specs = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
+        return TFDataset.from_rdd(rdd.map(_record), features=_only(specs), batch_per_thread=batch_per_thread)
 
     def forward(self, x: Any) -> Any:
         """Answer for one batch of arrays, here."""

@@ -175,9 +175,9 @@ class TFOptimizer(Summarized):
         if getattr(self.estimator, "ends", {"labels": ...})["labels"] is None:
             data = data.filled()
         state = getattr(self.estimator, "_state", None)
-        done, steps = (0, 0) if state is None else (state.epoch, state.steps)
-        trigger = MaxEpoch(done + 1) if end_trigger is None else trigger_of(end_trigger)
-        epochs = trigger.max_epoch - done if isinstance(trigger, MaxEpoch) else _ENDLESS
+        epoch, steps = (0, 0) if state is None else (state.epoch, state.steps)
+        trigger = MaxEpoch(epoch + 1) if end_trigger is None else trigger_of(end_trigger)
+        epochs = trigger.max_epoch - epoch if isinstance(trigger, MaxEpoch) else _ENDLESS
         if epochs < 1 or (isinstance(trigger, MaxIteration) and steps >= trigger.max_iteration):
             return self
         options = {} if self.session_config is None else {"session_config": self.session_config}
@@ -248,13 +248,13 @@ def _first(tensors: Any) -> Any:
 
 def _metrics(tensors: Any, methods: Any) -> Any:
     """Return metrics that are tensors, and those of a validation method, in one dict or list."""
-    listed = [] if methods is None else list(methods) if isinstance(methods, list | tuple) else [methods]
-    if not listed:
+    all_methods = [] if methods is None else list(methods) if isinstance(methods, list | tuple) else [methods]
+    if not all_methods:
         return tensors
     from orca.core.metrics import metrics_of
 
-    named = {metric.name: metric for metric in metrics_of([each for each in listed if not _is_loss(each)])}
-    return dict(tensors or {}) | named
+    metrics = {metric.name: metric for metric in metrics_of([each for each in all_methods if not _is_loss(each)])}
+    return dict(tensors or {}) | metrics
 
 
 def _is_loss(method: Any) -> bool:

@@ -204,13 +204,13 @@ def _values(column: Any, field: SchemaField) -> np.ndarray:
         kind = np.dtype(field.dtype.value)
         width = chunk.type.byte_width
         raw = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
-        used = raw.reshape(len(chunk), width)[:, : prod(field.shape) * kind.itemsize]
-        return np.ascontiguousarray(used).view(kind).reshape(len(chunk), *field.shape).copy()
+        content = raw.reshape(len(chunk), width)[:, : prod(field.shape) * kind.itemsize]
+        return np.ascontiguousarray(content).view(kind).reshape(len(chunk), *field.shape).copy()
     if field.feature_type is FeatureType.SCALAR and field.dtype not in (DType.STRING, DType.BYTES):
         return chunk.to_numpy(zero_copy_only=False)
     cells = chunk.to_pylist()
-    decoded = map(decode_ndarray, cells) if field.feature_type is FeatureType.NDARRAY else cells
-    return np.fromiter(decoded, object, len(cells))
+    values = map(decode_ndarray, cells) if field.feature_type is FeatureType.NDARRAY else cells
+    return np.fromiter(values, object, len(cells))
 
 
 def decode_ndarray(bs: bytes) -> np.ndarray:

@@ -141,6 +141,6 @@ def _real(scores: Any, lengths: Any) -> Any:
 
 def _indices(tags: Any, scores: Any) -> Any:
     """Return tags as whole numbers (rows, words): given so, with a dimension of 1 behind, or as rows of 0 and 1."""
-    given = tf.reshape(tags, tf.concat([tf.shape(scores)[:2], [-1]], 0))  # Keras in a graph knows no shape of them
-    single = tf.equal(tf.shape(given)[2], 1)
-    return tf.where(single, tf.cast(given[:, :, 0], tf.int32), tf.argmax(given, 2, tf.int32))
+    cells = tf.reshape(tags, tf.concat([tf.shape(scores)[:2], [-1]], 0))  # Keras in a graph knows no shape of them
+    single = tf.equal(tf.shape(cells)[2], 1)
+    return tf.where(single, tf.cast(cells[:, :, 0], tf.int32), tf.argmax(cells, 2, tf.int32))

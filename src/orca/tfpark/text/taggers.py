@@ -33,9 +33,9 @@ class TextKerasModel(KerasModel):
         from orca.frameworks.keras.files import load_model
         from orca.tfpark.text import crf, words  # noqa: F401  # Keras knows their layers then
 
-        made = cls.__new__(cls)
-        TextKerasModel.__init__(made, load_model(path))
-        return made
+        model = cls.__new__(cls)
+        TextKerasModel.__init__(model, load_model(path))
+        return model
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
         """Answer as `KerasModel.predict` does: with chances, or with 1 at the best tag where a CRF finds it."""
