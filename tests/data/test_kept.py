@@ -171,8 +171,8 @@ def test_files_of_shards_that_nobody_holds_are_removed_and_a_dataframe_holds_the
 
 def test_files_that_vanish_are_named_and_made_anew_when_asked(spark: Any) -> None:
     shards = XShards.partition(np.arange(10), 2)
-    assert isinstance(shards._kept, kept.InFiles)
-    for file in shards._kept.folder.iterdir():
+    assert isinstance(shards._holder, kept.InFiles)
+    for file in shards._holder.folder.iterdir():
         file.unlink()
     with pytest.raises(DataError, match="the file of computed shards .* is gone: .*Call uncache"):
         shards.collect()
@@ -195,7 +195,7 @@ def test_an_rdd_that_spark_keeps_is_left_with_it(spark: Any) -> None:
     frame = frame_of(100)
     rdd = spark.sparkContext.parallelize([frame[:60], frame[60:]], 2).cache()
     shards = SparkXShards(rdd)
-    assert shards.is_cached() and shards._kept is not None and isinstance(shards._kept, kept.InSpark)
+    assert shards.is_cached() and shards._holder is not None and isinstance(shards._holder, kept.InSpark)
     assert shards._get_class_name() == "pandas.core.frame.DataFrame" and len(shards.first()) == 60
     pd.testing.assert_frame_equal(shards.concat_to_pdf(), frame)
     names = XShards.partition(pd.DataFrame({"c": ["a", "b"], "name": ["A", "B"]}), 1)

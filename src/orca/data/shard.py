@@ -144,7 +144,7 @@ class SparkXShards(Verbs, XShards):
         self.eager = OrcaContext._eager_mode and not transient
         self._class_name = class_name
         self._wanted = bool(rdd.is_cached)  # whether the user wants them kept
-        self._kept: kept.Kept | None = kept.keep(rdd) if self._wanted else None
+        self._holder: kept.Kept | None = kept.keep(rdd) if self._wanted else None
         if self.eager:
             self._keep()
             try:
@@ -161,7 +161,7 @@ class SparkXShards(Verbs, XShards):
     def to_lazy(self) -> SparkXShards:
         """Return the same shards; what is made from them is computed when it is used."""
         twin = SparkXShards.lazy(self.rdd, self._class_name)
-        twin._kept, twin._wanted = self._kept, self._wanted
+        twin._holder, twin._wanted = self._holder, self._wanted
         return twin
 
     def collect(self) -> list[Any]:
@@ -249,7 +249,7 @@ class SparkXShards(Verbs, XShards):
 
     def _held(self) -> kept.Kept | None:
         """Return what keeps the shards, unless it has let go of them; another thread may do so at any time."""
-        holder = self._kept
+        holder = self._holder
         return holder if holder is not None and holder.is_held() else None
 
     def _child(self, rdd: RDD[Any], class_name: str | None = None) -> SparkXShards:
@@ -262,14 +262,14 @@ class SparkXShards(Verbs, XShards):
 
     def _keep(self) -> None:
         if not self.is_cached():
-            self._kept = kept.keep(self._origin)
-            self.rdd = self._kept.rdd
+            self._holder = kept.keep(self._origin)
+            self.rdd = self._holder.rdd
 
     def _let_go(self) -> None:
         holder = self._held()
         if holder:
             holder.drop()
-        self._kept, self.rdd = None, self._origin
+        self._holder, self.rdd = None, self._origin
 
 
 def spark_df_to_pd_sparkxshards(df: DataFrame) -> SparkXShards:

@@ -108,7 +108,7 @@ class RayEngine:
         shares = [pieces[rank :: self.workers] for rank in range(self.workers)]
         if native:
             return [Parcel(native=tuple(each)) for each in shares]
-        return [Parcel(pickled=dumps(each, "the data")) for each in shares]
+        return [Parcel(content=dumps(each, "the data")) for each in shares]
 
     def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> RankPlace:
         return RankPlace(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
@@ -121,12 +121,12 @@ class RayEngine:
 class Parcel:
     """The pieces of a rank's data: those that refer to Ray's objects must be pickled by Ray."""
 
-    pickled: bytes = b""
+    content: bytes = b""
     native: tuple[Callable[[], Items], ...] = ()
 
     def pieces(self) -> list[Callable[[], Items]]:
         """Return the pieces."""
-        return cloudpickle.loads(self.pickled) if self.pickled else list(self.native)
+        return cloudpickle.loads(self.content) if self.content else list(self.native)
 
 
 @dataclass(frozen=True)

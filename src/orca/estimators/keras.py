@@ -41,7 +41,7 @@ class KerasEstimator(TrainingEstimator):
     """
 
     learner: KerasLearner
-    refused: ClassVar = dict.fromkeys(
+    refusals: ClassVar = dict.fromkeys(
         ("set_constant_gradient_clipping", "set_l2_norm_gradient_clipping", "clear_gradient_clipping"), _CLIPS
     )
 

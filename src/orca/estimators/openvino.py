@@ -62,7 +62,7 @@ class OpenvinoEstimator(Estimator):
     """
 
     learner: OpenvinoPredictor
-    refused: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
+    refusals: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
 
     def __init__(self, learner: OpenvinoPredictor, state: State, backend: str | None = None) -> None:
         super().__init__(learner, None if backend is None else backend_of(backend))

@@ -289,7 +289,7 @@ class TrainingEstimator(Estimator):
 
         in_place = self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")
         state = load_state(path, self.learner.framework, mapped=bool(in_place))
-        return replace(state, stored=path) if in_place else state
+        return replace(state, path=path) if in_place else state
 
     def _run_through(
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None

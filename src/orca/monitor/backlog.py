@@ -15,11 +15,11 @@ class Backlog:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.added = self.taken = self.drops = 0
+        self.inflow = self.outflow = self.drops = 0
 
     def has_room(self) -> bool:
         """Say whether there is room for a line; count one that is turned away."""
-        if self.added - self.taken <= (self.limit // 2 if self.drops else self.limit):
+        if self.inflow - self.outflow <= (self.limit // 2 if self.drops else self.limit):
             return True
         self.drops += 1
         return False
@@ -32,8 +32,8 @@ class Backlog:
     def outlast(self, wait: Callable[[float], object], seconds: float) -> None:
         """Wait by `wait(seconds)` until it says yes, or nothing was taken in that time."""
         before = -1
-        while before != self.taken:
-            before = self.taken
+        while before != self.outflow:
+            before = self.outflow
             if wait(seconds):
                 break
 

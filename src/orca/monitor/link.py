@@ -143,8 +143,8 @@ class Link:
 
     def flush(self) -> None:
         """Wait a moment until all log lines are on their way, unless the driver lags behind; for any thread."""
-        goal, deadline = self._backlog.added, time.monotonic() + FLUSH_WITHIN
-        while self.connected and self._backlog.taken < goal and not self._behind:
+        goal, deadline = self._backlog.inflow, time.monotonic() + FLUSH_WITHIN
+        while self.connected and self._backlog.outflow < goal and not self._behind:
             if time.monotonic() > deadline:
                 self._behind = True  # until nothing is left to send
             time.sleep(0.0002)
@@ -217,7 +217,7 @@ class Link:
             return False
         line = message if isinstance(message, bytes) else encode(message)
         with self._posting:
-            self._backlog.added += len(line)
+            self._backlog.inflow += len(line)
             self._outbox.append(line)
             first = len(self._outbox) == 1
         if first:  # else the thread was woken for the one before
@@ -278,7 +278,7 @@ class Link:
         while self._outbox and not self._connection.busy:
             line = self._outbox.popleft()
             self._connection.send(line)
-            self._backlog.taken += len(line)
+            self._backlog.outflow += len(line)
         if not self._connection.busy:
             self._behind = False
             if self._closing:

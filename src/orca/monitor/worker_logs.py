@@ -246,7 +246,7 @@ class Echo:
             self._put(rank, line)
 
     def _put(self, rank: int, line: Log) -> None:
-        self._backlog.added += len(line.text) + 1
+        self._backlog.inflow += len(line.text) + 1
         self._items.put((rank, line))
 
     def _put_gap(self) -> None:
@@ -270,7 +270,7 @@ class Echo:
                 if not self._failed:
                     self._failed = True
                     logger.exception("what the workers say cannot be shown")
-            self._backlog.taken += sum(len(line.text) + 1 for _, line in lines)
+            self._backlog.outflow += sum(len(line.text) + 1 for _, line in lines)
 
     def _show(self, lines: list[tuple[int, Log]]) -> None:
         if not lines:

@@ -150,4 +150,4 @@ def _curves() -> Any:
 
 
 def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    files.write(os.fspath(path), {"": data}, known=None)
+    files.write(os.fspath(path), {"": data}, names=None)

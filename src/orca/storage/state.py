@@ -38,7 +38,7 @@ class State:
 
     `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
     a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
-    interrupted (a Position as JSON); `stored`, the path that the ranks read the payload from where it is too large to
+    interrupted (a Position as JSON); `path`, the place that the ranks read the payload from where it is too large to
     travel.
     """
 
@@ -48,11 +48,11 @@ class State:
     output: OutputSpec | None = None
     input: OutputSpec | None = None
     position: dict[str, Any] | None = None
-    stored: str | None = None
+    path: str | None = None
 
     def to_send(self) -> State:
         """Return the state as it travels to the ranks."""
-        return self if self.stored is None else replace(self, payload={})
+        return self if self.path is None else replace(self, payload={})
 
     def settled(self) -> State:
         """Return the state for a new fit: without the position of an interrupted one, and its callbacks' states."""

@@ -27,10 +27,10 @@ class GraphModule(nn.Module):
     def __init__(self, definition: bytes, inputs: list[str], outputs: list[str]) -> None:
         super().__init__()
         self.definition, self.inputs, self.outputs = definition, list(inputs), list(outputs)
-        self._opened: Any = None
+        self._open_session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": None}
+        return {**vars(self), "_open_session": None}
 
     def extra_repr(self) -> str:
         """Return its inputs and outputs as torch prints them."""
@@ -49,9 +49,9 @@ class GraphModule(nn.Module):
         return answers[0] if len(answers) == 1 else list(answers)
 
     def _session(self) -> _Session:
-        if self._opened is None:
-            self._opened = _Session(self.definition, self.inputs, self.outputs)
-        return self._opened  # type: ignore[no-any-return]
+        if self._open_session is None:
+            self._open_session = _Session(self.definition, self.inputs, self.outputs)
+        return self._open_session  # type: ignore[no-any-return]
 
 
 class _Session:

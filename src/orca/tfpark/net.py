@@ -238,7 +238,7 @@ def frozen(session: Any, outputs: list[Any]) -> bytes:
     return bytes(constants.SerializeToString())
 
 
-def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **accepted: Any) -> None:
+def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **older: Any) -> None:
     """Write a session's graph, its variables as constants, for `TFNet.from_export_folder`.
 
     Args:
@@ -246,7 +246,7 @@ def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **accepted: Any
         folder: Where to write it.
         inputs: The tensors that are fed.
         outputs: The tensors to answer with.
-        accepted: generate_backward and others of older releases.
+        older: generate_backward and others of older releases.
     """
     fed, heads = flatten(inputs)[0], flatten(outputs)[0]
     os.makedirs(folder, exist_ok=True)

@@ -154,12 +154,12 @@ class Hooks:
             except CallbackFailed as error:
                 logger.warning("%s", error)
 
-    def __call__(self, name: str, *older: Any, **named: Any) -> None:
+    def __call__(self, name: str, *older: Any, **options: Any) -> None:
         """Call a hook of every callback, under its name of either generation."""
         for callback in self.callbacks:
             self._call(callback, name, self.runner)
             if name in _OLDER and self.runner.training:  # the older ones know of fits alone
-                self._call(callback, _OLDER[name], *older, **named)
+                self._call(callback, _OLDER[name], *older, **options)
 
     def _show(self, step: int, batch: Batch) -> None:
         """Let callbacks see the true rows of a batch, of which there is no loss yet."""
@@ -182,12 +182,12 @@ class Hooks:
             counts[kind] += 1
             yield (f"{kind}-{counts[kind]}" if counts[kind] > 1 else kind), callback
 
-    def _call(self, callback: Any, name: str, *arguments: Any, **named: Any) -> Any:
+    def _call(self, callback: Any, name: str, *arguments: Any, **options: Any) -> Any:
         method = getattr(callback, name, None)
         if method is None:
             return None
         try:
-            return method(*arguments, **named)
+            return method(*arguments, **options)
         except CallbackFailed:
             raise
         except Exception as error:

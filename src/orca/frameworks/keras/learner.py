@@ -72,7 +72,7 @@ class KerasLearner(Learner):
 
     Attributes:
         creator: A function `(config)` that returns a compiled model; None where a packed model is given.
-        packed: A model instance, packed.
+        packed_model: A model instance, ready to travel.
         compile_args: A function `(config)` that returns arguments for `model.compile`, or None.
         config: What the creators get; its inter_op_parallelism and intra_op_parallelism set TensorFlow's threads.
         sync_batch_norm: Whether batch normalization sees the rows of all ranks.
@@ -83,7 +83,7 @@ class KerasLearner(Learner):
     """
 
     creator: Callable[..., Any] | None
-    packed: PackedModel | None = None
+    packed_model: PackedModel | None = None
     compile_args: Callable[..., Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     sync_batch_norm: bool = True
@@ -133,7 +133,7 @@ class KerasLearner(Learner):
 
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
-        if self.packed is not None and self.packed.compiling is None and self.compile_args is None:
+        if self.packed_model is not None and self.packed_model.compiling is None and self.compile_args is None:
             raise ArgumentError(_NOT_COMPILED)
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
@@ -380,7 +380,7 @@ class KerasLearner(Learner):
 
     def _make(self) -> Any:
         os.environ.update(self.environment)
-        model = self.packed.unpack() if self.packed else _call(self.creator, self.config)
+        model = self.packed_model.unpack() if self.packed_model else _call(self.creator, self.config)
         if not is_model(model):
             raise ArgumentError(
                 f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."

@@ -197,7 +197,7 @@ class GraphLearner(ArrayLearner):
             return
         if self._counted():
             self._shares(batch, 0, training=True)
-        if self.program.updated:
+        if self.program.averages:
             self._agree_on_updates(0, batch.step_rows)
 
     def apply(self, gradients: Arrays) -> None:
@@ -274,12 +274,12 @@ class GraphLearner(ArrayLearner):
 
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
         """Run the forward pass and the gradients; return this rank's part of the loss, and what was fetched."""
-        names = [self.program.scaled]
+        names = [self.program.total]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
         shares, lowers = self._shares(batch, batch.rows, training=True)
         purpose = " ".join(["train", *lowers])
         values = self._fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
-        if self.program.updated:
+        if self.program.averages:
             self._agree_on_updates(batch.rows, batch.step_rows)
         return float(values[0]), dict(zip(names, values, strict=True))
 
@@ -417,7 +417,7 @@ class GraphLearner(ArrayLearner):
 
     def _agree_on_updates(self, rows: int, step_rows: int) -> None:
         """Give what updates have written the mean over the ranks, by their rows."""
-        values = self.values.read(self.program.updated)
+        values = self.values.read(self.program.averages)
         flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
         flat = flat * rows if rows else np.zeros_like(flat)  # no number may come of the rows that stand in for none
         means, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0

@@ -44,19 +44,19 @@ class RowStatistics:
 
     Attributes:
         means: Operations that take a mean over rows, of which other rows, or updates, are made.
-        fused: Operations of batch normalization that take statistics of their own.
+        norms: Operations of batch normalization that take statistics of their own.
     """
 
     def __init__(self, analysis: Analysis, heads: Iterable[Any], updates: Iterable[Any]) -> None:
         heads, updates = list(heads), list(updates)
-        members = ancestors([*heads, *updates]) & analysis.valued
+        members = ancestors([*heads, *updates]) & analysis.by_value
         gradients = [op for op in members if _DERIVED.search(op.name)]
         rows = [op for op in members if any(has_rows(tensor) for tensor in op.outputs)]
         before = ancestors([each.op for op in rows for each in op.inputs], control=False)
         before |= ancestors(updates, control=False) - ancestors(heads, control=False)  # a mean loss is a term, not this
         norms = [op for op in members if is_batch_norm(op) and "Grad" not in op.type]
-        means = [op for op in members & before if _is_over_rows(op) and op not in analysis.picked]
-        self.fused, self.means = (
+        means = [op for op in members & before if _is_over_rows(op) and op not in analysis.after_picks]
+        self.norms, self.means = (
             [] if gradients else sorted((op for op in ops if _same_everywhere(op, analysis)), key=lambda op: op.name)
             for ops in (norms, means)
         )
@@ -68,7 +68,7 @@ class RowStatistics:
         return cls(Analysis(data), ends, updaters)
 
     def __bool__(self) -> bool:
-        return bool(self.means or self.fused)
+        return bool(self.means or self.norms)
 
 
 def _is_over_rows(op: Any) -> bool:
@@ -123,7 +123,7 @@ def agreed(
     conditions = _conditions(graph, [*heads, *updates])
     statistics = RowStatistics.of(graph, ports, heads, updates)
     if not conditions and (alone or not statistics):
-        return Agreed(graph, frozenset((*statistics.means, *statistics.fused)))
+        return Agreed(graph, frozenset((*statistics.means, *statistics.norms)))
     graph = _copy(graph)
     while conditions:
         for name in conditions:
@@ -134,7 +134,7 @@ def agreed(
         tf.placeholder_with_default(tf.ones([], tf.float64), [], name=ACTIVE)
         for mean, variance in _pairs(statistics.means):
             _replace_means(mean, variance)
-        for op in statistics.fused:
+        for op in statistics.norms:
             _replace_fused(op)
     return Agreed(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
 

@@ -173,13 +173,13 @@ class GraphProgram:
         labels: A tree of the ports for y; None where there are none.
         outputs: A tree of names of tensors; None where there are none.
         loss: The terms of the loss.
-        scaled: The tensor with this rank's part of the loss; "" where there is none to train.
+        total: The tensor with this rank's part of the loss; "" where there is none to train.
         shares: The tensor that the share of each term is fed to.
         draw: The tensor that the step's seed is fed to; "" where nothing is drawn.
         gradients: The gradients.
         apply: The operation that applies them; "" where they are applied outside of the graph.
         updates: Operations that run with the forward pass of training.
-        updated: The variables that these write.
+        averages: The variables that these write.
         rate: The learning rate, or the tensor that tells it.
         metrics: Name of a metric -> its tensor and what that is over.
         feeds: Tensor -> (value in training, value in evaluations and answers).
@@ -187,7 +187,7 @@ class GraphProgram:
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
         active: The tensor that tells a rank without rows; "" where no statistics of a batch are over all ranks.
-        unfed: A placeholder that nothing has a value for; "" where there is none.
+        placeholder: One that nothing has a value for; "" where there is none.
     """
 
     graph: bytes = field(repr=False)
@@ -198,13 +198,13 @@ class GraphProgram:
     labels: Any = None
     outputs: Any = None
     loss: tuple[Part, ...] = ()
-    scaled: str = ""
+    total: str = ""
     shares: str = ""
     draw: str = ""
     gradients: tuple[GradientSpec, ...] = ()
     apply: str = ""
     updates: tuple[str, ...] = ()
-    updated: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()
     rate: Any = None
     metrics: Mapping[str, Part] = field(default_factory=dict)
     feeds: tuple[tuple[str, Any, Any], ...] = ()
@@ -212,7 +212,7 @@ class GraphProgram:
     turns: tuple[Turn, ...] = ()
     answers: bool = False
     active: str = ""
-    unfed: str = ""
+    placeholder: str = ""
 
     def checked(self) -> GraphProgram:
         """Return it, if all that is needed is fed.
@@ -220,10 +220,10 @@ class GraphProgram:
         Raises:
             ArgumentError: Nothing has a value for a placeholder.
         """
-        if self.unfed:
+        if self.placeholder:
             where = "labels" if self.labels is None else "inputs or labels"
             raise ArgumentError(
-                f"the placeholder {self.unfed + ':0'!r} gets no value from the data. Add it to {where}, or give it a "
+                f"the placeholder {self.placeholder + ':0'!r} gets no value from the data. Add it to {where}, or give it a "
                 "value with feed_dict={tensor: (value in training, value otherwise)}."
             )
         return self
@@ -240,7 +240,7 @@ class GraphProgram:
 
     def evaluating(self) -> GraphProgram:
         """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
-        less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
+        less = replace(self, total="", shares="", gradients=(), apply="", updates=(), averages=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
         less = replace(less, rate=None, turns=())
         return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
@@ -249,7 +249,7 @@ class GraphProgram:
         """Return the names of all that is fetched."""
         parts = [*self.loss, *self.metrics.values()]
         heads = [tree for tree in (self.outputs, self.targets) if tree is not None]
-        names = [self.scaled, *flatten(heads)[0], *(part.name for part in parts)]
+        names = [self.total, *flatten(heads)[0], *(part.name for part in parts)]
         names += [part.mass for part in parts] + [spec.values for spec in self.gradients]
         names += [spec.indices for spec in self.gradients] + [self.rate if isinstance(self.rate, str) else ""]
         return [name for name in names if name]
@@ -306,7 +306,7 @@ def training_program(
         feeds=_fed_values(feeds or {}),
         updates=tuple(getattr(op, "op", op).name for op in updates),
         rate=_name_of_rate(steps[0]) if steps else None,
-        updated=_written(updates),
+        averages=_written(updates),
     )
     variables = [VariableSpec.of(variable) for variable in _variables(graph).values()]
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
@@ -381,7 +381,7 @@ def _with_gradients(
         raise no_variables(loss)
     program = replace(
         program,
-        scaled=total.name,
+        total=total.name,
         shares=shares.name,
         gradients=tuple(specs),
         apply=steps[0].apply.name if len(steps) == 1 else "",
@@ -431,7 +431,7 @@ def _shipped(
     functions = {function.signature.name: function for function in definition.library.function}
     _check_nodes((nodes[name] for name in sorted(names)), functions)
     open_names = [name for name in sorted(names - entries - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
-    program = replace(program, unfed=open_names[0] if open_names else "")
+    program = replace(program, placeholder=open_names[0] if open_names else "")
     tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, names)]
     more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
     members = _closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *fed], set())
@@ -537,7 +537,7 @@ def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
         mean = tf.reduce_mean(tf.cast(tensor, tf.float32)).name
         if analysis.mixes(tensor):
             return Part(mean, WHOLE, cause=analysis.mixer(tensor))
-        if tensor.op in analysis.picked:
+        if tensor.op in analysis.after_picks:
             return Part(mean, COUNTED, tf.cast(tf.size(tensor), tf.float32).name)
         return Part(mean, ROWS)
     if tensor.shape.rank is None or tensor.shape.num_elements() != 1:

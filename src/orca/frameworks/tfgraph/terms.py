@@ -69,16 +69,16 @@ class Analysis:
 
     Args:
         data: The tensors that rows are fed to.
-        agreed: Operations whose outputs are the same on all ranks, though rows have a part in them.
+        sums: Operations whose outputs are the same on all ranks, though rows have a part in them.
     """
 
-    def __init__(self, data: Iterable[Any], agreed: Iterable[Any] = ()) -> None:
+    def __init__(self, data: Iterable[Any], sums: Iterable[Any] = ()) -> None:
         sources = {tensor.op for tensor in data}
-        self.agreed = frozenset(agreed)
+        self.sums = frozenset(sums)
         self.dependent = _after(sources, frozenset())
-        self.valued = _after(sources, _SHAPES)  # by the rows' values, not by their shapes alone
-        self.picked = _after({op for op in self.dependent if op.type in _PICKS}, frozenset())
-        self._mixed: dict[Any, str] = {}
+        self.by_value = _after(sources, _SHAPES)  # by the rows' values, not by their shapes alone
+        self.after_picks = _after({op for op in self.dependent if op.type in _PICKS}, frozenset())
+        self._mixers: dict[Any, str] = {}
 
     def terms(self, scalar: Any) -> list[Term]:
         """Return the terms whose sum is the scalar."""
@@ -111,7 +111,7 @@ class Analysis:
                 return WHOLE, None
             if op.type == "Sum":
                 return SUM, None
-            return (COUNTED, _SizeOf(inner)) if inner.op in self.picked else (ROWS, None)
+            return (COUNTED, _SizeOf(inner)) if inner.op in self.after_picks else (ROWS, None)
         if op.type in _SAME:
             return self._kind(op.inputs[0])
         if op.type in ("Mul", "MulNoNan"):
@@ -133,10 +133,10 @@ class Analysis:
             return self._kind(upper)
         if self._kind(upper)[0] != SUM:
             return WHOLE, None
-        grows = None if lower.op in self.valued else self._grows(lower)
+        grows = None if lower.op in self.by_value else self._grows(lower)
         if grows == "":
             return self._kind(upper)
-        if grows and lower.op not in self.picked:
+        if grows and lower.op not in self.after_picks:
             return ROWS, None
         counts = grows or self._kind(lower)[0] == SUM
         return (COUNTED, lower) if counts and lower.shape.num_elements() == 1 else (WHOLE, None)
@@ -177,16 +177,16 @@ class Analysis:
 
     def mixer_before(self, scalar: Any) -> str:
         """Return the name of an operation that takes rows together before a scalar does; "" where there is none."""
-        rows = [each for op in ancestors([scalar.op], False) & self.valued for each in op.outputs if has_rows(each)]
+        rows = [each for op in ancestors([scalar.op], False) & self.by_value for each in op.outputs if has_rows(each)]
         return min(filter(None, map(self.mixer, rows)), default="")
 
     def mixer(self, tensor: Any) -> str:
         """Return the name of an operation that takes rows together on the way to a tensor; "" where there is none."""
-        if tensor.op not in self._mixed:
-            before = ancestors([tensor.op], False, self.agreed) & self.dependent
-            mixing = (op.name for op in before if (self._mixes(op) if op in self.valued else self._counts(op)))
-            self._mixed[tensor.op] = min(mixing, default="")
-        return self._mixed[tensor.op]
+        if tensor.op not in self._mixers:
+            before = ancestors([tensor.op], False, self.sums) & self.dependent
+            mixing = (op.name for op in before if (self._mixes(op) if op in self.by_value else self._counts(op)))
+            self._mixers[tensor.op] = min(mixing, default="")
+        return self._mixers[tensor.op]
 
     def _counts(self, op: Any) -> bool:
         """Say whether an operation makes a value of how many rows this rank has, such as one to divide each row by."""
@@ -194,12 +194,12 @@ class Analysis:
             return False
         shapes = [each for each in self.dependent if each.type in _SHAPES]  # what made these does not matter
         sizes = [each for each in ancestors([op], False, shapes) & self.dependent if each.type in _COUNTS]
-        return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.valued)
+        return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.by_value)
 
     def _mixes(self, op: Any) -> bool:
-        if not op.inputs or not op.outputs or op in self.agreed:
+        if not op.inputs or not op.outputs or op in self.sums:
             return False
-        fed = [each for each in op.inputs if each.op in self.valued]
+        fed = [each for each in op.inputs if each.op in self.by_value]
         rows = [each for each in fed if has_rows(each)]
         if op.type in _REDUCES | _DECIDES:  # rows become numbers, of which other rows are made
             whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in fed)
@@ -263,7 +263,7 @@ class Analysis:
     def _mixes_within(self, op: Any, function: str) -> bool:
         """Say whether a function that an operation calls mixes rows."""
         body = _Function.of(op, function)
-        inner = Analysis(argument for argument, value in body.arguments if value.op in self.valued)
+        inner = Analysis(argument for argument, value in body.arguments if value.op in self.by_value)
         return any(map(inner.mixes, body.results))
 
     def _maps(self, op: Any) -> bool:
@@ -285,7 +285,7 @@ class Analysis:
             ops = [each for each in op.graph.get_operations() if each._get_control_flow_context() is loop]
             reads = [each for each in ops if each.type in _READS and each in inside]
             carries = [_plain(each.inputs[0]).op for each in ops if each.type == "NextIteration"]
-            if not _is_map(reads, carries, self.valued):
+            if not _is_map(reads, carries, self.by_value):
                 return False
         return True
 
@@ -294,7 +294,7 @@ class Analysis:
         reads = [
             each for each in body.graph.get_operations() if each.type in _READS and _plain(each.inputs[0]).op in lists
         ]
-        dependents = _after({argument.op for argument, value in body.arguments if value.op in self.valued}, _SHAPES)
+        dependents = _after({argument.op for argument, value in body.arguments if value.op in self.by_value}, _SHAPES)
         pairs = [
             (_plain(result).op, argument) for result, (argument, _) in zip(body.results, body.arguments, strict=True)
         ]

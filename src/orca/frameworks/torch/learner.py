@@ -884,10 +884,10 @@ class TorchLearner(Learner):
 
     def _fetched(self, state: Any) -> Any:
         """Return a state with its payload, where that did not travel along."""
-        if state is None or state.stored is None:
+        if state is None or state.path is None:
             return state
-        with waiting_for_storage(f"the state {state.stored} is being read"):
-            whole = replace(state, payload=load_state(state.stored, self.framework, mapped=True).payload)
+        with waiting_for_storage(f"the state {state.path} is being read"):
+            whole = replace(state, payload=load_state(state.path, self.framework, mapped=True).payload)
         return whole if state.position is not None else whole.settled()
 
     def _begin_average(self, state: State | None) -> None:

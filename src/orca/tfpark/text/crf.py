@@ -15,10 +15,10 @@ from orca.data.tf.loading import tensorflow
 
 tf = tensorflow()
 keras: Any = tf.keras
-_registered = keras.utils.register_keras_serializable("orca")
+_register = keras.utils.register_keras_serializable("orca")
 
 
-@_registered
+@_register
 class CRF(keras.layers.Layer):  # type: ignore[misc]
     """A layer that joins scores (rows, words, tags), or a pair of them and of lengths (rows, 1), with transitions."""
 
@@ -49,7 +49,7 @@ class CRF(keras.layers.Layer):  # type: ignore[misc]
         return _sizes(shapes[0] if isinstance(shapes[0], list | tuple | tf.TensorShape) else shapes)
 
 
-@_registered
+@_register
 class Tags(keras.layers.Layer):  # type: ignore[misc]
     """The best tags of what a CRF gives: 1 at each word's tag (rows, words, tags); nothing beyond the last word."""
 
@@ -65,7 +65,7 @@ class Tags(keras.layers.Layer):  # type: ignore[misc]
         return rows, None if height is None else height - tags - 1, tags
 
 
-@_registered
+@_register
 def crf_loss(y_true: Any, y_pred: Any) -> Any:
     """Return for each row how unlikely its tags are: the negative logarithm of their probability, 0 without words."""
     scores, transitions, lengths = unpack(y_pred)
@@ -77,7 +77,7 @@ def crf_loss(y_true: Any, y_pred: Any) -> Any:
     return tf.where(lengths > 0, unlikely, tf.zeros_like(unlikely))
 
 
-@_registered
+@_register
 def crf_accuracy(y_true: Any, y_pred: Any) -> Any:
     """Return for each row the share of its words whose best tag is the right one; 0 without words."""
     scores, transitions, lengths = unpack(y_pred)
