@@ -34,7 +34,7 @@ B = np.arange(N, dtype=np.float32)
 class ReadAll:
     """Return a rank's batches of each part."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[str, list[Any]]:
         feeds = {name: Feed(part, world, 4, shuffle=False, seed=0) for name, part in rows.items()}
         return {name: [(b.x, b.y) for b in feed.epoch(1) if b.rows] for name, feed in feeds.items()}
 
@@ -119,7 +119,7 @@ def test_shards_without_labels_cannot_train(spark: Any) -> None:
 class ReadWeights:
     """Return the (label, weight) of the rows that a rank sees."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> list[Any]:
         feed = Feed(rows["train"], world, 4, shuffle=False, seed=0, weighted=True)
         return [pair for b in feed.epoch(1) if b.rows for pair in zip(b.y.tolist(), b.weights.tolist(), strict=True)]
 

@@ -17,7 +17,7 @@ from orca.core.triggers import Trigger
 from orca.core.units import positive
 from orca.core.world import World
 from orca.errors import ArgumentError, NotSupported
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 
 
 @dataclass(frozen=True)
@@ -200,11 +200,13 @@ class Learner(Predictor):
         """Get ready to train an epoch, before its callbacks are called."""
 
     @abstractmethod
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train an epoch, or the part of it that follows its first steps: the framework's only batch loop."""
 
     @abstractmethod
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Feed outputs and targets to the metrics; return the loss."""
 
     def end_epoch(self, line: dict[str, Any]) -> bool:

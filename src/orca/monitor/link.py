@@ -21,7 +21,7 @@ from orca.errors import ArgumentError, OrcaError
 from orca.monitor import protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.failures import reason_of
-from orca.monitor.heartbeat import WAIT, Pulse
+from orca.monitor.heartbeat import WAIT, Heartbeat
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Connection, Gathered, Log, Ticket, encode
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
@@ -44,15 +44,15 @@ class Parted(OrcaError, ConnectionError):
 class Link:
     """The connection of one rank to the hub. Make it with `connect`.
 
-    A daemon thread runs its event loop: it sends beats of the `pulse`, and ends the process when the driver says so or
-    is gone. Methods but `log` and `flush` are for the thread that connected; the hub is shown the stack of that thread
+    A daemon thread runs its event loop: it sends the beats of `heartbeat`, and ends the process when the driver says so
+    or is gone. Methods but `log` and `flush` are for the thread that connected; the hub is shown the stack of that thread
     when this rank is stuck.
     """
 
     def __init__(self, ticket: Ticket, rank: int, patience: float, on_abort: Callable[[], None] | None) -> None:
         self.ticket, self.rank, self.patience = ticket, rank, patience
         self.on_abort = end_process if on_abort is None else on_abort
-        self.pulse = Pulse()
+        self.heartbeat = Heartbeat()
         self._thread: threading.Thread | None = None
         self._owner = threading.get_ident()
         self._outbox: deque[bytes] = deque()
@@ -117,12 +117,12 @@ class Link:
         if len(line) > MESSAGE_LIMIT:
             raise ArgumentError(f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.")
         self._round += 1
-        phase = self.pulse.phase
-        self.pulse.at(WAIT)
+        phase = self.heartbeat.phase
+        self.heartbeat.at(WAIT)
         try:
             return self._meet(self._round - 1, line)
         finally:
-            self.pulse.at(phase)
+            self.heartbeat.at(phase)
 
     def log(self, text: str, origin: str = "stdout", level: int = 0) -> None:
         """Give a line to the driver's on_log without ever waiting; for any thread.
@@ -170,7 +170,7 @@ class Link:
         if self._thread is None or self._closing:
             return
         self._post_gap()
-        self._post(self.pulse.beat(self.rank))
+        self._post(self.heartbeat.beat(self.rank))
         self._post(protocol.Bye())
         self._closing = True
         self._order(self._hand_over)
@@ -262,11 +262,11 @@ class Link:
         self._connection = Connection(limit, self._hear, self._end, self._hand_over)
         await self._loop.create_connection(lambda: self._connection, sock=sock)
         self._connection.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
-        last, when = self.pulse.beat(self.rank), self._loop.time()
+        last, when = self.heartbeat.beat(self.rank), self._loop.time()
         while not self._end_of_run.done():
             await asyncio.wait([self._end_of_run], timeout=BEAT_SOON)
             if self._welcome and not self._closing and not self._connection.busy:
-                beat, now = self.pulse.beat(self.rank), self._loop.time()
+                beat, now = self.heartbeat.beat(self.rank), self._loop.time()
                 if beat != last or now - when >= BEAT_LATE:
                     last, when = beat, now
                     self._connection.send(beat)
@@ -289,7 +289,7 @@ class Link:
             case Ack() | Gathered():
                 if not self._welcome and not self._closing:
                     self._welcome = True
-                    self._connection.send(self.pulse.beat(self.rank))  # now the hub may count on us
+                    self._connection.send(self.heartbeat.beat(self.rank))  # now the hub may count on us
                 self._replies.put(message)
             case protocol.Ask():
                 self._connection.send(protocol.Stack(stack_of(self._owner)))

@@ -15,7 +15,7 @@ from orca.core.callbacks.runner import Runner
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import ArgumentError, CallbackFailed
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.rows.tree import cut_rows
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Hooks:
         self.runner.epochs, self.stopped = epoch, False
         self("before_train_epoch", epoch)
 
-    def steps(self, batches: Iterable[Batch], first_step: int, pulse: Pulse, world: World) -> Iterable[Batch]:
+    def steps(self, batches: Iterable[Batch], first_step: int, heartbeat: Heartbeat, world: World) -> Iterable[Batch]:
         """Yield the batches of an epoch, call hooks around each step, and end early when a rank wants to stop.
 
         The learner must not read ahead: it is done with a batch when it asks for the next one.
@@ -111,7 +111,7 @@ class Hooks:
             self("before_train_iter", step)
             yield batch
             self.runner.global_step += 1
-            self.runner.loss = pulse.loss
+            self.runner.loss = heartbeat.loss
             self("after_train_iter", step)
             if asks and world.all_reduce([np.array([float(self.runner.stop)])], "sum")[0].any():
                 self.stopped = self.runner.stop = True

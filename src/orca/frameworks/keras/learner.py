@@ -51,7 +51,7 @@ from orca.frameworks.keras.travel import (
     set_weights,
     weights_of,
 )
-from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Pulse
+from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Heartbeat
 from orca.rows.tree import flatten, map_tree, same_form, unflatten
 
 logger = logging.getLogger(__name__)
@@ -225,14 +225,16 @@ class KerasLearner(Learner):
             self.number += len(self.start.position["lines"])
             self.memories = dict(self.start.payload.get("callbacks") or {})
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
         losses, last = Losses(), LastLogs()
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for step, batch in enumerate(batches, first_step):
             if not losses.steps:
                 self._open_epoch(batch.x, epoch, first_step)
-            pulse.at(FORWARD)
+            heartbeat.at(FORWARD)
             self.callbacks.on_train_batch_begin(step)
             self.draws.set_step(epoch, step)
             with self.agreement.writing(batch.rows, batch.step_rows):
@@ -245,8 +247,8 @@ class KerasLearner(Learner):
             self._check_finite(loss, step + 1, epoch, plan)
             self.callbacks.on_train_batch_end(step, logs)
             self.agreement.wants_stop = bool(self.model.stop_training)
-            pulse.step(epoch, step + 1, pulse.steps, loss, pulse.rows + batch.step_rows)
-            pulse.at(DATA)
+            heartbeat.step(epoch, step + 1, heartbeat.steps, loss, heartbeat.rows + batch.step_rows)
+            heartbeat.at(DATA)
             if self.agreement.stop:
                 losses.stopped = True
                 break
@@ -259,14 +261,14 @@ class KerasLearner(Learner):
         losses.logs = dict(self.so_far)
         return losses
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Evaluate the loss and the model's own metrics, exactly over all ranks. An epoch may go on afterwards."""
         with self._merged_norms():
-            return self._evaluate(batches, pulse)
+            return self._evaluate(batches, heartbeat)
 
-    def _evaluate(self, batches: Iterable[Batch], pulse: Pulse) -> Losses:
+    def _evaluate(self, batches: Iterable[Batch], heartbeat: Heartbeat) -> Losses:
         losses, last = Losses(), LastLogs()
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for batch in batches:
             if not losses.steps:
                 self._prepare(batch.x)
@@ -274,13 +276,13 @@ class KerasLearner(Learner):
                 if self.waiting:
                     self._set_callbacks(self._mine(self.waiting), {"epochs": 1, "steps": None, "verbose": 0})
                 self.callbacks.on_test_begin()
-            pulse.at(EVALUATE)
+            heartbeat.at(EVALUATE)
             self.callbacks.on_test_batch_begin(losses.steps)
             logs, loss = self._step("test", batch)
             last.hear(logs, batch)
             self.callbacks.on_test_batch_end(losses.steps, logs)
             losses.add(float(loss) * batch.rows if batch.rows else 0.0, batch.rows, batch.rows)
-            pulse.at(DATA)
+            heartbeat.at(DATA)
         if losses.steps:
             total, rows = self.world.all_reduce([np.array([losses.loss_sum, losses.rows])], "sum")[0]
             loss_log = {} if np.isnan(total) else {"loss": float(total / rows)}

@@ -25,7 +25,7 @@ from orca.errors import ArgumentError, DataError
 from orca.frameworks.tfgraph.norms import let_ranks_meet
 from orca.frameworks.tfgraph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
 from orca.frameworks.tfgraph.terms import COUNTED, SUM, WHOLE
-from orca.monitor.heartbeat import DATA, EVALUATE, Pulse
+from orca.monitor.heartbeat import DATA, EVALUATE, Heartbeat
 from orca.rows.tree import flatten, unflatten
 
 triton_first()
@@ -222,7 +222,7 @@ class GraphLearner(ArrayLearner):
         self._call(f"apply {apply}", [apply], [*fed, *names])(*fed.values(), *values, *self._drawn())
         self.steps += 1
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Fetch loss and metrics of this rank's rows; return the loss."""
         losses, program = Losses(), self.program
         own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
@@ -231,9 +231,9 @@ class GraphLearner(ArrayLearner):
         names = list(dict.fromkeys(name for part in (*program.loss, *parts.values()) for name in _names(part)))
         targets, form = flatten(program.targets) if program.targets is not None else ([], None)
         names += [name for name in dict.fromkeys((*heads, *targets)) if own and name not in names]
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for batch in batches:
-            pulse.at(EVALUATE)
+            heartbeat.at(EVALUATE)
             rows = self._seen(batch) if batch.rows else batch
             values = dict(zip(names, self._fetch("evaluate", names, rows, training=False), strict=True))
             total, mass = self._evaluated(values, batch)
@@ -247,7 +247,7 @@ class GraphLearner(ArrayLearner):
                 for other in own:
                     other.update(outputs, y)
             losses = losses.then(_losses(total, mass, batch.rows))
-            pulse.at(DATA)
+            heartbeat.at(DATA)
         return losses
 
     def end_epoch(self, line: dict[str, Any]) -> bool:

@@ -223,8 +223,8 @@ class GraphProgram:
         if self.placeholder:
             where = "labels" if self.labels is None else "inputs or labels"
             raise ArgumentError(
-                f"the placeholder {self.placeholder + ':0'!r} gets no value from the data. Add it to {where}, or give it a "
-                "value with feed_dict={tensor: (value in training, value otherwise)}."
+                f"the placeholder {self.placeholder + ':0'!r} gets no value from the data. Add it to {where}, or give "
+                "it a value with feed_dict={tensor: (value in training, value otherwise)}."
             )
         return self
 

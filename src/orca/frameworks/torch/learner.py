@@ -65,7 +65,7 @@ from orca.frameworks.torch.tensors import (
 from orca.frameworks.torch.trained_weights import TrainedWeights
 from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
 from orca.frameworks.torch.writes import Writes
-from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
+from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Heartbeat, waiting_for_storage
 from orca.rows.tree import flatten, map_tree, same_form
 from orca.storage.states import load_state
 
@@ -439,36 +439,40 @@ class TorchLearner(Learner):
         for module in self.modules:
             module.train()
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train one epoch, or what follows its first steps."""
         self._check_alike()
         if self._conducts:
-            return conduct(self, batches, pulse, epoch, plan)
+            return conduct(self, batches, heartbeat, epoch, plan)
         record = LossRecord(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         stops = False
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
             self.runner.batch_idx = step
             rates.append(self._rate())
-            part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
-            pulse.step(epoch, step + 1, pulse.steps, record.add(part, batch.rows), pulse.rows + batch.step_rows)
-            pulse.at(DATA)
+            part = self._hooked_step(batch, heartbeat, step) if self.hooked else self._train_step(batch, heartbeat)
+            heartbeat.step(
+                epoch, step + 1, heartbeat.steps, record.add(part, batch.rows), heartbeat.rows + batch.step_rows
+            )
+            heartbeat.at(DATA)
             if stops := self.hooked and self.agree_to_stop():
                 break
         losses = replace(record.close(), rates=rates, stopped=stops)
-        if pulse.profiling:
-            pulse.profile["communication"] += self.agree.communicated() * losses.steps
+        if heartbeat.profiling:
+            heartbeat.profile["communication"] += self.agree.communicated() * losses.steps
         return losses
 
-    def _train_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _train_step(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         self._open(batch)
         if isinstance(self.steppers[0], torch.optim.LBFGS):
-            part = self._closure_step(batch, pulse)
+            part = self._closure_step(batch, heartbeat)
         else:
             with self.writes.watch():
-                part = self._gradients(batch, pulse)
-            pulse.at(OPTIMIZER)
+                part = self._gradients(batch, heartbeat)
+            heartbeat.at(OPTIMIZER)
             if self.options.clipping:
                 self.scaler.unscale_(self.steppers[0])
                 self.agree.clip(self.options.clipping)
@@ -519,13 +523,13 @@ class TorchLearner(Learner):
                 scheduler.step()
         self.runner.global_step += 1
 
-    def _closure_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _closure_step(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         """Step an optimizer that asks for the loss several times: every rank must see the same loss."""
         parts: list[LossPart | None] = []
 
         def closure() -> float:
             with self.writes.watch():
-                part = self._gradients(batch, pulse)
+                part = self._gradients(batch, heartbeat)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             parts.append(part)
@@ -538,9 +542,9 @@ class TorchLearner(Learner):
         self.agree.step(batch.leader, lambda: self.steppers[0].step(closure))  # type: ignore[arg-type]
         return parts[0]
 
-    def _gradients(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _gradients(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
-        pulse.at(FORWARD)
+        heartbeat.at(FORWARD)
         self.agree.zero()
         self.counting.send(batch)
         pieces = self._pieces(batch)
@@ -551,12 +555,12 @@ class TorchLearner(Learner):
             for statistics in self.statistics:
                 statistics.counts = bool(piece.rows)
             with nullcontext() if last else self.agree.no_sync():
-                pulse.at(FORWARD)
+                heartbeat.at(FORWARD)
                 with self.casting:
                     outputs, targets, loss = self._loss_of(piece)
                 if not whole:  # after the first forward pass, which may hold a collective of its own
                     whole = self.counting.whole(batch, piece, (outputs, targets))
-                pulse.at(BACKWARD)
+                heartbeat.at(BACKWARD)
                 parts.append(self._backward(piece, outputs, targets, loss, whole))
         return together([part for part in parts if part is not None])
 
@@ -607,23 +611,23 @@ class TorchLearner(Learner):
 
     # Steps that the user's own code does.
 
-    def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> LossPart | None:
+    def _hooked_step(self, batch: Batch, heartbeat: Heartbeat, step: int) -> LossPart | None:
         runner = self.runner
         runner.batch = self.place.loaded(batch)
         self.hooks("before_train_iter", step)
-        part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
+        part = self._handed_step(batch, heartbeat) if self.hands_on else self._train_step(batch, heartbeat)
         self.hooks("after_train_iter", step)
         return part
 
-    def _handed_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _handed_step(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         """Let the main callback do forward pass, backward pass and update."""
         runner = self.runner
         self.open_step(batch)
         runner.batch = self.place.loaded(batch)
-        pulse.at(FORWARD)
+        heartbeat.at(FORWARD)
         with self.autocast():
             self.hooks.on_main("on_train_forward")
-        pulse.at(BACKWARD)
+        heartbeat.at(BACKWARD)
         self.hooks.on_main("on_iter_backward")
         self.close_step(batch)
         if not batch.rows or runner.loss is None:
@@ -670,21 +674,21 @@ class TorchLearner(Learner):
 
     # Evaluating and answering.
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Feed outputs and targets to the metrics; return the sum of losses. An epoch may go on afterwards."""
         with evaluating(self.modules):
-            return self._evaluate(batches, metrics, pulse)
+            return self._evaluate(batches, metrics, heartbeat)
 
-    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
-            return conduct_evaluation(self, batches, metrics, pulse)
+            return conduct_evaluation(self, batches, metrics, heartbeat)
         self.hooks("before_val_epoch")
         own = self.measure.asks and self._own_judge  # then there is nothing to ask
         losses, tally = Losses(), Tally(BatchLoss(None, self.options.reduction) if own else self.measure)
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         with torch.no_grad():
             for step, batch in enumerate(map(self.measure.counted, batches)):
-                pulse.at(EVALUATE)
+                heartbeat.at(EVALUATE)
                 losses.steps += 1
                 if batch.rows or self.spread:  # whose forward pass all ranks do together
                     self.runner.batch_idx = step
@@ -694,7 +698,7 @@ class TorchLearner(Learner):
                     for metric in metrics if batch.rows else ():
                         metric.update(*self.measure.trees(outputs, targets))
                     losses.rows += batch.rows
-                pulse.at(DATA)
+                heartbeat.at(DATA)
         losses.loss_sum, losses.mass = tally.close()
         if self.criterion is None:
             losses.loss_sum = np.nan

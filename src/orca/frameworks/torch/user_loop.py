@@ -15,15 +15,15 @@ from orca.core.state import Losses, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.tensors import first_row
-from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Pulse
+from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Heartbeat
 
 _COUNTS = ("num_samples", "batch_count", "epoch")
 
 
-def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+def conduct(learner: Any, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan) -> Losses:
     """Let the user's operator train an epoch; its numbers are means over rows."""
-    operator, loader = learner.operator, Handed(learner, batches, pulse, epoch)
-    info = {"epoch_idx": epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": learner.options.step_freq}
+    operator, loader = learner.operator, Handed(learner, batches, heartbeat, epoch)
+    info = {"epoch_idx": epoch - 1, "num_steps": heartbeat.steps, "scheduler_step_freq": learner.options.step_freq}
     operator.global_step = learner.runner.global_step
     with learner.autocast():
         answer = operator.train_epoch(loader, info | plan.info)
@@ -40,9 +40,11 @@ def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, pl
     return Losses(mean * rows, rows, rows, last * loader.rows, loader.rows, loader.steps, logs, own)
 
 
-def conduct_evaluation(learner: Any, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+def conduct_evaluation(
+    learner: Any, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat
+) -> Losses:
     """Let the user's operator evaluate; its numbers are means over rows."""
-    loader = Handed(learner, batches, pulse, epoch=0)
+    loader = Handed(learner, batches, heartbeat, epoch=0)
     learner.hooks("before_val_epoch")
     with torch.no_grad(), learner.autocast():
         answer = learner.operator.validate(loader, {}, list(metrics))
@@ -65,13 +67,13 @@ class Handed:
     Args:
         learner: The learner, which opens and closes each step of training.
         batches: The batches.
-        pulse: Told where the loop is.
+        heartbeat: Told where the loop is.
         epoch: The epoch of training; 0 for an evaluation.
     """
 
-    def __init__(self, learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int) -> None:
+    def __init__(self, learner: Any, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int) -> None:
         self.rows = self.rows_seen = self.steps = 0
-        self._learner, self._pulse, self._epoch = learner, pulse, epoch
+        self._learner, self._heartbeat, self._epoch = learner, heartbeat, epoch
         self._open: tuple[int, Batch] | None = None
         self._batches = self._numbered(batches)
 
@@ -80,10 +82,10 @@ class Handed:
 
     def __next__(self) -> Any:
         """Close the step before, which the user has done, and hand out the next batch."""
-        learner, pulse = self._learner, self._pulse
+        learner, heartbeat = self._learner, self._heartbeat
         if self.close() and learner.agree_to_stop():
             raise StopIteration
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         step, batch = next(self._batches)
         self._open, self.rows, learner.runner.batch_idx = (step, batch), batch.rows, step
         if learner.sample is None:
@@ -94,7 +96,7 @@ class Handed:
             learner.hooks("before_train_iter", step)
         if self._epoch:
             learner.open_step(batch)
-        pulse.at(FORWARD if self._epoch else EVALUATE)
+        heartbeat.at(FORWARD if self._epoch else EVALUATE)
         return tensors
 
     def close(self) -> bool:
@@ -106,9 +108,9 @@ class Handed:
         self.rows_seen += batch.rows
         if not self._epoch:
             return False
-        learner, pulse = self._learner, self._pulse
+        learner, heartbeat = self._learner, self._heartbeat
         learner.close_step(batch)
-        pulse.step(self._epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
+        heartbeat.step(self._epoch, step + 1, heartbeat.steps, None, heartbeat.rows + batch.step_rows)
         if learner.hooked:
             learner.hooks("after_train_iter", step)
         return True
