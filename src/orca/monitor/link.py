@@ -45,8 +45,8 @@ class Link:
     """The connection of one rank to the hub. Make it with `connect`.
 
     A daemon thread runs its event loop: it sends the beats of `heartbeat`, and ends the process when the driver says so
-    or is gone. Methods but `log` and `flush` are for the thread that connected; the hub is shown the stack of that thread
-    when this rank is stuck.
+    or is gone. Methods but `log` and `flush` are for the thread that connected, whose stack the hub sees when this rank
+    is stuck.
     """
 
     def __init__(self, ticket: Ticket, rank: int, patience: float, on_abort: Callable[[], None] | None) -> None:
