@@ -123,7 +123,7 @@ class PredictJob:
         key: Names this model and these weights.
         work: The pickled (predictor, state), opened only where the key is new.
         batch_size: Rows the model sees at a time.
-        output: What the model gives for a row, where that is known already.
+        output: The model's answer for a row, where its shape and type are known already.
     """
 
     key: str

@@ -30,11 +30,11 @@ Arrays = Mapping[str, np.ndarray]
 class ArrayLearner(Learner):
     """A learner whose weights and gradients are named numpy arrays.
 
-    A subclass is a dataclass of what the user gave, which travels to the ranks, with a `framework` name and the methods
-    below. Batches that it is given hold true rows only, at least one; `batch.weights` are the rows' weights, or None.
-    `self.generator` is the generator to draw from (initial weights, dropout): in training it is a new one in each step,
-    so that a resumed fit draws what the interrupted one would have drawn. `learning_rates` may tell the learning rate,
-    for curves and callbacks.
+    A subclass is a dataclass of the user's arguments, which travels to the ranks, with a `framework` name and the
+    methods below. Batches that it is given hold true rows only, at least one; `batch.weights` are the rows' weights, or
+    None. `self.generator` is the generator to draw from (initial weights, dropout): in training it is a new one in each
+    step, so that a resumed fit draws the same numbers as without the interruption. `learning_rates` may tell the
+    learning rate, for curves and callbacks.
     """
 
     pauses = True

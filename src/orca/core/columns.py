@@ -70,8 +70,8 @@ def array_of(thing: Any, what: str) -> np.ndarray:
     Numbers come in the byte order of this machine; bfloat16 and smaller as float32, long doubles as float64.
 
     Args:
-        thing: What to read.
-        what: What it is called in an error.
+        thing: The thing to read.
+        what: Its name in an error.
     """
     if hasattr(thing, "detach"):
         thing = _strided(thing, what)

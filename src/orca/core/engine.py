@@ -42,7 +42,7 @@ class Settings:
         progress: Whether to show a progress bar on the driver (never when the output is not a terminal).
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
-        log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
+        log_to_driver: Whether the output and log records of ranks appear on the driver, tagged by rank.
         start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs the reason.
     """
 

@@ -49,7 +49,7 @@ def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
             f"weights must be one number a row; got {array.dtype} of shape {array.shape}. Pass an array of shape (n,)."
         )
     array = array if array.dtype.kind == "f" else array.astype(np.float32)
-    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))  # what is no number is not >= 0
+    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))  # nan is not >= 0
     if len(wrong):
         raise DataError(
             f"weights must be finite and not negative; got {array[wrong[0]]}, one of {len(wrong)} such value(s) among "
@@ -72,14 +72,14 @@ class Feed:
     Args:
         rows: This rank's rows.
         world: The ranks that step together; one exchange of row counts makes the same plan on each.
-        batch_size: Rows of a step over all ranks; None takes what the data brings itself (a DataLoader's).
+        batch_size: Rows of a step over all ranks; None takes the data's own (a DataLoader's).
         shuffle: Whether each epoch reads in a new order, drawn from (seed, epoch).
         seed: The seed of the order.
         weighted: Whether the rows carry weights beside their labels.
     """
 
     endless = False
-    masses: np.ndarray | None = None  # what each row counts in the mean of a loss, where a learner knows it beforehand
+    masses: np.ndarray | None = None  # weight of each row in the mean of a loss, where a learner knows it beforehand
 
     def __init__(
         self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int, weighted: bool = False
@@ -278,7 +278,7 @@ class Store(Protocol):
         """Return the rows of these numbers, in this order."""
 
     def close(self) -> None:
-        """Free what holds them."""
+        """Free the memory or the files that hold them."""
 
 
 class SpoolRows:

@@ -1,8 +1,8 @@
 """Sums: arrays added up over the ranks of one machine, through memory that they share. Owns how these ranks meet.
 
-Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up what all of
-them have copied. They meet on sockets, which also tell when a rank has ended. Far less work for the processor than a
-ring over the loopback device.
+Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up the copies of
+all. They meet on sockets, which also tell when a rank has ended. Far less work for the processor
+than a ring over the loopback device.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Meeting:
             link.close()
 
     def close(self) -> None:
-        """Let nobody in any more; the memory stays with those who have it."""
+        """Let nobody in any more; the memory stays with the ranks that have it."""
         if self.server is not None:
             self.server.close()
             os.close(self.memory)

@@ -109,7 +109,7 @@ def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorl
     """Join the ranks of a run into a world; leave it at the end.
 
     Args:
-        peer: What the engine gives this rank.
+        peer: The engine's half of the world for this rank.
         timeout: Seconds after which a collective that others do not join fails; 0 for no limit.
         heartbeat: Shows that this rank waits for the others.
     """

@@ -47,10 +47,10 @@ class Start:
     """The things that a rank needs at its start besides open files.
 
     Attributes:
-        arguments: What it is called with, before the numbers of its open files.
+        arguments: Its arguments, before the numbers of its open files.
         environment: Its environment variables.
         path: Where it looks for modules.
-        modules: What the server loads before it forks.
+        modules: Those that the server loads before it forks.
     """
 
     arguments: tuple[int, ...]
@@ -211,7 +211,7 @@ class Server:
         self._ranks: dict[int, socket.socket] = {}  # process -> its channel
 
     def serve(self) -> Start | None:
-        """Fork ranks until the driver has gone, and return None; in each rank, return what it starts with."""
+        """Fork ranks until the driver has gone, and return None; in each rank, return its Start."""
         driver = os.getppid()
         # A process that the driver forked may hold its sockets open.
         while (self._selector.get_map() or self._ranks) and os.getppid() == driver:

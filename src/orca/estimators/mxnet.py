@@ -65,7 +65,7 @@ class MxnetEstimator(TrainingEstimator):
         """Make an Estimator of an MXNet model.
 
         Args:
-            config: What `create_config` returns; all creators get it.
+            config: The result of `create_config`; all creators get it.
             model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
                 a loss, on each worker. Weights that it does not initialize are.
             loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
@@ -82,7 +82,7 @@ class MxnetEstimator(TrainingEstimator):
             backend: "spark", "ray" or "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
             model_dir: Where checkpoints go.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
                 while what for.

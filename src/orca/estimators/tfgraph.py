@@ -123,7 +123,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
             seed: Seed of order and dropout.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
             threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
@@ -148,7 +148,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         with graph.as_default(), quiet():
             step = optimizer if optimizer is None else _stepping(loss, optimizer)
             if isinstance(step, TrainStep) and step.loss is not None:
-                ends["loss"] = step.loss  # what the train op lowers, with its penalties
+                ends["loss"] = step.loss  # the loss of the train op, with its penalties
             session = sess or tf.Session(graph=graph)
             if session.graph is not graph:
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
@@ -229,7 +229,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         return self.save_tf_checkpoint(self._path("save", path, other_names))
 
     def load(self, path: str | None = None, **other_names: str) -> GraphEstimator:
-        """Load what save wrote, or any checkpoint of TensorFlow with these variables."""
+        """Load a checkpoint of `save`, or any other one of TensorFlow, with these variables."""
         return self.load_tf_checkpoint(self._path("load", path, other_names))
 
     def save_tf_checkpoint(self, path: str) -> str:

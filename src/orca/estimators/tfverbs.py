@@ -15,7 +15,7 @@ from orca.sources.tfrows import PackedDataset
 
 @dataclass(frozen=True)
 class GraphFit:
-    """A fit that is asked for: data that can travel, how its batches are read, and what is fed and set besides."""
+    """The arguments of a fit: data that can travel, how to read its batches, other feeds and the session's settings."""
 
     data: Any
     valid: Any

@@ -120,7 +120,7 @@ class TrainingEstimator(Estimator):
             profile: Whether to add a `profile` with where time went, as a mean and by worker.
             reduce_results: Whether to return one line an epoch over all workers, or a line of each worker: over its own
                 rows, unless the Estimator has sync_stats.
-            info: What your TrainingOperator is told with each epoch and batch.
+            info: Facts for your TrainingOperator, with each epoch and batch.
             feature_cols: Columns that become the model's arguments, in this order.
             label_cols: Columns the outputs are compared with.
             validation_data: Data of the same kind, evaluated after every epoch.
@@ -521,7 +521,7 @@ class TrainingEstimator(Estimator):
         Args:
             path: The model_dir, or the folder of one fit in it.
             version: The steps behind the checkpoint; the newest unless given.
-            prefix: What its name begins with, where there are several.
+            prefix: The first part of its name, where there are several triggers.
 
         Raises:
             ArgumentError: There is no such checkpoint; lists those that there are.

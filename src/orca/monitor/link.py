@@ -131,8 +131,8 @@ class Link:
 
         Args:
             text: The line; cut where it is longer than 64 Ki characters.
-            origin: "stdout" or "stderr" for what was printed, else the name of the logger.
-            level: The level of a log record; 0 for what was printed.
+            origin: "stdout" or "stderr" for printed lines, else the name of the logger.
+            level: The level of a log record; 0 for printed lines.
         """
         more = len(text) - LINE_LIMIT
         line = Log(f"{text[:LINE_LIMIT]}... ({more} more characters)" if more > 0 else text, origin, level)
@@ -153,7 +153,7 @@ class Link:
         """Report an error, and return when the hub knows it or after 3 seconds; only the first report counts.
 
         Args:
-            error: What was raised; Parted, and what was raised because of it, is always secondary.
+            error: The exception; Parted, and those that it caused, are always secondary.
             secondary: Whether it is a consequence of another rank's failure.
         """
         if self._reported:

@@ -2,7 +2,7 @@
 
 On a rank, `speaking` takes over Python's sys.stdout and sys.stderr and hears the root logger while a job runs. Each
 line goes to the driver over the link and nowhere else: an engine that forwards its workers' output would show it twice.
-What C code writes to the file descriptors 1 and 2 is left alone and stays on the worker.
+Output of C code, to the file descriptors 1 and 2, is left alone and stays on the worker.
 
 On the driver, an `Echo` shows the lines and moves the progress bar, in a thread of its own: a terminal may be stopped
 and a log handler slow, and the hub must wait for neither.

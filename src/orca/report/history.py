@@ -86,7 +86,7 @@ class RunHistory:
 
         Args:
             path: Where it goes; any fsspec path.
-            title: What stands above it.
+            title: Its headline.
             about: Parameters of the run, shown after those in `self.about`.
 
         Returns:

@@ -270,7 +270,7 @@ class Spool:
 
 
 class _File:
-    """A file without a name, written in small pieces; its error says what to do when the disk is full."""
+    """A file without a name, written in small pieces; its error names the remedy when the disk is full."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.size = folder, 0

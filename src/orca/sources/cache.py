@@ -27,7 +27,7 @@ _MARK = "orca_cached"
 _RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 
-_views: list[tuple[DataFrame, DataFrame]] = []  # a DataFrame and what Spark keeps of it; the one used last is the last
+_views: list[tuple[DataFrame, DataFrame]] = []  # a DataFrame and its cached columns; the one used last is the last
 
 
 def cached(frame: DataFrame) -> DataFrame:
@@ -36,7 +36,7 @@ def cached(frame: DataFrame) -> DataFrame:
     Where it would be one too many, the one that was used longest ago is let go.
 
     Raises:
-        ArgumentError: The DataFrame is a stream, or one of Spark Connect, which does not tell what it reads.
+        ArgumentError: The DataFrame is a stream, or one of Spark Connect, which does not tell its plan.
     """
     if not hasattr(frame, "_jdf") or frame.isStreaming:
         kind = "a streaming DataFrame" if frame.isStreaming else "a DataFrame of Spark Connect"

@@ -1,4 +1,4 @@
-"""Creators: functions that make data where it is used. Owns how they are called and what kinds of data they may return.
+"""Creators: functions that make data where it is used. Owns how they are called and the kinds of data they may return.
 
 Every rank calls the creator and gets the whole data, of which it takes its part: a torch DataLoader or Dataset, a
 batched tf.data.Dataset, or arrays. A library is only looked at where the creator has loaded it.

@@ -1,7 +1,7 @@
 """Export: rows of Spark as Arrow, for engines that are not Spark's. Owns the place where executors put them, so that
 every rank can read them, and that nothing of them is left after the run.
 
-The place is, in this order: what the setting spark.orca.staging says; a temporary folder, where all of Spark is on the
+The place is, in this order: the setting spark.orca.staging; a temporary folder, where all of Spark is on the
 driver's machine; the user's folder on the HDFS of Hadoop's settings; files on the driver's machine, to which the rows
 travel through the driver ("driver" in the setting). Files on the driver's machine say so (`here`): an engine whose
 ranks are elsewhere carries their rows itself.
@@ -63,7 +63,7 @@ class Staging:
         return None if setting else self._on_hdfs(), False
 
     def release(self) -> None:
-        """Remove what was written; more than once is fine."""
+        """Remove the files; more than once is fine."""
         while self._remove:
             self._remove.pop()()
 
@@ -109,7 +109,7 @@ class Export:
         self.release = self._staging.release
 
     def __call__(self) -> list[Callable[[], Items]]:
-        """Write the rows; return what reads each file, in the order of the partitions.
+        """Write the rows; return a reader of each file, in the order of the partitions.
 
         Raises:
             ArgumentError: A setting is wrong.

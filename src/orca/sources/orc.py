@@ -1,7 +1,7 @@
 """Orc: rows of ORC files, by their stripes. Owns which files pyarrow reads as Spark does.
 
-Spark's own reader, which is in the driver's JVM, tells what lies in a file: pyarrow tells neither where stripes begin,
-which decides the partition that Spark has them in, nor the types as they were written.
+Spark's own reader, which is in the driver's JVM, tells the contents of a file: pyarrow tells neither where stripes
+begin, which decides the partition that Spark has them in, nor the types as they were written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Stripes:
     """The stripes of files, checked to hold the needed columns in the types that Spark reads.
 
     Args:
-        session: Its JVM reads what files say of themselves.
+        session: Its JVM reads the files' footers.
         columns: The columns, and Spark's types of them.
     """
 

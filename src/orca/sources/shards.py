@@ -114,7 +114,7 @@ class GivenShards:
 
 
 def _computed(pairs: list[tuple[int, Any]]) -> list[GivenShards]:
-    """Return the shards in Ray when they are there: what computes them needs CPUs, which ranks would hold."""
+    """Return the shards in Ray when they are there: computing them needs CPUs, which ranks would hold."""
     import ray
 
     if pairs:
@@ -178,7 +178,7 @@ def _cells(shard: Any, columns: Columns) -> Iterator[tuple[bytearray]]:
 
 
 def _needed(shard: Any, columns: Columns) -> Any:
-    """Return a shard with what is used of it alone; what is missing is found out where it is read."""
+    """Return a shard with the columns in use alone; missing ones are noticed where the shard is read."""
     if _is_frame(shard):
         names = dict.fromkeys((*columns.features, *columns.targets))
         have = list(shard.columns)

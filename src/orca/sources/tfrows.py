@@ -1,7 +1,7 @@
 """TfRowsSource: an unbatched tf.data.Dataset, whose rows the ranks read themselves. Owns how a pipeline travels.
 
-A pipeline travels as TensorFlow writes it down. Each rank runs it and keeps every n-th element, once a fit: what the
-pipeline draws at random is the same in every epoch, and the order of an epoch is the fit's own.
+A pipeline travels as TensorFlow writes it down. Each rank runs it and keeps every n-th element, once a fit: its
+random draws are the same in every epoch, and the order of an epoch is the fit's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLOCK = 512  # rows that are read at a time
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A tf.data.Dataset of single rows as bytes, and what its elements are.
+    """A tf.data.Dataset of single rows as bytes, and the kind of its elements.
 
     Attributes:
         graph: The pipeline.
@@ -60,7 +60,7 @@ class PackedDataset:
     def rows(self, number: int, of: int, size: int = _BLOCK) -> Iterator[Any]:
         """Yield every n-th element from a number on, in blocks, as a tree of arrays."""
         with tf.Graph().as_default():
-            text = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with what is made of it
+            text = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with its users
             variant = tf.raw_ops.DatasetFromGraph(graph_def=text)
             dataset = tf.data.experimental.from_variant(variant, self.element).shard(of, number).batch(size)
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)

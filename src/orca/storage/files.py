@@ -105,7 +105,7 @@ def refuse_foreign(
 
     Args:
         names: The entries that it may have; None refuses every folder.
-        what: What is to be written, for the message.
+        what: The words for the new file or folder, for the message.
         instead: Where to write it instead, for the message.
     """
     fs, place = _at(path)

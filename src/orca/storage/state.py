@@ -36,8 +36,8 @@ class OutputSpec:
 class State:
     """Everything that training needs to continue: picklable, independent of how many ranks made it.
 
-    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
-    a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
+    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell the
+    shapes and types of a row of features and of an answer, as far as they are known; `position`, where a fit was
     interrupted (a Position as JSON); `path`, the place that the ranks read the payload from where it is too large to
     travel.
     """

@@ -85,7 +85,7 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
     Args:
         path: Where it is.
         framework: The framework that reads it.
-        mapped: Whether to leave the arrays in their files, and read of them what is used. What lies on another machine
+        mapped: Whether to leave the arrays in their files, and read only the used parts. A state on another machine
             is copied to the disk of this one.
     """
     fs, place = filesystem(path)

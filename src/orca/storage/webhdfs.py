@@ -1,7 +1,7 @@
 """WebHDFS: HDFS as a file system of fsspec, over HTTP. Owns the choice of NameNode, timeouts, and errors.
 
 fsspec's own WebHDFS takes every failure for "not there", waits forever, and ignores the answers of rename, delete and
-read. What is different here:
+read. The differences:
 
 - The NameNodes are asked all at once which one is active, and again when its last answer is some seconds old: a
   cluster that cannot be reached is reported within PATIENCE.
@@ -82,7 +82,7 @@ class HdfsFileSystem(WebHDFS):
         """Return the entries of a folder, by name; of a file, the file."""
         entries = super().ls(self._strip_protocol(path), detail=True)
         for entry in entries:
-            entry["name"] = entry["name"].rstrip("/")  # fsspec lists a file as what is in it
+            entry["name"] = entry["name"].rstrip("/")  # fsspec lists a file as its own contents
         return entries if detail else [entry["name"] for entry in entries]
 
     @staticmethod

@@ -36,7 +36,7 @@ class Hooks:
 
     Args:
         callbacks: Instances of Callback, or objects that have some of its methods.
-        runner: What they see of the run.
+        runner: Their view of the run.
         states: The states that callbacks of these names had when the fit was interrupted.
 
     Raises:
