@@ -318,7 +318,7 @@ class OpenvinoPredictor(Predictor):
     """An OpenVINO model that answers.
 
     Args:
-        signature: What the model takes and gives.
+        signature: The inputs and outputs of the model.
         batch_size: Rows of one request; a model with a fixed batch keeps that.
         config: OpenVINO's compile configuration, on top of ours.
         nested: Whether data may come as batches of rows, with one dimension more.

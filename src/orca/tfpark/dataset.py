@@ -45,7 +45,7 @@ class TFDataset:
         batch_size: Rows of one step of training, over all workers.
         batch_per_thread: Rows that are evaluated or predicted at a time.
         hard_code_batch_size: False: workers have different numbers of rows.
-        data: What is read, of a kind that Estimators take.
+        data: Rows, of a kind that Estimators take.
         validation: Data of the same kind for validations.
         feature_cols: Columns for the features, where data is a DataFrame.
         label_cols: Columns for the labels.
@@ -580,7 +580,7 @@ def _structure(features: Any, labels: Any) -> tuple[Any, ...]:
 
 
 def _metas(part: Any) -> Any:
-    """Return what describes a part as a tree of TensorMeta: (type, shape), or a list or dict of these."""
+    """Return the description of a part as a tree of TensorMeta: (type, shape), or a list or dict of these."""
     if isinstance(part, TensorMeta):
         return part
     if isinstance(part, dict):
@@ -600,7 +600,7 @@ def _metas_named(name: str, value: Any) -> TensorMeta:
 
 
 def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
-    """Return features and labels of what names, shapes and types describe: the last one is the label."""
+    """Return features and labels as names, shapes and types describe them: the last one is the label."""
     tf = tensorflow()
     count = len(names or shapes or types)
     kinds = list(types or [tf.float32] * count)

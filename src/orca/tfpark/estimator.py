@@ -1,4 +1,4 @@
-"""TFEstimator: a model function, trained on what an input function gives. Owns its graphs and its checkpoints.
+"""TFEstimator: a model function, trained on the data of an input function. Owns its graphs and its checkpoints.
 
 Each call builds the graph anew, as the mode asks, and gives its variables the values of the last training: from
 model_dir, else from memory.
@@ -22,7 +22,7 @@ from orca.tfpark.summaries import Summarized
 
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 _GRAPH_SEED = 87654321  # TensorFlow's own for graphs without a seed, where an operation has one
-# What a metric is asked for as -> what BigDL calls it, and our metric of it.
+# The user's word for a metric -> BigDL's name of it, and our metric.
 _METHODS = {
     "acc": ("Top1Accuracy", "accuracy"),
     "accuracy": ("Top1Accuracy", "accuracy"),
@@ -35,7 +35,7 @@ _METHODS = {
 
 
 class TFEstimatorSpec(SimpleNamespace):
-    """What a model function returns.
+    """The result of a model function.
 
     Args:
         mode: tf.estimator.ModeKeys.TRAIN, EVAL or PREDICT.
@@ -85,8 +85,8 @@ class TFEstimator(Remembering, Summarized):
             returns a TFEstimatorSpec or an EstimatorSpec; or an object with such a `model_fn`.
         optimizer: The optimizer of the spec's loss, unless the spec has a train_op of a ZooOptimizer.
         model_dir: Where checkpoints go, and are taken from.
-        config: What model_fn gets as config.
-        params: What model_fn gets as params.
+        config: The argument `config` of model_fn.
+        params: The argument `params` of model_fn.
         warm_start_from: A checkpoint to begin with, where model_dir has none.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed. The seed is that of the
             first weights, too.
@@ -143,7 +143,7 @@ class TFEstimator(Remembering, Summarized):
         self._clip["clip_norm"] = clip_norm
 
     def train(self, input_fn: Callable[..., Any], steps: int | None = None, session_config: Any = None) -> TFEstimator:
-        """Train on what an input function gives.
+        """Train on the data of an input function.
 
         Args:
             input_fn: A function (mode), or (), that returns a TFDataset or a batched tf.data.Dataset.
@@ -197,7 +197,7 @@ class TFEstimator(Remembering, Summarized):
 
         Args:
             input_fn: As in train.
-            eval_methods: Names ("acc", "top5acc", "mae", "auc", "loss") or metrics; what the spec has unless given.
+            eval_methods: Names ("acc", "top5acc", "mae", "auc", "loss") or metrics; the spec's own unless given.
             steps: Stop after this many steps; all rows unless given.
             checkpoint_path: The checkpoint to evaluate; the last training unless given.
 
@@ -291,7 +291,7 @@ class TFEstimator(Remembering, Summarized):
 
 
 def dataset_of(data: Any, mode: str) -> TFDataset:
-    """Return what an input function gave as a TFDataset; a tf.data.Dataset gives batches, as in `tf.estimator`."""
+    """Return the data of an input function as a TFDataset; a tf.data.Dataset gives batches, as in `tf.estimator`."""
     if isinstance(data, TFDataset):
         return data
     if not hasattr(data, "element_spec"):

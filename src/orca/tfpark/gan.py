@@ -105,7 +105,7 @@ class GANEstimator(Remembering):
         return self
 
     def generate(self, noise: Any) -> Any:
-        """Return what the trained generator makes of noise, an array.
+        """Return the trained generator's output for noise, an array.
 
         Raises:
             ArgumentError: It was not trained, and there is no checkpoint in model_dir.

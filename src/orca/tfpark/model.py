@@ -42,7 +42,7 @@ class KerasModel(Summarized):
 
     @property
     def metrics_names(self) -> list[str]:
-        """Return the names of what an evaluation tells, as Keras lists them; before any training, "loss" alone."""
+        """Return the names of an evaluation's numbers, as Keras lists them; before any training, "loss" alone."""
         names = []
         for name in self.model.metrics_names:
             whole = name == "compile_metrics"  # Keras 3 lists all of compile as one

@@ -271,7 +271,7 @@ def load_tf_checkpoint(sess: Any, checkpoint_path: str, saver: Any = None) -> No
 
 
 def get_checkpoint_state(checkpoint_dir: str) -> Any:
-    """Return what TensorFlow's `checkpoint` file of a folder tells: model_checkpoint_path is the newest."""
+    """Return the contents of a folder's `checkpoint` file of TensorFlow: model_checkpoint_path is the newest."""
     return tensorflow().compat.v1.train.get_checkpoint_state(checkpoint_dir)
 
 

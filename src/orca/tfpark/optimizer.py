@@ -63,7 +63,7 @@ class TFOptimizer(Summarized):
             inputs: Where data is fed, when that is not `dataset.tensors`: (features, labels).
             dataset: The data, when the graph is not built on its tensors.
             val_outputs: The tensor, or a list of one, that validation methods compare with the labels.
-            val_labels: What they compare it with, where that is not the labels as they come.
+            val_labels: The tensors that they compare it with, where those are not the labels as they come.
             val_method: Validation methods or metrics.
             clip_norm: The largest norm that all gradients together may have.
             clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.

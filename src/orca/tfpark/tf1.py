@@ -41,7 +41,7 @@ class ModeKeys:
 
 
 class EstimatorSpec(SimpleNamespace):
-    """What a model function returns.
+    """The result of a model function.
 
     Args:
         mode: One of ModeKeys.

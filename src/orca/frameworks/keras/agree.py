@@ -2,8 +2,8 @@
 
 There is one rule. A rank's loss counts by its share of the step's rows: the sum over the ranks of (share x loss) is the
 loss of the step, and the sum of (share x gradient) its gradient. A mean over rows obeys it as it is, and so do
-penalties on weights. What a loss divides by is asked of the Loss object itself, with its mask, weights and reduction;
-where that is not the rows (a sum, what a mask or `ignore_class` leaves, the sum of weights), this rank's loss is
+penalties on weights. The divisor of a loss is asked of the Loss object itself, with its mask, weights and reduction;
+where that is not the rows (a sum, the rest after a mask or `ignore_class`, the sum of weights), this rank's loss is
 scaled so that the rule holds. Gradients are added up before an optimizer sees them, so clipping, loss scaling,
 accumulation and weight decay work as in one process. Batch normalization takes its statistics over all ranks' rows.
 
@@ -92,7 +92,7 @@ class Agreement:
 
         Args:
             loss: The Loss.
-            reduce: How its class makes one number of what its `call` returns.
+            reduce: How its class makes one number of the values of its `call`.
             y_true: The labels.
             y_pred: The outputs.
             weights: The rows' weights, or None.
@@ -404,7 +404,7 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         gradients = agreement.agreed(gradients)
         weights = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
         agreement.stepped(self, weights)
-        with _at_work(None):  # an optimizer inside of this one gets what it needs
+        with _at_work(None):  # an optimizer inside of this one gets its gradients
             return original(self, zip(gradients, variables, strict=True) if pairs else gradients, *args, **kwargs)
 
     return apply
@@ -497,7 +497,7 @@ def _moments_of(layer: Any, agreement: Agreement) -> Callable[..., Any]:
         shape = [1] * len(inputs.shape)
         shape[channel] = -1
         centre = tf.cast(tf.convert_to_tensor(layer.moving_mean), inputs.dtype)
-        spare = 0.0 if mask is None else sys.modules["keras"].config.epsilon()  # as Keras divides what a mask leaves
+        spare = 0.0 if mask is None else sys.modules["keras"].config.epsilon()  # as Keras divides the rest after a mask
         away, variance, _ = _over_ranks(inputs, axes, tf.reshape(centre, shape), mask, agreement, centre, spare)
         return away + centre, variance
 
@@ -531,7 +531,7 @@ def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
 def _over_ranks(
     inputs: Any, axes: Any, around: Any, mask: Any, agreement: Agreement, centre: Any, spare: float
 ) -> tuple[Any, Any, Any]:
-    """Return the mean distance from the centre and the variance of each channel over all ranks, and what it counted.
+    """Return the mean distance from the centre and the variance of each channel over all ranks, and the count.
 
     Around the layer's running mean, as a sum of squares around zero loses digits where the mean is large: `centre`, or
     `around` in the shape of the inputs. `spare` is added to the count where sums are divided by it.

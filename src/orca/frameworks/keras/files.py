@@ -90,7 +90,7 @@ def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str
     """Write a model's weights: an HDF5 file, or for tf_keras and a path without `.h5` a TensorFlow checkpoint.
 
     Args:
-        save_format: "h5" or "tf"; by default what the path says. Keras 3 has "h5" alone, whatever the path.
+        save_format: "h5" or "tf"; by default the one of the path's ending. Keras 3 has "h5" alone, whatever the path.
     """
     family = family_of(model)
     if save_format not in (None, "h5", "tf", "keras"):

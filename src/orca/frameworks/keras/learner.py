@@ -74,7 +74,8 @@ class KerasLearner(Learner):
         creator: A function `(config)` that returns a compiled model; None where a packed model is given.
         packed_model: A model instance, ready to travel.
         compile_args: A function `(config)` that returns arguments for `model.compile`, or None.
-        config: What the creators get; its inter_op_parallelism and intra_op_parallelism set TensorFlow's threads.
+        config: The argument of the creators; its inter_op_parallelism and intra_op_parallelism set TensorFlow's
+            threads.
         sync_batch_norm: Whether batch normalization sees the rows of all ranks.
         features: The names of the feature columns, for models whose inputs are a dict.
         class_weight: Class number -> weight of its rows.

@@ -39,7 +39,7 @@ class MxnetLearner(ArrayLearner):
         model_creator: Returns the model, given the config.
         loss_creator: Returns the loss of a block.
         metrics_creator: Returns metrics of the rows that are trained on.
-        config: What creators get; optimizer, optimizer_params, init and log_interval are read here.
+        config: The argument of creators; optimizer, optimizer_params, init and log_interval are read here.
         first_seed: The seed that the first weights are drawn from.
     """
 

@@ -1,4 +1,4 @@
-"""GraphLearner: a graph of TensorFlow 1 on one rank. Owns its session: what is fed to it, and what is fetched.
+"""GraphLearner: a graph of TensorFlow 1 on one rank. Owns its session: feeds and fetches.
 
 A step is two runs of the session: the forward pass with the gradients of this rank's rows, and the step of the user's
 own optimizer, to which the mean of the gradients over all ranks is fed. The variables of the optimizer are part of the
@@ -31,7 +31,7 @@ from orca.rows.tree import flatten, unflatten
 triton_first()
 from tensorflow.core.protobuf.config_pb2 import CallableOptions  # noqa: E402
 
-_ROWS = "//rows"  # what the name of a variable ends in for the numbers of the rows that a sparse gradient has
+_ROWS = "//rows"  # the suffix of a variable's name for the numbers of the rows that a sparse gradient has
 
 
 @dataclass
@@ -39,7 +39,7 @@ class GraphLearner(ArrayLearner):
     """A graph that learns. The fields travel to a rank; the session is opened there.
 
     Attributes:
-        program: The graph, and the names of what is fed and fetched.
+        program: The graph, and the names of its feeds and fetches.
         method: An optimizer of `orca.optimizers`; None where the graph has its own.
         clip_norm: The largest norm that all gradients together may have.
         clip_value: The least and the largest value of a gradient.
@@ -141,7 +141,7 @@ class GraphLearner(ArrayLearner):
         return {"torch": self._stepper()[1].state_dict()}
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take over what `optimizer_state` returned."""
+        """Take over the result of `optimizer_state`."""
         self.steps = int(state.get("steps", 0))
         if slots := state.get("slots"):
             self.values.write({name: slots[name] for name in self.slots if name in slots})
@@ -259,7 +259,7 @@ class GraphLearner(ArrayLearner):
         return False
 
     def state(self) -> State:
-        """Return the values of all variables; what answers look like, where the inputs are enough for them."""
+        """Return the values of all variables, and the form of answers where the inputs are enough for them."""
         if not self.program.answers:
             self.sample = None
         return super().state()
@@ -273,7 +273,7 @@ class GraphLearner(ArrayLearner):
             self.__dict__.pop("session").close()
 
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
-        """Run the forward pass and the gradients; return this rank's part of the loss, and what was fetched."""
+        """Run the forward pass and the gradients; return this rank's part of the loss, and the fetched values."""
         names = [self.program.total]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
         shares, lowers = self._shares(batch, batch.rows, training=True)
@@ -284,9 +284,9 @@ class GraphLearner(ArrayLearner):
         return float(values[0]), dict(zip(names, values, strict=True))
 
     def _shares(self, batch: Batch, rows: int, training: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return by what this rank's part of each term is multiplied, so that the ranks add up to rows x the loss.
+        """Return the factor of this rank's part of each term, so that the ranks add up to rows x the loss.
 
-        Beside it, what to divide by where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
+        Beside it, the divisors where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
         rank counts anything, each has the loss itself, as one process has it.
         """
         masses: dict[str, float] = {}
@@ -306,7 +306,7 @@ class GraphLearner(ArrayLearner):
         return np.array(shares, np.float32), lowers
 
     def _fed(self) -> tuple[list[str], list[Any]]:
-        """Return what has a value of its own in training, and these values: a learning rate, say."""
+        """Return the tensors that are fed in training besides the rows, and their values: a learning rate, say."""
         return [name for name, *_ in self.program.feeds], [value for _, value, _ in self.program.feeds]
 
     def _turn(self) -> Turn | None:
@@ -322,7 +322,7 @@ class GraphLearner(ArrayLearner):
         return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))
 
     def _evaluated(self, values: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
-        """Return this rank's part of the loss of an evaluation's step, and what to divide the ranks' sum by."""
+        """Return this rank's part of the loss of an evaluation's step, and the divisor of the ranks' sum."""
         parts = self.program.loss
         if not parts or not batch.rows:
             if any(part.kind == COUNTED for part in parts) and not self._one_count():
@@ -388,7 +388,7 @@ class GraphLearner(ArrayLearner):
     def _call(self, purpose: str, fetches: Sequence[str], feeds: Sequence[str]) -> Callable[..., list[Any]]:
         """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is.
 
-        It returns the tensors among what is fetched; those that are operations run with them.
+        It returns the tensors among the fetches; operations among them run along.
         """
         key = f"{purpose}/{len(feeds)}"
         if key not in self.calls:
@@ -416,7 +416,7 @@ class GraphLearner(ArrayLearner):
         return [self.generator.integers(2**62, size=2)] if self.program.draw else []
 
     def _agree_on_updates(self, rows: int, step_rows: int) -> None:
-        """Give what updates have written the mean over the ranks, by their rows."""
+        """Give the variables that updates have written the mean over the ranks, by their rows."""
         values = self.values.read(self.program.averages)
         flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
         flat = flat * rows if rows else np.zeros_like(flat)  # no number may come of the rows that stand in for none
@@ -491,7 +491,7 @@ class Values:
 
 
 class TensorMetric(Metric):
-    """A metric that the graph itself computes: a mean over rows, or over what it counts; a sum stays one.
+    """A metric that the graph itself computes: a mean over rows, or over its counts; a sum stays one.
 
     Args:
         tensor: Its name in the program.
@@ -503,7 +503,7 @@ class TensorMetric(Metric):
         self.sums = sums
 
     def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
-        """Return the sum, and what it counts by."""
+        """Return the sum, and its count."""
         return output.sum(), target.sum()
 
     def score(self, total: Any, count: Any) -> Any:

@@ -27,7 +27,7 @@ ACTIVE = "orca_active"  # fed with 0 on a rank without rows
 _SUM = "orca_sum"
 _SUMS = re.compile(rf"(^|/){_SUM}(_\d+)?$")
 _GRADIENT = "OrcaSumOverRanks"
-GRADIENTS = "orca_gradients"  # the scope of what runs in steps alone: an evaluation must not wait for it
+GRADIENTS = "orca_gradients"  # the scope of operations that run in steps alone: an evaluation must not wait for them
 _IFS = {"If", "StatelessIf"}
 _SWITCHES, _MERGES = {"Switch", "RefSwitch"}, {"Merge", "RefMerge"}
 _RANDOM = re.compile(r"(Stateful(Uniform|Standard)?)?(Random|Normal|TruncatedNormal|Multinomial|Uniform)|Parameterized")
@@ -90,7 +90,7 @@ def _same_everywhere(op: Any, analysis: Analysis) -> bool:
 
 
 def _differs(op: Any, analysis: Analysis) -> bool:
-    """Say whether ranks may have other results of an operation: by their rows, how many they are, or what they draw."""
+    """Say whether ranks may have other results of an operation: by their rows, how many they are, or their draws."""
     return op in analysis.dependent or any(_RANDOM.match(each.type) for each in ancestors([op]))
 
 
@@ -366,7 +366,7 @@ def _order(nodes: Mapping[str, Any], roots: Iterable[str]) -> list[str]:
 
 
 def _guards(nodes: Mapping[str, Any], order: Iterable[str]) -> dict[str, frozenset[Any]]:
-    """Return under which conditions each node runs: predicates, and what they must be."""
+    """Return the conditions under which each node runs: predicates, and their values."""
     guards: dict[str, frozenset[Any]] = {}
     for name in order:
         conditions = []

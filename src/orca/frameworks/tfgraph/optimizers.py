@@ -33,9 +33,9 @@ class TrainStep:
     """A step of an optimizer in a graph.
 
     Attributes:
-        loss: What it lowers; None where the gradients came from elsewhere.
+        loss: The tensor that it lowers; None where the gradients came from elsewhere.
         points: Where gradients are fed.
-        apply: The operation that applies them, free of what the user wants to run before it.
+        apply: The operation that applies them, free of the operations that the user wants to run before it.
         slots: The variables that the optimizer made for itself.
         optimizer: The optimizer.
         train_op: The operation that the user got.
@@ -101,7 +101,7 @@ class ZooOptimizer:
             raise ArgumentError("there is no gradient to apply. Pass pairs of a gradient and its variable.")
         graph = tf.get_default_graph()
         before = set(map(id, tf.global_variables()))
-        with tf.control_dependencies(None):  # what shall run before the step runs with the forward pass instead
+        with tf.control_dependencies(None):  # operations to run before the step run with the forward pass instead
             if not self._points:
                 pairs = [(self._fed(gradient, variable), variable) for gradient, variable in pairs]
             step = [] if global_step is None else [global_step]
@@ -170,7 +170,7 @@ def step_of(train_op: Any) -> TrainStep:
 
 
 def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
-    """Return a step that also runs what a train op runs besides it: after the step, or beside it.
+    """Return a step that also runs the other operations of a train op: after the step, or beside it.
 
     Raises:
         ArgumentError: Some of it needs rows, which are not there when the gradients are applied.

@@ -1,4 +1,4 @@
-"""GraphProgram: a graph on its way to the ranks. Owns what of it is shipped, and what is changed on the way.
+"""GraphProgram: a graph on its way to the ranks. Owns the part that is shipped, and its changes on the way.
 
 A GraphDef holds the operations that training, evaluating or answering needs, under the user's own names; the values of
 variables travel beside it, in the State. Added are the gradients of the loss (terms.py says how much of it each rank
@@ -28,7 +28,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 
 _VARIABLES = {"VariableV2", "Variable", "VarHandleOp"}
 _WRITES = ("Assign", "Scatter", "Apply", "ResourceApply", "ResourceScatter")
-# A kind of operation that stays in the user's process -> why, and what to do.
+# A kind of operation that stays in the user's process -> why, and the remedy.
 _STAYING = {
     r"(Eager)?PyFunc(Stateless)?": "is a py_func: it calls a function of this process, which cannot be sent to the "
     "workers. Write it with operations of TensorFlow, or apply it to the data before training.",
@@ -162,7 +162,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class GraphProgram:
-    """A graph, and the names of what is fed and fetched.
+    """A graph, and the names of its feeds and fetches.
 
     Attributes:
         graph: A GraphDef.
@@ -181,7 +181,7 @@ class GraphProgram:
         updates: Operations that run with the forward pass of training.
         averages: The variables that these write.
         rate: The learning rate, or the tensor that tells it.
-        metrics: Name of a metric -> its tensor and what that is over.
+        metrics: Name of a metric -> its tensor and the rows or counts that it is over.
         feeds: Tensor -> (value in training, value in evaluations and answers).
         targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
         turns: The optimizers that take turns, where there are several.
@@ -239,7 +239,7 @@ class GraphProgram:
         return replace(self, labels=None, loss=(), metrics={}, targets=None).evaluating()
 
     def evaluating(self) -> GraphProgram:
-        """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
+        """Return the part of it that evaluates: without gradients, and without the optimizer's variables."""
         less = replace(self, total="", shares="", gradients=(), apply="", updates=(), averages=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
         less = replace(less, rate=None, turns=())
@@ -468,7 +468,7 @@ def _resources(nodes: Mapping[str, Any], names: set[str]) -> set[str]:
 
 
 def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) -> set[str]:
-    """Return nodes and all that must run before them; those to stop at are taken, and what is before them is not."""
+    """Return nodes and all that must run before them; those to stop at are taken, and the nodes before them are not."""
     names: set[str] = set()
     stack = list(roots)
     while stack:
@@ -609,7 +609,7 @@ def _shown(sizes: Iterable[int | None]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep TensorFlow from logging what is no news to the user."""
+    """Keep TensorFlow from logging below the level of errors."""
     level = tf.logging.get_verbosity()
     tf.logging.set_verbosity(tf.logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""Terms: what a scalar of a graph is a mean or a sum over. Owns how ranks that hold parts of a step add up to it.
+"""Terms: the parts of a scalar, each over rows or counts. Owns how ranks that hold parts of a step add up to it.
 
 A loss of TensorFlow 1 is any scalar tensor. Ranks that each compute it on their own rows can be added up exactly where
 it is a mean or a sum over the rows, or a combination of such terms; the graph tells which. A walk from the scalar back
@@ -20,7 +20,7 @@ triton_first()
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def  # noqa: E402
 
-ROWS = "rows"  # a mean over rows, or over what each row has equally many of
+ROWS = "rows"  # a mean over rows, or over elements of which each row has equally many
 SUM = "sum"  # a sum over rows
 COUNTED = "counted"  # a sum over rows, divided by something that the rows' values decide, such as the weights' sum
 CONSTANT = "constant"  # the same on every rank: a penalty on the weights
@@ -51,7 +51,7 @@ _NUMBERED = {"GatherNd": 1, "ScatterNd": 0, "TensorScatterUpdate": 1, "TensorSca
 
 @dataclass(frozen=True)
 class Term:
-    """A part of a scalar, and what it is over.
+    """A part of a scalar, and the rows or counts that it is over.
 
     Attributes:
         tensor: The tensor.
@@ -93,7 +93,7 @@ class Analysis:
         return [term]
 
     def term(self, tensor: Any) -> Term:
-        """Return what a tensor without rows is over, as one term."""
+        """Return a tensor without rows as one term."""
         kind, mass = self._kind(tensor)
         return Term(tensor, kind, mass)
 
@@ -172,7 +172,7 @@ class Analysis:
         return "rows" if _is_open(tensor) and axis == _axis_of_rows(tensor) else ""
 
     def mixes(self, tensor: Any) -> bool:
-        """Say whether what a tensor has for a row needs the values of other rows of this rank."""
+        """Say whether a tensor's values for a row need other rows of this rank."""
         return bool(self.mixer(tensor))
 
     def mixer_before(self, scalar: Any) -> str:
@@ -192,7 +192,7 @@ class Analysis:
         """Say whether an operation makes a value of how many rows this rank has, such as one to divide each row by."""
         if op.type != "Cast" or not op.outputs[0].dtype.is_floating or op.inputs[0].dtype.is_floating:
             return False
-        shapes = [each for each in self.dependent if each.type in _SHAPES]  # what made these does not matter
+        shapes = [each for each in self.dependent if each.type in _SHAPES]  # their inputs do not matter
         sizes = [each for each in ancestors([op], False, shapes) & self.dependent if each.type in _COUNTS]
         return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.by_value)
 
@@ -267,7 +267,7 @@ class Analysis:
         return any(map(inner.mixes, body.results))
 
     def _maps(self, op: Any) -> bool:
-        """Say whether every loop that reads what was taken apart has each row for itself: as `tf.map_fn` does.
+        """Say whether every loop that reads the rows of this operation has each row for itself: as `tf.map_fn` does.
 
         Such a loop reads and writes at one place, its counter, and carries nothing of a row to the next one.
         """
@@ -303,7 +303,7 @@ class Analysis:
 
     @staticmethod
     def _joint(kinds: list[tuple[str, Any]]) -> tuple[str, Any]:
-        """Return what a sum of tensors is over: all of one kind, where a mean may have a constant beside it."""
+        """Return the kind of a sum of tensors: all of one kind, where a mean may have a constant beside it."""
         distinct = list(dict.fromkeys(kinds))
         if len(distinct) == 1:
             return distinct[0]
@@ -313,7 +313,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class _Function:
-    """A function that an operation calls: its graph, arguments, each with what is given for it, and results."""
+    """A function that an operation calls: its graph, arguments, each with its value, and results."""
 
     graph: Any
     arguments: list[tuple[Any, Any]]
@@ -356,7 +356,7 @@ def _is_map(reads: list[Any], carries: list[Any], dependents: set[Any]) -> bool:
 
 
 def _plain(tensor: Any) -> Any:
-    """Return what a tensor is, before operations that leave it as it is."""
+    """Return a tensor before the operations that leave it as it is."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
@@ -377,7 +377,7 @@ def _is_value(number: Any) -> bool:
 
 
 def _keeps_rows(op: Any) -> bool:
-    """Say whether an operation along the axis of rows picks some as they are, or parts what was put together."""
+    """Say whether an operation along the axis of rows picks some as they are, or parts a stack again."""
     if op.type == "GatherV2":
         return op.get_attr("batch_dims") > 0 or bool({"Where", "Range"} & {end.type for end in _ends_of(op.inputs[1])})
     joins = [each for each in ancestors([op], False) if each.type == "ConcatV2" and has_rows(each.outputs[0])]
@@ -394,7 +394,7 @@ def _is_numbered(places: Any) -> bool:
 
 
 def _ends_of(tensor: Any) -> set[Any]:
-    """Return where a tensor comes from, by way of operations that keep what it holds."""
+    """Return the origin of a tensor, by way of operations that keep its contents."""
     op = tensor.op
     while op.type in _SAME | {"Tile", "BroadcastTo", "Pack", "ConcatV2"} and op.inputs:
         op = op.inputs[0].op
@@ -441,7 +441,7 @@ def _axis_of_rows(tensor: Any) -> int:
 
 
 def _axis_of_written(op: Any) -> int:
-    """Return the axis along which rows lie in what a loop wrote: the second, unless it went over rows one by one."""
+    """Return the axis along which rows lie in a loop's result: the second, unless it went over rows one by one."""
     writers, readers = [], []
     if op.type == "TensorListStack" and (loop := _plain(op.inputs[0])).op.type in _WHILES:
         body = _Function.of(loop.op, loop.op.get_attr("body"))
@@ -519,7 +519,7 @@ def has_rows(tensor: Any) -> bool:
 
 
 def ancestors(ops: Iterable[Any], control: bool = True, stops: Iterable[Any] = ()) -> set[Any]:
-    """Return these operations and all that must run before them; not what is before those to stop at."""
+    """Return these operations and all that must run before them; not the ones before those to stop at."""
     earlier: set[Any] = set()
     stack, ends = list(ops), frozenset(stops)
     while stack:
@@ -533,7 +533,7 @@ def ancestors(ops: Iterable[Any], control: bool = True, stops: Iterable[Any] = (
 
 
 def _after(sources: Iterable[Any], stops: Iterable[str]) -> set[Any]:
-    """Return operations and all that use what they give, except through operations of the types to stop at."""
+    """Return operations and all users of their outputs, except through operations of the types to stop at."""
     users: set[Any] = set()
     stack, ends = list(sources), set(stops)
     while stack:

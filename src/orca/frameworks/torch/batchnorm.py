@@ -32,7 +32,7 @@ class Statistics:
 
     Attributes:
         counts: Whether this rank's rows count. False before the forward pass of an idle rank: its rows stand for
-            nothing, but it takes part in what the ranks tell each other.
+            nothing, but it takes part in the collectives of the ranks.
         shared: Whether ranks meet in the passes of this step.
         needs_two: Whether a row by itself may have no statistics; images have many values.
     """
@@ -52,7 +52,7 @@ class Statistics:
 
         Args:
             shares: The rows of each rank.
-            weight: What this rank's gradients are multiplied by after the backward pass, where the user's own code
+            weight: The factor of this rank's gradients after the backward pass, where the user's own code
                 calls it; 1 where the loss is multiplied before.
             first: Whether it is the first step of an epoch: no later one has more rows.
         """
@@ -193,7 +193,7 @@ class _Normalize(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             totals = sums.double() * ctx.share if ctx.share else torch.zeros_like(sums, dtype=torch.float64)
             dist.all_reduce(totals)
-            # Rows that made no statistics have no share in what these did.
+            # Rows that made no statistics have no share in their gradient.
             totals = totals / ctx.share if ctx.share else torch.zeros_like(totals)
             for_rows = _gradient(grad, rows, weight, mean, scale, totals.to(sums.dtype), total)
         return for_rows, for_weight, for_bias, None, None, None, None

@@ -1,7 +1,7 @@
 """Fsdp: a model larger than a worker. Owns cutting weights, gradients and optimizer state into one shard a rank.
 
-torch's FSDP2 does it: the weights of a block are whole on a rank only while it computes with them. What is averaged,
-and how a rank's loss is weighed, is as for every other sync.
+torch's FSDP2 does it: the weights of a block are whole on a rank only while it computes with them. Gradients are
+averaged, and a rank's loss is weighed, as in every other sync.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FullySharded(Sync):
         optimizer: Its optimizer, made for the parameters as they are.
         world: The ranks.
         optimizer_state: A whole state for the optimizer, of any sync, of which each rank takes its part; by default
-            what the optimizer holds.
+            the optimizer's own.
         device: Where the shards shall be; by default where the model is. A model that is not there yet is brought
             there block by block: it need not fit there as a whole.
 
@@ -71,7 +71,7 @@ class FullySharded(Sync):
         self.params = held(optimizer)
 
     def renew(self) -> None:
-        """Refuse: torch decides what is averaged when it cuts the weights."""
+        """Refuse: torch decides which gradients are averaged when it cuts the weights."""
         raise ArgumentError(
             "with shard_model, weights cannot be frozen or unfrozen (requires_grad) while a fit goes on. Call fit once "
             "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
@@ -192,7 +192,7 @@ def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Param
 def _fully_shard(device: torch.device) -> Callable[..., Any]:
     """Return torch's function, where it is exact.
 
-    gloo before torch 2.8 refuses to average what it scatters, or gives the sum for it: there we ask for sums, which
+    gloo before torch 2.8 refuses to average while it scatters, or gives the sum instead: there we ask for sums, which
     torch before 2.8 does not let us.
     """
     try:
@@ -270,7 +270,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _reshard_after_evaluation(module: nn.Module, features: Any, output: Any) -> None:
-    """Free what is whole: torch keeps the outermost weights for a backward pass that does not come."""
+    """Free whole weights: torch keeps the outermost ones for a backward pass that does not come."""
     if not torch.is_grad_enabled():
         module.reshard()  # type: ignore[operator]
 

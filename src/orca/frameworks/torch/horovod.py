@@ -1,4 +1,5 @@
-"""Horovod: replicas of a torch model that agree by Horovod's collectives. Owns what travels through it, and when.
+"""Horovod: replicas of a torch model that agree by Horovod's collectives. Owns which tensors travel through it, and
+when.
 
 A gradient leaves as soon as the backward pass has it, while the pass goes on, and Horovod puts those that are ready at
 the same time into one message. Results are those of the other syncs: means over ranks of losses that are weighed.
@@ -22,7 +23,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.torch.sync import Sync, backward_zeros, scaled, silenced
 from orca.rows.tree import map_tree
 
-_WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
+_WIRES = (torch.float32, torch.float64)  # the type in which gradients are added up; half precision would lose digits
 
 
 class Horovod(Sync):
@@ -52,7 +53,7 @@ class Horovod(Sync):
         self._weigh(batch, self.world.size, self._quietly)
 
     def renew(self) -> None:
-        """Listen to the gradients of what is trained now."""
+        """Listen to the gradients of the weights that are trained now."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = self._listen()
@@ -123,7 +124,7 @@ class Horovod(Sync):
         self._send(name, param)
 
     def _agree(self) -> None:
-        """Send what the backward pass left out, and wait for the means.
+        """Send the gradients that the backward pass left out, and wait for the means.
 
         A weight that had no part in the loss has no gradient, and the optimizer must not touch it: that holds where
         it had no part on any rank. Elsewhere this rank's gradient is zero.

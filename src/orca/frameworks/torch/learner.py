@@ -82,7 +82,7 @@ class TorchLearner(Learner):
         model: A module, or a creator `(config)` of one; or several.
         optimizer: An optimizer of that module, or a creator `(model, config)`; None where nothing is trained.
         loss: A loss module or class, a function `(output, target)`, or a creator `(config)`; None where there is none.
-        config: What the creators get.
+        config: The argument of the creators.
         sync: How replicas agree: "replicated", "sharded", "fully sharded" or "horovod".
         hook: Called on each rank before anything else.
         options: How to train beyond the plain step.
@@ -112,7 +112,7 @@ class TorchLearner(Learner):
         hook: Callable[[], None] | None = None,
         options: Options | None = None,
     ) -> TorchLearner:
-        """Check what can be checked before anything travels."""
+        """Check the arguments, as far as that is possible before anything travels."""
         check_kinds(model, optimizer, loss)
         if isinstance(optimizer, torch.optim.Optimizer):
             check_linked(optimizer, model)
@@ -147,7 +147,7 @@ class TorchLearner(Learner):
 
     @staticmethod
     def default_seed() -> int:
-        """Return torch's own seed: the one the user set with torch.manual_seed, or what torch began with."""
+        """Return torch's own seed: the one the user set with torch.manual_seed, or the one torch began with."""
         return torch.initial_seed() % 2**63
 
     def check_trainable(self) -> None:
@@ -188,7 +188,7 @@ class TorchLearner(Learner):
             return
         try:
             nets = self._made()
-        except Exception as error:  # the user's creator, which may need what only workers have
+        except Exception as error:  # the user's creator, which may need files or devices of workers
             logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
             return
         models = state.payload.get("models") or []
@@ -337,7 +337,7 @@ class TorchLearner(Learner):
                 keep(valid, self.place, self.measure.counted)
 
     def revert(self) -> None:
-        """Undo what the user's code did as a resumed fit began; weights are frozen as they were in its state."""
+        """Undo the changes of the user's code as a resumed fit began; weights are frozen as they were in its state."""
         if self.start is None or not self._watched:
             return
         payload = self.start.payload
@@ -442,7 +442,7 @@ class TorchLearner(Learner):
     def train(
         self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
     ) -> Losses:
-        """Train one epoch, or what follows its first steps."""
+        """Train one epoch, or the rest of it after its first steps."""
         self._check_alike()
         if self._conducts:
             return conduct(self, batches, heartbeat, epoch, plan)
@@ -499,7 +499,7 @@ class TorchLearner(Learner):
             self.trained_weights.check_alike()
 
     def _follow(self) -> None:
-        """Let the replicas agree on what the user's code trains now; it must do the same on every rank."""
+        """Let the replicas agree on the weights that the user's code trains now; it must do the same on every rank."""
         if not self._watched or not self.trained_weights.changed:
             return
         for agree in self.agrees:
@@ -758,7 +758,7 @@ class TorchLearner(Learner):
     def spares(self, x: Any) -> bool:
         """Say whether the model can do without the last of its inputs, which is then more likely a label.
 
-        It is an optional argument of its forward pass, and nobody has seen yet what it is given.
+        It is an optional argument of its forward pass, and no value of it has been seen yet.
         """
         if self.start is not None and self.start.input is not None:
             return False
@@ -846,12 +846,12 @@ class TorchLearner(Learner):
 
     @property
     def _knows_loss(self) -> bool:
-        """Say whether the loss itself says what it is a mean over."""
+        """Say whether the loss itself says its kind."""
         return self.criterion is not None and not self.measure.asks and self.options.reduction is None
 
     @property
     def _watched(self) -> bool:
-        """Say whether there is code of the user's that may change what is trained."""
+        """Say whether there is code of the user's that may change which weights are trained."""
         return bool(self.hooks) or self.operator is not None
 
     @property
@@ -961,10 +961,10 @@ class TorchLearner(Learner):
         return call(module, self.place.features(x))
 
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
-        """Describe a row, and what the model answers for it: a model in training may give something else."""
+        """Describe a row, and the model's answer for it: a model in training may give something else."""
         if self.sample is None:
             return None
-        runner = copy.copy(self.runner)  # what callbacks see stays
+        runner = copy.copy(self.runner)  # the view of callbacks stays
         try:
             with evaluating(self.nets), kept_draws(), torch.no_grad(), self.autocast():
                 # Twice, as a model that drops dimensions of size 1 drops that of a single row, too.

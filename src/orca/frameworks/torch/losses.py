@@ -19,9 +19,9 @@ class LossPart:
 
     Attributes:
         loss: The loss of this rank's rows.
-        times: What makes it a sum: rows for a mean, 1 for a sum.
-        mass: What that sum is divided by for the mean: rows, or the targets' weights.
-        weight: What the loss is scaled by, so that the mean over ranks is the loss of the whole step.
+        times: The factor that makes it a sum: rows for a mean, 1 for a sum.
+        mass: The divisor of that sum for the mean: rows, or the targets' weights.
+        weight: The factor of the loss, so that the mean over ranks is the loss of the whole step.
     """
 
     loss: torch.Tensor

@@ -73,7 +73,7 @@ class Options:
         return [(first, second) for conflict, first, second in pairs if conflict]
 
     def check_optimizers(self, optimizers: Sequence[Any]) -> None:
-        """Check that optimizers, or those that make them, can do what is asked for."""
+        """Check that optimizers, or their creators, support these options."""
         for one in optimizers:
             if self.scheduler is not None and getattr(one, "varies", False):
                 raise ArgumentError(

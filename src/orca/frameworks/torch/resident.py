@@ -51,7 +51,7 @@ def keep(feed: Feed | StreamFeed, place: Place, count_rows: Callable[[Batch], Ba
     Args:
         feed: The feed of a rank's own rows.
         place: Where they are trained on.
-        count_rows: Adds to a batch what each of its rows counts, which is done once, before labels leave the CPU.
+        count_rows: Adds the mass of each row to a batch, which is done once, before labels leave the CPU.
 
     Raises:
         ArgumentError: The data is read by code of the user's, anew in every epoch.
@@ -88,7 +88,7 @@ def _free_bytes(device: torch.device, ranks: int) -> int:
 def _moved(
     rows: SpoolRows, place: Place, count_rows: Callable[[Batch], Batch], weighted: bool
 ) -> tuple[list[Any], np.ndarray | None]:
-    """Return the columns of all rows on the device, block by block, and what each row counts where rows differ."""
+    """Return the columns of all rows on the device, block by block, and the mass of each row where rows differ."""
     step = max(1, int(_BLOCK // rows.spool.row_bytes)) if rows.spool else 1
     starts = range(0, rows.count, step)
     blocks = rows.read(np.arange(start, min(start + step, rows.count)) for start in starts)

@@ -1,6 +1,6 @@
 """Steps: numbered batches, each with random numbers of its own. Owns seeding by step, and reading ahead for a GPU.
 
-An epoch that is resumed mid-way draws what it would have drawn, as no step depends on the draws of another.
+A resumed epoch draws the same numbers as without the interruption, as no step depends on the draws of another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Steps:
         place: Where they are trained on.
         seed: The seeds of the fit, the epoch and the rank.
         first: Steps of the epoch that were done before.
-        count_rows: Adds to a batch what each of its rows counts; sees labels that are not on a GPU yet.
+        count_rows: Adds the mass of each row to a batch; sees labels that are not on a GPU yet.
         resident: Whether the batches are in place, and reading them draws nothing.
     """
 
@@ -138,7 +138,7 @@ def _joined(trees: list[Any]) -> Any:
 
 
 def seed_step(number: int, device: torch.device) -> None:
-    """Seed what is drawn on the CPU, by torch, numpy and Python, and what is drawn on a GPU."""
+    """Seed the generators of the CPU (torch, numpy and Python) and of a GPU."""
     seed = number % 2**63
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -150,6 +150,6 @@ def seed_step(number: int, device: torch.device) -> None:
 def set_deterministic(on: bool) -> bool:
     """Allow deterministic algorithms alone, or all; return how it was."""
     before = torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it
     torch.use_deterministic_algorithms(on)
     return before

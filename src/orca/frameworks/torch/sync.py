@@ -1,4 +1,4 @@
-"""Sync: how replicas of a torch model agree. Owns what every way of it does, and DistributedDataParallel.
+"""Sync: how replicas of a torch model agree. Owns the steps of every way, and DistributedDataParallel.
 
 All take a loss that is the mean over this rank's rows together with the rank's weight in the step,
 rows x ranks / rows of the step: the mean over ranks is then exactly the mean over the rows of the step.
@@ -61,7 +61,7 @@ class Sync:
         """Prepare for a step of so many rows on each rank."""
 
     def renew(self) -> None:
-        """Follow a change of what is trained: `requires_grad`, or the optimizer's groups. All ranks call it."""
+        """Follow a change of the trained weights: `requires_grad`, or the optimizer's groups. All ranks call it."""
 
     def zero(self) -> None:
         """Forget the gradients of the last step, by the optimizer's own way where it has one: torch's takes longer."""
@@ -107,7 +107,7 @@ class Sync:
         return 0.0
 
     def close(self) -> None:
-        """Let go of what lives outside of the process group."""
+        """Let go of resources outside of the process group."""
         self.quiet.close()
 
     def _weigh(self, batch: Batch, size: int, quietly: Callable[[], AbstractContextManager[None]]) -> None:
@@ -178,7 +178,7 @@ class Replicated(Sync):
         self._weigh(batch, dist.get_world_size(), self._quietly)
 
     def renew(self) -> None:
-        """Wrap the model anew: DistributedDataParallel averages what was trained when it was made."""
+        """Wrap the model anew: DistributedDataParallel averages the weights that were trained when it was made."""
         self.close()
         self.module = self.model
         gc.collect()  # the old wrapper listens to gradients until it is gone

@@ -1,4 +1,4 @@
-"""Targets: how labels meet outputs, and what they count. Owns dtype and shape of a target: nothing broadcasts."""
+"""Targets: how labels meet outputs, and their mass. Owns dtype and shape of a target: nothing broadcasts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Classes:
         """Return the mass of each row."""
         numbers = np.asarray(labels)
         if numbers.dtype != np.int64:
-            with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
+            with np.errstate(invalid="ignore"):  # the loss complains of labels that are no numbers
                 numbers = numbers.astype(np.int64)
         # A number that is no class is for the loss to refuse.
         each = 1.0 if self.weight is None else self.weight.take(numbers, mode="clip")

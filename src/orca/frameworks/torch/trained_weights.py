@@ -38,11 +38,11 @@ class TrainedWeights:
         return self._now() != self.last_flags
 
     def settle(self) -> None:
-        """Remember what is trained now, as all ranks agree on it."""
+        """Remember which weights are trained now, as all ranks agree on it."""
         self.last_flags = self._now()
 
     def check_alike(self) -> None:
-        """Check that what is trained is the same on all ranks, which call it together."""
+        """Check that the same weights are trained on all ranks, which call it together."""
         ranks = self.world.all_gather(self._now())
         if all(rank == ranks[0] for rank in ranks):
             return

@@ -1,4 +1,4 @@
-"""UserLoop: a loop of the user's own, in their operator. Owns what happens around it, and around each of its steps."""
+"""UserLoop: a loop of the user's own, in their operator. Owns the calls around it, and around each of its steps."""
 
 from __future__ import annotations
 

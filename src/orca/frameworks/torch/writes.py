@@ -1,7 +1,7 @@
 """Writes: forward passes that write into weights. Owns how they are noticed, and which of them are refused.
 
-Each replica would write what its own rows say, and nobody would agree on it. What does not depend on the rows (a clamp
-of the weights, say) is the same on every rank, and allowed.
+Each replica would write values of its own rows, and they would drift apart. A write that does not depend on rows (a
+clamp of the weights, say) is the same on every rank, and allowed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BERT: an encoder of texts, and estimators of what is built on it. Owns its graph and the names of its variables.
+"""BERT: an encoder of texts, and estimators with heads on it. Owns its graph and the names of its variables.
 
 The variables have the names of the checkpoints that BERT's authors published, so that such a checkpoint is a start.
 """
@@ -91,7 +91,7 @@ class BERTBaseEstimator(TFEstimator):
         )
 
     def train(self, input_fn: Callable[..., Any], steps: int | None = None, session_config: Any = None) -> TFEstimator:
-        """Train on what an input function gives; see TFEstimator.train."""
+        """Train on the data of an input function; see TFEstimator.train."""
         if self.optimizer is _default_optimizer:
             self.optimizer = _default_optimizer()
         return super().train(input_fn, steps, session_config)

@@ -51,7 +51,7 @@ class CRF(keras.layers.Layer):  # type: ignore[misc]
 
 @_register
 class Tags(keras.layers.Layer):  # type: ignore[misc]
-    """The best tags of what a CRF gives: 1 at each word's tag (rows, words, tags); nothing beyond the last word."""
+    """The best tags of a CRF's output: 1 at each word's tag (rows, words, tags); nothing beyond the last word."""
 
     def call(self, inputs: Any) -> Any:
         """Return the tags."""
@@ -87,7 +87,7 @@ def crf_accuracy(y_true: Any, y_pred: Any) -> Any:
 
 
 def unpack(outputs: Any) -> tuple[Any, Any, Any]:
-    """Return what is in an output of the layer: scores, the transitions of each row, and the words of each row."""
+    """Return the parts of an output of the layer: scores, the transitions of each row, and the words of each row."""
     tags = _sizes(outputs.shape)[-1]
     lengths = tf.cast(tf.round(outputs[:, -1, 0]), tf.int32)
     return outputs[:, : -tags - 1], outputs[:, -tags - 1 : -1], lengths
