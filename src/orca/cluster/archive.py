@@ -44,7 +44,7 @@ class Entry:
         mode: Permissions.
         data: The bytes themselves, where they are not those of a file.
         link: Where a symbolic link points to, relative to the folder of `target`.
-        origin: What another packer calls this file.
+        origin: The name of this file for another packer.
     """
 
     target: str
@@ -62,7 +62,7 @@ def write(file: IO[bytes], entries: Iterable[Entry], level: int = LEVEL, threads
 
     Args:
         file: Where to; only written, never sought.
-        entries: What goes in.
+        entries: The files of the archive.
         level: How hard zlib tries, 1 to 9; 0 stores.
         threads: How many compress; None takes all cores.
     """

@@ -183,7 +183,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
 
     Args:
         kind: The kind of cluster.
-        request: What is asked of it.
+        request: The user's arguments.
         life: Everything started here ends when this stack is closed: session, JVM, daemons, files, environment.
 
     Returns:

@@ -1,6 +1,6 @@
 """Submit: programs handed to Spark's own launcher. Owns the command, and the watch over an application on YARN.
 
-`submit_this_program` is what cluster_mode="yarn-cluster" does; `main` is the command `orca submit`.
+`submit_this_program` serves cluster_mode="yarn-cluster"; `main` is the command `orca submit`.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ApplicationWatch:
 
     Args:
         hadoop: The cluster.
-        tag: What the application is known by.
+        tag: The tag by which the application is found.
         settings: The cluster's settings.
         patience: Seconds that YARN may take to give a first container; None waits on.
     """

@@ -35,7 +35,7 @@ Job = Callable[[World, dict[str, Rows], Heartbeat], Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is watched.
+    """The settings by which a run is watched.
 
     Attributes:
         stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.

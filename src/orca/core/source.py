@@ -57,7 +57,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """How the user wants their data read.
+    """The user's wishes about reading their data.
 
     Attributes:
         columns: The columns of tabular data.

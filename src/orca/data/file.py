@@ -1,10 +1,10 @@
-"""Files of any file system: read, listed, and copied to and from this machine. Owns what a copy may replace.
+"""Files of any file system: read, listed, and copied to and from this machine. Owns which files a copy may replace.
 
 Paths are those of this machine (`file:` before them or not), `hdfs:`, `s3:` and `s3a:`, `dbfs:`, `memory:`, and any
 other that fsspec knows. HDFS needs neither Hadoop's client nor Java: see docs/files.md.
 
 A copy never leaves half a file at its target. Folders are merged: a file that is there already is refused, before
-anything is copied, unless `over_write` is true; what else is there stays. Where files can be renamed, all of a folder
+anything is copied, unless `over_write` is true; other files stay. Where files can be renamed, all of a folder
 is copied to a draft first, and comes to its place only when it is complete; on object stores file after file is.
 """
 
@@ -95,7 +95,7 @@ def write_text(path: Path, text: str) -> int:
     return len(text)
 
 
-# What is there
+# Looking
 
 
 def exists(path: Path) -> bool:
@@ -111,7 +111,7 @@ def is_file(path: Path) -> bool:
 
 
 def listdir(path: Path) -> list[str]:
-    """Return the names of what is in a folder, in order.
+    """Return the names of a folder's entries, in order.
 
     Raises:
         ArgumentError: There is no such folder.
@@ -154,7 +154,7 @@ def put_local_file_to_remote(
     Args:
         local_path: The file.
         remote_path: Where it goes; into it where there is a folder. Folders above it are made.
-        filemode: Who may do what with it, as 0o644 or "644"; None for what is usual there.
+        filemode: Its permissions, as 0o644 or "644"; None for the usual ones there.
         over_write: Whether it may replace a file that is there.
 
     Raises:
@@ -167,7 +167,7 @@ def put_local_file_to_remote(
 
 
 def put_local_dir_to_remote(local_dir: Path, remote_dir: Path) -> None:
-    """Copy what is in a folder of this machine to a folder; files that are there are replaced.
+    """Copy the files of a folder of this machine to a folder; files that are there are replaced.
 
     Raises:
         ArgumentError: There is no such folder on this machine, or a file where the folder goes.
@@ -176,7 +176,7 @@ def put_local_dir_to_remote(local_dir: Path, remote_dir: Path) -> None:
 
 
 def put_local_dir_tree_to_remote(local_dir: Path, remote_dir: Path, over_write: bool = False) -> None:
-    """Copy what is in a folder of this machine, and in the folders in it, to a folder.
+    """Copy the files of a folder of this machine, and of the folders in it, to a folder.
 
     Args:
         local_dir: The folder.
@@ -236,7 +236,7 @@ def get_remote_file_to_local(remote_path: Path, local_path: Path, over_write: bo
 
 
 def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool = False) -> None:
-    """Copy what is in a folder, and in the folders in it, to a folder of this machine.
+    """Copy the files of a folder, and of the folders in it, to a folder of this machine.
 
     Args:
         remote_dir: The folder.
@@ -261,7 +261,7 @@ def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool 
 
 
 def get_remote_dir_tree_to_local(remote_dir: Path, local_dir: Path, over_write: bool = False) -> None:
-    """Do what get_remote_dir_to_local does: both copy the folders in the folder too."""
+    """Do the same as get_remote_dir_to_local: both copy the folders in the folder too."""
     get_remote_dir_to_local(remote_dir, local_dir, over_write)
 
 
@@ -312,7 +312,7 @@ def enable_multi_fs_load(load_func: _Function) -> _Function:
 
 
 def enable_multi_fs_load_static(load_func: _Function) -> _Function:
-    """Do what enable_multi_fs_load does, for a function or static method, whose very first argument is the path."""
+    """Do the same as enable_multi_fs_load, for a function or static method, whose very first argument is the path."""
     return _rerouted(load_func, 0, saves=False)
 
 
@@ -463,7 +463,7 @@ def _refuse_any(fs: Any, place: str, path: Path, names: Collection[str], over_wr
 
 
 def _described(fs: Any, place: str) -> str:
-    """Return what is at a place, in words."""
+    """Describe the file or folder at a place."""
     info = fs.info(place)
     if info["type"] == "directory":
         return "a folder"

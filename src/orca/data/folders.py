@@ -12,7 +12,7 @@ from orca.storage.files import filesystem, name_of, replacing
 
 _DONE = "_SUCCESS"
 
-# (the number of a partition and its shards) -> the name of each file and what writes it
+# (the number of a partition and its shards) -> the name of each file and its writer
 Files = Callable[[int, Iterable[Any]], Iterator[tuple[str, Callable[[BinaryIO], Any]]]]
 
 

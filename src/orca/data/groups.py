@@ -29,7 +29,7 @@ Aggregates = list[tuple[Any, str]]  # of a column, by a function's name
 def grouped(
     rdd: RDD[Any], empty: pd.DataFrame, columns: Any, agg: Any, joined: bool, parts: int, now: bool = False
 ) -> RDD[Any]:
-    """Return a row for each group, or every row with what its group gives.
+    """Return a row for each group, or every row with the figures of its group.
 
     Where groups are wanted now and are few, they come together on the driver, without a shuffle.
     """
@@ -116,7 +116,7 @@ def _group(frame: pd.DataFrame, keys: list[Any], sums: Aggregates, joined: bool)
 def _sent(
     partition: int, frames: Iterable[Any], keys: list[Any], sums: Aggregates, columns: list[Any], parts: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield what goes where: the groups of a frame (side 0), or its rows where an aggregate needs them (1)."""
+    """Yield the part of each partition: the groups of a frame (side 0), or its rows where an aggregate needs them (1)."""
     for number, frame in enumerate(frames):
         by_groups = _combine(frame, sums)
         rows = _figures(frame, keys, sums) if by_groups else frame[columns]
@@ -279,7 +279,7 @@ def _deviation(figures: pd.DataFrame, groups: Any, places: dict[str, int], free:
     return np.sqrt(_variance(figures, groups, places, free))
 
 
-# What is told of the groups of each shard. The sum of no value is nothing here: it must not meet a text.
+# The figures of the groups of each shard. The sum of no value is nothing here: it must not meet a text.
 _FIGURES: dict[str, Callable[[Any], Any]] = {
     "count": lambda groups: groups.count(),
     "size": lambda groups: groups.size(),
@@ -332,7 +332,7 @@ def _moment(cells: pd.Series, power: int) -> float:
     return float((((values - values.mean()) / spread) ** power).mean())
 
 
-# pandas' own words, and those of Spark for what pandas calls otherwise.
+# pandas' own words, and those of Spark where pandas has others.
 AGGREGATES: dict[str, Callable[[Any], Any]] = {
     **{word: _named(word) for word in "count sum mean min max median std var first last nunique size prod".split()},
     **{word: _named("mean") for word in _MEANS},

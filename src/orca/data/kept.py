@@ -1,4 +1,4 @@
-"""Kept shards: where computed shards stay until they are used. Owns their files, and what is known without a job.
+"""Kept shards: computed shards, until they are used. Owns their files, and the facts that need no job.
 
 Where Spark runs on this machine alone, a task writes the shards of a partition to a file beside Spark's own blocks and
 returns a short record of it. Later tasks map the file into memory: arrays and frames are not copied, columns that
@@ -45,7 +45,7 @@ class Kept(Protocol):
         """Say whether they have not been dropped."""
 
     def note(self) -> Note | None:
-        """Return what is known of the first of them without a job."""
+        """Return the facts about the first of them that need no job."""
 
     def size(self) -> int:
         """Return about how many bytes they are."""
@@ -65,7 +65,7 @@ def keep(rdd: RDD[Any]) -> Kept:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a shard: the name of its class, and the shard without its rows where that is a frame."""
+    """The facts about a shard: the name of its class, and the shard without its rows where that is a frame."""
 
     class_name: str
     blank: Any
@@ -114,7 +114,7 @@ def _size(shard: Any) -> int:
 
 def compute(rdd: RDD[Any]) -> None:
     """Compute an RDD."""
-    rdd._jrdd.count()  # of what Python wrote: it need not be read again to be counted
+    rdd._jrdd.count()  # Python's pickles need not be read again to be counted
 
 
 class InFiles:
@@ -146,7 +146,7 @@ class InFiles:
         return bool(self.records.is_cached)
 
     def note(self) -> Note | None:
-        """Return what the first task that had a shard noted of it."""
+        """Return the note of the first task that had a shard."""
         return next((record.note for record in self._computed() if record.note), None)
 
     def size(self) -> int:
@@ -175,7 +175,7 @@ class InFiles:
 
 
 class _Folders:
-    """The folders with files of shards, of the Spark that runs; it removes what is left when it stops.
+    """The folders with files of shards, of the Spark that runs; it removes the rest when it stops.
 
     A folder is needed as long as Spark keeps its records, that is until somebody drops them, or the JVM finds that
     nothing refers to them any more: not a DataFrame either, which Python would not know of.
@@ -231,7 +231,7 @@ def is_busy(context: SparkContext) -> bool:
     """Say whether Spark runs a job.
 
     Its scheduler is no API of Spark's. Where it cannot be asked, the status tracker is, which hears of the end of jobs
-    later than who waits for them: folders stay a little longer then.
+    later than their callers: folders stay a little longer then.
     """
     try:
         return bool(context._jsc.sc().dagScheduler().activeJobs().size())
@@ -301,7 +301,7 @@ _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # those that somebody use
 
 @dataclass(frozen=True)
 class Span:
-    """Where a shard lies in a file: a pickle, and the buffers of its arrays, by their places in the span.
+    """The place of a shard in a file: a pickle, and the buffers of its arrays, by their places in the span.
 
     Attributes:
         start: Its first byte; that of a page where the shard may be mapped.
@@ -333,7 +333,7 @@ def _write(file: BinaryIO, shard: Any) -> Span:
     from pyspark import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
-    head = cloudpickle.dumps(shard, protocol=5, buffer_callback=buffers.append)  # as Spark pickles what RDDs hold
+    head = cloudpickle.dumps(shard, protocol=5, buffer_callback=buffers.append)  # as Spark pickles the elements of RDDs
     views = [buffer.raw() for buffer in buffers]
     large = len(head) + sum(view.nbytes for view in views) >= _MAPPED
     start = _skip(file, mmap.ALLOCATIONGRANULARITY if large else _ALIGNED)

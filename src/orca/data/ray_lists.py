@@ -9,7 +9,7 @@ from typing import Any
 
 
 class RayLists:
-    """Partitions of elements, each a list in Ray. What a method returns is computed in the background.
+    """Partitions of elements, each a list in Ray. Results of its methods are computed in the background.
 
     Args:
         refs: References to the lists.
@@ -99,7 +99,7 @@ class RayLists:
         return sum(self.collect())
 
     def runJob(self, lists: RayLists, function: Callable[[Iterator[Any]], Iterable[Any]], numbers: list[int]) -> Any:
-        """Return what a function gives for some of the partitions."""
+        """Return a function's results for some of the partitions."""
         return RayLists([lists.refs[number] for number in numbers]).mapPartitions(function).collect()
 
 

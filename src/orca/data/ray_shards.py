@@ -1,6 +1,6 @@
 """RayXShards: shards in Ray's object store. Owns how they and rows of Spark come there, and go back to Spark.
 
-What comes from Spark's executors lies in files of a place that Ray's workers share with them (see sources/export.py)
+Data of Spark's executors lies in files of a place that Ray's workers share with them (see sources/export.py)
 until it is in the object store. From there Ray frees it when nobody has a reference to it any longer.
 """
 
@@ -111,7 +111,7 @@ class RayXShards(Verbs, XShards):
         return list(self._partitions)
 
     def get_refs(self) -> list[Any]:
-        """Return what get_partition_refs returns."""
+        """Return the same as get_partition_refs."""
         return self.get_partition_refs()
 
     def to_spark_xshards(self) -> SparkXShards:
@@ -141,7 +141,7 @@ class RayXShards(Verbs, XShards):
         self._frames("to_spark_df")
         return self.to_spark_xshards().to_lazy().to_spark_df()
 
-    # What stays
+    # Caching and saving
 
     def cache(self) -> RayXShards:
         """Return the shards: Ray keeps them as long as somebody has a reference to them."""
@@ -156,7 +156,7 @@ class RayXShards(Verbs, XShards):
         return True
 
     def compute(self) -> RayXShards:
-        """Wait for the shards, and raise what their tasks raised."""
+        """Wait for the shards, and raise the errors of their tasks."""
         self.rdd.mapPartitions(_nothing).collect()
         return self
 
@@ -177,7 +177,7 @@ class RayXShards(Verbs, XShards):
     def load_pickle(cls, path: str, minPartitions: int | None = None) -> RayXShards:
         """Read shards that RayXShards.save_pickle has written, with their partitions.
 
-        Reading a pickle runs the code in it: load only what you trust.
+        Reading a pickle runs the code in it: load only files that you trust.
 
         Args:
             path: The folder.
@@ -346,7 +346,7 @@ def _ray() -> Any:
 
 
 def _exported(frame: DataFrame, reader: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
-    """Put what is read from each partition of a DataFrame into Ray, and return the references."""
+    """Read each partition of a DataFrame, put the results into Ray, and return the references."""
     from orca.sources.export import Export
 
     ray = _ray()

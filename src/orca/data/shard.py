@@ -79,7 +79,7 @@ class XShards:
     def load_pickle(cls, path: str, minPartitions: int | None = None) -> SparkXShards | RayXShards:
         """Read shards that `save_pickle` has written; on Ray alone, those of RayXShards.
 
-        Reading a pickle runs the code in it: load only what you trust. `load_parquet` reads data alone.
+        Reading a pickle runs the code in it: load only files that you trust. `load_parquet` reads data alone.
 
         Args:
             path: A folder that Spark reads; on Ray one of any file system that `orca.data.file` knows.
@@ -123,10 +123,10 @@ class SparkXShards(Verbs, XShards):
     """Shards in a Spark RDD.
 
     They are computed at once and kept, in files or by Spark, unless they are lazy: those of `lazy` and `to_lazy`, all
-    that is made from them, and all where `OrcaContext._eager_mode` is false. What an eager verb was asked of is let
-    go of when its result is there, and computed anew if it is needed again; `cache` keeps it.
+    that is made from them, and all where `OrcaContext._eager_mode` is false. The shards that an eager verb read are let
+    go of when its result is there, and computed anew if they are needed again; `cache` keeps them.
 
-    Verbs of pandas need shards that are pandas frames. They do what pandas does with all rows in one frame: missing
+    Verbs of pandas need shards that are pandas frames. They do as pandas does with all rows in one frame: missing
     values are equal keys, and a row that is there twice counts twice. The index of a frame travels with its rows. Only
     the order of rows differs where a verb says so, and a column may have another type in shards that lack some of its
     values: integers are floats in a shard with a null.
@@ -159,7 +159,7 @@ class SparkXShards(Verbs, XShards):
         return cls(rdd, transient=True, class_name=class_name)
 
     def to_lazy(self) -> SparkXShards:
-        """Return the same shards; what is made from them is computed when it is used."""
+        """Return the same shards; results of their verbs are computed when they are used."""
         twin = SparkXShards.lazy(self.rdd, self._class_name)
         twin._holder, twin._wanted = self._holder, self._wanted
         return twin
@@ -236,7 +236,7 @@ class SparkXShards(Verbs, XShards):
         return exchange.to_spark_df(self._frames("to_spark_df"))
 
     def _note(self) -> kept.Note | None:
-        """Return what is known of the first shard."""
+        """Return the facts about the first shard."""
         holder = self._held()
         return holder.note() if holder else None
 
@@ -248,7 +248,7 @@ class SparkXShards(Verbs, XShards):
         return holder is not None and holder.size() <= frames.BROADCAST
 
     def _held(self) -> kept.Kept | None:
-        """Return what keeps the shards, unless it has let go of them; another thread may do so at any time."""
+        """Return the holder of the shards, unless it has let go of them; another thread may do so at any time."""
         holder = self._holder
         return holder if holder is not None and holder.is_held() else None
 

@@ -90,8 +90,8 @@ def examined(
         engine: The engine that would run the ranks.
         workers_per_node: Workers on each node.
         before: Findings that were made before.
-        look_around: Whether to start the ranks; without, only what the driver sees is told.
-        purpose: The fields of the case that say what the cluster is for.
+        look_around: Whether to start the ranks; without, only the driver looks.
+        purpose: The fields of the case that name the purpose of the cluster.
     """
     try:
         workers = engine_class(engine).on_cluster(workers_per_node).workers

@@ -1,4 +1,4 @@
-"""ForkServer: a process that has loaded what ranks need and forks them. Owns starting, watching and ending such ranks.
+"""ForkServer: a process that has loaded a framework and forks ranks. Owns starting, watching and ending such ranks.
 
 Importing a framework takes seconds, and every rank would pay for it in every call. A server imports once and is kept
 until the program ends; a rank begins in milliseconds as a copy of it. It is a process of its own because a fork of the
@@ -33,7 +33,7 @@ from orca.core.engine import preload
 from orca.core.loading import draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
-KEPT = 2  # servers at a time: each holds what it has loaded
+KEPT = 2  # servers at a time: each holds its modules in memory
 # No library reads these when it is loaded: shells, tools and Ray change them, and a rank gets the driver's path.
 _TRANSIENT = ("PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "COLUMNS", "LINES", "_", "PYTHONPATH", "PYTHONBREAKPOINT")
 _CODE_BYTES = 8
@@ -115,7 +115,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Say whether it still runs."""
         return self._process.poll() is None
 
     def start(self, start: Start, files: Iterable[int]) -> ForkedRank:

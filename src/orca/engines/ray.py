@@ -114,7 +114,7 @@ class RayEngine:
         return RankPlace(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
 
 
-# What travels.
+# Messages.
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
 
 @contextmanager
 def _ended(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
-    """After a failure, end all ranks and see them gone."""
+    """End all ranks after a failure, and see them gone."""
     try:
         yield
     except BaseException:

@@ -62,7 +62,7 @@ class Setting(Transformer):
 
     @classmethod
     def load(cls, path: str) -> Setting:
-        """Read what `save` wrote."""
+        """Read a stage that `save` wrote."""
         return cls(unpacked(load_state(_module_in(path, SparkSession.active()), "torch").payload["value"]))
 
 
@@ -81,7 +81,7 @@ class StageWriter(MLWriter):
         """Write the stage. The one that it replaces is removed when all of this one is at hand."""
         state, rows = self._state(), self._rows()  # before anything is written, or removed
         if self.shouldOverwrite:
-            rows = None if rows is None else rows.localCheckpoint()  # they may lie in what is removed
+            rows = None if rows is None else rows.localCheckpoint()  # they may lie in the folder to be removed
             self._handleOverwrite(path)
         stage, defaults = self.instance, dict(self.instance._defaultParamMap)
         values = {param.name: value for param, value in stage._paramMap.items() if param.name not in _OBJECTS}
@@ -97,7 +97,7 @@ class StageWriter(MLWriter):
         save_state(state, _module_in(path, self.sparkSession), "torch")
 
     def _state(self) -> State:
-        """Return all that is no plain param: the weights, what the model is, and the objects that were set."""
+        """Return all that is no plain param: the weights, the kind of model, and the objects that were set."""
         stage = self.instance
         model, module, state = stage.parts()
         kind = "TorchModel" if isinstance(model, TorchModel) else "layer" if isinstance(model, Layer) else "module"

@@ -83,7 +83,7 @@ class HasBatchSize(Params):
 
 
 class HasSamplePreprocessing(Params):
-    """A stage with samplePreprocessing: what becomes of the cells of a column before the model sees them."""
+    """A stage with samplePreprocessing: the steps on the cells of a column before the model sees them."""
 
     samplePreprocessing = _param("samplePreprocessing", "preprocessing of features, or of features and labels")
     setSamplePreprocessing, getSamplePreprocessing = _accessors("samplePreprocessing")
@@ -359,7 +359,7 @@ class NNEstimator(
             return
         if checkpoint_trigger is not None:  # all epochs are one fit to the user
             estimator.run_folder = new_run(self._checkpoint()[0] or "", dated=True)
-        for epoch in range(epochs):  # what is drawn differs from epoch to epoch
+        for epoch in range(epochs):  # draws differ from epoch to epoch
             estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
             line = estimator.fit(dataset, 1, **options)[-1]
             state = estimator._current()
@@ -448,7 +448,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
     @property
     def state(self) -> State:
-        """Return weights, and what rows and answers look like."""
+        """Return weights, and the form of rows and answers."""
         return self.estimator._current()
 
     def _transform(self, dataset: Any) -> Any:

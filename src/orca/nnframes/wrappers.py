@@ -98,7 +98,7 @@ class TorchModel(Layer):
 
     @staticmethod
     def loadModel(path: str, model: nn.Module | None = None) -> TorchModel:  # type: ignore[override]
-        """Load what saveModel wrote.
+        """Load a model that saveModel wrote.
 
         Args:
             path: The path.
@@ -141,7 +141,7 @@ class TorchLoss(Criterion):
 
     @property
     def reduction(self) -> Any:
-        """Return nothing: what a loss of torch is a mean over is found out."""
+        """Return nothing: the kind of a loss of torch is found out."""
         return None
 
 

@@ -155,7 +155,7 @@ class OpenBatches:
 
 @dataclass(frozen=True)
 class OnBatches:
-    """Create data on a worker and answer for its own share, or for every n-th batch."""
+    """A task that creates data on a worker and answers for its own share, or for every n-th batch."""
 
     task: Callable[[Any], Any]
 

@@ -87,7 +87,7 @@ class LoaderSource:
 
 @dataclass(frozen=True)
 class Reading:
-    """How batches are read: which of their parts are features, labels and weights, and the seed of their draws.
+    """The way to read batches: which of their parts are features, labels and weights, and the seed of their draws.
 
     Attributes:
         columns: The names of features, labels and weight in batches that are dicts.

@@ -48,7 +48,7 @@ class TFEstimatorSpec(SimpleNamespace):
 
 
 class Remembering:
-    """Something that builds a graph with each call, and keeps the values of its variables between them."""
+    """An object that builds a graph with each call, and keeps the values of its variables between them."""
 
     model_dir: str | None
     options: dict[str, Any]

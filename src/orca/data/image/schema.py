@@ -1,4 +1,4 @@
-"""Schema: what the fields of an image dataset hold. Owns their names in `_orca_metadata` and their bytes in Parquet."""
+"""Schema: the fields of an image dataset. Owns their names in `_orca_metadata` and their bytes in Parquet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DType(Enum):
 
 
 class FeatureType(Enum):
-    """How a field is stored: an image file's bytes, an array, or one value."""
+    """The form of a field: an image file's bytes, an array, or one value."""
 
     IMAGE = "image"
     NDARRAY = "ndarray"
@@ -56,7 +56,7 @@ class SchemaField(NamedTuple):
     Args:
         feature_type: How it is stored.
         dtype: Of the value, or of the array's numbers; images are BYTES.
-        shape: Of an array; -1 for what differs from row to row. () for images and values.
+        shape: Of an array; -1 for a size that differs from row to row. () for images and values.
 
     Example:
         >>> SchemaField(FeatureType.NDARRAY, DType.UINT8, (28, 28)).to_dict()

@@ -20,7 +20,7 @@ STEP_FREQS = ("batch", "epoch", "manual", None)
 
 @dataclass(frozen=True)
 class Options:
-    """How to train; each option is off by default. They are arguments of `TorchEstimator.of`, which explains them."""
+    """The options of training, each off by default. They are arguments of `TorchEstimator.of`, which explains them."""
 
     scheduler: Callable[..., Any] | None = None  # scheduler_creator
     step_freq: str | None = "batch"  # scheduler_step_freq; None is "manual"

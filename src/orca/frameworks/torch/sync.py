@@ -32,7 +32,7 @@ if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParall
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped before each update: each into bounds, or all together to a norm."""
+    """The limits of gradients before each update: bounds of each, or a norm of all together."""
 
     bounds: tuple[float, float] | None = None
     norm: float | None = None
