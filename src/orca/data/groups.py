@@ -116,7 +116,7 @@ def _group(frame: pd.DataFrame, keys: list[Any], sums: Aggregates, joined: bool)
 def _sent(
     partition: int, frames: Iterable[Any], keys: list[Any], sums: Aggregates, columns: list[Any], parts: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the part of each partition: the groups of a frame (side 0), or its rows where an aggregate needs them (1)."""
+    """Yield the part of each partition: the groups of a frame (side 0), or its rows where aggregates need them (1)."""
     for number, frame in enumerate(frames):
         by_groups = _combine(frame, sums)
         rows = _figures(frame, keys, sums) if by_groups else frame[columns]
