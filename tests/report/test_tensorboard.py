@@ -23,13 +23,13 @@ def line(epoch: int, steps: int, **more: Any) -> dict[str, Any]:
     return {"num_samples": 80, "epoch": epoch, "batch_count": steps, "train_loss": 1 / epoch, **more}
 
 
-def trace(*losses: float, rate: float = 0.5, end: float = NOW, seconds: float = 4.0) -> Trace:
-    return Trace(np.array(losses), np.full(len(losses), rate), seconds, end)
+def trace(*losses: float, rate: float = 0.5, ended: float = NOW, seconds: float = 4.0) -> Trace:
+    return Trace(np.array(losses), np.full(len(losses), rate), seconds, ended)
 
 
 def test_loss_and_rate_are_kept_of_every_step_and_throughput_of_every_epoch(tmp_path: Path) -> None:
     summaries = Summaries(tmp_path, "app")
-    summaries.write([line(1, 2), line(2, 2)], [trace(4, 3), trace(2, 1, rate=0.25, end=NOW + 10, seconds=2)], 1)
+    summaries.write([line(1, 2), line(2, 2)], [trace(4, 3), trace(2, 1, rate=0.25, ended=NOW + 10, seconds=2)], 1)
     assert summaries.read("train", "Loss") == [
         [1, 4, NOW - 2], [2, 3, NOW], [3, 2, NOW + 9], [4, 1, NOW + 10],
     ]  # fmt: skip

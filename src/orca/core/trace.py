@@ -19,13 +19,13 @@ class Trace:
         losses: The loss of every step over all ranks; empty where the framework does not tell.
         rates: The learning rate at every step; empty where the framework does not tell.
         seconds: How long these steps took, validation apart.
-        end: When they ended, in seconds since 1970.
+        ended: When they ended, in seconds since 1970.
     """
 
     losses: np.ndarray
     rates: np.ndarray
     seconds: float
-    end: float
+    ended: float
 
 
 Epochs = Sequence[tuple[dict[str, Any], Trace | None]]  # the line of each epoch, with its trace

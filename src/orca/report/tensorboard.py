@@ -159,16 +159,16 @@ def _training(epochs: Epochs, first_step: int) -> Iterator[Point]:
                 if at < len(series)
             }
             # When each step ended was not kept: they are spread evenly.
-            yield end - count + 1 + at, trace.end - trace.seconds * (count - 1 - at) / count, values
+            yield end - count + 1 + at, trace.ended - trace.seconds * (count - 1 - at) / count, values
         whole = {"Throughput": rows_a_second(line, trace)}
         if not len(trace.losses):  # a framework that tells of its epochs alone
             whole["Loss"] = line.get("train_loss")
         if values := {tag: float(value) for tag, value in whole.items() if value is not None}:
-            yield end, trace.end, values
+            yield end, trace.ended, values
 
 
 def _validation(epochs: Epochs, first_step: int, spellings: dict[str, str]) -> Iterator[Point]:
-    start = next((trace.end - trace.seconds for _, trace in epochs if trace), time.time())
+    start = next((trace.ended - trace.seconds for _, trace in epochs if trace), time.time())
     end = first_step - 1
     for line, trace in epochs:
         end += steps_of(line, trace)
@@ -179,7 +179,7 @@ def _validation(epochs: Epochs, first_step: int, spellings: dict[str, str]) -> I
                 if key.startswith("val_") and key != "val_num_samples" and isinstance(value, int | float | np.number)
             }
             if values:
-                yield stats.get("step", end), trace.end if trace else start, values
+                yield stats.get("step", end), trace.ended if trace else start, values
 
 
 class EventFiles:
