@@ -142,9 +142,9 @@ def test_masses_that_follow_from_the_targets_travel_beside_the_forward_pass(weig
         batch = measure.counted(Batch(None, labels, 3, 3, weights=weights))
         with alone(Heartbeat()):
             measure.send(batch)
-            assert measure.sent is not None
+            assert measure.on_the_way is not None
             whole = measure.whole(batch, batch, measure.pair(OUTPUT[:3], torch.from_numpy(labels)))
-        assert whole == pytest.approx(expected) and measure.sent is None
+        assert whole == pytest.approx(expected) and measure.on_the_way is None
 
 
 def test_class_probabilities_count_the_same_whatever_their_classes_weigh() -> None:
