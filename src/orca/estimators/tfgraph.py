@@ -27,6 +27,11 @@ from orca.frameworks.tfgraph.terms import SUM, ancestors
 from orca.registry import backend_of, source_of
 from orca.rows.tree import flatten
 
+_RAN_TOO_EARLY = (
+    "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or tf.cond. Make "
+    "the session afterwards (leave sess out), or call tf.disable_control_flow_v2() first."
+)
+
 
 class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
     """A graph of TensorFlow 1 that learns and answers on any engine. Made by `Estimator.from_graph`.
@@ -134,14 +139,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         Raises:
             ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
         """
-        for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
-            _check_tensors(name, tree, required=name == "inputs")
-        if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1:
-            raise ArgumentError(
-                f"the loss {loss.name!r} must be one number; it has the shape {loss.shape}. Pass tf.reduce_mean of it."
-            )
-        if (loss is None) != (optimizer is None) and loss is None:
-            raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
+        _check_ends(inputs, labels, outputs, loss, optimizer)
         graph = flatten(inputs)[0][0].graph
         tensors, others = _split_metrics(metrics)
         ends = {"inputs": inputs, "labels": labels, "outputs": outputs, "loss": loss, "metrics": tensors}
@@ -177,10 +175,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             except tf.errors.InvalidArgumentError as error:
                 if "output_all_intermediates" not in str(error):
                     raise
-                raise ArgumentError(
-                    "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or "
-                    "tf.cond. Make the session afterwards (leave sess out), or call tf.disable_control_flow_v2() first."
-                ) from error
+                raise ArgumentError(_RAN_TOO_EARLY) from error
         return estimator
 
     def _fit(self, request: GraphFit, **plan: Any) -> None:
@@ -376,6 +371,17 @@ def _split_metrics(metrics: Any) -> tuple[dict[str, Any], Any]:
         return tensors, {name: metric for name, metric in metrics.items() if name not in tensors} or None
     tensors = {metric.op.name: metric for metric in listed(metrics) if _is_tensor(metric)}
     return tensors, [metric for metric in listed(metrics) if not _is_tensor(metric)] or None
+
+
+def _check_ends(inputs: Any, labels: Any, outputs: Any, loss: Any, optimizer: Any) -> None:
+    for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
+        _check_tensors(name, tree, required=name == "inputs")
+    if loss is None and optimizer is not None:
+        raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
+    if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1:
+        raise ArgumentError(
+            f"the loss {loss.name!r} must be one number; it has the shape {loss.shape}. Pass tf.reduce_mean of it."
+        )
 
 
 def _is_tensor(thing: Any) -> bool:

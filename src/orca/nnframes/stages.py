@@ -331,33 +331,18 @@ class NNEstimator(
         return self._named(model)
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
-        end, (_, checkpoint_trigger, keeps_one) = self.getEndWhen(), self._checkpoint()
-        label, valid = self.getLabelCol(), dict[str, Any]()
+        label, end = self.getLabelCol(), self.getEndWhen()
         if label == self.getFeaturesCol():  # each of the two is read in its own way
             label = f"{label} as a label"
-            dataset = dataset.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
-        if (validation := self.getValidation()) is not None:
-            trigger, frame, methods, _ = validation
-            if label != self.getLabelCol():
-                frame = frame.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
-            valid = {"validation_data": frame, "validation_trigger": trigger}
-            valid["validation_methods"] = metrics_for(methods)
-        options = {
-            "batch_size": self.getBatchSize(),
-            "feature_cols": [self.getFeaturesCol()],
-            "label_cols": [label],
-            "checkpoint_trigger": checkpoint_trigger,
-            "keep_checkpoints": 1 if keeps_one else None,
-            "end_trigger": end,
-            **valid,
-        }
+        options = self._options(label)
+        dataset = self._with_label(dataset, label)
         features, labels = self._preprocessing()
         epochs = self.getMaxEpoch() if end is None else FOREVER
         if self.isCachingSample() or not features.draws:
             estimator.readers = self._readers(features, labels, label)
             estimator.fit(dataset, epochs, **options)
             return
-        if checkpoint_trigger is not None:  # all epochs are one fit to the user
+        if options["checkpoint_trigger"] is not None:  # all epochs are one fit to the user
             estimator.run_folder = new_run(self._checkpoint()[0] or "", dated=True)
         for epoch in range(epochs):  # draws differ from epoch to epoch
             estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
@@ -367,6 +352,28 @@ class NNEstimator(
             moment = Moment(state.epoch, state.steps, True, loss, _score(line))
             if end is not None and (end(moment) or end(Moment(state.epoch - 1, state.steps))):  # perhaps mid-epoch
                 return
+
+    def _options(self, label: str) -> dict[str, Any]:
+        """Return the arguments of the Estimator's fit, for a label of this name."""
+        _, checkpoint_trigger, keeps_one = self._checkpoint()
+        options = {
+            "batch_size": self.getBatchSize(),
+            "feature_cols": [self.getFeaturesCol()],
+            "label_cols": [label],
+            "checkpoint_trigger": checkpoint_trigger,
+            "keep_checkpoints": 1 if keeps_one else None,
+            "end_trigger": self.getEndWhen(),
+        }
+        if (validation := self.getValidation()) is not None:
+            trigger, frame, methods, _ = validation
+            options |= {"validation_data": self._with_label(frame, label), "validation_trigger": trigger}
+            options["validation_methods"] = metrics_for(methods)
+        return options
+
+    def _with_label(self, frame: Any, label: str) -> Any:
+        """Return a frame with the labels also under this name."""
+        own = self.getLabelCol()
+        return frame if label == own else frame.withColumn(label, F.col(f"`{own}`"))
 
     def _method(self) -> Any:
         """Return the optim method, with the learning rate that was set."""

@@ -66,30 +66,14 @@ class GANEstimator(Remembering):
         Returns:
             This estimator.
         """
-        from orca.estimators.tfgraph import GraphEstimator, restore_values
-        from orca.frameworks.tfgraph.optimizers import ZooOptimizer, step_of
+        from orca.estimators.tfgraph import restore_values
 
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
             self._seed(tf)
             counter = tf.train.get_or_create_global_step()
             dataset = dataset_of(call_with(input_fn, mode=TRAIN), TRAIN)
-            noise, real = dataset.feature_tensors, dataset.label_tensors
-            if real is None:
-                raise ArgumentError("input_fn must return a TFDataset of two parts: noise, and real data.")
-            losses = self._losses(tf, noise, real)
-            steps = []
-            for loss, optimizer, scope in zip(losses, self.optimizers, (_DISCRIMINATOR, _GENERATOR), strict=True):
-                weights = tf.trainable_variables(scope)
-                steps.append(step_of(ZooOptimizer(optimizer).minimize(loss, counter, weights)))
-            estimator = GraphEstimator.of(
-                inputs=noise,
-                labels=real,
-                loss=losses[0] + losses[1],
-                turns=list(zip(steps, self.steps, strict=True)),
-                updates=tf.get_collection(tf.GraphKeys.UPDATE_OPS),
-                **self.options,
-            )
+            estimator = self._estimator(tf, dataset, counter)
             restore_values(estimator.sess, self._held())
             estimator.begin_after(self._epochs, int(estimator.sess.run(counter)))  # it says whose turn is next
             estimator.fit(
@@ -122,6 +106,28 @@ class GANEstimator(Remembering):
             session.run(tf.global_variables_initializer())
             restore_values(session, values)
             return session.run(fakes, {fed: noise})
+
+    def _estimator(self, tf: Any, dataset: TFDataset, counter: Any) -> Any:
+        """Return the Estimator of both losses, whose optimizers take turns."""
+        from orca.estimators.tfgraph import GraphEstimator
+        from orca.frameworks.tfgraph.optimizers import ZooOptimizer, step_of
+
+        noise, real = dataset.feature_tensors, dataset.label_tensors
+        if real is None:
+            raise ArgumentError("input_fn must return a TFDataset of two parts: noise, and real data.")
+        losses = self._losses(tf, noise, real)
+        steps = []
+        for loss, optimizer, scope in zip(losses, self.optimizers, (_DISCRIMINATOR, _GENERATOR), strict=True):
+            weights = tf.trainable_variables(scope)
+            steps.append(step_of(ZooOptimizer(optimizer).minimize(loss, counter, weights)))
+        return GraphEstimator.of(
+            inputs=noise,
+            labels=real,
+            loss=losses[0] + losses[1],
+            turns=list(zip(steps, self.steps, strict=True)),
+            updates=tf.get_collection(tf.GraphKeys.UPDATE_OPS),
+            **self.options,
+        )
 
     def _losses(self, tf: Any, noise: Any, real: Any) -> tuple[Any, Any]:
         with tf.variable_scope(_GENERATOR):

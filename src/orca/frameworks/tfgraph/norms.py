@@ -95,7 +95,7 @@ def _differs(op: Any, analysis: Analysis) -> bool:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedGraph:
     """A graph whose statistics over rows are those of all ranks.
 
     Attributes:
@@ -109,7 +109,7 @@ class Agreed:
 
 def agreed(
     graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str], alone: bool = False
-) -> Agreed:
+) -> AgreedGraph:
     """Return a graph, or a changed copy of it where rows need other rows.
 
     Args:
@@ -123,7 +123,7 @@ def agreed(
     conditions = _conditions(graph, [*heads, *updates])
     statistics = RowStatistics.of(graph, ports, heads, updates)
     if not conditions and (alone or not statistics):
-        return Agreed(graph, frozenset((*statistics.means, *statistics.norms)))
+        return AgreedGraph(graph, frozenset((*statistics.means, *statistics.norms)))
     graph = _copy(graph)
     while conditions:
         for name in conditions:
@@ -136,7 +136,7 @@ def agreed(
             _replace_means(mean, variance)
         for op in statistics.norms:
             _replace_fused(op)
-    return Agreed(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
+    return AgreedGraph(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
 
 
 def _copy(graph: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from orca.core.loading import triton_first
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.tfgraph.norms import ACTIVE, GRADIENTS, agreed
+from orca.frameworks.tfgraph.norms import ACTIVE, GRADIENTS, AgreedGraph, agreed
 from orca.frameworks.tfgraph.optimizers import TrainStep, learning_rate, no_variables
 from orca.frameworks.tfgraph.terms import COUNTED, ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
 from orca.rows.tree import flatten, map_tree
@@ -312,28 +312,39 @@ def training_program(
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
     setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
     heads = [each.op.name for each in (*losses, *(metrics or {}).values())]
+    trainables = [f"{v.op.name}:0" for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)]
     whole = agreed(graph, [port.name for port in ports], heads, program.updates, alone)
     program = replace(program, active=f"{ACTIVE}:0" if whole.graph is not graph and whole.sums else "")
-    trainables = [
-        whole.graph.get_tensor_by_name(f"{variable.op.name}:0")
-        for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
-    ]
     graph = whole.graph
-    there = graph.as_graph_element  # by a name: the graph may be a copy now
-    analysis = Analysis([there(port.name) for port in ports], whole.sums)
-    with graph.as_default(), tf.name_scope("orca_step"):
-        over = {
-            name: _metric_part(analysis, name, there(getattr(tensor, "name", tensor)))
-            for name, tensor in (metrics or {}).items()
-        }
-        terms = {each.name: analysis.terms(there(each.name)) for each in losses}
-        parts = [_loss_part(term, analysis, trainables) for term in _distinct(terms.values())]
-    all_turns = [_turn(terms[each.loss.name], each, count) for each, count in turns]
-    program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(all_turns))
+    program = _with_terms(program, whole, ports, losses, metrics or {}, turns, trainables)
     definition = graph.as_graph_def()
     if steps or weights:
         program, definition = _with_gradients(program, graph, loss, steps, weights)
     return _shipped(program, definition, variables, setup)
+
+
+def _with_terms(
+    program: GraphProgram,
+    whole: AgreedGraph,
+    ports: Sequence[Any],
+    losses: Sequence[Any],
+    metrics: Mapping[str, Any],
+    turns: Sequence[tuple[TrainStep, int]],
+    trainables: Sequence[str],
+) -> GraphProgram:
+    """Return the program with the terms of its losses and metrics, which its graph gets operations for."""
+    there = whole.graph.as_graph_element  # by a name: the graph may be a copy of the user's
+    analysis = Analysis([there(port.name) for port in ports], whole.sums)
+    with whole.graph.as_default(), tf.name_scope("orca_step"):
+        over = {
+            name: _metric_part(analysis, name, there(getattr(tensor, "name", tensor)))
+            for name, tensor in metrics.items()
+        }
+        terms = {each.name: analysis.terms(there(each.name)) for each in losses}
+        variables = list(map(there, trainables))
+        parts = [_loss_part(term, analysis, variables) for term in _distinct(terms.values())]
+    all_turns = [_turn(terms[each.loss.name], each, count) for each, count in turns]
+    return replace(program, loss=tuple(parts), metrics=over, turns=tuple(all_turns))
 
 
 def _distinct(losses: Iterable[Sequence[Term]]) -> list[Term]:
