@@ -116,7 +116,7 @@ def init_orca_context(
 def stop_orca_context() -> None:
     """Stop the cluster that init_orca_context started; more than once is fine.
 
-    A session or a Ray that it only reused goes on: others may work on it. Stop such a one in the way it was started.
+    A session or a Ray that it only reused stays up: others may work on it. Stop such a one in the way it was started.
     """
     with _lock:
         _ray.end()

@@ -226,7 +226,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
 
 
 def _start_daemons(session: SparkSession) -> None:
-    """Let Spark start the daemons of its Python workers: they load the framework while the program goes on."""
+    """Let Spark start the daemons of its Python workers: they load the framework in the background."""
     with contextlib.suppress(Exception):  # the session was stopped meanwhile, or a later job tells
         width = 1 if re.match(r"local(\[|$)", session.conf.get("spark.master") or "") else slots(session) or 1
         session.range(0, width, 1, width).mapInArrow(iter, "id long").collect()

@@ -185,7 +185,7 @@ class ArrayLearner(Learner):
         self.make()
 
     def _state(self) -> State:
-        """Return copies: training goes on while a checkpoint is written."""
+        """Return copies: training continues while a checkpoint is written."""
         optimizer = copy.deepcopy(self.optimizer_state())
         return State(payload={"models": [self.copy_weights()], "optimizers": [optimizer], "schedulers": []})
 

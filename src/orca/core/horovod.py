@@ -32,7 +32,7 @@ def require(binding: str) -> Any:
     Args:
         binding: "torch" or "tensorflow".
     """
-    with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and goes on
+    with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and continues
         try:
             horovod = importlib.import_module(f"horovod.{binding}")
         except ModuleNotFoundError as error:

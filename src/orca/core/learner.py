@@ -32,7 +32,7 @@ class FitPlan:
         on_nan: "raise", "warn" or "ignore" when the loss is not finite.
         profile: Whether to measure where time goes.
         max_steps: Train this many steps instead, over as many epochs as it takes.
-        steps_per_epoch: Steps of an epoch, which goes on in the data where the last one ended; None for all of it.
+        steps_per_epoch: Steps of an epoch, which continues in the data where the last one ended; None for all of it.
         validation_steps: Steps of a validation; None for all of the data.
         validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
         validation_trigger: A trigger that says it instead; it is asked after every step, as that of checkpoints is.

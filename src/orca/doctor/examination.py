@@ -135,7 +135,7 @@ def checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def limited(call: Callable[[], T], seconds: float) -> T:
-    """Return the result of a call, but wait no longer than this for it; its thread may go on."""
+    """Return the result of a call, but wait no longer than this for it; its thread may keep running."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:

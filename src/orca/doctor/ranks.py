@@ -83,8 +83,8 @@ def link(case: Case, outcome: Surveyed) -> Iterator[Finding]:
     if apart:
         yield warn(
             "driver",
-            f"{_ranks(apart)} on {_nodes(apart)} cannot reach the driver: training goes on without progress, logs and "
-            "quick news of failures",
+            f"{_ranks(apart)} on {_nodes(apart)} cannot reach the driver: training continues without progress, logs "
+            "and quick news of failures",
             f"spark.driver.host={case.setting('spark.driver.host')}",
             'init_orca_context(..., conf={"spark.driver.host": "…"})   (an address of the driver that workers reach)',
         )

@@ -166,7 +166,7 @@ class KerasEstimator(TrainingEstimator):
             validation_data: Data of the same kind, evaluated after every epoch.
             class_weight: Class number -> weight of its rows in the loss.
             initial_epoch: The number of the first epoch, for callbacks that count them.
-            steps_per_epoch: Steps of an epoch; the next one goes on in the data where it ended. All of the data
+            steps_per_epoch: Steps of an epoch; the next one continues in the data where it ended. All of the data
                 unless given.
             validation_steps: Steps of a validation; all of the data unless given.
             validation_freq: Validate every n-th epoch, or after the epochs of these numbers, counted from 1.
@@ -341,7 +341,7 @@ class KerasEstimator(TrainingEstimator):
         Args:
             filepath: Any fsspec path. A folder of Keras 3 holds a SavedModel for serving and the model itself.
             overwrite: Whether to replace an earlier file.
-            include_optimizer: Whether training can go on from it.
+            include_optimizer: Whether training can continue from it.
             save_format: "tf", "h5" or "keras", where the path does not tell.
             signatures: Signatures of a SavedModel.
             options: Options of a SavedModel.

@@ -164,8 +164,8 @@ class MxnetEstimator(TrainingEstimator):
             epochs: How many times to see every row.
             batch_size: Rows of one step over all workers.
             validation_data: Data of the same kind, evaluated after every epoch.
-            train_resize_batch_num: Steps of an epoch; the next one goes on in the data where it ended. All of the data
-                unless given.
+            train_resize_batch_num: Steps of an epoch; the next one continues in the data where it ended. All of the
+                data unless given.
             feature_cols: Columns that become the model's inputs, in this order.
             label_cols: Columns the outputs are compared with.
             shuffle: Whether each epoch reads in a new order; a DataIter or DataLoader decides for itself.
@@ -178,8 +178,8 @@ class MxnetEstimator(TrainingEstimator):
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
             checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
-            max_failures: How many times to go on by itself when a worker is lost or stuck.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+            max_failures: How many times to resume by itself when a worker is lost or stuck.
+            resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete.
 
         Returns:

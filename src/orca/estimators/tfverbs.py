@@ -78,8 +78,8 @@ class GraphVerbs:
             callbacks: Callbacks (`orca.callbacks`), called on every worker.
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
-            max_failures: How many times to go on by itself when a worker is lost or stuck.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one.
+            max_failures: How many times to resume by itself when a worker is lost or stuck.
+            resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
             more: For a Keras model that was built eagerly, more arguments of `KerasEstimator.fit`.
 

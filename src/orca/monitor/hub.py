@@ -344,7 +344,7 @@ class Hub:
 
 
 def _parting(number: int, rank: int, how: str) -> Gathered:
-    return Gathered(number, [], f"waits for rank {rank} in all_gather in vain: it {how}")
+    return Gathered(number, [], f"cannot complete all_gather: rank {rank} {how}")
 
 
 def call(callback: Callable[..., None] | None, *args: object) -> None:

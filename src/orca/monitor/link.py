@@ -91,7 +91,7 @@ class Link:
             link._open(socket.create_connection((ticket.host, ticket.port), timeout), welcome)
         except OSError as error:
             logger.warning(
-                "rank %d goes on without telemetry: the driver at %s:%d cannot be reached (%s)",
+                "rank %d continues without telemetry: the driver at %s:%d cannot be reached (%s)",
                 *(rank, ticket.host, ticket.port, error),
             )
         return link

@@ -79,7 +79,7 @@ def _captured(link: Link, level: int) -> Iterator[None]:
 class Lines:
     """Pieces of text that become lines; of a progress bar only the last state is left.
 
-    A carriage return begins a line anew, and a cursor that goes up goes on in the line before. The line of a bar is
+    A carriage return begins a line anew, and a cursor that goes up continues in the line before. The line of a bar is
     held back until something else is written, as the cursor may return to it.
     """
 

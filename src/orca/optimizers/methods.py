@@ -55,7 +55,7 @@ class OptimMethod(KnownArguments):
 
         Its `step()` applies the update and moves the schedule on; `end_epoch(loss, score, skipped)` tells it of the end
         of an epoch, `skipped` that the fit validates, but not in this one. Both counts are in its state dict, so that
-        an optimizer that loads it goes on as if nothing had been.
+        an optimizer that loads it continues without a difference.
         """
         optimizer = self._made(list(parameters))
         for group in optimizer.param_groups:

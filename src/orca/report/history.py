@@ -37,7 +37,7 @@ class RunHistory:
 
         Args:
             lines: A dict of statistics an epoch.
-            traces: The traces of its last epochs: of all, unless the fit went on after an interruption.
+            traces: The traces of its last epochs: of all, unless the fit was resumed.
 
         Raises:
             ValueError: There are more traces than lines.

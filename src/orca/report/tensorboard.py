@@ -60,7 +60,7 @@ class Summaries:
 
         Args:
             lines: A dict of statistics an epoch.
-            traces: The traces of its last epochs: of all, unless the fit went on after an interruption.
+            traces: The traces of its last epochs: of all, unless the fit was resumed.
             first_step: The number of the fit's first step; 1 for a model that was never trained.
             metrics: Names of metrics in their true spelling; the lines have them in lower case.
 

@@ -241,7 +241,7 @@ class CheckpointWriter:
             raise OrcaError(
                 f"the checkpoint {path} could not be written: {type(error).__name__}: {error}. Checkpoints that were "
                 f"written before are still there. See that {self.folder} can be written to and has room, or choose "
-                "another folder, and go on from the newest one."
+                "another folder, and resume from the newest one."
             ) from error
         return True
 

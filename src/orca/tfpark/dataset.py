@@ -547,7 +547,7 @@ def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
 
 
 def mode_of(dataset: Any) -> Any:
-    """Return the context to go on with a tf.data.Dataset in: eagerly, or in the graph that it is part of."""
+    """Return the context in which to extend a tf.data.Dataset: eager mode, or the graph that it is part of."""
     variant = dataset._variant_tensor
     eager = hasattr(variant, "numpy")
     return tensorflow().__internal__.eager_context.eager_mode() if eager else variant.graph.as_default()

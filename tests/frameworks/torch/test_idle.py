@@ -419,7 +419,7 @@ REFUSED = {
 if shards_fully():
     REFUSED["a thawed weight in shards"] = (
         Fit(sync="fully sharded", callbacks=(Thaws(),)),
-        "with shard_model, weights cannot be frozen or unfrozen .requires_grad. while a fit goes on",
+        "with shard_model, weights cannot be frozen or unfrozen .requires_grad. during a fit",
     )
 
 

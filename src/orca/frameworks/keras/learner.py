@@ -263,7 +263,7 @@ class KerasLearner(Learner):
         return losses
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        """Evaluate the loss and the model's own metrics, exactly over all ranks. An epoch may go on afterwards."""
+        """Evaluate the loss and the model's own metrics, exactly over all ranks. An epoch may continue afterwards."""
         with self._merged_norms():
             return self._evaluate(batches, heartbeat)
 
@@ -748,7 +748,7 @@ def _check_layers(model: Any) -> None:
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and hasattr(layer, "return_sequences"):
             raise ArgumentError(
-                f"the layer {layer.name!r} is stateful: it goes on in a batch where the same row of the batch before "
+                f"the layer {layer.name!r} is stateful: it continues in a batch where the same row of the batch before "
                 "ended, but workers get another part of each step. Give it stateful=False."
             )
 
@@ -832,10 +832,10 @@ def _check_kept(state: State) -> None:
     names = (state.payload.get("stepping") or {}).get("lost")
     if names:
         raise ArgumentError(
-            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. To "
-            "go on, training would begin them anew. Keep each optimizer in an attribute of the model, and what it "
-            "steps in the model's weights; or go on with the weights alone: save_weights, and load_weights in a new "
-            "Estimator."
+            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. "
+            "A resumed fit would begin them anew. Keep each optimizer in an attribute of the model, and the variables "
+            "it steps among the model's weights; or continue with the weights alone: save_weights, and load_weights in "
+            "a new Estimator."
         )
 
 

@@ -181,7 +181,7 @@ class MxnetLearner(ArrayLearner):
     # Called by the loop.
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
-        """Make the model; metrics of an epoch that was interrupted go on on rank 0."""
+        """Make the model; rank 0 continues the metrics of an interrupted epoch."""
         super().join(world, state, seed, training)
         self.meters: list[Metric] = mxnet_metrics(self.metrics_creator(self.config)) if self.metrics_creator else []
         position = state.position if state else None
@@ -191,7 +191,7 @@ class MxnetLearner(ArrayLearner):
                 meter.merge(Counts(rows, map_tree(_tensor, values)))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin to count anew, unless the epoch goes on that was interrupted."""
+        """Begin to count anew, unless an interrupted epoch is resumed."""
         if not self.resumed:
             self.meters = [meter.start() for meter in self.meters]
         self.resumed = False

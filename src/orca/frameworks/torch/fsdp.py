@@ -73,7 +73,7 @@ class FullySharded(Sync):
     def renew(self) -> None:
         """Refuse: torch decides which gradients are averaged when it cuts the weights."""
         raise ArgumentError(
-            "with shard_model, weights cannot be frozen or unfrozen (requires_grad) while a fit goes on. Call fit once "
+            "with shard_model, weights cannot be frozen or unfrozen (requires_grad) during a fit. Call fit once "
             "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
         )
 
@@ -88,7 +88,7 @@ class FullySharded(Sync):
             self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
-        """Scale the loss; gradients are averaged into their shards while the backward pass goes on."""
+        """Scale the loss; gradients are averaged into their shards during the backward pass."""
         scaled(loss, weight).backward()
         self._average_scalars()
 

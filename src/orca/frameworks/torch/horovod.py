@@ -1,7 +1,7 @@
 """Horovod: replicas of a torch model that agree by Horovod's collectives. Owns which tensors travel through it, and
 when.
 
-A gradient leaves as soon as the backward pass has it, while the pass goes on, and Horovod puts those that are ready at
+A gradient leaves as soon as the backward pass has it, during the pass, and Horovod puts those that are ready at
 the same time into one message. Results are those of the other syncs: means over ranks of losses that are weighed.
 """
 
@@ -111,7 +111,7 @@ class Horovod(Sync):
         return [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]
 
     def _ready(self, name: str, param: torch.Tensor) -> None:
-        """Send a gradient while the backward pass goes on."""
+        """Send a gradient during the backward pass."""
         if self.alone:
             return
         if name in self.waiting:

@@ -675,7 +675,7 @@ class TorchLearner(Learner):
     # Evaluating and answering.
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
-        """Feed outputs and targets to the metrics; return the sum of losses. An epoch may go on afterwards."""
+        """Feed outputs and targets to the metrics; return the sum of losses. An epoch may continue afterwards."""
         with evaluating(self.modules):
             return self._evaluate(batches, metrics, heartbeat)
 
@@ -1011,7 +1011,7 @@ def _load(thing: Any, memory: dict[str, Any]) -> None:
     mine, theirs = len(getattr(thing, "param_groups", ())), len(memory.get("param_groups", ()))
     if mine != theirs:
         raise ArgumentError(
-            f"the state to go on from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
+            f"the state to resume from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
             f"{mine}. Make all groups there: those that a callback or an operator adds are not there yet when a fit is "
             "resumed."
         )

@@ -186,7 +186,7 @@ class Replicated(Sync):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients where they are: else they are averaged while a backward pass goes on."""
+        """Leave gradients where they are: else they are averaged during a backward pass."""
         with getattr(self.module, "no_sync", nullcontext)():
             yield
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,10 +17,13 @@ from orca.errors import ArgumentError
 from orca.frameworks.torch.tensors import first_row
 from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Heartbeat
 
+if TYPE_CHECKING:
+    from orca.frameworks.torch.learner import TorchLearner
+
 _COUNTS = ("num_samples", "batch_count", "epoch")
 
 
-def conduct(learner: Any, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan) -> Losses:
+def conduct(learner: TorchLearner, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan) -> Losses:
     """Let the user's operator train an epoch; its numbers are means over rows."""
     operator, loader = learner.operator, Handed(learner, batches, heartbeat, epoch)
     info = {"epoch_idx": epoch - 1, "num_steps": heartbeat.steps, "scheduler_step_freq": learner.options.step_freq}
@@ -41,7 +44,7 @@ def conduct(learner: Any, batches: Iterable[Batch], heartbeat: Heartbeat, epoch:
 
 
 def conduct_evaluation(
-    learner: Any, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat
+    learner: TorchLearner, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat
 ) -> Losses:
     """Let the user's operator evaluate; its numbers are means over rows."""
     loader = Handed(learner, batches, heartbeat, epoch=0)
@@ -71,7 +74,7 @@ class Handed:
         epoch: The epoch of training; 0 for an evaluation.
     """
 
-    def __init__(self, learner: Any, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int) -> None:
+    def __init__(self, learner: TorchLearner, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int) -> None:
         self.rows = self.rows_seen = self.steps = 0
         self._learner, self._heartbeat, self._epoch = learner, heartbeat, epoch
         self._open: tuple[int, Batch] | None = None

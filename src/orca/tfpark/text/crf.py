@@ -104,7 +104,7 @@ def log_partition(scores: Any, transitions: Any, lengths: Any) -> Any:
 
 
 def best_tags(scores: Any, transitions: Any, lengths: Any) -> Any:
-    """Return for each row the tags (rows, words) with the highest score; beyond the last word its tag goes on."""
+    """Return for each row the tags (rows, words) with the highest score; beyond the last word its tag is repeated."""
     same = tf.zeros_like(scores[:, 0], tf.int32) + tf.range(_sizes(scores.shape)[-1])
     places = tf.range(tf.shape(scores)[1])
 
