@@ -100,12 +100,12 @@ class GANEstimator(Remembering):
         if not values:
             raise ArgumentError("the generator has not learned anything yet. Call train first.")
         with tf.Graph().as_default(), tf.Session() as session:
-            fed = TFDataset.from_ndarrays(noise).feature_tensors
+            port = TFDataset.from_ndarrays(noise).feature_tensors
             with tf.variable_scope(_GENERATOR):
-                fakes = self.generator_fn(fed)
+                fakes = self.generator_fn(port)
             session.run(tf.global_variables_initializer())
             restore_values(session, values)
-            return session.run(fakes, {fed: noise})
+            return session.run(fakes, {port: noise})
 
     def _estimator(self, tf: Any, dataset: TFDataset, counter: Any) -> Any:
         """Return the Estimator of both losses, whose optimizers take turns."""

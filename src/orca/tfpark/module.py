@@ -67,7 +67,7 @@ class _Session:
             self.inputs, self.outputs = (
                 [self.graph.get_tensor_by_name(n) for n in group] for group in (inputs, outputs)
             )
-        self.fed = [FedTensor.of(tensor) for tensor in self.inputs]
+        self.ports = [FedTensor.of(tensor) for tensor in self.inputs]
         self.session = tf.Session(graph=self.graph)
         self._gradients: Any = None
 
@@ -79,14 +79,17 @@ class _Session:
         tf = tensorflow().compat.v1
         if self._gradients is None:
             with self.graph.as_default():
-                fed = [tf.placeholder(tensor.dtype, tensor.shape) for tensor in self.outputs]
-                gradients = tf.gradients(self.outputs, self.inputs, fed)
+                ports = [tf.placeholder(tensor.dtype, tensor.shape) for tensor in self.outputs]
+                gradients = tf.gradients(self.outputs, self.inputs, ports)
                 dense = [
                     None if each is None else tf.convert_to_tensor(each) for each in gradients
                 ]  # not IndexedSlices
-                self._gradients = fed, dense
-        fed, gradients = self._gradients
-        feed = {**self._feed(tensors), **{at: each.detach().cpu().numpy() for at, each in zip(fed, outer, strict=True)}}
+                self._gradients = ports, dense
+        ports, gradients = self._gradients
+        feed = {
+            **self._feed(tensors),
+            **{at: each.detach().cpu().numpy() for at, each in zip(ports, outer, strict=True)},
+        }
         heads = [gradient for gradient in gradients if gradient is not None]
         values = iter(self._torch(self.session.run(heads, feed)))
         return [
@@ -95,7 +98,7 @@ class _Session:
         ]
 
     def _feed(self, tensors: tuple[Any, ...]) -> dict[Any, Any]:
-        arrays = [fed.arrange(tensor.detach().cpu().numpy()) for fed, tensor in zip(self.fed, tensors, strict=True)]
+        arrays = [port.arrange(tensor.detach().cpu().numpy()) for port, tensor in zip(self.ports, tensors, strict=True)]
         return dict(zip(self.inputs, arrays, strict=True))
 
     @staticmethod

@@ -114,8 +114,8 @@ class TFNet:
                 inputs = inputs or [entry.inputs[key].name for key in sorted(entry.inputs)]
                 outputs = outputs or [entry.outputs[key].name for key in sorted(entry.outputs)]
             graph = session.graph
-            fed, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
-            return TFNet.from_session(session, fed, heads, **options)
+            ports, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
+            return TFNet.from_session(session, ports, heads, **options)
 
     @staticmethod
     def from_session(
@@ -139,10 +139,10 @@ class TFNet:
             options: More arguments of `Estimator.from_graph`.
         """
         net = TFNet.__new__(TFNet)
-        fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+        ports, heads = flatten(inputs)[0], flatten(outputs)[0]
         if generate_backward and not allow_non_differentiable_input:
-            _check_differentiable(fed, heads)
-        net._open(frozen(sess, heads), [t.name for t in fed], [t.name for t in heads], options)
+            _check_differentiable(ports, heads)
+        net._open(frozen(sess, heads), [t.name for t in ports], [t.name for t in heads], options)
         return net
 
     def predict(
@@ -178,8 +178,8 @@ class TFNet:
             raise ArgumentError(f"the graph has the inputs {self.input_names}; got {len(arrays)} array(s).")
         from orca.frameworks.tfgraph.program import FedTensor
 
-        fed = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
-        return _only(self.estimator.sess.run(self.outputs, fed))
+        feeds = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
+        return _only(self.estimator.sess.run(self.outputs, feeds))
 
     def __call__(self, x: Any) -> Any:
         """Answer for arrays; behind the nodes of a graph of BigDL's layers, return one more node."""
@@ -248,12 +248,12 @@ def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **older: Any) -
         outputs: The tensors to answer with.
         older: generate_backward and others of older releases.
     """
-    fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+    ports, heads = flatten(inputs)[0], flatten(outputs)[0]
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, _FROZEN), "wb") as stream:
         stream.write(frozen(sess, heads))
     with open(os.path.join(folder, _META), "w") as text:
-        json.dump({"input_names": [t.name for t in fed], "output_names": [t.name for t in heads]}, text)
+        json.dump({"input_names": [t.name for t in ports], "output_names": [t.name for t in heads]}, text)
 
 
 def save_tf_checkpoint(sess: Any, checkpoint_path: str, saver: Any = None) -> None:

@@ -206,20 +206,20 @@ class GraphLearner(ArrayLearner):
         if self.method is not None:
             self._step_outside(gradients)
             return
-        fed: dict[str, np.ndarray] = {}
+        feeds: dict[str, np.ndarray] = {}
         turn = self._turn()
         apply = self.program.apply if turn is None else turn.apply
         for spec in self.program.gradients:
             if turn is not None and spec.variable not in turn.variables:
                 continue
             gradient = gradients[spec.variable]
-            if spec.fed_indices is not None:
+            if spec.indices_port is not None:
                 rows = np.flatnonzero(gradients[spec.variable + _ROWS])
-                kind = self.session.graph.get_tensor_by_name(spec.fed_indices).dtype.as_numpy_dtype
-                fed[spec.fed_indices], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
-            fed[spec.fed] = gradient
+                kind = self.session.graph.get_tensor_by_name(spec.indices_port).dtype.as_numpy_dtype
+                feeds[spec.indices_port], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
+            feeds[spec.port] = gradient
         names, values = self._fed()
-        self._call(f"apply {apply}", [apply], [*fed, *names])(*fed.values(), *values, *self._drawn())
+        self._call(f"apply {apply}", [apply], [*feeds, *names])(*feeds.values(), *values, *self._drawn())
         self.steps += 1
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
@@ -404,8 +404,8 @@ class GraphLearner(ArrayLearner):
             run = self.session._make_callable_from_options(options) if distinct or targets else None
 
             def call(*values: Any) -> list[Any]:
-                fed = [np.asarray(value, kind) for value, kind in zip(values, kinds, strict=True)]
-                both = [*fed, *(run(*fed) if run else ())]  # a tensor that is fed is its own result
+                arrays = [np.asarray(value, kind) for value, kind in zip(values, kinds, strict=True)]
+                both = [*arrays, *(run(*arrays) if run else ())]  # a tensor that is fed is its own result
                 return [both[at] for at in places]
 
             self.calls[key] = call

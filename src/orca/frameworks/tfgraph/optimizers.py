@@ -183,9 +183,9 @@ def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
             stack += op.control_inputs
         elif op is not step.train_op and op is not step.apply:
             members.append(op)
-    fed = {each.op for point in step.points for each in (point.values, point.indices) if each is not None}
+    feed_points = {each.op for point in step.points for each in (point.values, point.indices) if each is not None}
     for op in members:
-        ops, stack = {*fed, step.train_op}, [op]
+        ops, stack = {*feed_points, step.train_op}, [op]
         while stack:
             each = stack.pop()
             if each.type == "Placeholder":

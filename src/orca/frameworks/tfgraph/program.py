@@ -145,9 +145,9 @@ class GradientSpec:
 
     variable: str
     values: str
-    fed: str
+    port: str
     indices: str | None = None
-    fed_indices: str | None = None
+    indices_port: str | None = None
 
 
 @dataclass(frozen=True)
@@ -398,9 +398,9 @@ def _with_gradients(
         apply=steps[0].apply.name if len(steps) == 1 else "",
     )
     definition = graph.as_graph_def()
-    fed = {_op(name) for spec in specs for name in (spec.fed, spec.fed_indices) if name}
+    gradient_ports = {_op(name) for spec in specs for name in (spec.port, spec.indices_port) if name}
     for node in definition.node:
-        if node.name in fed:  # a point that passes a gradient on, and is always fed here
+        if node.name in gradient_ports:  # a point that passes a gradient on, and is always fed here
             node.op = "Placeholder"
             del node.input[:]
     return program, definition
@@ -436,16 +436,18 @@ def _shipped(
     ports = [*flatten(program.inputs)[0], *([] if program.labels is None else flatten(program.labels)[0])]
     entries = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
     entries |= {_op(program.shares)} if program.shares else set()
-    fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
-    names = _closure(nodes, roots, entries | fed)
+    gradient_ports = {_op(name) for spec in program.gradients for name in (spec.port, spec.indices_port) if name}
+    names = _closure(nodes, roots, entries | gradient_ports)
     variables = [spec for spec in specs if spec.name in names]
     functions = {function.signature.name: function for function in definition.library.function}
     _check_nodes((nodes[name] for name in sorted(names)), functions)
-    open_names = [name for name in sorted(names - entries - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
+    open_names = [
+        name for name in sorted(names - entries - gradient_ports - {_DRAW}) if nodes[name].op == "Placeholder"
+    ]
     program = replace(program, placeholder=open_names[0] if open_names else "")
     tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, names)]
     more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
-    members = _closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *fed], set())
+    members = _closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *gradient_ports], set())
     graph = tf.GraphDef(versions=definition.versions, library=definition.library)
     for node in definition.node:
         if node.name in members:

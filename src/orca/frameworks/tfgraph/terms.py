@@ -199,14 +199,14 @@ class Analysis:
     def _mixes(self, op: Any) -> bool:
         if not op.inputs or not op.outputs or op in self.sums:
             return False
-        fed = [each for each in op.inputs if each.op in self.by_value]
-        rows = [each for each in fed if has_rows(each)]
+        values = [each for each in op.inputs if each.op in self.by_value]
+        rows = [each for each in values if has_rows(each)]
         if op.type in _TAKES_APART:
             value = op.inputs[_TAKES_APART[op.type]]
             return any(each is value for each in rows) and not _axis_of_rows(value) and not self._maps(op)
         if bodies := [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]:
-            return bool(fed) and any(self._mixes_within(op, name) for name in bodies)
-        return _mixes_values(op, fed, rows) or _mixes_places(op, fed, rows)
+            return bool(values) and any(self._mixes_within(op, name) for name in bodies)
+        return _mixes_values(op, values, rows) or _mixes_places(op, values, rows)
 
     def _mixes_within(self, op: Any, function: str) -> bool:
         """Say whether a function that an operation calls mixes rows."""
@@ -259,23 +259,23 @@ class Analysis:
         return rest[0] if len(rest) == 1 and rest[0][0] in (ROWS, COUNTED) else (WHOLE, None)
 
 
-def _mixes_values(op: Any, fed: list[Any], rows: list[Any]) -> bool:
+def _mixes_values(op: Any, values: list[Any], rows: list[Any]) -> bool:
     """Say whether an operation computes with the values of several rows: sums, products, comparisons of them."""
     if op.type in _REDUCES | _DECIDES:  # rows become numbers, of which other rows are made
-        whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in fed)
+        whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in values)
         axes = tf.get_static_value(op.inputs[1]) if len(op.inputs) == 2 else None
         reductions = [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
         return (whole or bool(reductions)) and _is_value(op.outputs[0])
     if is_batch_norm(op):
-        return bool(fed)
+        return bool(values)
     if op.type == "MatMul":
-        return len(fed) == 2
+        return len(values) == 2
     if op.type.startswith("BatchMatMul"):
-        return len(fed) == 2 and any(map(_is_matrix_of_rows, fed))
+        return len(values) == 2 and any(map(_is_matrix_of_rows, values))
     if op.type in _SOLVES:
-        return any(map(_is_matrix_of_rows, fed))
+        return any(map(_is_matrix_of_rows, values))
     if op.type in _SLIDES:
-        return any(each is op.inputs[0] for each in fed) and _axis_of_rows(op.inputs[0]) > 0
+        return any(each is op.inputs[0] for each in values) and _axis_of_rows(op.inputs[0]) > 0
     if op.type == "Einsum":
         places, _, letters_out = op.get_attr("equation").decode().partition("->")
         letters = {
@@ -285,18 +285,18 @@ def _mixes_values(op: Any, fed: list[Any], rows: list[Any]) -> bool:
         }
         return len(letters) > 1 or any(letter not in letters_out for letter in letters)
     if op.type in _COMPARES:  # (rows, 1) and (rows,), or (1, rows), become (rows, rows)
-        return len({each.shape.rank for each in rows}) > 1 or any(_cross(a, b) for a in rows for b in fed)
+        return len({each.shape.rank for each in rows}) > 1 or any(_cross(a, b) for a in rows for b in values)
     if op.type in ("Softmax", "LogSoftmax"):  # rows lie along the last axis
-        sizes = fed[0].shape.as_list() if fed and fed[0].shape.rank == 2 else []
+        sizes = values[0].shape.as_list() if values and values[0].shape.rank == 2 else []
         return bool(sizes) and sizes[0] is not None and sizes[1] is None
     return False
 
 
-def _mixes_places(op: Any, fed: list[Any], rows: list[Any]) -> bool:
+def _mixes_places(op: Any, values: list[Any], rows: list[Any]) -> bool:
     """Say whether an operation moves rows to other places, or leaves some out."""
     if op.type in _ALONG:
         value, axes = op.inputs[op.type == "Split"], tf.get_static_value(op.inputs[_ALONG[op.type]])
-        if axes is None or not _is_open(value) or all(each is not value for each in fed):
+        if axes is None or not _is_open(value) or all(each is not value for each in values):
             return False
         if op.type == "ExpandDims":
             return 0 in np.ravel(axes) % (value.shape.rank + 1) and not _axis_of_rows(value)
@@ -311,7 +311,7 @@ def _mixes_places(op: Any, fed: list[Any], rows: list[Any]) -> bool:
         return bool(rows) and not all(map(_is_numbered, op.inputs[: len(op.inputs) // 2]))
     if op.type == "TopKV2":  # along the last axis
         value = op.inputs[0]
-        return bool(fed) and _is_open(value) and _axis_of_rows(value) == value.shape.rank - 1
+        return bool(values) and _is_open(value) and _axis_of_rows(value) == value.shape.rank - 1
     if op.type == "RandomShuffle":
         return bool(rows)
     if op.type in ("StridedSlice", "Slice"):
