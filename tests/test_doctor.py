@@ -19,7 +19,7 @@ import pytest
 import orca.doctor
 from orca.core.engine import HubPeer
 from orca.doctor import Diagnosis, Finding, driver, examination, examine, ranks
-from orca.doctor.examination import Case, Surveyed, TimeOver, checked, limited
+from orca.doctor.examination import Case, SurveyOutcome, TimeOver, checked, limited
 from orca.doctor.finding import ERROR, OK, WARN, advice, summary, without_secrets
 from orca.doctor.outlook import Explanation, weight_of
 from orca.doctor.survey import Report, knock_at_all, probe_file
@@ -171,8 +171,8 @@ def report(rank: int, **facts: Any) -> Report:
     )
 
 
-def outcome(*reports: Report, **more: Any) -> Surveyed:
-    return Surveyed(len(reports), reports, **more)
+def outcome(*reports: Report, **more: Any) -> SurveyOutcome:
+    return SurveyOutcome(len(reports), reports, **more)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_ranks_that_share_a_gpu_are_told_how_many_fit() -> None:
 def test_a_failure_of_the_ranks_is_told_with_the_line_that_helps(
     problem: Exception, topic: str, words: list[str]
 ) -> None:
-    [failure] = ranks.joining(Case("spark", 3), Surveyed(3, problem=problem))
+    [failure] = ranks.joining(Case("spark", 3), SurveyOutcome(3, problem=problem))
     text = f"{failure.what} {failure.got} {failure.fix}"
     assert (failure.level, failure.topic) == (ERROR, topic) and all(word in text for word in words), text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orca.core.plan import even_split
-from orca.data import kept, pickles
+from orca.data import pickles, shard_cache
 from orca.data.slices import FRAME, SERIES, class_name_of, cut
 from orca.data.verbs import SharedValue, Verbs
 from orca.errors import ArgumentError, DataError
@@ -144,7 +144,7 @@ class SparkXShards(Verbs, XShards):
         self.eager = OrcaContext._eager_mode and not transient
         self._class_name = class_name
         self._wanted = bool(rdd.is_cached)  # whether the user wants them kept
-        self._holder: kept.Kept | None = kept.keep(rdd) if self._wanted else None
+        self._holder: shard_cache.ShardCache | None = shard_cache.keep(rdd) if self._wanted else None
         if self.eager:
             self._keep()
             try:
@@ -203,7 +203,7 @@ class SparkXShards(Verbs, XShards):
         if holder:
             holder.compute()
         else:
-            kept.compute(self.rdd)
+            shard_cache.compute(self.rdd)
         return self
 
     def save_pickle(self, path: str, batchSize: int = 10) -> SparkXShards:
@@ -235,7 +235,7 @@ class SparkXShards(Verbs, XShards):
 
         return exchange.to_spark_df(self._frames("to_spark_df"))
 
-    def _note(self) -> kept.Note | None:
+    def _note(self) -> shard_cache.Note | None:
         """Return the facts about the first shard."""
         holder = self._held()
         return holder.note() if holder else None
@@ -247,7 +247,7 @@ class SparkXShards(Verbs, XShards):
         holder = self._held()
         return holder is not None and holder.size() <= frames.BROADCAST
 
-    def _held(self) -> kept.Kept | None:
+    def _held(self) -> shard_cache.ShardCache | None:
         """Return the holder of the shards, unless it has let go of them; another thread may do so at any time."""
         holder = self._holder
         return holder if holder is not None and holder.is_held() else None
@@ -262,7 +262,7 @@ class SparkXShards(Verbs, XShards):
 
     def _keep(self) -> None:
         if not self.is_cached():
-            self._holder = kept.keep(self._origin)
+            self._holder = shard_cache.keep(self._origin)
             self.rdd = self._holder.rdd
 
     def _let_go(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-    from orca.data import kept
+    from orca.data import shard_cache
 
 
 class Verbs:
@@ -419,7 +419,7 @@ class Verbs:
     def _parts(self) -> int:
         return max(1, self.num_partitions())
 
-    def _note(self) -> kept.Note | None:
+    def _note(self) -> shard_cache.Note | None:
         """Return the facts about the first shard that are known without asking for it."""
         return None
 

@@ -67,7 +67,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class SurveyOutcome:
     """The outcome of a survey."""
 
     ranks: int  # that were started
@@ -116,7 +116,7 @@ def diagnose(case: Case, look_around: bool) -> Iterable[Finding]:
         count = case.workers
         with suppress(Exception):  # a check of its own tells why
             count = limited(lambda: driver.ranks_to_start(case), CHECK_WITHIN)
-        outcome = survey(case, count) if count else Surveyed(0)
+        outcome = survey(case, count) if count else SurveyOutcome(0)
         for look in ranks.CHECKS:
             findings += checked(look.__name__, lambda look=look: look(case, outcome))  # type: ignore[misc]
     return findings
@@ -155,7 +155,7 @@ def limited(call: Callable[[], T], seconds: float) -> T:
     return cast(T, result)
 
 
-def survey(case: Case, count: int) -> Surveyed:
+def survey(case: Case, count: int) -> SurveyOutcome:
     """Start this many ranks as training would, let them look around and join, and return their reports."""
     began, spark = time.monotonic(), case.engine == "spark"
     silent: dict[str, Any] = {"progress": False, "log_level": logging.CRITICAL, "log_to_driver": False}
@@ -177,4 +177,4 @@ def survey(case: Case, count: int) -> Surveyed:
             reports = tuple(limited(lambda: engine.run(job, shards, settings), 2 * case.limit + _END_WITHIN))
         except Exception as problem:
             failure = problem
-    return Surveyed(count, reports, failure, bool(mark), time.monotonic() - began)
+    return SurveyOutcome(count, reports, failure, bool(mark), time.monotonic() - began)

@@ -587,7 +587,7 @@ def _translate_torch(model: Any, sample: Any) -> ov.Model:
         return _converted(model, example_input=tensors, input=shapes)
     nn = sys.modules["torch"].nn
 
-    class Unnamed(nn.Module):  # type: ignore[misc, name-defined]
+    class NamelessModel(nn.Module):  # type: ignore[misc, name-defined]
         """A model of a dict that takes its values one by one: OpenVINO would take the keys for its arguments."""
 
         def __init__(self) -> None:
@@ -597,7 +597,7 @@ def _translate_torch(model: Any, sample: Any) -> ov.Model:
         def forward(self, *values: Any) -> Any:
             return self.model(unflatten(structure, list(values)))
 
-    return _converted(Unnamed().eval(), example_input=tuple(leaves), input=shapes)
+    return _converted(NamelessModel().eval(), example_input=tuple(leaves), input=shapes)
 
 
 def _converted(model: Any, **arguments: Any) -> ov.Model:

@@ -69,7 +69,7 @@ class ShardsSource:
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return the shards with "prediction" added to each."""
-        return self.xshards.transform_shard(Predicted(task, self.columns))
+        return self.xshards.transform_shard(ShardPredictTask(task, self.columns))
 
     def _pickled(self, part: int) -> DataFrame:
         from pyspark.sql import SparkSession
@@ -205,7 +205,7 @@ def _pieces(shard: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class ShardPredictTask:
     """Predictions added to a shard."""
 
     task: Callable[[Any], Any]

@@ -18,7 +18,7 @@ from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset, batched_by, mode_of
 from orca.tfpark.predictor import as_records
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 _GRAPH_SEED = 87654321  # TensorFlow's own for graphs without a seed, where an operation has one
@@ -47,7 +47,7 @@ class TFEstimatorSpec(SimpleNamespace):
         super().__init__(mode=mode, predictions=predictions, loss=loss, train_op=None, eval_metric_ops=None)
 
 
-class Remembering:
+class GraphMemory:
     """An object that builds a graph with each call, and keeps the values of its variables between them."""
 
     model_dir: str | None
@@ -77,7 +77,7 @@ class Remembering:
             save_checkpoint(session, f"{self.model_dir.rstrip('/')}/model-{number}")
 
 
-class TFEstimator(Remembering, Summarized):
+class TFEstimator(GraphMemory, SummaryVerbs):
     """A model function that is trained, evaluated and asked, distributed.
 
     Args:

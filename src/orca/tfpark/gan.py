@@ -10,12 +10,12 @@ from orca.core.triggers import trigger_of
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset
-from orca.tfpark.estimator import TRAIN, Remembering, call_with, dataset_of
+from orca.tfpark.estimator import TRAIN, GraphMemory, call_with, dataset_of
 
 _GENERATOR, _DISCRIMINATOR = "Generator", "Discriminator"
 
 
-class GANEstimator(Remembering):
+class GANEstimator(GraphMemory):
     """A generative adversarial network, trained distributed.
 
     Args:

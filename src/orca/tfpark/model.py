@@ -9,12 +9,12 @@ import numpy as np
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset
 from orca.tfpark.predictor import as_records
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 _LOCAL = 32
 
 
-class KerasModel(Summarized):
+class KerasModel(SummaryVerbs):
     """A compiled Keras model: built in a graph (with tf1), or eagerly by the Keras of today.
 
     Args:

@@ -11,12 +11,12 @@ from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten
 from orca.tfpark.dataset import TFDataset, dataset_behind
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 _ENDLESS = 1 << 30  # epochs of a fit that a trigger ends
 
 
-class TFOptimizer(Summarized):
+class TFOptimizer(SummaryVerbs):
     """The training of a graph on the data of a TFDataset. Make one with a `from_...` method.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 from orca.report.tensorboard import SummaryPair
 
 
-class Summarized:
+class SummaryVerbs:
     """An object that trains, with the verbs that set the folder of its curves."""
 
     train_summary: Any = None

@@ -25,7 +25,8 @@ _COUNTS = ("num_samples", "batch_count", "epoch")
 
 def conduct(learner: TorchLearner, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan) -> Losses:
     """Let the user's operator train an epoch; its numbers are means over rows."""
-    operator, loader = learner.operator, Handed(learner, batches, heartbeat, epoch)
+    operator, loader = learner.operator, BatchLoader(learner, batches, heartbeat, epoch)
+    assert operator is not None
     info = {"epoch_idx": epoch - 1, "num_steps": heartbeat.steps, "scheduler_step_freq": learner.options.step_freq}
     operator.global_step = learner.runner.global_step
     with learner.autocast():
@@ -47,10 +48,11 @@ def conduct_evaluation(
     learner: TorchLearner, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat
 ) -> Losses:
     """Let the user's operator evaluate; its numbers are means over rows."""
-    loader = Handed(learner, batches, heartbeat, epoch=0)
+    operator, loader = learner.operator, BatchLoader(learner, batches, heartbeat, epoch=0)
+    assert operator is not None
     learner.hooks("before_val_epoch")
     with torch.no_grad(), learner.autocast():
-        answer = learner.operator.validate(loader, {}, list(metrics))
+        answer = operator.validate(loader, {}, list(metrics))
     loader.close()
     learner.hooks("after_val_epoch")
     numbers, rows = _numbers("validate", answer), loader.rows_seen
@@ -64,7 +66,7 @@ def conduct_evaluation(
     return Losses(mean * rows, rows, rows, steps=loader.steps, logs=logs, own=own, conducted=True)
 
 
-class Handed:
+class BatchLoader:
     """A rank's batches for a loop of the user's: `rows` are the true rows of the one that was handed out last.
 
     Args:
@@ -80,7 +82,7 @@ class Handed:
         self._open: tuple[int, Batch] | None = None
         self._batches = self._numbered(batches)
 
-    def __iter__(self) -> Handed:
+    def __iter__(self) -> BatchLoader:
         return self
 
     def __next__(self) -> Any:

@@ -1,4 +1,4 @@
-"""Kept shards: computed shards, until they are used. Owns their files, and the facts that need no job.
+"""ShardCache: computed shards, until they are used. Owns their files, and the facts that need no job.
 
 Where Spark runs on this machine alone, a task writes the shards of a partition to a file beside Spark's own blocks and
 returns a short record of it. Later tasks map the file into memory: arrays and frames are not copied, columns that
@@ -33,7 +33,7 @@ _MOST_MAPS = 256  # shards of a process that are mapped at a time: each takes on
 _ABANDONED = 1 << 30  # bytes of files that nobody holds any more, for which the JVM is asked to look for them
 
 
-class Kept(Protocol):
+class ShardCache(Protocol):
     """Shards that stay once they are computed."""
 
     rdd: RDD[Any]
@@ -57,7 +57,7 @@ class Kept(Protocol):
         """Let go of them; whatever needs them computes them again."""
 
 
-def keep(rdd: RDD[Any]) -> Kept:
+def keep(rdd: RDD[Any]) -> ShardCache:
     """Return the shards of an RDD as such that stay; nothing is computed yet."""
     here = str(rdd.ctx.master).startswith("local")
     return InFiles(rdd) if here and not rdd.is_cached else InSpark(rdd)
