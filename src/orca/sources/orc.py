@@ -1,7 +1,7 @@
 """Orc: rows of ORC files, by their stripes. Owns which files pyarrow reads as Spark does.
 
-Spark's own reader, which is in the driver's JVM, tells the contents of a file: pyarrow tells neither where stripes
-begin, which decides the partition that Spark has them in, nor the types as they were written.
+Spark's own reader, in the driver's JVM, tells the contents of a file. pyarrow tells neither the types as they were
+written nor where stripes begin, on which their partition in Spark depends.
 """
 
 from __future__ import annotations

@@ -36,10 +36,14 @@ class OutputSpec:
 class State:
     """Everything that training needs to continue: picklable, independent of how many ranks made it.
 
-    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell the
-    shapes and types of a row of features and of an answer, as far as they are known; `position`, where a fit was
-    interrupted (a Position as JSON); `path`, the place that the ranks read the payload from where it is too large to
-    travel.
+    Attributes:
+        epoch: Epochs trained.
+        steps: Steps trained.
+        payload: Lists of state dicts under "models", "optimizers" and "schedulers".
+        output: The shape and type of an answer, where they are known.
+        input: Those of a row of features.
+        position: The Position of an interrupted fit, as JSON.
+        path: The folder that ranks read the payload from, where it is too large to travel.
     """
 
     epoch: int = 0
