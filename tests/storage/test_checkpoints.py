@@ -228,7 +228,7 @@ def test_a_failed_write_is_told_by_the_next_keep_and_then_it_goes_on(folder: str
     for steps in (1, 2):
         keeper.keep(state(steps))
     said = (
-        r"the checkpoint .*kept/orca.2 could not be written: OSError: No space left on device\. .*has room.*go on from"
+        r"the checkpoint .*kept/orca.2 could not be written: OSError: No space left on device\. .*has room.*resume from"
     )
     with pytest.raises(OrcaError, match=said) as caught:
         keeper.keep(state(3))
