@@ -23,7 +23,7 @@ from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
-from orca.sources.shards import ShardPredictTask, RayShardsSource, ShardsSource, _cells, read_shard
+from orca.sources.shards import RayShardsSource, ShardPredictTask, ShardsSource, _cells, read_shard
 
 N = 9
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
