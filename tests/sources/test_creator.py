@@ -19,7 +19,7 @@ from orca.core.source import DataSpec, Extent
 from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.registry import source_of
-from orca.sources.creator import ArrayRows, Creation, CreatorSource, call_creator
+from orca.sources.creator import ArrayRows, Creation, CreatorSource, create_data
 
 pytest.importorskip("torch")
 import torch
@@ -119,7 +119,7 @@ def test_a_creator_takes_what_its_signature_says() -> None:
         lambda config, batch_size, extra=4: batch_size + extra,
         lambda config, extra=4: extra,
     ]
-    assert [call_creator(creator, config, 3) for creator in creators] == [5, 6, 3, 3, 3, 3, 7, 4]
+    assert [create_data(creator, config, 3) for creator in creators] == [5, 6, 3, 3, 3, 3, 7, 4]
     assert config == {"lr": 1}
 
 
