@@ -3,14 +3,14 @@
 #   PYTHON=python3.12          the interpreter of .venv, when it is made
 #   TORCH='torch==2.9.1'       another torch than the newest;   TORCH_INDEX=URL   an index of CPU builds, say
 #   ARGS='-k feed -x'          more arguments for pytest, the demo or the benchmarks
-#   JOBS=2                     processes that run tests beside each other; each may start several more
+#   JOBS=3                     processes that run tests beside each other; each may start several more
 
 PYTHON ?= python3
 PY ?= 3.13
 TORCH ?=
 TORCH_INDEX ?=
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 YARN ?= yarn and not full
 
 VENV := .venv

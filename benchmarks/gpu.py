@@ -170,6 +170,7 @@ def run(repeats: int) -> list[Result]:
             results += measured(case, world, repeats)
             gc.collect()
             torch.cuda.empty_cache()
+            torch.compiler.reset()  # shapes of one case would make those of the next dynamic, as in no program
     return results
 
 

@@ -29,6 +29,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Spark's JVMs live for minutes here: what the better compiler takes is never won back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 triton_first()  # test modules load TensorFlow before others train with torch
+gc.disable()  # until all are loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10.0  # seconds for the last processes and folders of a run to go away
@@ -42,6 +43,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a pytest-xdist that does not see the groups: each of its processes would start a Spark and a Ray."""
+    gc.enable()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests. Install another version of pytest.")
 
@@ -123,7 +125,7 @@ def spark() -> Iterator[Any]:
 
     from orca.cluster.context import OrcaContext, init_orca_context, stop_orca_context
 
-    init_orca_context(cluster_mode="local", cores=3)
+    init_orca_context(cluster_mode="local", cores=3, conf={"spark.sql.shuffle.partitions": "4"})
     yield OrcaContext.get_spark_session()
     stop_orca_context()
 

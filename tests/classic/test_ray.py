@@ -50,6 +50,7 @@ def test_a_ray_that_is_up_is_reused_and_left_to_its_owner(ray_context: Any) -> N
     assert not another.initialized and ray_context.initialized and ray.is_initialized()
 
 
+@pytest.mark.full
 def test_workers_have_handles_that_tell_the_state(ray_context: Any) -> None:
     est = zoo.orca.learn.pytorch.Estimator.from_torch(
         model=lambda config: torch.nn.Linear(2, 1),

@@ -237,7 +237,7 @@ def test_scripts_find_the_interpreter_beside_them(unpacked: Path) -> None:
     assert ranks.stdout.strip() == f"{unpacked} ['x y']"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_is_packed_once_for_a_content(made: Made, cache: Path) -> None:
     path, digest = made.pack(cache)
     inode = path.stat().st_ino

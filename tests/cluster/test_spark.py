@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orca.cluster import spark
+from orca.cluster.spark import _start_daemons
 from orca.errors import ArgumentError
 from programs import run_program
 
@@ -191,6 +192,19 @@ assert not children(), children()
 assert [n for n in os.listdir(tempfile.gettempdir()) if n.startswith("orca-")] == []
 """
     run_program(PRELUDE + code, env={**CLEAN, "TMPDIR": str(tmp_path)})
+
+
+def test_one_daemon_that_is_started_in_advance_serves_rdds_and_dataframes(spark: Any) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    _start_daemons(spark)
+    jobs = set(tracker.getJobIdsForGroup(None)) - before  # the context may have begun with one just now
+    assert "SUCCEEDED" in {tracker.getJobInfo(job).status for job in jobs}
+    [by_rdd] = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()
+    frame = spark.range(0, 1, 1, 1).mapInPandas(
+        lambda frames: (rows.assign(id=os.getppid()) for rows in frames), "id long"
+    )
+    assert [row.id for row in frame.collect()] == [by_rdd]
 
 
 @pytest.mark.full

@@ -214,6 +214,7 @@ def remembering(folder: Path) -> list[Any]:
     ]
 
 
+@pytest.mark.full
 def test_callbacks_remember_over_a_resume(tmp_path: Path) -> None:
     folders = [tmp_path / "resumed", tmp_path / "unbroken"]
     for folder in folders:

@@ -124,9 +124,11 @@ def test_ranks_write_where_the_driver_writes_now(capfd: pytest.CaptureFixture[st
     assert "rank 0 looks" in capfd.readouterr().out
 
 
-def test_variables_that_ray_sets_leave_the_server_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_ray_and_spark_set_leave_the_server_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     [before] = LocalEngine(1).run(Look(), shards(), QUIET)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
     [after] = LocalEngine(1).run(Look(), shards(), QUIET)
     assert after["server"] == before["server"]

@@ -219,7 +219,12 @@ def test_endless_data_needs_steps_per_epoch() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [(X, Y), {"x": X, "y": Y}, lambda config, batch_size: (X, Y), pd.DataFrame({"x": list(X), "y": Y})],
+    [
+        (X, Y),
+        {"x": X, "y": Y},
+        pytest.param(lambda config, batch_size: (X, Y), marks=pytest.mark.full),  # sources have tests of their own
+        pytest.param(pd.DataFrame({"x": list(X), "y": Y}), marks=pytest.mark.full),
+    ],
     ids=["pair", "dict", "creator", "pandas"],
 )
 def test_arrays_train(data: Any) -> None:
@@ -677,9 +682,9 @@ def test_creators_and_datasets_are_answered_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [(keras, "model.keras"), (tf_keras, "folder")]  # frameworks/keras/test_files.py has all kinds of files
+    [(keras, "model.keras")]  # frameworks/keras/test_files.py has all kinds of files
     + [pytest.param(keras, name, marks=pytest.mark.full) for name in ("model.h5", "folder", "checkpoint")]
-    + [pytest.param(tf_keras, name, marks=pytest.mark.full) for name in ("model.keras", "model.h5")],
+    + [pytest.param(tf_keras, name, marks=pytest.mark.full) for name in ("folder", "model.keras", "model.h5")],
 )
 def test_loaded_model_goes_on_as_if_never_saved(name: str, family: Any, tmp_path: Path) -> None:
     creator: Callable[..., Any] = classifier if family is keras else legacy

@@ -113,7 +113,8 @@ def test_the_active_namenode_is_found_among_dead_and_standing_by(monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_namenode_that_takes_calls_and_says_nothing_is_given_up() -> None:
+def test_a_namenode_that_takes_calls_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orca.storage.webhdfs.PATIENCE", 1.5)
     with silent() as hung:
         with pytest.raises(OrcaError, match=rf"cannot be reached over HTTP .WebHDFS.: {hung}: no answer"):
             connect(hung).exists("/a")

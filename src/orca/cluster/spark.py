@@ -221,15 +221,20 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
         session.sparkContext.addPyFile(path)
     kind.check(session, request)
     if conf.get(DAEMON) == OUR_DAEMON:
+        # Spark sets it for functions of DataFrames alone, and starts one daemon for each set of variables.
+        session.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
         threading.Thread(target=_start_daemons, args=(session,), name="orca-daemons", daemon=True).start()
     return session
 
 
 def _start_daemons(session: SparkSession) -> None:
-    """Let Spark start the daemons of its Python workers: they load the framework in the background."""
+    """Let Spark start the daemons of its Python workers: they load the framework in the background.
+
+    In a job of an RDD: the JVM has to load and compile far less for it than for the first of a DataFrame.
+    """
     with contextlib.suppress(Exception):  # the session was stopped meanwhile, or a later job tells
         width = 1 if re.match(r"local(\[|$)", session.conf.get("spark.master") or "") else slots(session) or 1
-        session.range(0, width, 1, width).mapInArrow(iter, "id long").collect()
+        session.sparkContext.parallelize(range(width), width).mapPartitions(list).collect()
 
 
 def tell_modules(session: SparkSession) -> None:

@@ -8,16 +8,18 @@ import gc
 import importlib
 import sys
 import warnings
+import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 # Modules that a rank loads with a library; torch's first optimizer loads its compiler.
 _WITH = {
-    "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo", "numpy.ma"),
+    "torch": ("orca.job", "orca.frameworks.torch.learner", "torch._dynamo", "torch.utils.serialization", "numpy.ma"),
     "tensorflow": ("orca.job", "orca.frameworks.keras.learner", "orca.frameworks.tfgraph.learner"),
     "mxnet": ("orca.job", "orca.frameworks.mxnet.learner", "orca.sources.mxdata"),
 }
+NEEDED = ("torch.distributed",)  # by every rank
 MODULES = "ORCA_MODULES"  # the variable that names them to Spark's processes
 
 
@@ -28,11 +30,15 @@ def slow_modules() -> list[str]:
 
 def load(modules: Iterable[str]) -> None:
     """Load modules into a process that ranks are forked from; it must not start threads of its own."""
+    gc.disable()  # a sixth of the time: modules are no garbage
     for name in modules:
         if name not in sys.modules:
             with suppress(Exception):  # the rank reports it, where it imports the same
                 importlib.import_module(name)
     gc.freeze()  # a rank's collector need not look at them, nor copy their pages
+    gc.enable()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # nor need a rank take them apart when it ends
     warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # threads of libraries: they wait for work
 
 

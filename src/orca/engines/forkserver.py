@@ -17,6 +17,7 @@ import importlib
 import io
 import os
 import pickle
+import re
 import selectors
 import signal
 import socket
@@ -29,13 +30,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from orca.core.engine import preload
-from orca.core.loading import draw_anew, load
+from orca.core.loading import NEEDED, draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
 KEPT = 2  # servers at a time: each holds its modules in memory
-# No library reads these when it is loaded: shells, tools and Ray change them, and a rank gets the driver's path.
-_TRANSIENT = ("PYTEST_CURRENT_TEST", "PWD", "OLDPWD", "COLUMNS", "LINES", "_", "PYTHONPATH", "PYTHONBREAKPOINT")
+# No library reads these when it is loaded: shells, tools, Ray and Spark change them, and a rank has the driver's path.
+_TRANSIENT = re.compile(
+    "PYTEST_CURRENT_TEST|PWD|OLDPWD|COLUMNS|LINES|_|PYTHONPATH|PYTHONBREAKPOINT|JAVA_HOME|CUBLAS_WORKSPACE_CONFIG"
+    "|(RAY|SPARK|PYSPARK)_.*"
+)
 _CODE_BYTES = 8
 _MAX_FILES = 16
 _GLANCE = 0.01  # seconds between two looks at running ranks; many Pythons have no os.pidfd_open, nor do older kernels
@@ -157,8 +160,7 @@ _old_servers: list[ForkServer] = []
 
 def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
     """Start a rank in the server with its environment: libraries read some variables only when they are loaded."""
-    items = start.environment.items()
-    key = frozenset(item for item in items if item[0] not in _TRANSIENT and not item[0].startswith("RAY_"))
+    key = frozenset(item for item in start.environment.items() if not _TRANSIENT.fullmatch(item[0]))
     with _lock:  # until the server knows of the rank: another thread may retire it
         server = _servers.pop(key, None)
         if server is None or not server.alive:
@@ -287,8 +289,7 @@ def _become(start: Start, folder: int, *files: int) -> Start:
 def main(requests: int) -> None:
     """Serve; in a rank, run it."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the driver
-    with suppress(Exception):  # the rank reports it, where it imports the same
-        preload()
+    load(NEEDED)
     start = Server(socket.socket(fileno=requests)).serve()
     if start is None:
         os._exit(0)

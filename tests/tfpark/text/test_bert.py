@@ -62,6 +62,7 @@ def as_arrays(answers: Any) -> Any:
     return np.array(records)
 
 
+@pytest.mark.full
 def test_a_classifier_of_texts_learns_and_goes_on_from_its_checkpoint(config: str, tmp_path: Path) -> None:
     input_fn = fed(FEATURES, CLASSES)
     folder = str(tmp_path / "kept")
