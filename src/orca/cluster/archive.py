@@ -43,7 +43,7 @@ class Entry:
         mtime: Nanoseconds; a .pyc holds only with the time of its source.
         mode: Permissions.
         data: The bytes themselves, where they are not those of a file.
-        link: Where a symbolic link points to, relative to the folder of `target`.
+        link: The target of a symbolic link, relative to the folder of `target`.
         origin: The name of this file for another packer.
     """
 
@@ -61,7 +61,7 @@ def write(file: IO[bytes], entries: Iterable[Entry], level: int = LEVEL, threads
     """Write entries as a .tar.gz; show bytes on a terminal.
 
     Args:
-        file: Where to; only written, never sought.
+        file: The file to write; only written, never sought.
         entries: The files of the archive.
         level: How hard zlib tries, 1 to 9; 0 stores.
         threads: How many compress; None takes all cores.
@@ -92,7 +92,7 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
 
     Args:
         data: The bytes of the program.
-        prefix: Where it lies now.
+        prefix: Its present folder.
         name: Its path, for the message.
     """
     libraries, at, path = _dynamic(data)

@@ -40,7 +40,7 @@ class FitPlan:
         callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
-        checkpoint_folder: Where checkpoints go.
+        checkpoint_folder: The folder of checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
         stores: Whether the state stays in `checkpoint_folder` at the end, instead of travelling back.
         end_trigger: When to stop before `epochs` are over.

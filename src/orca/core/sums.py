@@ -97,7 +97,7 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """Return where others find it; "" where there is no such place."""
+        """Return the address for others; "" where there is none."""
         return "" if self.server is None else self.server.getsockname().decode()
 
     def admit(self, timeout: float | None) -> socket.socket:

@@ -153,7 +153,7 @@ def put_local_file_to_remote(
 
     Args:
         local_path: The file.
-        remote_path: Where it goes; into it where there is a folder. Folders above it are made.
+        remote_path: The target; into it where there is a folder. Folders above it are made.
         filemode: Its permissions, as 0o644 or "644"; None for the usual ones there.
         over_write: Whether it may replace a file that is there.
 
@@ -180,7 +180,7 @@ def put_local_dir_tree_to_remote(local_dir: Path, remote_dir: Path, over_write: 
 
     Args:
         local_dir: The folder.
-        remote_dir: Where its content goes; made where there is none.
+        remote_dir: The folder for its content; made where there is none.
         over_write: Whether files may replace those that are there.
 
     Raises:
@@ -201,7 +201,7 @@ def put_local_files_with_prefix_to_remote(local_path_prefix: Path, remote_dir: P
 
     Args:
         local_path_prefix: How the paths begin: `model/ckpt-3` for ckpt-3.index and ckpt-3.data.
-        remote_dir: Where they go; made where there is none.
+        remote_dir: Their folder; made where there is none.
         over_write: Whether they may replace files that are there.
 
     Raises:
@@ -224,7 +224,7 @@ def get_remote_file_to_local(remote_path: Path, local_path: Path, over_write: bo
 
     Args:
         remote_path: The file.
-        local_path: Where it goes; into it where there is a folder. Folders above it are made.
+        local_path: The target; into it where there is a folder. Folders above it are made.
         over_write: Whether it may replace a file that is there.
 
     Raises:
@@ -240,7 +240,7 @@ def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool 
 
     Args:
         remote_dir: The folder.
-        local_dir: Where its content goes; made where there is none.
+        local_dir: The folder for its content; made where there is none.
         over_write: Whether files may replace those that are there.
 
     Raises:
@@ -270,7 +270,7 @@ def get_remote_files_with_prefix_to_local(remote_path_prefix: Path, local_dir: P
 
     Args:
         remote_path_prefix: How the paths begin: `hdfs://host/model/ckpt-3` for ckpt-3.index and ckpt-3.data.
-        local_dir: Where they go; made where there is none.
+        local_dir: Their folder; made where there is none.
         over_write: Whether they may replace files that are there.
 
     Returns:

@@ -306,7 +306,7 @@ class Span:
     Attributes:
         start: Its first byte; that of a page where the shard may be mapped.
         stop: The byte behind it.
-        buffers: Where the arrays begin and end.
+        buffers: The starts and ends of the arrays.
         large: Whether to map it.
     """
 

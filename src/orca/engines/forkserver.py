@@ -52,7 +52,7 @@ class Start:
     Attributes:
         arguments: Its arguments, before the numbers of its open files.
         environment: Its environment variables.
-        path: Where it looks for modules.
+        path: Its sys.path.
         modules: Those that the server loads before it forks.
     """
 

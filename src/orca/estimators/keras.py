@@ -79,7 +79,7 @@ class KerasEstimator(TrainingEstimator):
                 given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
             log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
-            model_dir: Where a checkpoint is kept after every fit, and those of checkpoint_trigger.
+            model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
             sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
                 each worker use its own rows and averages the running statistics.
             seed: Seed of initial weights, order and dropout.

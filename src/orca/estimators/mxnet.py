@@ -81,7 +81,7 @@ class MxnetEstimator(TrainingEstimator):
                 node's cores shared among its workers.
             backend: "spark", "ray" or "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every

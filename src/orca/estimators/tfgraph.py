@@ -124,7 +124,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
             updates: Operations that run with each step, such as those of batch normalization (UPDATE_OPS).
             sess: The session with the variables; a new one unless given. Variables without a value get their first.
-            model_dir: Where checkpoints and summaries go.
+            model_dir: The folder of checkpoints and summaries.
             backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
             seed: Seed of order and dropout.

@@ -31,7 +31,7 @@ def keras_estimator(
     Args:
         keras_model: The model, compiled.
         metrics: Metrics of `orca.metrics`, besides those it was compiled with.
-        model_dir: Where checkpoints and summaries go.
+        model_dir: The folder of checkpoints and summaries.
         optimizer: An optimizer in place of the compiled one: of `tf.train` or `orca.optimizers`, for a graph.
         options: More arguments of `Estimator.from_graph` or `Estimator.from_keras`: backend, workers_per_node, seed.
 

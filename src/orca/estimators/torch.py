@@ -79,7 +79,7 @@ class TorchEstimator(TrainingEstimator):
             initialization_hook: Called without arguments on each worker before anything else.
             scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
             use_tqdm: Whether to show a progress bar in a terminal.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows, not over
                 its own.
             log_level: The level from which log records of workers appear on the driver.

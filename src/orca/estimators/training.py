@@ -43,11 +43,11 @@ class TrainingEstimator(Estimator):
 
     Args:
         learner: The model, as its framework trains it.
-        backend: Where the ranks run and how replicas agree; None for the cluster that is up.
+        backend: The engine of the ranks, and how replicas agree; None for the cluster that is up.
         metrics: Metrics of evaluations.
         config: The dict that all creators get.
         workers_per_node: Workers (ranks) on each node of the cluster.
-        model_dir: Where checkpoints go.
+        model_dir: The folder of checkpoints.
         seed: Seed of initial weights, order and dropout.
         settings: How ranks are watched.
         sync_stats: Whether each worker tells losses and metrics over all, where it would tell its own
@@ -558,7 +558,7 @@ class TrainingEstimator(Estimator):
         """Write the trained model as an OpenVINO model, to serve it faster with `Estimator.from_openvino`.
 
         Args:
-            path: Where the .xml file goes (the .bin beside it), at any fsspec path.
+            path: The .xml file to write (the .bin beside it), at any fsspec path.
             sample: A row of features (first dimension 1; a tuple for several inputs); not needed after a fit or an
                 evaluation, which have seen rows.
 

@@ -249,7 +249,7 @@ class NNEstimator(
         return self._set(endWhen=trigger_of(trigger))
 
     def setDataCacheLevel(self, level: str, numSlice: int | None = None) -> NNEstimator:
-        """Say where training rows are kept. Workers keep theirs in memory-mapped files, whatever is said."""
+        """Set the cache of training rows. Workers keep theirs in memory-mapped files, whatever is said."""
         if str(level).upper() not in CACHE_LEVELS:
             raise ArgumentError(f"the level of a data cache must be one of {', '.join(CACHE_LEVELS)}; got {level!r}.")
         return self._set(dataCacheLevel=[str(level).upper(), numSlice])

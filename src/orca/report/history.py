@@ -57,7 +57,7 @@ class RunHistory:
         No window opens; a notebook shows the figure where it is the last thing in a cell.
 
         Args:
-            path: Where to save it too: a .png, .svg or .pdf file at any fsspec path.
+            path: A file to save it to as well: a .png, .svg or .pdf file at any fsspec path.
 
         Returns:
             A matplotlib Figure, to be changed or saved again.
@@ -85,7 +85,7 @@ class RunHistory:
         """Write a report of the run: one HTML file with the picture in it, which needs nothing else to be read.
 
         Args:
-            path: Where it goes; any fsspec path.
+            path: The file to write; any fsspec path.
             title: Its headline.
             about: Parameters of the run, shown after those in `self.about`.
 

@@ -394,7 +394,7 @@ def _pieces(size: int, count: int) -> int:
 
 
 def _write_texts(file: _File, array: np.ndarray) -> np.ndarray:
-    """Write texts to a file; return where each begins and ends there."""
+    """Write texts to a file; return the start and the end of each there."""
     texts = array.reshape(-1).tolist()
     data = [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
     lengths = np.array([len(each) for each in data], _SPAN)

@@ -212,7 +212,7 @@ class ArrowFile:
     """The record batches of an Arrow file.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         here: Whether that is the driver's machine.
     """
 

@@ -106,7 +106,7 @@ def refuse_foreign(
     Args:
         names: The entries that it may have; None refuses every folder.
         what: The words for the new file or folder, for the message.
-        instead: Where to write it instead, for the message.
+        instead: Words for another place, for the message.
     """
     fs, place = _at(path)
     if not fs.isdir(place):

@@ -84,7 +84,7 @@ class TFEstimator(GraphMemory, SummaryVerbs):
         model_fn: A function (features, labels, mode, params, config), of which the last two may be left out, that
             returns a TFEstimatorSpec or an EstimatorSpec; or an object with such a `model_fn`.
         optimizer: The optimizer of the spec's loss, unless the spec has a train_op of a ZooOptimizer.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         config: The argument `config` of model_fn.
         params: The argument `params` of model_fn.
         warm_start_from: A checkpoint to begin with, where model_dir has none.

@@ -27,7 +27,7 @@ class GANEstimator(GraphMemory):
         discriminator_optimizer: The discriminator's.
         generator_steps: Steps that the generator takes in a row.
         discriminator_steps: Steps that the discriminator takes in a row; it begins.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         session_config: A tf.ConfigProto for the workers' sessions.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed.
     """

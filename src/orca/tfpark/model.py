@@ -19,7 +19,7 @@ class KerasModel(SummaryVerbs):
 
     Args:
         model: The model.
-        model_dir: Where checkpoints go.
+        model_dir: The folder of checkpoints.
         optimizer: An optimizer in place of the compiled one, for a model in a graph.
         options: More arguments of the Estimator: backend, workers_per_node, seed.
     """

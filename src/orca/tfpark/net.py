@@ -243,7 +243,7 @@ def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **older: Any) -
 
     Args:
         sess: The session.
-        folder: Where to write it.
+        folder: The folder to write.
         inputs: The tensors that are fed.
         outputs: The tensors to answer with.
         older: generate_backward and others of older releases.

@@ -60,7 +60,7 @@ class TFOptimizer(SummaryVerbs):
             loss: A scalar tensor.
             optim_method: An optimizer of `bigdl.optim.optimizer`, `tf.train` or Keras.
             session: The session with the variables; a new one unless given.
-            inputs: Where data is fed, when that is not `dataset.tensors`: (features, labels).
+            inputs: The tensors that data is fed to, when these are not `dataset.tensors`: (features, labels).
             dataset: The data, when the graph is not built on its tensors.
             val_outputs: The tensor, or a list of one, that validation methods compare with the labels.
             val_labels: The tensors that they compare it with, where those are not the labels as they come.
@@ -70,7 +70,7 @@ class TFOptimizer(SummaryVerbs):
             metrics: Name -> tensor, for the validation.
             tensor_with_value: Tensor -> (value in training, value in the validation).
             session_config: A tf.ConfigProto for the workers' sessions.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             updates: Operations that run with each step.
             val_split: 0 alone: give the TFDataset validation data.
             options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed.
@@ -127,7 +127,7 @@ class TFOptimizer(SummaryVerbs):
             keras_model: The model.
             dataset: The data.
             session_config: A tf.ConfigProto for the workers' sessions.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             metrics: Metrics of `orca.metrics`, besides those it was compiled with.
             optimizer: An optimizer in place of the compiled one.
             optim_method: The same, as older releases called it.

@@ -20,7 +20,7 @@ class TFPredictor:
     Args:
         sess: The session with the variables.
         outputs: The tensors to answer with: one, or a list.
-        inputs: Where features are fed; the dataset's own placeholders unless given.
+        inputs: The tensors that features are fed to; the dataset's own placeholders unless given.
         dataset: The data; found by way of the placeholders unless given.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node.
     """

@@ -71,7 +71,7 @@ class VOCDatasets:
         return np.asarray(decode_image(fs.cat_file(place)).convert("RGB")), self.boxes(idx)
 
     def image_path(self, number: int) -> str:
-        """Return where an image is."""
+        """Return the path of an image."""
         folder, name = self._items[number]
         return str(self._fs.unstrip_protocol(f"{folder}/JPEGImages/{name}.jpg"))
 

@@ -38,7 +38,7 @@ class RowStatistics:
     """The statistics over rows that a graph computes on the way to some operations.
 
     Args:
-        analysis: Where the rows come in.
+        analysis: The analysis of the graph, from its rows on.
         heads: The operations.
         updates: Operations that run with a step.
 

@@ -34,7 +34,7 @@ class TrainStep:
 
     Attributes:
         loss: The tensor that it lowers; None where the gradients came from elsewhere.
-        points: Where gradients are fed.
+        points: The tensors that gradients are fed to.
         apply: The operation that applies them, free of the operations that the user wants to run before it.
         slots: The variables that the optimizer made for itself.
         optimizer: The optimizer.

@@ -39,7 +39,7 @@ class FullySharded(Sync):
         world: The ranks.
         optimizer_state: A whole state for the optimizer, of any sync, of which each rank takes its part; by default
             the optimizer's own.
-        device: Where the shards shall be; by default where the model is. A model that is not there yet is brought
+        device: The device for the shards; by default the model's own. A model that is not there yet is brought
             there block by block: it need not fit there as a whole.
 
     Raises:
@@ -168,7 +168,7 @@ def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Param
     Args:
         model: The model. It is changed in place.
         world: The ranks.
-        device: Where the shards shall be; the model is brought there block by block.
+        device: The device for the shards; the model is brought there block by block.
 
     Raises:
         ArgumentError: This torch cannot do it here.

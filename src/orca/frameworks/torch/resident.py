@@ -50,7 +50,7 @@ def keep(feed: Feed | StreamFeed, place: Place, count_rows: Callable[[Batch], Ba
 
     Args:
         feed: The feed of a rank's own rows.
-        place: Where they are trained on.
+        place: The device that they are trained on.
         count_rows: Adds the mass of each row to a batch, which is done once, before labels leave the CPU.
 
     Raises:

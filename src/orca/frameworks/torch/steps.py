@@ -35,7 +35,7 @@ class Steps:
 
     Attributes:
         batches: The batches that follow the first steps.
-        place: Where they are trained on.
+        place: The device that they are trained on.
         seed: The seeds of the fit, the epoch and the rank.
         first: Steps of the epoch that were done before.
         count_rows: Adds the mass of each row to a batch; sees labels that are not on a GPU yet.

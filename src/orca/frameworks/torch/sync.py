@@ -139,7 +139,7 @@ def sync_of(
         world: The ranks.
         unused: Whether parameters may take no part in a step.
         hands_on: Whether the user's own code calls backward: gradients are weighed when they are averaged.
-        device: Where the shards of a fully sharded model go.
+        device: The device for the shards of a fully sharded model.
         optimizer_state: The state of its optimizer, of which each rank takes its part.
     """
     whole = isinstance(optimizer, torch.optim.LBFGS) or hands_on

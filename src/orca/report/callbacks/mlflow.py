@@ -20,7 +20,7 @@ class MLflowLogger(Callback):
     Args:
         experiment: Name of the experiment, made where it is not there; MLflow's default one unless given.
         run_name: Name of the run.
-        tracking_uri: Where MLflow keeps runs; as set in this program unless given.
+        tracking_uri: MLflow's store of runs; as set in this program unless given.
         tags: Tags of the run.
 
     Raises:

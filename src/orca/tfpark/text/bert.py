@@ -66,7 +66,7 @@ class BERTBaseEstimator(TFEstimator):
         bert_config_file: The JSON file with BERT's sizes.
         init_checkpoint: A checkpoint of BERT to begin with.
         use_one_hot_embeddings: Accepted.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         kwargs: More for `params`; optimizer, backend, workers_per_node and seed are the estimator's.
     """
 
@@ -105,7 +105,7 @@ class HeadedBERT(BERTBaseEstimator):
         init_checkpoint: A checkpoint of BERT to begin with.
         use_one_hot_embeddings: Accepted.
         optimizer: The optimizer; Adam with the rate 5e-5 unless given.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         options: backend, workers_per_node and seed.
     """
 
