@@ -28,7 +28,7 @@ from orca.core.feed import Feed, spool_parts
 from orca.core.learner import FitPlan
 from orca.core.world import World, form
 from orca.frameworks.torch.learner import TorchLearner
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.testing import Alone
 
 WARM, EPOCHS, TARGET = 2, 2, 0.98  # epochs to warm up, and of each turn
@@ -108,7 +108,7 @@ def ours(
     given = TorchLearner.options_of(precision="bf16", compiled=options or True, device_cache=resident)
     learner = TorchLearner.of(lambda config: case.make(), adamw, nn.CrossEntropyLoss(), {}, "replicated", None, given)
     rows = spool_parts([("train", *data)], Path(tempfile.gettempdir()), ["train"])["train"]
-    feed, plan, pulse = Feed(rows, world, case.batch, shuffle=True, seed=0), FitPlan(1, case.batch), Pulse()
+    feed, plan, heartbeat = Feed(rows, world, case.batch, shuffle=True, seed=0), FitPlan(1, case.batch), Heartbeat()
     exits.callback(rows.close)
     learner.join(world, None, 0, training=True)
     exits.callback(learner.leave)
@@ -121,7 +121,7 @@ def ours(
         torch.cuda.synchronize()
         began = time.perf_counter()
         learner.begin_epoch(epoch)
-        learner.train(feed.epoch(epoch), pulse, epoch, plan)
+        learner.train(feed.epoch(epoch), heartbeat, epoch, plan)
         yield time.perf_counter() - began
 
 
@@ -166,7 +166,7 @@ def run(repeats: int) -> list[Result]:
         raise SystemExit("this benchmark needs a GPU, and torch sees none here. Leave its name out.")
     results = []
     for case in CASES:
-        with form(Alone(), 600.0, Pulse()) as world:
+        with form(Alone(), 600.0, Heartbeat()) as world:
             results += measured(case, world, repeats)
             gc.collect()
             torch.cuda.empty_cache()

@@ -29,7 +29,7 @@ def leaks(grace: float = 5.0) -> Iterator[None]:
     """
     before, kept = _held(), forkserver.servers()
     yield
-    forkserver.end_servers(spared=kept)  # the block's own would be kept for the next call
+    forkserver.end_servers(survivors=kept)  # the block's own would be kept for the next call
     deadline = time.monotonic() + grace
     while leftovers := {what: name for what, name in _held().items() if what not in before}:
         if time.monotonic() > deadline:

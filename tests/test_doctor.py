@@ -19,7 +19,7 @@ import pytest
 import orca.doctor
 from orca.core.engine import HubPeer
 from orca.doctor import Diagnosis, Finding, driver, examination, examine, ranks
-from orca.doctor.examination import Case, Surveyed, TimeOver, checked, limited
+from orca.doctor.examination import Case, SurveyOutcome, TimeOver, checked, limited
 from orca.doctor.finding import ERROR, OK, WARN, advice, summary, without_secrets
 from orca.doctor.outlook import Explanation, weight_of
 from orca.doctor.survey import Report, knock_at_all, probe_file
@@ -166,11 +166,13 @@ def test_limited_raises_what_its_call_raises_and_gives_up_in_time() -> None:
 
 
 def report(rank: int, **facts: Any) -> Report:
-    return replace(Report(rank, "10.0.0.1", "a", free=100 * GB, memory=50 * GB, interface="eth0", joined=0.1), **facts)
+    return replace(
+        Report(rank, "10.0.0.1", "a", free=100 * GB, memory=50 * GB, interface="eth0", join_seconds=0.1), **facts
+    )
 
 
-def outcome(*reports: Report, **more: Any) -> Surveyed:
-    return Surveyed(len(reports), reports, **more)
+def outcome(*reports: Report, **more: Any) -> SurveyOutcome:
+    return SurveyOutcome(len(reports), reports, **more)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def outcome(*reports: Report, **more: Any) -> Surveyed:
     [
         (ranks.link, {"linked": False}, WARN, ["rank(s) 1 on a cannot reach the driver", "spark.driver.host"]),
         (ranks.disk, {"free": GB // 2}, WARN, ["little room", "537 MB", "TMPDIR"]),
-        (ranks.network, {"unreached": ((0, "timed out"),)}, ERROR, ["rank 1 on a (10.0.0.1) cannot reach rank 0 on a"]),
+        (ranks.network, {"obstacles": ((0, "timed out"),)}, ERROR, ["rank 1 on a (10.0.0.1) cannot reach rank 0 on a"]),
         (ranks.gpus, {"gpus": ("H100",), "devices": 1}, WARN, ["some ranks see GPUs", "rank 1: 1"]),
         (ranks.gpus, {"devices": 2, "node": "b"}, WARN, ["b has 2 GPU(s) that torch cannot use"]),
         (ranks.versions, {"different": ("CPython 3.9.1 there",)}, WARN, ["rank(s) 1 on a", "3.9.1", "pip freeze"]),
@@ -202,8 +204,10 @@ def test_ranks_without_trouble_give_no_warning(check: Any) -> None:
 
 
 def test_a_loopback_address_that_others_cannot_reach_is_told_with_its_own_line() -> None:
-    looped = report(1, host="127.0.1.1", node="b", joined=None)
-    [missed] = ranks.network(Case("spark", 2), outcome(report(0, unreached=((1, "refused"),), joined=None), looped))
+    looped = report(1, host="127.0.1.1", node="b", join_seconds=None)
+    [missed] = ranks.network(
+        Case("spark", 2), outcome(report(0, obstacles=((1, "refused"),), join_seconds=None), looped)
+    )
     assert missed.level == ERROR and "cannot reach rank 1 on b" in missed.what and "/etc/hosts" in missed.fix
 
 
@@ -241,7 +245,7 @@ def test_ranks_that_share_a_gpu_are_told_how_many_fit() -> None:
 def test_a_failure_of_the_ranks_is_told_with_the_line_that_helps(
     problem: Exception, topic: str, words: list[str]
 ) -> None:
-    [failure] = ranks.joining(Case("spark", 3), Surveyed(3, problem=problem))
+    [failure] = ranks.joining(Case("spark", 3), SurveyOutcome(3, problem=problem))
     text = f"{failure.what} {failure.got} {failure.fix}"
     assert (failure.level, failure.topic) == (ERROR, topic) and all(word in text for word in words), text
 

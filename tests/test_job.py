@@ -211,7 +211,7 @@ class Two(LinearLearner):
 
 @pytest.fixture(autouse=True)
 def no_model_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "_restored", {})
+    monkeypatch.setattr(job_module, "_models", {})
 
 
 def test_predict_answers_the_same_in_any_blocks() -> None:
@@ -250,7 +250,7 @@ def test_models_that_take_turns_are_restored_once_and_the_oldest_is_let_go(monke
             assert (job(x) == answer).all()
     assert Counting.restored == 3
     jobs[0](x)  # so that 1 is the one that answered longest ago
-    gone, kept = (weakref.ref(job_module._restored[job.key, None][0]) for job in (jobs[1], jobs[0]))
+    gone, kept = (weakref.ref(job_module._models[job.key, None][0]) for job in (jobs[1], jobs[0]))
     jobs[3](x)
     assert Counting.restored == 4 and gone() is None and kept() is not None
     jobs[0](x)
@@ -266,7 +266,7 @@ def test_large_models_are_kept_only_while_they_fit(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         for job in (one, two):
             job(x)
-            assert list(job_module._restored) == [(job.key, None)]
+            assert list(job_module._models) == [(job.key, None)]
     assert Counting.restored == 4
 
 

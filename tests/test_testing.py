@@ -31,9 +31,9 @@ def run(job: Any, ranks: int, settings: Settings = SETTINGS) -> list[Any]:
 def test_what_cannot_travel_is_named() -> None:
     lock = threading.Lock()
     with pytest.raises(ArgumentError, match="the job cannot be sent to the workers"):
-        run(lambda world, rows, pulse: lock, 1)
+        run(lambda world, rows, heartbeat: lock, 1)
     with pytest.raises(WorkerFailed, match="ArgumentError: the result cannot be sent"):
-        run(lambda world, rows, pulse: threading.Lock(), 1)
+        run(lambda world, rows, heartbeat: threading.Lock(), 1)
 
 
 def test_rows_are_closed_and_shards_released_after_a_failure() -> None:
@@ -47,7 +47,7 @@ def test_rows_are_closed_and_shards_released_after_a_failure() -> None:
         marks = Path(folder)
         shards = Shards(lambda items, folder: {"train": Rows()}, list, release=lambda: notes.append("released"))  # type: ignore[dict-item]
         with leaks(), pytest.raises(WorkerFailed, match="ZeroDivisionError"):
-            LocalEngine(1).run(lambda world, rows, pulse: 1 // 0, shards, SETTINGS)
+            LocalEngine(1).run(lambda world, rows, heartbeat: 1 // 0, shards, SETTINGS)
         assert notes == ["released"] and (marks / "closed").exists()
 
 

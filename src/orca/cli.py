@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["submit"]:  # what follows is the program's and Spark's
+    if words[:1] == ["submit"]:  # the arguments after it are the program's and Spark's
         return _submit(words[1:])
     arguments = _parser().parse_args(words)
     status: int = arguments.command(arguments)
@@ -79,7 +79,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     status = GOOD if diagnosis.ok else BAD
     try:
         limited(stop_orca_context, STOP_WITHIN)
-    except Exception:  # what hangs now would hang at the end of the process too
+    except Exception:  # a thread that hangs now would hang at the end of the process too
         os._exit(status)
     return status
 

@@ -1,4 +1,4 @@
-"""Errors: every exception Orca raises. Each is picklable and says what is wrong, what we got and what to do."""
+"""Errors: every exception Orca raises. Each is picklable and names the problem, the value we got and the remedy."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class TooFewSlots(ArgumentError):
 
 
 class NotSupported(ArgumentError, AttributeError):
-    """A verb that this kind of Estimator lacks and others have; says what to do instead."""
+    """A verb that this kind of Estimator lacks and others have; names the way to go instead."""
 
 
 class NotYet(ArgumentError, NotImplementedError):
-    """Something that is promised but not built yet; says what does the same today."""
+    """A feature that is promised but not built yet; names the way to do the same today."""
 
 
 class MissingDependency(OrcaError, ImportError):
@@ -97,7 +97,7 @@ class WorkerStalled(WorkerFailed):
     verb = "stalled"
 
 
-def near(word: Any, known: Iterable[Any]) -> str:
+def near(word: Any, words: Iterable[Any]) -> str:
     """Return the known word that looks most like this one, as a question; "" where none does."""
-    close = difflib.get_close_matches(str(word), [str(each) for each in known], n=1)
+    close = difflib.get_close_matches(str(word), [str(each) for each in words], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

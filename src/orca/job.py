@@ -28,7 +28,7 @@ from orca.core.source import Rows
 from orca.core.state import OutputSpec, Position, State
 from orca.core.world import World
 from orca.errors import DataError, OrcaError
-from orca.monitor.heartbeat import Pulse, waiting_for_storage
+from orca.monitor.heartbeat import Heartbeat, waiting_for_storage
 from orca.rows.tree import cut_rows, flatten, map_tree, rows_of
 from orca.storage.checkpoints import CheckpointWriter, prefix_in
 from orca.storage.files import probe_file
@@ -45,10 +45,10 @@ class FitJob:
     metrics: tuple[Metric, ...]
     state: State | None
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Pulse) -> tuple[History, State | None]:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Heartbeat) -> tuple[History, State | None]:
         """Run on one rank."""
         plan, learner = self.plan, self.learner
-        pulse.profiling = plan.profile
+        heartbeat.profiling = plan.profile
         feed = partial(feed_of, world=world, batch_size=plan.batch_size, seed=plan.seed, weighted=plan.weighted)
         train = feed(rows["train"], shuffle=plan.shuffle)
         train.check_rows()
@@ -63,7 +63,7 @@ class FitJob:
         learner.join(world, self.state, plan.seed, training=True)
         try:
             with learner.call_back(plan.callbacks, world, self.state) as hooks, _writer(learner, plan, world) as writer:
-                loop = EpochLoop(learner, train, valid, self.metrics, plan, world, pulse, since, writer, hooks)
+                loop = EpochLoop(learner, train, valid, self.metrics, plan, world, heartbeat, since, writer, hooks)
                 history = loop.run()
                 state = State() if plan.stores else learner.state()
         finally:
@@ -87,9 +87,11 @@ class EvaluateJob:
     weighted: bool = False
     callbacks: tuple[Any, ...] = ()
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Pulse) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    def __call__(
+        self, world: World, rows: dict[str, Rows], heartbeat: Heartbeat
+    ) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Run on one rank."""
-        pulse.profiling = self.profile
+        heartbeat.profiling = self.profile
         feed = feed_of(rows["train"], world, self.batch_size, shuffle=False, seed=self.seed, weighted=self.weighted)
         _check_ends(feed, self.num_steps, "num_steps")
         self.learner.join(world, self.state, self.seed, training=False)
@@ -97,7 +99,7 @@ class EvaluateJob:
             with self.learner.call_back(self.callbacks, world, self.state) as hooks:
                 hooks.begin()
                 began = time.perf_counter()
-                overall, own = evaluate(self.learner, feed, self.metrics, world, pulse, self.num_steps, hooks)
+                overall, own = evaluate(self.learner, feed, self.metrics, world, heartbeat, self.num_steps, hooks)
                 seconds = time.perf_counter() - began
                 hooks("after_run")
                 state = self.learner.state()
@@ -105,7 +107,7 @@ class EvaluateJob:
             self.learner.leave()
         if self.profile:
             steps = min(filter(None, (self.num_steps, feed.steps)), default=0)
-            own["profile"] = profile_of(pulse, validation_steps=steps) | {"mean_validation_s": seconds}
+            own["profile"] = profile_of(heartbeat, validation_steps=steps) | {"mean_validation_s": seconds}
             overall = overall | {"profile": mean_profile(world.all_gather(own["profile"]))}
         return overall, own, (state.input, state.output)
 
@@ -121,7 +123,7 @@ class PredictJob:
         key: Names this model and these weights.
         work: The pickled (predictor, state), opened only where the key is new.
         batch_size: Rows the model sees at a time.
-        output: What the model gives for a row, where that is known already.
+        output: The model's answer for a row, where its shape and type are known already.
     """
 
     key: str
@@ -157,14 +159,14 @@ class PredictJob:
         """Return the restored model, which is then the one that answered last."""
         gpu = _given_gpu()
         key = (self.key, gpu)
-        predictor, size = _restored.pop(key, (None, len(self.work)))
+        predictor, size = _models.pop(key, (None, len(self.work)))
         if predictor is None:
             _make_room(size)
             predictor, state = cloudpickle.loads(self.work)
             if gpu is not None:
                 predictor.gpu = gpu
             predictor.restore(state)
-        _restored[key] = (predictor, size)
+        _models[key] = (predictor, size)
         return cast(Predictor, predictor)
 
 
@@ -252,10 +254,10 @@ def _listed(shapes: list[tuple[int, ...]]) -> str:
 
 def _make_room(size: int) -> None:
     """Let the models go that answered longest ago, until there is room for one of this many bytes."""
-    count = len(_restored)
-    while _restored and (len(_restored) >= _KEPT or size + sum(own for _, own in _restored.values()) > _KEPT_BYTES):
-        del _restored[next(iter(_restored))]
-    if len(_restored) < count:
+    count = len(_models)
+    while _models and (len(_models) >= _KEPT or size + sum(own for _, own in _models.values()) > _KEPT_BYTES):
+        del _models[next(iter(_models))]
+    if len(_models) < count:
         gc.collect()  # models hold on to themselves in circles, and we need the memory now
 
 
@@ -294,7 +296,7 @@ def _writer(learner: Learner, plan: FitPlan, world: World) -> Iterator[Checkpoin
 
 
 _KEPT, _KEPT_BYTES = 3, 1 << 30  # models a process keeps, and their bytes together, as they travelled
-_restored: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that answered last is the last
+_models: dict[tuple[str, str | None], tuple[Any, int]] = {}  # the model that answered last is the last
 
 
 def _check_ends(feed: Feed | StreamFeed | None, limit: int | None, name: str) -> None:

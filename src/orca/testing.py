@@ -1,4 +1,5 @@
-"""Testing: small stand-ins for each axis, for our tests and for plug-in authors. Owns what a test may rely on.
+"""Testing: small stand-ins for each axis, for our tests and for plug-in authors. Owns the facts that a test
+may rely on.
 
 LocalEngine(2).run(FitJob(LinearLearner(2), FitPlan(), (), None), shards_of([(x, y), (x2, y2)]), Settings())
 """

@@ -29,7 +29,7 @@ from orca.core.world import World
 from orca.estimators.keras import KerasEstimator
 from orca.frameworks.keras.learner import KerasLearner
 from orca.job import FitJob
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.storage.checkpoints import newest_run, versions
 
 # Models.
@@ -323,13 +323,13 @@ class KerasTruthJob:
 
     cases: tuple[Case, ...]
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> dict[str, Outcome]:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> dict[str, Outcome]:
         """Run on one rank."""
         with doubles():
-            return {case.name: train(case, world, rows, pulse) for case in self.cases}
+            return {case.name: train(case, world, rows, heartbeat) for case in self.cases}
 
 
-def train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outcome:
+def train(case: Case, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> Outcome:
     """Train a case in two fits, the second from the state of the first, as an Estimator does."""
     parts = {"train": rows[case.part], "valid": rows["valid"]}
     lines, state = [], None
@@ -338,7 +338,7 @@ def train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outco
         learner.class_weight = dict(case.class_weight) or None
         learner = cloudpickle.loads(cloudpickle.dumps(learner))
         plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED)
-        history, state = FitJob(learner, plan, (), state)(world, parts, pulse)
+        history, state = FitJob(learner, plan, (), state)(world, parts, heartbeat)
         state = world.broadcast(state)
         lines += history.epochs
     feed = Feed(parts["train"], world, case.batch_size, shuffle=True, seed=SEED)

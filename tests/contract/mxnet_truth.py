@@ -102,7 +102,7 @@ class Recording:
 
     job: FitJob
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> Any:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> Any:
         steps: list[np.ndarray] = []
         learner: Any = self.job.learner
         train, leave = learner.train, learner.leave
@@ -121,7 +121,7 @@ class Recording:
             leave()
 
         learner.train, learner.leave = watched, left
-        _, state = self.job(world, rows, pulse)
+        _, state = self.job(world, rows, heartbeat)
         return state, steps, weights
 
 

@@ -34,7 +34,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.options import PRECISIONS
 from orca.job import FitJob
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.optimizers import SGD, Adam, TorchOptim
 from orca.optimizers.schedules import Plateau
 from orca.storage.checkpoints import path_of
@@ -352,18 +352,18 @@ class PairsJob:
 
     cases: tuple[Case, ...]
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> list[Outcome]:
-        return [_train(case, world, rows, pulse) for case in self.cases]
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> list[Outcome]:
+        return [_train(case, world, rows, heartbeat) for case in self.cases]
 
 
-def _train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outcome:
+def _train(case: Case, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> Outcome:
     parts = {"train": rows[case.part], "valid": rows[case.part]}
     folder = world.broadcast(tempfile.mkdtemp(prefix="pairs-") if world.rank == 0 else "")
     plan = replace(case.plan(), checkpoint_folder=folder)
 
     def fit(state: State | None) -> Any:
         learner = cloudpickle.loads(cloudpickle.dumps(case.learner()))
-        history, after = FitJob(learner, plan, (), state)(world, parts, pulse)
+        history, after = FitJob(learner, plan, (), state)(world, parts, heartbeat)
         return history, world.broadcast(after)
 
     try:

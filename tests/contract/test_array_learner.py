@@ -56,7 +56,7 @@ class Recording:
 
     job: FitJob
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> Any:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> Any:
         steps: list[np.ndarray] = []
         learner: Any = self.job.learner
         train = learner.train
@@ -70,7 +70,7 @@ class Recording:
             return train(noted(), *more)
 
         learner.train = watched
-        _, state = self.job(world, rows, pulse)
+        _, state = self.job(world, rows, heartbeat)
         return state, steps
 
 

@@ -60,7 +60,7 @@ class Talk:
 
     end: str = "well"
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> Seen:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> Seen:
         logger = logging.getLogger("their.module")
         for turn in range(3):
             print("printed", turn, "by", world.rank)

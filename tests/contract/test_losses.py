@@ -175,7 +175,7 @@ NORMED = (3, 0)  # six rows, four a step: 2 + 2 and then 1 + 1 rows, or all of t
 class Everything:
     """Train every case on every shape of shards in one run; return what the fits return."""
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Any) -> dict[tuple[str, str], Any]:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Any) -> dict[tuple[str, str], Any]:
         done = {}
         for at, (name, case) in enumerate(CASES.items()):
             learner = TorchLearner.of(
@@ -185,15 +185,15 @@ class Everything:
             for shape, cut in SHARDS.items():
                 plan = FitPlan(EPOCHS, ROWS, seed=3, weighted=case.weighed is not None)
                 rows = held(world, cut, x, y if case.weighed is None else weigh(y, case.weighed))
-                history, state = FitJob(learner, plan, (), None)(world, rows, pulse)
+                history, state = FitJob(learner, plan, (), None)(world, rows, heartbeat)
                 state = world.broadcast(state)
-                judged = EvaluateJob(learner, 5, (), state, weighted=plan.weighted)(world, rows, pulse)[0]
+                judged = EvaluateJob(learner, 5, (), state, weighted=plan.weighted)(world, rows, heartbeat)[0]
                 done[name, shape] = history, state, judged["val_loss"]
         for cut in NORMED if world.size == 2 else ():
             x, y = (array[:6] for array in CASES["weight"].rows())
             learner = TorchLearner.of(normed, sgd, nn.CrossEntropyLoss(), {}, "replicated")
             done["normed", str(cut)] = FitJob(learner, FitPlan(2, 4, seed=3), (), None)(
-                world, held(world, cut, x, y), pulse
+                world, held(world, cut, x, y), heartbeat
             )
         return done
 

@@ -30,7 +30,7 @@ from orca.core.world import World
 from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.job import FitJob
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.rows.tree import flatten, map_tree
 from orca.sources.creator import CreatorSource, OpenCreated
 from orca.sources.torchdata import LoaderSource, OpenLoaders
@@ -474,12 +474,12 @@ class TruthJob:
 
     cases: tuple[Case, ...]
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> dict[str, Outcome]:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> dict[str, Outcome]:
         """Run on one rank."""
-        return {case.name: train(case, world, rows, pulse) for case in self.cases}
+        return {case.name: train(case, world, rows, heartbeat) for case in self.cases}
 
 
-def train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outcome:
+def train(case: Case, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> Outcome:
     """Train a case in two fits, the second from the state of the first, as an Estimator does."""
     # Validation data is of the kind of the training data: the arrays' own rows, and none for torch's.
     parts = {"train": rows[case.part]} | ({"valid": rows["valid"]} if case.part in SHAPES else {})
@@ -487,7 +487,7 @@ def train(case: Case, world: World, rows: dict[str, Any], pulse: Pulse) -> Outco
     for epochs in FITS:
         learner = cloudpickle.loads(cloudpickle.dumps(case.learner()))
         plan = FitPlan(epochs, case.batch_size, shuffle=True, seed=SEED, callbacks=case.callbacks)
-        history, state = FitJob(learner, plan, case.metrics(), state)(world, parts, pulse)
+        history, state = FitJob(learner, plan, case.metrics(), state)(world, parts, heartbeat)
         state = world.broadcast(state)
         lines += history.epochs
     feed = Feed(parts["train"], world, case.batch_size, shuffle=True, seed=SEED)
@@ -502,7 +502,7 @@ class RowsJob:
     batch_size: int | None
     seed: int
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> list[list[np.ndarray]]:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> list[list[np.ndarray]]:
         """Run on one rank."""
         return steps_of(Feed(rows["train"], world, self.batch_size, shuffle=True, seed=self.seed), self.epochs)
 

@@ -46,7 +46,7 @@ class Job:
     learner: Parts
     config: Any = None
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> None:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> None:
         pass
 
 

@@ -46,7 +46,7 @@ def on_ranks(job: Callable[[World, dict[str, Rows], Any], Any], *rows: Rows) -> 
 def steps_of(*rows: Rows, batch_size: int | None, epoch: int = 1, shuffle: bool = True, seed: int = 3) -> list[Any]:
     """Return, step by step, the values that each rank gave."""
 
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         feed = Feed(parts["train"], world, batch_size, shuffle=shuffle, seed=seed)
         batches = list(feed.epoch(epoch))
         assert len(batches) == feed.steps
@@ -90,7 +90,7 @@ def test_short_shard_takes_part_in_every_step() -> None:
 
 
 def test_a_rank_without_rows_steps_along_with_a_template_row() -> None:
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         feed = Feed(parts["train"], world, 2, shuffle=True, seed=0)
         return [(batch.x.tolist(), batch.y, batch.rows, batch.step_rows) for batch in feed.epoch(1)]
 
@@ -111,7 +111,7 @@ def test_labels_come_with_templates_too() -> None:
     x, y = np.arange(6.0).reshape(3, 2), {"a": np.arange(3), "b": [np.ones((3, 2))]}
     empty = (x[:0], {"a": y["a"][:0], "b": [y["b"][0][:0]]})
 
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         (batch,) = Feed(parts["train"], world, 8, shuffle=False, seed=0).epoch(1)
         return batch
 
@@ -140,7 +140,7 @@ def test_unshuffled_rows_come_as_they_are() -> None:
 
 
 def test_an_epochs_order_does_not_depend_on_when_it_is_read() -> None:
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         feed = Feed(parts["train"], world, 4, shuffle=True, seed=1)
         third = [batch.x.tolist() for batch in feed.epoch(3)]
         next(iter(feed.epoch(1)))  # begun and left
@@ -154,7 +154,7 @@ def test_an_epochs_order_does_not_depend_on_when_it_is_read() -> None:
 @pytest.mark.parametrize("rows", [held(9, 4), held(0, 13), [NumberRows(13)] * 2, [NumberRows(13)] * 3])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_can_go_on_in_its_middle_and_reads_no_row_before_it(rows: list[NumberRows], shuffle: bool) -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         feed = Feed(parts["train"], world, 4, shuffle=shuffle, seed=1)
         whole = [batch_of(batch) for batch in feed.epoch(2)]
         for first in range(feed.steps + 2):
@@ -201,7 +201,7 @@ def test_drop_last_leaves_the_short_step_out() -> None:
 
 
 def test_data_without_rows_is_refused_for_training() -> None:
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         feed_of(parts["train"], world, 4, shuffle=False, seed=0).check_rows()
 
     row = NumberRows(3)
@@ -236,7 +236,7 @@ class NumberStream:
 
 
 def test_a_stream_flows_anew_in_every_epoch() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         feed = feed_of(parts["train"], world, 7, shuffle=True, seed=0)
         feed.check_rows()
         assert isinstance(feed, StreamFeed)
@@ -249,7 +249,7 @@ def test_a_stream_flows_anew_in_every_epoch() -> None:
 
 
 def test_a_stream_leaves_out_the_passes_of_the_run_that_is_resumed() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
         assert isinstance(feed, StreamFeed)
         feed.first_epoch = 4  # trained before this fit, whose third epoch is resumed
@@ -260,7 +260,7 @@ def test_a_stream_leaves_out_the_passes_of_the_run_that_is_resumed() -> None:
 
 
 def test_a_stream_is_read_on_to_the_step_it_is_wanted_from() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         tails = []
         for first in range(4):
             parts["train"].passes = 0  # a new stream
@@ -293,7 +293,7 @@ class DrawnSteps:
 
 
 def test_data_that_draws_its_own_steps_draws_them_from_seed_and_epoch_alike_on_all_ranks() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         def sizes(seed: int, epoch: int, first: int = 0) -> list[int]:
             feed = feed_of(parts["train"], world, None, shuffle=True, seed=seed)
             assert feed.steps == 5 and not feed.endless
@@ -316,7 +316,7 @@ def test_weights_travel_beside_labels_and_a_template_row_weighs_nothing() -> Non
     x, y, weights = np.arange(5.0)[:, None], np.arange(5), np.arange(5) / 2
     parts = [(x, weigh(y, weights)), (x[:0], weigh(y[:0], weights[:0]))]
 
-    def job(world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         feed = feed_of(rows["train"], world, 3, shuffle=True, seed=0, weighted=True)
         return list(feed.epoch(1))
 
@@ -328,7 +328,7 @@ def test_weights_travel_beside_labels_and_a_template_row_weighs_nothing() -> Non
 
 
 def test_rows_without_labels_may_weigh_too() -> None:
-    def job(world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         (batch,) = feed_of(rows["train"], world, 3, shuffle=False, seed=0, weighted=True).epoch(1)
         return batch.y, batch.weights.tolist(), batch.weights.dtype
 
@@ -354,7 +354,7 @@ def test_wrong_weights_are_named(weights: Any, message: str) -> None:
 
 
 def test_a_stream_that_must_bring_weights_and_does_not_is_named() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         list(feed_of(parts["train"], world, None, shuffle=True, seed=0, weighted=True).epoch(1))
 
     with pytest.raises(WorkerFailed, match=r"a batch of the data has none. Let it give \(x, y, weights\)"):
@@ -362,7 +362,7 @@ def test_a_stream_that_must_bring_weights_and_does_not_is_named() -> None:
 
 
 def test_a_stream_tells_that_it_has_no_end() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
         return feed.steps, feed.endless
 
@@ -372,10 +372,10 @@ def test_a_stream_tells_that_it_has_no_end() -> None:
 
 
 def test_an_empty_stream_is_refused_by_all_ranks() -> None:
-    def known(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def known(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         feed_of(parts["train"], world, None, shuffle=True, seed=0).check_rows()
 
-    def unknown(world: World, parts: dict[str, Any], pulse: Any) -> str:
+    def unknown(world: World, parts: dict[str, Any], heartbeat: Any) -> str:
         feed = feed_of(parts["train"], world, None, shuffle=True, seed=0)
         feed.check_rows()
         with pytest.raises(DataError) as info:
@@ -390,7 +390,7 @@ def test_an_empty_stream_is_refused_by_all_ranks() -> None:
 
 
 def test_streams_of_unequal_length_are_refused() -> None:
-    def job(world: World, parts: dict[str, Any], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Any], heartbeat: Any) -> Any:
         feed_of(parts["train"], world, None, shuffle=True, seed=0)
 
     for other, notes in (
@@ -434,7 +434,7 @@ def test_texts_reach_the_batches_as_objects(tmp_path: Path) -> None:
     frame = pd.DataFrame({"word": ["a", "bc", "ä"], "tags": [["x", "y"], ["z", ""], ["q", "r"]]})
     x = tuple(column_array(frame[name], name) for name in frame)
 
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         return [batch.x for batch in feed_of(parts["train"], world, 2, shuffle=False, seed=0).epoch(1)]
 
     (words, tags), (last, _) = LocalEngine(1).run(job, shards_of([(x, None)]), Settings())[0]
@@ -453,7 +453,7 @@ def test_a_block_of_another_structure_is_refused(tmp_path: Path) -> None:
 
 
 def test_ranks_whose_rows_have_other_keys_are_refused() -> None:
-    def job(world: World, parts: dict[str, Rows], pulse: Any) -> Any:
+    def job(world: World, parts: dict[str, Rows], heartbeat: Any) -> Any:
         return feed_of(parts["train"], world, 2, shuffle=False, seed=0).steps
 
     def blocks(*keys: str) -> list[Any]:

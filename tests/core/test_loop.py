@@ -44,7 +44,7 @@ TRAINING = ["num_samples", "epoch", "batch_count", "train_loss", "last_train_los
 class Summing(LinearLearner):
     """Learn nothing: the loss of a row is its value, so that every number can be worked out by hand."""
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         losses = Losses()
         for batch in batches:
             values = batch.x[: batch.rows, 0]
@@ -65,14 +65,14 @@ class LoopJob:
     learner: LinearLearner = field(default_factory=lambda: LinearLearner(1))
     trained: int = 0
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         plan = self.plan
-        pulse.profiling = plan.profile
+        heartbeat.profiling = plan.profile
         feeds = {part: Feed(rows[part], world, plan.batch_size, shuffle=plan.shuffle, seed=0) for part in rows}
         self.learner.join(world, None, 0, training=True)
         since = Position(self.trained, 0, 0, 0)
         train, valid = feeds["train"], feeds.get("valid")
-        return EpochLoop(self.learner, train, valid, self.metrics, plan, world, pulse, since).run()
+        return EpochLoop(self.learner, train, valid, self.metrics, plan, world, heartbeat, since).run()
 
 
 def shard(*values: float) -> tuple[np.ndarray, np.ndarray]:
@@ -171,9 +171,9 @@ def test_profile_tells_where_time_went() -> None:
 class Timed(Summing):
     """Spend exactly a second an epoch in the forward phase, for all that is said."""
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        pulse.profile["forward"] += 1.0
-        return super().train(batches, pulse, epoch, plan, first_step)
+    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+        heartbeat.profile["forward"] += 1.0
+        return super().train(batches, heartbeat, epoch, plan, first_step)
 
 
 def test_profile_is_the_mean_over_the_steps_of_its_own_epoch() -> None:
@@ -194,11 +194,11 @@ class EvaluateLoop:
     metrics: Sequence[Metric]
     num_steps: int | None
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         learner = LinearLearner(1)
         learner.join(world, None, 0, training=False)
         feed = Feed(rows["train"], world, 2, shuffle=False, seed=0)
-        return evaluate(learner, feed, self.metrics, world, pulse, self.num_steps)
+        return evaluate(learner, feed, self.metrics, world, heartbeat, self.num_steps)
 
 
 def test_evaluate_counts_only_the_steps_asked_for() -> None:
@@ -226,10 +226,10 @@ class Noting(Summing):
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         self.calls.append(("begin", steps))
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         kept = list(batches)
         self.seen.append([float(value) for batch in kept for value in batch.x[: batch.rows, 0]])
-        return super().train(iter(kept), pulse, epoch, plan, first_step)
+        return super().train(iter(kept), heartbeat, epoch, plan, first_step)
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         self.calls.append(("end", line["epoch"], "val_loss" in line))
@@ -247,9 +247,9 @@ class NotingJob:
     stop_after: int = 99
     stopper: int = 0
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         learner = Noting(self.stop_after, self.stopper)
-        return LoopJob(self.plan, learner=learner)(world, rows, pulse), learner.seen, learner.calls
+        return LoopJob(self.plan, learner=learner)(world, rows, heartbeat), learner.seen, learner.calls
 
 
 def test_an_epoch_of_some_steps_goes_on_in_the_data_where_the_last_one_ended() -> None:
@@ -284,14 +284,14 @@ class KeptJob(LoopJob):
 
     since: dict[str, Any] | None = None
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         kept: list[State] = []
         keeper = type("CheckpointWriter", (), {"keep": staticmethod(kept.append)})() if world.rank == 0 else None
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
         self.learner.join(world, self.since and State(payload=self.since["payload"]), 0, training=True)
         since = Position.from_json(self.since["position"]) if self.since else Position(0, 0, 0, 0)
         valid = Feed(rows["valid"], world, 2, shuffle=False, seed=0) if "valid" in rows else None
-        history = EpochLoop(self.learner, feed, valid, self.metrics, self.plan, world, pulse, since, keeper).run()
+        history = EpochLoop(self.learner, feed, valid, self.metrics, self.plan, world, heartbeat, since, keeper).run()
         return history, kept, self.learner.state().payload
 
 
@@ -425,7 +425,7 @@ class Hasty(LinearLearner):
     def begin(self, plan: FitPlan, steps: int | None) -> None:
         self.trained: list[float] = []
 
-    def train(self, batches: Iterable[Batch], pulse: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(self, batches: Iterable[Batch], heartbeat: Any, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
         losses, coming, ahead = Losses(), iter(batches), deque[Batch]()
         while True:
             ahead.extend(islice(coming, 3 - len(ahead)))
@@ -433,7 +433,7 @@ class Hasty(LinearLearner):
                 return losses
             batch = ahead.popleft()
             self.trained += [float(value) for value in batch.x[: batch.rows, 0]]
-            losses = losses.then(super().train([batch], pulse, epoch, plan))
+            losses = losses.then(super().train([batch], heartbeat, epoch, plan))
             if len(self.trained) >= self.stop_at:
                 return replace(losses, stopped=True)
 
@@ -447,10 +447,10 @@ class HastyJob(KeptJob):
 
     stop_at: int = 0
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         learner = Hasty(1)
         learner.stop_at = self.stop_at
-        history, kept, _ = KeptJob(self.plan, learner=learner)(world, rows, pulse)
+        history, kept, _ = KeptJob(self.plan, learner=learner)(world, rows, heartbeat)
         return history, [(state.steps, state.position["ended"]) for state in kept], learner.trained
 
 
@@ -495,7 +495,7 @@ class WrittenJob(KeptJob):
 
     folder: str = ""
 
-    def __call__(self, world: World, rows: dict[str, Rows], pulse: Any) -> Any:
+    def __call__(self, world: World, rows: dict[str, Rows], heartbeat: Any) -> Any:
         def write(state: State, path: str) -> None:
             time.sleep(0.2)
             Path(path).write_text(json.dumps(state.position))
@@ -503,7 +503,7 @@ class WrittenJob(KeptJob):
         feed = Feed(rows["train"], world, self.plan.batch_size, shuffle=True, seed=0)
         self.learner.join(world, None, 0, training=True)
         keeper = CheckpointWriter(self.folder, write) if world.rank == 0 else None
-        return EpochLoop(self.learner, feed, None, (), self.plan, world, pulse, Position(0, 0, 0, 0), keeper).run()
+        return EpochLoop(self.learner, feed, None, (), self.plan, world, heartbeat, Position(0, 0, 0, 0), keeper).run()
 
 
 @pytest.mark.parametrize(("stop_after", "steps", "ended"), [(9, 6, ""), (1, 3, "stopping")])

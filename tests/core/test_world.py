@@ -12,16 +12,16 @@ from orca.core.source import Shards
 from orca.core.world import World, _check_versions, _interface, _listen, _waiting
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, OrcaError
-from orca.monitor.heartbeat import DATA, PHASES, Pulse
+from orca.monitor.heartbeat import DATA, PHASES, Heartbeat
 
 
 def no_rows(items: Any, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def meet(world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
+def meet(world: World, rows: Any, heartbeat: Heartbeat) -> dict[str, Any]:
     """Use every collective once and return what came of it."""
-    pulse.at(DATA)
+    heartbeat.at(DATA)
     whole, half = np.array([[world.rank, 1]], np.int64), np.array([0.5 * world.rank], np.float32)
     results = {
         "place": (world.rank, world.size, world.local_rank, world.local_size, world.host),
@@ -31,7 +31,7 @@ def meet(world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
         "sum": world.all_reduce([whole, half], "sum"),
         "mean": world.all_reduce([whole, half]),
         "none": world.all_reduce([]),
-        "phase": PHASES[pulse.phase],
+        "phase": PHASES[heartbeat.phase],
     }
     shared, world.sums = world.sums, None  # type: ignore[attr-defined]
     results["by gloo"] = world.all_reduce([whole, half, np.array(0.25 * world.rank), half * np.ones((2, 3))], "sum")
@@ -97,7 +97,7 @@ def test_a_collective_comes_back_to_the_phase_it_left(ranks: list[dict[str, Any]
     assert all(rank["phase"] == "data" for rank in ranks)
 
 
-def leave_in_a_hurry(world: World, rows: Any, pulse: Pulse) -> int:
+def leave_in_a_hurry(world: World, rows: Any, heartbeat: Heartbeat) -> int:
     """Return while the threads of the process group still hold tensors that nobody else holds."""
     import torch
 
@@ -112,12 +112,12 @@ def test_a_rank_can_leave_while_collectives_end() -> None:
     assert LocalEngine(2).run(leave_in_a_hurry, Shards(no_rows, list), settings) == [0, 1]
 
 
-def test_waiting_shows_in_the_pulse() -> None:
-    pulse = Pulse()
-    pulse.at(DATA)
-    with _waiting(pulse):
-        assert PHASES[pulse.phase] == "wait"
-    assert PHASES[pulse.phase] == "data"
+def test_waiting_shows_in_the_heartbeat() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.at(DATA)
+    with _waiting(heartbeat):
+        assert PHASES[heartbeat.phase] == "wait"
+    assert PHASES[heartbeat.phase] == "data"
 
 
 CARD = {"host": "10.0.0.1", "python": "3.11", "torch": "2.9.1"}

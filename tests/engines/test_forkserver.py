@@ -23,7 +23,7 @@ from orca.core.world import World
 from orca.engines import forkserver
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from programs import run_program
 
 pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="ranks are forked on Linux alone")
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="ranks are fork
 class Look:
     """A look at what a rank begins with."""
 
-    def __call__(self, world: World, rows: Any, pulse: Pulse) -> dict[str, Any]:
+    def __call__(self, world: World, rows: Any, heartbeat: Heartbeat) -> dict[str, Any]:
         print(f"rank {world.rank} looks")
         return {
             "server": os.getppid(),
@@ -49,7 +49,7 @@ class Look:
 class Ask:
     """What a module of the user's own says."""
 
-    def __call__(self, world: World, rows: Any, pulse: Pulse) -> str:
+    def __call__(self, world: World, rows: Any, heartbeat: Heartbeat) -> str:
         import ours_to_edit  # type: ignore[import-not-found]
 
         return str(ours_to_edit.WORD)
@@ -61,7 +61,7 @@ class Wait:
 
     folder: str
 
-    def __call__(self, world: World, rows: Any, pulse: Pulse) -> str:
+    def __call__(self, world: World, rows: Any, heartbeat: Heartbeat) -> str:
         Path(self.folder, "server").write_text(str(os.getppid()))
         while not Path(self.folder, "go").exists():
             time.sleep(0.02)
@@ -72,7 +72,7 @@ class Wait:
 class Ended:
     """A rank that ends at once."""
 
-    def __call__(self, world: World, rows: Any, pulse: Pulse) -> str:
+    def __call__(self, world: World, rows: Any, heartbeat: Heartbeat) -> str:
         return "done"
 
 
@@ -80,7 +80,7 @@ class Ended:
 class Shout:
     """A rank that writes past Python."""
 
-    def __call__(self, world: World, rows: Any, pulse: Pulse) -> None:
+    def __call__(self, world: World, rows: Any, heartbeat: Heartbeat) -> None:
         os.write(1, b"shout")
 
 
@@ -90,7 +90,7 @@ class LeaveOpen:
 
     folder: str
 
-    def __call__(self, world: World, rows: Any, pulse: Pulse) -> None:
+    def __call__(self, world: World, rows: Any, heartbeat: Heartbeat) -> None:
         pool, file = ThreadPoolExecutor(1), open(Path(self.folder, "file"), "w")  # noqa: SIM115
         pool.submit(file.write, "all of it").result()
         builtins.left_open = pool, file  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from orca.core.world import World
 from orca.engines import forkserver, local
 from orca.engines.local import LocalEngine
 from orca.errors import WorkerLost
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from programs import run_program
 
 QUIET = Settings(60.0, progress=False)
@@ -57,7 +57,7 @@ def shards(pieces: int = 0) -> Shards:
 class Tell:
     """Tell what a rank sees."""
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> Any:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> Any:
         others = world.all_gather(world.rank * 10)
         place = (world.rank, world.size, world.local_rank, world.local_size)
         return place, others, rows["train"].items, os.environ["OMP_NUM_THREADS"]
@@ -69,7 +69,7 @@ class Linger:
 
     folder: str
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> None:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> None:
         Path(self.folder, f"pid-{world.rank}").write_text(str(os.getpid()))
         time.sleep(600)
 
@@ -78,7 +78,7 @@ class Linger:
 class Leave:
     """Let rank 1 end without a word."""
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> None:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> None:
         if world.rank == 1:
             os._exit(3)
         world.all_gather("anybody?")
@@ -88,7 +88,7 @@ class Leave:
 class CrashAtExit:
     """Return a result on every rank, then let rank 1 crash in its teardown."""
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> int:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> int:
         world.all_gather("here")  # nobody is still connecting
         if world.rank == 1:
             atexit.register(os.kill, os.getpid(), signal.SIGKILL)  # libraries may handle other signals
@@ -99,7 +99,7 @@ class CrashAtExit:
 class HangAtExit:
     """Return a result and never end."""
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> int:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> int:
         atexit.register(time.sleep, 600)
         return world.rank
 

@@ -171,7 +171,7 @@ def test_seats_are_spread_over_nodes_and_ranks_of_a_node_are_neighbours(run_prog
 class Describe:
     """Return who a rank is, its threads and its rows."""
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> tuple[int, int, str, int, int]:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> tuple[int, int, str, int, int]:
         return world.rank, world.size, world.host, torch.get_num_threads(), rows["train"].count
 
 
@@ -182,7 +182,7 @@ class OnRankOne:
     mark: str
     act: Callable[[], None]
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> None:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> None:
         if world.rank == 1:
             Path(self.mark).touch()
             self.act()

@@ -170,7 +170,7 @@ class Hold:
 class Rank:
     """Tell which rank it is."""
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> int:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> int:
         return int(world.rank)
 
 
@@ -204,7 +204,7 @@ class Keep:
 class Items:
     """Tell which items a rank was given, and in which process."""
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> tuple[list[int], int]:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> tuple[list[int], int]:
         return [*rows["items"]], os.getpid()
 
 
@@ -225,7 +225,7 @@ def test_pieces_reach_their_ranks_and_workers_stay(spark: Any, size: int) -> Non
 class Meets:
     """A job that tells how its ranks meet."""
 
-    def run_on_peer(self, peer: Any, patience: float, pulse: Any) -> tuple[str, list[str]]:
+    def run_on_peer(self, peer: Any, patience: float, heartbeat: Any) -> tuple[str, list[str]]:
         return type(peer).__name__, peer.all_gather(f"rank {peer.rank}")
 
 

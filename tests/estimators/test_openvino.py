@@ -173,7 +173,7 @@ def test_what_a_model_for_answers_cannot_do_is_said(tmp_path: Path, verb: str) -
 def test_every_verb_of_training_is_refused_in_words() -> None:
     """A verb that Estimators get later must be thought about here too."""
     public = {name for name, member in inspect.getmembers(TorchEstimator, callable) if not name.startswith("_")}
-    assert public - {name for name in public if hasattr(OpenvinoEstimator, name)} == set(OpenvinoEstimator.refused)
+    assert public - {name for name in public if hasattr(OpenvinoEstimator, name)} == set(OpenvinoEstimator.refusals)
 
 
 def test_shims_give_the_estimator() -> None:

@@ -806,14 +806,14 @@ def test_the_state_of_a_sharded_model_stays_where_checkpoints_are(tmp_path: Path
         same(made, whole)
         assert len(pickle.dumps(made._state.to_send())) < 2000  # where it is, not what it is
     steps = made._state.steps
-    assert made._state.stored == path_of(newest_run(folder), steps)
+    assert made._state.path == path_of(newest_run(folder), steps)
     assert made.evaluate(data, batch_size=3) == pytest.approx(whole.evaluate(data, batch_size=3), rel=1e-9)
     np.testing.assert_allclose(made.predict(X), whole.predict(X), rtol=1e-9)
 
-    later = sharded().load(made._state.stored)  # under model_dir: it need not travel
-    assert later._state.stored
+    later = sharded().load(made._state.path)  # under model_dir: it need not travel
+    assert later._state.path
     away = sharded().load(made.save(str(tmp_path / "away")))
-    assert away._state.stored is None
+    assert away._state.path is None
     again = sharded()
     assert again.fit(data, epochs=1, batch_size=3, resume=True) == lines  # nothing is left to be done
     assert again._state.output == made._state.output is not None  # and what is known stays known

@@ -200,15 +200,15 @@ def test_predictor_goes_on_after_a_failed_request(tmp_path: Path) -> None:
 
 def test_answers_have_all_digits_where_the_processor_could_do_with_fewer(tmp_path: Path) -> None:
     predictor = predictor_of(saved(image_model(), tmp_path))
-    assert predictor.compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
+    assert predictor.compiled_model.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
 
 
 def test_threads_are_those_the_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     predictor = predictor_of(saved(image_model(), tmp_path))
-    assert predictor.compiled.get_property("INFERENCE_NUM_THREADS") == 1
-    assert predictor.compiled.get_property("NUM_STREAMS") == 1
-    assert predictor.compiled.get_property("ENABLE_CPU_PINNING") is (os.cpu_count() == 1)
+    assert predictor.compiled_model.get_property("INFERENCE_NUM_THREADS") == 1
+    assert predictor.compiled_model.get_property("NUM_STREAMS") == 1
+    assert predictor.compiled_model.get_property("ENABLE_CPU_PINNING") is (os.cpu_count() == 1)
     assert len(predictor.queue) >= 2  # one is filled while the other is computed
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert threads() == cores()
@@ -217,7 +217,7 @@ def test_threads_are_those_the_process_may_use(tmp_path: Path, monkeypatch: pyte
 def test_config_is_passed_on_and_wrong_names_and_values_are_refused(tmp_path: Path) -> None:
     path = saved(image_model(), tmp_path)
     predictor = predictor_of(path, PERFORMANCE_HINT="LATENCY")
-    assert str(predictor.compiled.get_property("PERFORMANCE_HINT")).endswith("LATENCY")
+    assert str(predictor.compiled_model.get_property("PERFORMANCE_HINT")).endswith("LATENCY")
     assert check_config({ov.properties.num_streams: 1}) == {"NUM_STREAMS": 1}
     with pytest.raises(ArgumentError, match="no property 'NUM_STREAM' for the CPU. Did you mean 'NUM_STREAMS'"):
         check_config({"NUM_STREAM": 1})

@@ -7,14 +7,14 @@ from orca.monitor.backlog import Backlog
 
 def test_half_of_a_full_backlog_is_read_before_there_is_room_again() -> None:
     backlog = Backlog(100)
-    backlog.added = 101
+    backlog.inflow = 101
     assert [backlog.has_room() for _ in range(3)] == [False] * 3
-    backlog.taken = 50
+    backlog.outflow = 50
     assert not backlog.has_room()
-    backlog.taken = 51
+    backlog.outflow = 51
     assert backlog.has_room()
     assert (backlog.gap(), backlog.gap()) == (4, 0)
-    backlog.taken = 1
+    backlog.outflow = 1
     assert backlog.has_room()  # no gap is open: all of it may be used
 
 
@@ -24,7 +24,7 @@ def test_the_end_waits_as_long_as_something_is_read() -> None:
 
     def wait(seconds: float) -> bool:
         assert seconds == 2.0
-        backlog.taken = next(progress)
+        backlog.outflow = next(progress)
         return False
 
     backlog.outlast(wait, 2.0)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from orca.monitor import heartbeat as pulse_module
-from orca.monitor.heartbeat import BACKWARD, DATA, FORWARD, STORAGE, Pulse, counted, waiting_for_storage
+from orca.monitor import heartbeat as heartbeat_module
+from orca.monitor.heartbeat import BACKWARD, DATA, FORWARD, STORAGE, Heartbeat, counted, waiting_for_storage
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse_module, "SIGN_EVERY", 0.01)
-    monkeypatch.setattr(pulse_module, "SAY_EVERY", 0.02)
+    monkeypatch.setattr(heartbeat_module, "SIGN_EVERY", 0.01)
+    monkeypatch.setattr(heartbeat_module, "SAY_EVERY", 0.02)
 
 
 def until(happens: Callable[[], Any]) -> None:
@@ -24,36 +24,36 @@ def until(happens: Callable[[], Any]) -> None:
 
 
 def test_rank_that_waits_for_storage_shows_it_and_is_not_stuck(soon: None, caplog: pytest.LogCaptureFixture) -> None:
-    pulse = Pulse()
-    pulse.at(FORWARD)
-    with pulse.current(), waiting_for_storage("a checkpoint is being written to s3://bucket/run"):
-        before = pulse.progress
-        until(lambda: pulse.progress > before + 3)
-        assert pulse.beat(0).doing == "storage"
+    heartbeat = Heartbeat()
+    heartbeat.at(FORWARD)
+    with heartbeat.current(), waiting_for_storage("a checkpoint is being written to s3://bucket/run"):
+        before = heartbeat.progress
+        until(lambda: heartbeat.progress > before + 3)
+        assert heartbeat.beat(0).doing == "storage"
         until(lambda: caplog.records)
-    assert pulse.phase == FORWARD
+    assert heartbeat.phase == FORWARD
     assert "waiting for storage for 0 s: a checkpoint is being written to s3://bucket/run" in caplog.text
     assert not [thread for thread in threading.enumerate() if thread.name == "orca-storage"]
 
 
 def test_storage_that_fails_is_no_longer_waited_for(soon: None) -> None:
-    pulse = Pulse()
-    with pytest.raises(OSError, match="no space"), pulse.current(), waiting_for_storage("a state is being read"):
+    heartbeat = Heartbeat()
+    with pytest.raises(OSError, match="no space"), heartbeat.current(), waiting_for_storage("a state is being read"):
         raise OSError("no space")
-    assert pulse.phase != STORAGE
+    assert heartbeat.phase != STORAGE
 
 
-def test_each_item_that_is_read_is_progress_of_the_current_pulse_alone() -> None:
-    pulse, other, seen = Pulse(), Pulse(), []
-    with pulse.current():
+def test_each_item_that_is_read_is_progress_of_the_current_heartbeat_alone() -> None:
+    heartbeat, other, seen = Heartbeat(), Heartbeat(), []
+    with heartbeat.current():
         for _ in counted(range(3)):
-            seen.append(pulse.progress)
-    assert seen == [1, 2, 3] and pulse.phase == DATA
-    assert list(counted("ab")) == ["a", "b"] and (pulse.progress, other.progress) == (3, 0)  # outside of a rank
+            seen.append(heartbeat.progress)
+    assert seen == [1, 2, 3] and heartbeat.phase == DATA
+    assert list(counted("ab")) == ["a", "b"] and (heartbeat.progress, other.progress) == (3, 0)  # outside of a rank
 
 
 def test_rows_begin_anew_with_an_epoch() -> None:
-    mine = Pulse()
+    mine = Heartbeat()
     mine.step(1, 5, 10, rows=320)
     mine.step(1, 6, 10)
     assert mine.beat(0).rows == 320
@@ -62,7 +62,7 @@ def test_rows_begin_anew_with_an_epoch() -> None:
 
 
 def test_profile_adds_the_time_to_the_phase_that_was_left() -> None:
-    mine = Pulse()
+    mine = Heartbeat()
     mine.at(FORWARD)
     time.sleep(0.02)
     mine.at(BACKWARD)

@@ -216,12 +216,12 @@ def test_end_after_a_reported_error_is_no_loss(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_stalled_rank_is_named_with_its_stack_while_the_other_waits() -> None:
-    waiting = "link.pulse.step(3, 7, 9); link.pulse.at(BACKWARD); time.sleep(30)"
+    waiting = "link.heartbeat.step(3, 7, 9); link.heartbeat.at(BACKWARD); time.sleep(30)"
     stuck = """
     def read_forever():
         time.sleep(30)
-    link.pulse.step(3, 7, 9)
-    link.pulse.at(DATA)
+    link.heartbeat.step(3, 7, 9)
+    link.heartbeat.at(DATA)
     read_forever()
     """
     with Hub(2, stall=1.0) as hub, spawned(hub.ticket, waiting, stuck) as processes:
@@ -235,10 +235,10 @@ def test_stalled_rank_is_named_with_its_stack_while_the_other_waits() -> None:
 
 def test_waiting_rank_is_not_the_culprit_although_it_is_behind() -> None:
     with Hub(2, stall=0.6) as hub, linked(hub) as (waiting, stuck):
-        waiting.pulse.step(1, 1, 9)
-        waiting.pulse.at(WAIT)
-        stuck.pulse.step(1, 2, 9)
-        stuck.pulse.at(OPTIMIZER)
+        waiting.heartbeat.step(1, 1, 9)
+        waiting.heartbeat.at(WAIT)
+        stuck.heartbeat.step(1, 2, 9)
+        stuck.heartbeat.at(OPTIMIZER)
         failure = hub.failure(5)
         assert failure is not None and (failure.rank, failure.kind) == (1, "stalled")
         assert "rank 0 was in wait" in failure.reason
@@ -247,7 +247,7 @@ def test_waiting_rank_is_not_the_culprit_although_it_is_behind() -> None:
 def test_rank_that_never_came_is_the_culprit_when_all_others_wait() -> None:
     with Hub(3, stall=0.6) as hub, linked_some(hub, 2) as links:
         for link in links:
-            link.pulse.at(WAIT)
+            link.heartbeat.at(WAIT)
         failure = hub.failure(5)
         assert failure is not None and (failure.rank, failure.kind) == (2, "stalled")
         assert "it never reported to the driver" in failure.reason and "ranks 0, 1 were in wait" in failure.reason
@@ -267,7 +267,7 @@ def test_stopped_rank_that_cannot_show_its_stack_is_named_all_the_same(monkeypat
 def test_progress_of_one_rank_or_no_limit_is_no_stall(stall: float) -> None:
     with Hub(2, stall=stall) as hub, linked(hub) as links:
         for _ in range(20):
-            links[0].pulse.at(DATA)
+            links[0].heartbeat.at(DATA)
             assert hub.failure(0.1 if stall else 0.01) is None
 
 

@@ -27,7 +27,7 @@ def test_gather_gives_all_texts_in_rank_order_again_and_again() -> None:
 
         expected = [[f"{rank}:{turn}" for rank in range(3)] for turn in range(20)]
         assert list(pool.map(meet, links)) == [expected] * 3
-        assert [link.pulse.phase for link in links] == [START] * 3
+        assert [link.heartbeat.phase for link in links] == [START] * 3
 
 
 def test_gather_carries_any_text_of_megabytes() -> None:
@@ -40,13 +40,13 @@ def test_gather_carries_any_text_of_megabytes() -> None:
 
 def test_gather_waits_in_phase_wait_for_a_rank_that_connects_late() -> None:
     with Hub(2) as hub, ThreadPoolExecutor(1) as pool, Link.connect(hub.ticket, 0) as early:
-        early.pulse.at(DATA)
+        early.heartbeat.at(DATA)
         meeting = pool.submit(early.all_gather, "early")
-        assert eventually(lambda: early.pulse.phase == WAIT)
+        assert eventually(lambda: early.heartbeat.phase == WAIT)
         assert not meeting.done()
         with Link.connect(hub.ticket, 1) as late:
             assert late.all_gather("late") == meeting.result(3) == ["early", "late"]
-        assert early.pulse.phase == DATA
+        assert early.heartbeat.phase == DATA
 
 
 def test_gather_gives_up_on_a_rank_that_never_connects() -> None:
@@ -63,9 +63,9 @@ def test_ranks_wait_for_those_that_read_for_hours() -> None:
 def test_gather_ends_when_another_rank_has_left_and_this_is_secondary() -> None:
     with Hub(2) as hub, linked(hub) as (one, other), ThreadPoolExecutor(1) as pool:
         meeting = pool.submit(one.all_gather, "here")
-        assert eventually(lambda: one.pulse.phase == WAIT)
+        assert eventually(lambda: one.heartbeat.phase == WAIT)
         other.fail(KeyError("cause"), secondary=True)
-        with pytest.raises(Parted, match="rank 0 waits for rank 1 in all_gather in vain: it failed") as failure_info:
+        with pytest.raises(Parted, match="rank 0 cannot complete all_gather: rank 1 failed") as failure_info:
             meeting.result(3)
         one.fail(raised(failure_info.value))
         failure = hub.failure(3)
@@ -89,7 +89,7 @@ def test_unreachable_hub_gives_a_silent_link() -> None:
     nobody = Link.connect(Ticket("127.0.0.1", port, "s", 1), 0, timeout=3)
     for silent in (link, nobody):
         assert not silent.connected
-        silent.pulse.at(DATA)
+        silent.heartbeat.at(DATA)
         silent.log("unheard")
         silent.fail(ValueError())
         silent.close()
@@ -119,8 +119,8 @@ def test_beats_tell_where_a_rank_is_and_logs_arrive() -> None:
     beats: list[Beat] = []
     logs: list[tuple[int, Log]] = []
     with Hub(2, on_beat=beats.append, on_log=lambda *line: logs.append(line)) as hub, linked(hub) as links:
-        links[1].pulse.step(2, 30, 100, loss=0.25, rows=960)
-        links[1].pulse.at(BACKWARD)
+        links[1].heartbeat.step(2, 30, 100, loss=0.25, rows=960)
+        links[1].heartbeat.at(BACKWARD)
         links[1].log("hello", "a.logger", 20)
         assert eventually(lambda: Beat(1, 2, 30, 100, BACKWARD, 2, 0.25, 960) in beats)
         assert eventually(lambda: logs == [(1, Log("hello", "a.logger", 20))])
@@ -140,7 +140,7 @@ def test_loss_is_read_for_a_beat_and_not_for_every_line() -> None:
             return 1.0
 
     with Hub(1) as hub, linked(hub) as (link,):
-        link.pulse.step(1, 1, 1, loss=Loss())  # type: ignore[arg-type]
+        link.heartbeat.step(1, 1, 1, loss=Loss())  # type: ignore[arg-type]
         for _ in range(200):
             link.log("line")
             link.flush()
@@ -173,13 +173,15 @@ def test_lines_before_the_end_arrive_although_they_take_longer_than_the_end_may(
 
 def test_time_in_collectives_is_profiled_as_wait() -> None:
     with Hub(2) as hub, linked(hub) as (one, other), ThreadPoolExecutor(1) as pool:
-        one.pulse.profiling = True
-        one.pulse.at(FORWARD)
+        one.heartbeat.profiling = True
+        one.heartbeat.at(FORWARD)
         meeting = pool.submit(one.all_gather, "x")
         time.sleep(0.2)
         other.all_gather("y")
         meeting.result(3)
-        assert one.pulse.phase == FORWARD and one.pulse.profile["wait"] >= 0.2 > one.pulse.profile["forward"]
+        assert (
+            one.heartbeat.phase == FORWARD and one.heartbeat.profile["wait"] >= 0.2 > one.heartbeat.profile["forward"]
+        )
 
 
 def test_first_report_of_a_rank_counts() -> None:

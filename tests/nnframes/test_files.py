@@ -236,7 +236,7 @@ def test_grids_of_optim_methods_and_preprocessing_are_saved(spark: Any, tmp_path
 def test_models_made_on_workers_and_older_stages_are_saved_by_name(spark: Any, tmp_path: Path) -> None:
     stage = NNEstimator(TorchModel.from_pytorch(nn.Identity), nn.MSELoss())
     stage.save(str(tmp_path / "stage"))
-    assert NNEstimator.load(str(tmp_path / "stage")).model.given is nn.Identity
+    assert NNEstimator.load(str(tmp_path / "stage")).model.source is nn.Identity
     given = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(4, 1).parameters(), lr=0.1), 1, 0.5)
     stage.setOptimMethod(given).write().overwrite().save(str(tmp_path / "stage"))
     method = NNEstimator.load(str(tmp_path / "stage")).getOptimMethod()

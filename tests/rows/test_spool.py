@@ -287,7 +287,7 @@ def test_long_texts_count_in_what_is_mapped(tmp_path: Path, monkeypatch: pytest.
         sizes = []
         for row in (5, 0, 7, 2, 4):
             assert spool.take(np.array([row]))[0].tolist() == [f"{row}" * 300_000]
-            sizes.append(spool._touched)
+            sizes.append(spool._page_bytes)
     assert all(size >= 300_000 for size in sizes) and max(sizes) <= 1 << 20
 
 

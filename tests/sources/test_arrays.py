@@ -29,7 +29,7 @@ SIZE = 3
 class ReadAll:
     """Return a rank's batches of one epoch of each part."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[str, list[Any]]:
         feeds = {part: Feed(part_rows, world, SIZE, shuffle=False, seed=0) for part, part_rows in rows.items()}
         return {part: [(b.x, b.y) for b in feed.epoch(1) if b.rows] for part, feed in feeds.items()}
 
@@ -242,7 +242,7 @@ def test_output_columns_are_named_as_asked() -> None:
 class ReadWeights:
     """Return a rank's (y, weights) of one epoch."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> list[Any]:
         feed = Feed(rows["train"], world, SIZE, shuffle=False, seed=0, weighted=True)
         return [(b.y.tolist(), b.weights.tolist()) for b in feed.epoch(1) if b.rows]
 

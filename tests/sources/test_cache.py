@@ -27,7 +27,7 @@ RANKS = 2
 @pytest.fixture(autouse=True)
 def nothing_kept(spark: Any) -> Iterator[None]:
     yield
-    cache._kept.clear()
+    cache._views.clear()
     spark.catalog.clearCache()
 
 
@@ -106,7 +106,7 @@ def test_changed_files_are_computed_anew(spark: Any, tmp_path: Path) -> None:
     assert kept() == [5, 6, 7]
     write(tmp_path / "b.parquet", 8, 9)
     assert kept() == [5, 6, 7, 8]
-    assert len(cache._kept) == 1  # what it was before is let go
+    assert len(cache._views) == 1  # what it was before is let go
 
 
 def test_changed_files_of_a_subquery_are_noticed(spark: Any, tmp_path: Path) -> None:
@@ -115,21 +115,21 @@ def test_changed_files_of_a_subquery_are_noticed(spark: Any, tmp_path: Path) -> 
     frame = spark.range(9).where("id > (select max(id) from limits)")
     assert cached(frame).count() == 6
     os.utime(tmp_path / "a.parquet", ns=(0, 0))
-    before = cache._kept[0][1]
+    before = cache._views[0][1]
     cached(frame)
-    assert not before.sameSemantics(cache._kept[0][1])
+    assert not before.sameSemantics(cache._views[0][1])
 
 
 def test_as_many_are_kept_as_is_said(spark: Any) -> None:
     frames = [spark.range(i + 1) for i in range(cache.MOST + 1)]
     for frame in [*frames[:-1], frames[0], frames[-1]]:
         cached(frame)
-    assert [frame.count() for frame, _ in cache._kept] == [3, 4, 1, 5]
-    levels = [cached_frame.storageLevel for _, cached_frame in cache._kept]
+    assert [frame.count() for frame, _ in cache._views] == [3, 4, 1, 5]
+    levels = [cached_frame.storageLevel for _, cached_frame in cache._views]
     assert levels == [StorageLevel.MEMORY_AND_DISK] * cache.MOST
     spark.catalog.clearCache()  # the program lets go of all
     cached(frames[0])
-    assert cache._kept[-1][1].storageLevel == StorageLevel.MEMORY_AND_DISK
+    assert cache._views[-1][1].storageLevel == StorageLevel.MEMORY_AND_DISK
 
 
 def test_a_dataframe_that_the_user_keeps_stays_theirs(spark: Any, calls: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_dataframe_that_the_user_keeps_stays_theirs(spark: Any, calls: Any) ->
     est.fit(frame, epochs=1, batch_size=10, cache=True, **COLUMNS)
     est.evaluate(frame, batch_size=10, **COLUMNS)
     assert calls.value == 20
-    assert not cache._kept
+    assert not cache._views
     assert frame.storageLevel == StorageLevel.DISK_ONLY
 
 
@@ -147,7 +147,7 @@ def test_of_files_that_ranks_read_themselves_nothing_is_kept(spark: Any, tmp_pat
     frame = spark.read.parquet(str(tmp_path))
     spec = DataSpec(Columns(("x",), ("y",)), cache=True)
     assert isinstance(source_of(frame, spec).shards(RANKS).native, list)
-    assert not cache._kept
+    assert not cache._views
 
 
 def test_streams_and_other_kinds_of_data_are_refused(spark: Any) -> None:

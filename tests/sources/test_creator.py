@@ -19,7 +19,7 @@ from orca.core.source import DataSpec, Extent
 from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.registry import source_of
-from orca.sources.creator import ArrayRows, Creation, CreatorSource, call_creator
+from orca.sources.creator import ArrayRows, Creation, CreatorSource, create_data
 
 pytest.importorskip("torch")
 import torch
@@ -46,7 +46,7 @@ class ReadAll:
     batch_size: int | None
     shuffle: bool = False
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[str, list[Any]]:
         feeds = {
             name: feed_of(part, world, self.batch_size, shuffle=self.shuffle, seed=3) for name, part in rows.items()
         }
@@ -119,7 +119,7 @@ def test_a_creator_takes_what_its_signature_says() -> None:
         lambda config, batch_size, extra=4: batch_size + extra,
         lambda config, extra=4: extra,
     ]
-    assert [call_creator(creator, config, 3) for creator in creators] == [5, 6, 3, 3, 3, 3, 7, 4]
+    assert [create_data(creator, config, 3) for creator in creators] == [5, 6, 3, 3, 3, 3, 7, 4]
     assert config == {"lr": 1}
 
 
@@ -213,7 +213,7 @@ def test_a_batch_sampler_makes_steps_of_the_whole_batch_size(whole: bool, ranks:
 class ReadWeights:
     """Return the (label, weight) of the rows that a rank sees."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> list[Any]:
         feed = feed_of(rows["train"], world, 4, shuffle=True, seed=0, weighted=True)
         results = [(np.asarray(b.y).tolist(), np.asarray(b.weights).tolist()) for b in feed.epoch(1) if b.rows]
         return [pair for ys, weights in results for pair in zip(ys, weights, strict=True)]

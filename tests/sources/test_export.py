@@ -102,7 +102,7 @@ def test_rows_that_a_worker_cannot_see_are_told_with_the_setting(tmp_path: Path)
 
 
 def test_rows_are_removed_when_the_run_fails(spark: Any, staging: Any) -> None:
-    def fail(world: Any, rows: Any, pulse: Any) -> None:
+    def fail(world: Any, rows: Any, heartbeat: Any) -> None:
         raise ValueError(f"rank {world.rank} saw {rows['train'].count} rows")
 
     with pytest.raises(WorkerFailed, match=r"rank [01] saw [1-9]\d* rows"):

@@ -106,7 +106,7 @@ def temporary_folder_stays_empty(spark: Any) -> Iterator[None]:
 class ReadAll:
     """Return a rank's batches of each part."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[str, list[Any]]:
         feeds = {name: Feed(part, world, 4, shuffle=False, seed=0) for name, part in rows.items()}
         return {name: [(b.x, b.y, b.rows, b.step_rows) for b in feed.epoch(1)] for name, feed in feeds.items()}
 
@@ -684,7 +684,7 @@ def test_what_no_task_can_take_is_refused_in_words(spark: Any) -> None:
 class ReadWeights:
     """Return the (label, weight) of the rows that a rank sees."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> list[Any]:
         feed = Feed(rows["train"], world, 4, shuffle=False, seed=0, weighted=True)
         return [pair for b in feed.epoch(1) if b.rows for pair in zip(b.y.tolist(), b.weights.tolist(), strict=True)]
 

@@ -23,7 +23,7 @@ from orca.engines.local import LocalEngine
 from orca.errors import DataError, WorkerFailed
 from orca.job import PredictJob
 from orca.registry import source_of
-from orca.sources.shards import Predicted, RayShardsSource, ShardsSource, _cells, read_shard
+from orca.sources.shards import RayShardsSource, ShardPredictTask, ShardsSource, _cells, read_shard
 
 N = 9
 A = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -34,7 +34,7 @@ B = np.arange(N, dtype=np.float32)
 class ReadAll:
     """Return a rank's batches of each part."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[str, list[Any]]:
         feeds = {name: Feed(part, world, 4, shuffle=False, seed=0) for name, part in rows.items()}
         return {name: [(b.x, b.y) for b in feed.epoch(1) if b.rows] for name, feed in feeds.items()}
 
@@ -119,7 +119,7 @@ def test_shards_without_labels_cannot_train(spark: Any) -> None:
 class ReadWeights:
     """Return the (label, weight) of the rows that a rank sees."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[Any]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> list[Any]:
         feed = Feed(rows["train"], world, 4, shuffle=False, seed=0, weighted=True)
         return [pair for b in feed.epoch(1) if b.rows for pair in zip(b.y.tolist(), b.weights.tolist(), strict=True)]
 
@@ -147,13 +147,13 @@ def test_predictions_are_added_to_a_shard_in_its_own_kind() -> None:
         return {"sum": x.sum(axis=1, keepdims=True), "twice": x * 2}
 
     shard = {"x": A, "y": B, "more": "kept"}
-    answered = Predicted(heads, Columns())(shard)
+    answered = ShardPredictTask(heads, Columns())(shard)
     assert answered["more"] == "kept"
     assert answered["prediction"]["sum"].tolist() == A.sum(axis=1, keepdims=True).tolist()  # as arrays are answered
     np.testing.assert_array_equal(answered["prediction"]["twice"], A * 2)
     assert "prediction" not in shard
     frame = as_frame(shard)
-    named = Predicted(heads, Columns(("pair",), (), ("s", "t")))(frame)
+    named = ShardPredictTask(heads, Columns(("pair",), (), ("s", "t")))(frame)
     assert named["s"].tolist() == A.sum(axis=1).tolist()
     assert [cell.tolist() for cell in named["t"]] == (A * 2).tolist()
     assert list(frame.columns) == ["pair", "one", "label"]
@@ -164,15 +164,15 @@ def test_nothing_in_a_shard_is_overwritten_by_a_prediction() -> None:
     with pytest.raises(
         DataError, match=r"the shards have the key 'prediction' already. Name another with output_cols="
     ):
-        Predicted(lambda x: x, Columns())(shard)
+        ShardPredictTask(lambda x: x, Columns())(shard)
     with pytest.raises(DataError, match="the shards have the key 'x' already"):
-        Predicted(lambda x: x, Columns(outputs=("x",)))(shard)
-    assert set(Predicted(lambda x: x, Columns(outputs=("again",)))(shard)) == {"x", "prediction", "again"}
+        ShardPredictTask(lambda x: x, Columns(outputs=("x",)))(shard)
+    assert set(ShardPredictTask(lambda x: x, Columns(outputs=("again",)))(shard)) == {"x", "prediction", "again"}
 
 
 def test_an_empty_shard_with_arrays_in_its_cells_is_answered() -> None:
     task = PredictJob.of(None, State(output=OutputSpec((("float32", (1,)),))), 4)  # type: ignore[arg-type]
-    empty = Predicted(task, Columns(("pair",)))(as_frame({"x": A[:0], "y": B[:0]}))
+    empty = ShardPredictTask(task, Columns(("pair",)))(as_frame({"x": A[:0], "y": B[:0]}))
     assert list(empty.columns) == ["pair", "one", "label", "prediction"] and len(empty) == 0
 
 

@@ -179,7 +179,7 @@ def test_tensors_of_different_lengths_are_refused() -> None:
 class ReadTwice:
     """Return the rows of two passes of a rank."""
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> list[list[list[float]]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> list[list[list[float]]]:
         feed = feed_of(rows["train"], world, None, shuffle=True, seed=0)
         return [[true_rows(batch) for batch in feed.epoch(epoch)] for epoch in (1, 2)]
 

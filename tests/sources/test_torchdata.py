@@ -37,7 +37,7 @@ from orca.core.source import Columns, DataSpec, Extent
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError, DataError, WorkerFailed
 from orca.estimators.torch import TorchEstimator
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.registry import source_of
 from orca.rows.tree import flatten
 from orca.sources.torchdata import LoaderRows, LoaderSource, Reading, loader_rows, split_batch
@@ -57,7 +57,7 @@ class ReadAll:
     epochs: int = 1
     first_step: int = 0
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[str, list[Any]]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[str, list[Any]]:
         feeds = {
             name: feed_of(part, world, self.batch_size, shuffle=self.shuffle, seed=3) for name, part in rows.items()
         }
@@ -495,7 +495,7 @@ class ReadWeights:
 
     batch_size: int | None
 
-    def __call__(self, world: Any, rows: dict[str, Any], pulse: Any) -> dict[float, float]:
+    def __call__(self, world: Any, rows: dict[str, Any], heartbeat: Any) -> dict[float, float]:
         feed = feed_of(rows["train"], world, self.batch_size, shuffle=True, seed=0, weighted=True)
         batches = list(feed.epoch(1))
         assert all(batch.weights.tolist() == [0.0] for batch in batches if not batch.rows)
@@ -754,15 +754,15 @@ def test_a_dataset_shorter_than_the_ranks_is_answered() -> None:
 
 
 def test_each_batch_of_a_stream_is_progress_while_it_is_spooled(tmp_path: Path) -> None:
-    pulse, seen = Pulse(), []
+    heartbeat, seen = Heartbeat(), []
 
     class Slow(IterableDataset):  # type: ignore[type-arg]
         def __iter__(self) -> Iterator[Any]:
             for number in range(6):
-                seen.append(pulse.progress)
+                seen.append(heartbeat.progress)
                 yield torch.ones(2), torch.tensor(number)
 
-    with pulse.current():
+    with heartbeat.current():
         rows = loader_rows("train", DataLoader(Slow(), batch_size=1), Reading(), 1, 3, tmp_path)
     rows.close()
     assert seen == sorted(set(seen))  # also for the batches of other ranks

@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from orca.core.state import State
 from orca.errors import ArgumentError, OrcaError
-from orca.monitor.heartbeat import STORAGE, Pulse
+from orca.monitor.heartbeat import STORAGE, Heartbeat
 from orca.storage import files
 from orca.storage.checkpoints import CheckpointWriter, new_run, newest_run, path_of, prefix_in, versions
 
@@ -183,7 +183,7 @@ def test_keep_returns_at_once_and_writes_one_state_at_a_time(folder: str) -> Non
 
 
 def test_waiting_for_a_slow_write_shows_as_waiting_for_storage(folder: str) -> None:
-    gate, pulse, phases = threading.Event(), Pulse(), []
+    gate, heartbeat, phases = threading.Event(), Heartbeat(), []
 
     def slow(state: State, path: str) -> None:
         assert gate.wait(20)
@@ -191,20 +191,20 @@ def test_waiting_for_a_slow_write_shows_as_waiting_for_storage(folder: str) -> N
 
     keeper = CheckpointWriter(folder, slow)
     keeper.keep(state(1))
-    key = threading.Thread(target=lambda: (_seen(pulse, phases), gate.set()))
+    key = threading.Thread(target=lambda: (_seen(heartbeat, phases), gate.set()))
     key.start()
-    with pulse.current():
+    with heartbeat.current():
         keeper.keep(state(2))  # the former one is waited for
         keeper.close()
     key.join()
-    assert phases == [STORAGE] and pulse.phase != STORAGE
+    assert phases == [STORAGE] and heartbeat.phase != STORAGE
     assert versions(folder) == [1, 2]
 
 
-def _seen(pulse: Pulse, phases: list[int]) -> None:
-    while pulse.phase != STORAGE:
+def _seen(heartbeat: Heartbeat, phases: list[int]) -> None:
+    while heartbeat.phase != STORAGE:
         threading.Event().wait(0.005)
-    phases.append(pulse.phase)
+    phases.append(heartbeat.phase)
 
 
 def test_close_need_not_wait(folder: str) -> None:
@@ -228,7 +228,7 @@ def test_a_failed_write_is_told_by_the_next_keep_and_then_it_goes_on(folder: str
     for steps in (1, 2):
         keeper.keep(state(steps))
     said = (
-        r"the checkpoint .*kept/orca.2 could not be written: OSError: No space left on device\. .*has room.*go on from"
+        r"the checkpoint .*kept/orca.2 could not be written: OSError: No space left on device\. .*has room.*resume from"
     )
     with pytest.raises(OrcaError, match=said) as caught:
         keeper.keep(state(3))

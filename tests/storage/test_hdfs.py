@@ -187,7 +187,7 @@ def test_ranks_without_settings_reach_what_the_driver_reaches(configure: Any, mo
             monkeypatch.delenv(name)
         return shards.portable()
 
-    def look(world: Any, rows: Any, pulse: Any) -> Any:
+    def look(world: Any, rows: Any, heartbeat: Any) -> Any:
         return os.environ.get("HADOOP_CONF_DIR"), hdfs.locate("hdfs:///a")
 
     items = LocalEngine(2).run(look, dataclasses.replace(shards, portable=forget), Settings(progress=False))

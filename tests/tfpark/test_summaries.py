@@ -6,14 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 
 def test_a_later_summary_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
     def summary(name: str) -> Any:
         return SimpleNamespace(log_dir=str(tmp_path), app_name=name)
 
-    trained = Summarized()
+    trained = SummaryVerbs()
     trained.set_val_summary(summary("checking"))
     for name in ("first", "second"):
         trained.set_train_summary(summary(name))

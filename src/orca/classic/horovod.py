@@ -58,7 +58,7 @@ class HorovodJob:
 
     func: Callable[[], Any]
 
-    def __call__(self, world: World, rows: Any, pulse: Any) -> Any:
+    def __call__(self, world: World, rows: Any, heartbeat: Any) -> Any:
         """Call the function."""
         with meeting(world):
             return self.func()

@@ -34,7 +34,7 @@ _PYSPARK = {
     **dict.fromkeys(("DataFrame", "SQLContext"), "pyspark.sql"),
 }  # names of the star import, loaded when they are asked for
 OPTIMIZERS = ("optimizerV1", "optimizerV2")
-_chosen = {"optimizer": "optimizerV1"}
+_versions = {"optimizer": "optimizerV1"}
 
 
 def __getattr__(name: str) -> Any:
@@ -238,12 +238,12 @@ def set_optimizer_version(optimizerVersion: str, bigdl_type: str = "float") -> N
     """Remember "optimizerV1" or "optimizerV2"; both train alike here."""
     if optimizerVersion not in OPTIMIZERS:
         raise ArgumentError(f"the optimizer version must be one of {', '.join(OPTIMIZERS)}; got {optimizerVersion!r}.")
-    _chosen["optimizer"] = optimizerVersion
+    _versions["optimizer"] = optimizerVersion
 
 
 def get_optimizer_version(bigdl_type: str = "float") -> str:
     """Return the optimizer version that was set."""
-    return _chosen["optimizer"]
+    return _versions["optimizer"]
 
 
 class ZooContextMeta(OrcaContextMeta):

@@ -18,7 +18,7 @@ class JTensor:
     Args:
         storage: The values, in one dimension after the other.
         shape: The size of each dimension.
-        indices: Where the values of a sparse tensor stand, counted from 0: an array for each dimension.
+        indices: The places of a sparse tensor's values, counted from 0: an array for each dimension.
     """
 
     def __init__(self, storage: Any, shape: Any, bigdl_type: str = "float", indices: Any = None) -> None:

@@ -25,7 +25,7 @@ class Estimator(orca.estimators.Estimator):
         Args:
             keras_model: The model.
             metrics: Metrics of `orca.metrics`, besides those it was compiled with.
-            model_dir: Where checkpoints and summaries go.
+            model_dir: The folder of checkpoints and summaries.
             optimizer: An optimizer in place of the compiled one, for a model in a graph.
             backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
             options: workers_per_node, seed and others of `Estimator.from_graph`.

@@ -43,8 +43,8 @@ class Entry:
         mtime: Nanoseconds; a .pyc holds only with the time of its source.
         mode: Permissions.
         data: The bytes themselves, where they are not those of a file.
-        link: Where a symbolic link points to, relative to the folder of `target`.
-        origin: What another packer calls this file.
+        link: The target of a symbolic link, relative to the folder of `target`.
+        origin: The name of this file for another packer.
     """
 
     target: str
@@ -61,8 +61,8 @@ def write(file: IO[bytes], entries: Iterable[Entry], level: int = LEVEL, threads
     """Write entries as a .tar.gz; show bytes on a terminal.
 
     Args:
-        file: Where to; only written, never sought.
-        entries: What goes in.
+        file: The file to write; only written, never sought.
+        entries: The files of the archive.
         level: How hard zlib tries, 1 to 9; 0 stores.
         threads: How many compress; None takes all cores.
     """
@@ -92,7 +92,7 @@ def relocated(data: bytes, prefix: str, name: str) -> bytes:
 
     Args:
         data: The bytes of the program.
-        prefix: Where it lies now.
+        prefix: Its present folder.
         name: Its path, for the message.
     """
     libraries, at, path = _dynamic(data)

@@ -79,8 +79,8 @@ def init_orca_context(
 ) -> Any:
     """Start the cluster this program runs on, or join it.
 
-    A SparkSession that is already active, a Spark Connect one too, is reused with a warning, and so is a Ray. What was
-    there before stays its owner's: neither stop_orca_context nor the end of the program stops it.
+    A SparkSession that is already active, a Spark Connect one too, is reused with a warning, and so is a Ray. One that
+    was there before stays its owner's: neither stop_orca_context nor the end of the program stops it.
 
     Args:
         cluster_mode: "local", "standalone" (at ``master=``, or started here on the loopback interface),
@@ -116,7 +116,7 @@ def init_orca_context(
 def stop_orca_context() -> None:
     """Stop the cluster that init_orca_context started; more than once is fine.
 
-    A session or a Ray that it only reused goes on: others may work on it. Stop such a one in the way it was started.
+    A session or a Ray that it only reused stays up: others may work on it. Stop such a one in the way it was started.
     """
     with _lock:
         _ray.end()
@@ -346,8 +346,8 @@ class OrcaContextMeta(type):
 class OrcaContext(metaclass=OrcaContextMeta):
     """The cluster of this program, and its settings (set them on the class, before they are needed).
 
-    * ``log_output`` (False): write what the JVM says to Python's standard output; set it before init_orca_context.
-    * ``pandas_read_backend`` ("spark"): "spark" or "pandas", what reads the files of read_csv and read_json.
+    * ``log_output`` (False): write the JVM's output to Python's standard output; set it before init_orca_context.
+    * ``pandas_read_backend`` ("spark"): "spark" or "pandas": the reader of read_csv and read_json.
     * ``serialize_data_creator`` (False): run the data creators of one node one after the other.
     * ``train_data_store`` ("DRAM"): "DRAM", "PMEM" or "DISK_n", where training data is kept.
     * ``barrier_mode`` (True): start Ray on Spark in one barrier job.

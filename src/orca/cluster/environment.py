@@ -109,8 +109,8 @@ def pack(cache: Path | None = None) -> Path:
 def own_modules(cache: Path | None = None) -> list[Path]:
     """Return the modules that the program imports from outside its environment, for addPyFile.
 
-    These are the modules beside the script and in the folders of PYTHONPATH, each folder as one zip; not what is
-    installed, editable or not, which `pack` takes. Data is left out, but for that inside of packages.
+    These are the modules beside the script and in the folders of PYTHONPATH, each folder as one zip; not modules that
+    are installed, editable or not, which `pack` takes. Data is left out, but for that inside of packages.
 
     Args:
         cache: The folder of the zips; None is that of the archives.
@@ -182,7 +182,7 @@ def keep(path: Path, write: Callable[[IO[bytes]], None]) -> bool:
 
 
 def _is_intact(path: Path) -> bool:
-    """Say whether a file is there, this user's own, and still what was written."""
+    """Say whether a file is there, this user's own, and still unchanged."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
@@ -471,8 +471,8 @@ def _editables(folders: list[str]) -> tuple[list[str], dict[str, str], dict[str,
     """Read the .pth files of folders of packages.
 
     Returns:
-        Folders outside that are put on sys.path; modules that finders map to a path outside; and, by target, what is
-        left of each .pth file or finder that led there (None: nothing).
+        Folders outside that are put on sys.path; modules that finders map to a path outside; and, by target, the
+        rest of each .pth file or finder that led there (None: nothing).
     """
     roots: dict[str, None] = {}
     modules: dict[str, str] = {}

@@ -127,7 +127,7 @@ class Hadoop:
         """Put a file where every node can read it, unless it is there already, and return its address.
 
         Args:
-            name: What it is called there; it must tell the contents, as files are never replaced.
+            name: Its name there; it must tell the contents, as files are never replaced.
             base: A folder of the cluster's file system, perhaps of many users; None is the user's home.
         """
         hadoop = self.jvm.org.apache.hadoop.fs

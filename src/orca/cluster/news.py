@@ -48,7 +48,7 @@ def wait_until(look: Callable[[], T], limit: float | None, every: float = 0.5) -
     """Look again and again until the answer is true, or the time is over; return the last answer.
 
     Args:
-        look: Looks whether what is waited for is there; it may raise to end the wait, or say what is waited for.
+        look: Looks for the thing that is waited for; it may raise to end the wait, or log a line about it.
         limit: Seconds; None waits on.
         every: Seconds between two looks.
     """

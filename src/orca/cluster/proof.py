@@ -65,7 +65,7 @@ def describe(loaded: bool = True) -> Description:
     """Describe the Python this runs in.
 
     Args:
-        loaded: Whether to find out what is loaded, which only the driver is asked for.
+        loaded: Whether to list the loaded modules, which only the driver is asked for.
     """
     packages = _installed(tuple(sys.path))
     return Description(

@@ -258,7 +258,7 @@ class RayOnSpark:
         session: The session whose executors get Ray's nodes.
         executors: How many there are.
         width: Cores of each.
-        options: What Ray gets of them.
+        options: The resources that Ray gets.
 
     Raises:
         ArgumentError: Not so much can be had of this Spark.
@@ -355,7 +355,7 @@ class RayNode:
     """A worker node of Ray inside a Spark task: it ends with the task, and the task with it.
 
     Args:
-        command: What to run, by the executor's own interpreter.
+        command: The arguments of the executor's own interpreter.
         folder: Ray's folder, the same on all machines.
         gpus: GPUs that Spark gives the task.
         version: The driver's Ray.
@@ -399,7 +399,7 @@ class Nodes:
 
     Args:
         session: The session.
-        node: What each task runs.
+        node: The node that each task runs.
     """
 
     def __init__(self, session: SparkSession, node: RayNode) -> None:

@@ -183,7 +183,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
 
     Args:
         kind: The kind of cluster.
-        request: What is asked of it.
+        request: The user's arguments.
         life: Everything started here ends when this stack is closed: session, JVM, daemons, files, environment.
 
     Returns:
@@ -228,7 +228,7 @@ def build_session(kind: Kind, request: Request, life: ExitStack) -> SparkSession
 
 
 def _start_daemons(session: SparkSession) -> None:
-    """Let Spark start the daemons of its Python workers: they load the framework while the program goes on.
+    """Let Spark start the daemons of its Python workers: they load the framework in the background.
 
     In a job of an RDD: the JVM has to load and compile far less for it than for the first of a DataFrame.
     """

@@ -1,6 +1,6 @@
 """Submit: programs handed to Spark's own launcher. Owns the command, and the watch over an application on YARN.
 
-`submit_this_program` is what cluster_mode="yarn-cluster" does; `main` is the command `orca submit`.
+`submit_this_program` serves cluster_mode="yarn-cluster"; `main` is the command `orca submit`.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ class ApplicationWatch:
 
     Args:
         hadoop: The cluster.
-        tag: What the application is known by.
+        tag: The tag by which the application is found.
         settings: The cluster's settings.
         patience: Seconds that YARN may take to give a first container; None waits on.
     """
 
     def __init__(self, hadoop: Hadoop, tag: str, settings: Mapping[str, str], patience: float | None) -> None:
         self.hadoop, self.tag, self.settings, self.patience = hadoop, tag, settings, patience
-        self._shown = 0
+        self._offset = 0
         self._logs = ""
 
     @contextlib.contextmanager
@@ -218,12 +218,12 @@ class ApplicationWatch:
             self._logs = self._logs or self._log_address(app)
             if not self._logs:
                 return False
-            size = self._shown + PIECE
-            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._shown :]
+            size = self._offset + PIECE
+            piece = _contents(_fetch(f"{self._logs}/stdout?size={size}"), size)[self._offset :]
         except (OSError, ValueError) as error:  # it starts, or its node does not answer now
             log.debug("the log of %s: %s", app.id, error)
             return False
-        self._shown += len(piece)
+        self._offset += len(piece)
         _write(sys.stdout, piece)
         return bool(piece)
 

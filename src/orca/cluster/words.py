@@ -8,12 +8,12 @@ from orca.core.units import positive
 from orca.errors import ArgumentError, near
 
 
-def refuse_unknown(names: Iterable[str], known: Collection[str], call: str) -> None:
+def refuse_unknown(names: Iterable[str], words: Collection[str], call: str) -> None:
     """Raise for a keyword that nobody knows, with the known one it looks like."""
     for name in names:
-        if name not in known:
+        if name not in words:
             raise ArgumentError(
-                f"{call} got an unknown argument {name!r}.{near(name, known)} Known are: {', '.join(known)}."
+                f"{call} got an unknown argument {name!r}.{near(name, words)} Known are: {', '.join(words)}."
             )
 
 

@@ -271,7 +271,7 @@ def _watched(hadoop: Hadoop, tag: str, seconds: float | None, reasons: list[str]
 
     Args:
         hadoop: The cluster; it is closed at the end.
-        tag: What the application is known by.
+        tag: The tag by which the application is found.
         seconds: How long YARN may take, after which the application is ended; None waits on.
         reasons: Gets the reason where the application ends.
     """

@@ -21,7 +21,7 @@ from orca.core.source import Batch
 from orca.core.state import Losses, OutputSpec, State, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError
-from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse
+from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Heartbeat
 from orca.rows.tree import cut_rows
 
 Arrays = Mapping[str, np.ndarray]
@@ -30,11 +30,11 @@ Arrays = Mapping[str, np.ndarray]
 class ArrayLearner(Learner):
     """A learner whose weights and gradients are named numpy arrays.
 
-    A subclass is a dataclass of what the user gave, which travels to the ranks, with a `framework` name and the methods
-    below. Batches that it is given hold true rows only, at least one; `batch.weights` are the rows' weights, or None.
-    `self.generator` is the generator to draw from (initial weights, dropout): in training it is a new one in each step,
-    so that a resumed fit draws what the interrupted one would have drawn. `learning_rates` may tell the learning rate,
-    for curves and callbacks.
+    A subclass is a dataclass of the user's arguments, which travels to the ranks, with a `framework` name and the
+    methods below. Batches that it is given hold true rows only, at least one; `batch.weights` are the rows' weights, or
+    None. `self.generator` is the generator to draw from (initial weights, dropout): in training it is a new one in each
+    step, so that a resumed fit draws the same numbers as without the interruption. `learning_rates` may tell the
+    learning rate, for curves and callbacks.
     """
 
     pauses = True
@@ -117,34 +117,36 @@ class ArrayLearner(Learner):
             for state in self.start.payload.get("optimizers", ()):
                 self.set_optimizer_state(copy.deepcopy(state))
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train an epoch, or the part of it that follows its first steps."""
         losses, on_nan = Losses(), plan.on_nan
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for step, batch in enumerate(batches, first_step):
-            pulse.at(FORWARD)
+            heartbeat.at(FORWARD)
             losses.rates += self.learning_rates()[:1]
             self.generator = np.random.default_rng((self.seed, epoch, self.world.rank, step))
             total, mass, gradients = self._part(batch)
-            pulse.at(BACKWARD)
+            heartbeat.at(BACKWARD)
             step_loss, mean = self._agree(total, mass, gradients)
-            pulse.at(OPTIMIZER)
+            heartbeat.at(OPTIMIZER)
             if mean:
                 self.apply(mean)
             losses.add(total, mass, batch.rows)
             if not np.isfinite(step_loss):
                 report_loss(step_loss, f"at step {step + 1} of epoch {epoch}", on_nan)
                 on_nan = "ignore"  # said once an epoch
-            pulse.step(epoch, step + 1, pulse.steps, step_loss, pulse.rows + batch.step_rows)
-            pulse.at(DATA)
+            heartbeat.step(epoch, step + 1, heartbeat.steps, step_loss, heartbeat.rows + batch.step_rows)
+            heartbeat.at(DATA)
         return losses
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Feed outputs and targets of this rank's rows to the metrics; return the loss."""
         losses = Losses()
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for batch in batches:
-            pulse.at(EVALUATE)
+            heartbeat.at(EVALUATE)
             total, mass = 0.0, 0.0
             if batch.rows:
                 rows = self._seen(batch)
@@ -153,7 +155,7 @@ class ArrayLearner(Learner):
                 for metric in metrics:
                     metric.update(outputs, rows.y)
             losses.add(total, mass, batch.rows)
-            pulse.at(DATA)
+            heartbeat.at(DATA)
         return losses
 
     def state(self) -> State:
@@ -183,7 +185,7 @@ class ArrayLearner(Learner):
         self.make()
 
     def _state(self) -> State:
-        """Return copies: training goes on while a checkpoint is written."""
+        """Return copies: training continues while a checkpoint is written."""
         optimizer = copy.deepcopy(self.optimizer_state())
         return State(payload={"models": [self.copy_weights()], "optimizers": [optimizer], "schedulers": []})
 

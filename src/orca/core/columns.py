@@ -70,8 +70,8 @@ def array_of(thing: Any, what: str) -> np.ndarray:
     Numbers come in the byte order of this machine; bfloat16 and smaller as float32, long doubles as float64.
 
     Args:
-        thing: What to read.
-        what: What it is called in an error.
+        thing: The thing to read.
+        what: Its name in an error.
     """
     if hasattr(thing, "detach"):
         thing = _strided(thing, what)
@@ -86,8 +86,8 @@ def array_of(thing: Any, what: str) -> np.ndarray:
     return array.astype(_readable(array.dtype), copy=False)
 
 
-def arrays_of(tree: Any, what: str = "an array of the data", read: Callable[[Any, str], Any] = array_of) -> Any:
-    """Return a tree with arrays (or the results of `read`) as its leaves.
+def arrays_of(tree: Any, what: str = "an array of the data", reader: Callable[[Any, str], Any] = array_of) -> Any:
+    """Return a tree with arrays (or the results of `reader`) as its leaves.
 
     A list of numbers, or of such lists, is one array.
 
@@ -99,11 +99,11 @@ def arrays_of(tree: Any, what: str = "an array of the data", read: Callable[[Any
            [3, 4]]), {'y': array([0, 1])})
     """
     if isinstance(tree, dict):
-        return {key: arrays_of(part, what, read) for key, part in tree.items()}
+        return {key: arrays_of(part, what, reader) for key, part in tree.items()}
     if isinstance(tree, tuple | list) and not is_rows(tree):
-        parts = [arrays_of(part, what, read) for part in tree]
+        parts = [arrays_of(part, what, reader) for part in tree]
         return parts if isinstance(tree, list) else tuple(parts)
-    return read(tree, what)
+    return reader(tree, what)
 
 
 def is_rows(thing: Any) -> bool:

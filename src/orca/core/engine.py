@@ -21,7 +21,7 @@ from orca.core.source import Open, Rows, Shards
 from orca.core.units import check_seconds
 from orca.core.world import Peer, World, form
 from orca.errors import ArgumentError, WorkerFailed
-from orca.monitor.heartbeat import Pulse, counted
+from orca.monitor.heartbeat import Heartbeat, counted
 from orca.monitor.hub import Hub
 from orca.monitor.link import Link
 from orca.monitor.progress import Progress
@@ -30,19 +30,19 @@ from orca.monitor.waiting import waiting
 from orca.monitor.worker_logs import Echo, speaking
 from orca.storage import hdfs
 
-Job = Callable[[World, dict[str, Rows], Pulse], Any]
+Job = Callable[[World, dict[str, Rows], Heartbeat], Any]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is watched.
+    """The settings by which a run is watched.
 
     Attributes:
         stall_timeout: Seconds without progress on any rank after which the stuck rank is named and the run ended.
         progress: Whether to show a progress bar on the driver (never when the output is not a terminal).
         threads: Threads of each rank for its arithmetic; 0 shares the node's cores among its ranks.
         log_level: Level of the ranks' root logger while the job runs.
-        log_to_driver: Whether what ranks print, and log at that level, appears on the driver, tagged by rank.
+        log_to_driver: Whether the output and log records of ranks appear on the driver, tagged by rank.
         start_timeout: Seconds that ranks may take to start; 0 waits forever, and logs the reason.
     """
 
@@ -135,7 +135,7 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
     link, settings = Link.connect(envelope.ticket, rank), envelope.settings
     try:
         peer = peer_of(link)
-        with link.pulse.current(), speaking(link, settings.log_level, settings.log_to_driver):
+        with link.heartbeat.current(), speaking(link, settings.log_level, settings.log_to_driver):
             job, open_rows = cloudpickle.loads(envelope.work)
             # The hub watches over a linked rank; without it, a collective that nobody joins must end by itself.
             patience = 0.0 if link.connected else settings.stall_timeout
@@ -144,7 +144,7 @@ def run_rank(envelope: Envelope, rank: int, peer_of: Callable[[Link], Peer], ite
             # The doctor's job forms the world itself, where its ranks reach each other.
             on_peer = getattr(job, "run_on_peer", None)
             work = on_peer or partial(_work, job, rows, settings)
-            result = dumps(work(peer, patience, link.pulse), "the result")
+            result = dumps(work(peer, patience, link.heartbeat), "the result")
     except BaseException as error:
         link.fail(error, secondary=is_secondary(error))
         raise
@@ -158,11 +158,13 @@ def preload() -> None:
         import torch.distributed  # noqa: F401
 
 
-def _work(job: Job, rows: dict[str, Rows], settings: Settings, peer: Peer, patience: float, pulse: Pulse) -> Any:
+def _work(
+    job: Job, rows: dict[str, Rows], settings: Settings, peer: Peer, patience: float, heartbeat: Heartbeat
+) -> Any:
     try:
-        with form(peer, patience, pulse) as world:
+        with form(peer, patience, heartbeat) as world:
             _set_threads(settings.threads, world)
-            result = job(world, rows, pulse)
+            result = job(world, rows, heartbeat)
             gc.collect()  # torch deadlocks when its process group goes while a DistributedDataParallel is alive
         return result
     finally:

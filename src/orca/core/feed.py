@@ -49,7 +49,7 @@ def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
             f"weights must be one number a row; got {array.dtype} of shape {array.shape}. Pass an array of shape (n,)."
         )
     array = array if array.dtype.kind == "f" else array.astype(np.float32)
-    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))  # what is no number is not >= 0
+    wrong = np.flatnonzero(~((array >= 0) & np.isfinite(array)))  # nan is not >= 0
     if len(wrong):
         raise DataError(
             f"weights must be finite and not negative; got {array[wrong[0]]}, one of {len(wrong)} such value(s) among "
@@ -60,9 +60,9 @@ def weigh(y: Any, weights: Any) -> tuple[Any, np.ndarray]:
     return labels, array
 
 
-def unweigh(tied: Any) -> tuple[Any, np.ndarray]:
+def unweigh(pair: Any) -> tuple[Any, np.ndarray]:
     """Return labels and weights as they were before `weigh`."""
-    y, weights = tied
+    y, weights = pair
     return None if isinstance(y, tuple) and not y else y, weights
 
 
@@ -72,14 +72,14 @@ class Feed:
     Args:
         rows: This rank's rows.
         world: The ranks that step together; one exchange of row counts makes the same plan on each.
-        batch_size: Rows of a step over all ranks; None takes what the data brings itself (a DataLoader's).
+        batch_size: Rows of a step over all ranks; None takes the data's own (a DataLoader's).
         shuffle: Whether each epoch reads in a new order, drawn from (seed, epoch).
         seed: The seed of the order.
         weighted: Whether the rows carry weights beside their labels.
     """
 
     endless = False
-    masses: np.ndarray | None = None  # what each row counts in the mean of a loss, where a learner knows it beforehand
+    masses: np.ndarray | None = None  # weight of each row in the mean of a loss, where a learner knows it beforehand
 
     def __init__(
         self, rows: Rows, world: World, batch_size: int | None, *, shuffle: bool, seed: int, weighted: bool = False
@@ -117,9 +117,9 @@ class Feed:
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batch of every step of an epoch, from first_step on; those before it are not read."""
         ahead, cuts = tee(islice(self._cuts(epoch), first_step, None))  # loaders with workers read some steps ahead
-        read = self.rows.read(index for index, _ in ahead if len(index))
+        parts = self.rows.read(index for index, _ in ahead if len(index))
         for index, shares in cuts:
-            x, y = next(read) if len(index) else self.template
+            x, y = next(parts) if len(index) else self.template
             weights = None
             if self.weighted:
                 y, weights = unweigh(y)
@@ -278,7 +278,7 @@ class Store(Protocol):
         """Return the rows of these numbers, in this order."""
 
     def close(self) -> None:
-        """Free what holds them."""
+        """Free the memory or the files that hold them."""
 
 
 class SpoolRows:

@@ -23,7 +23,7 @@ from orca.monitor.link import Parted
 # A rank that comes late is the engine's affair, which names it; Horovod alone would give up after 30 seconds.
 _PATIENCE = 24 * 60 * 60
 
-_joined: dict[str, int] = {}  # users of each binding in this process, which share one set of ranks
+_users: dict[str, int] = {}  # users of each binding in this process, which share one set of ranks
 
 
 def require(binding: str) -> Any:
@@ -32,7 +32,7 @@ def require(binding: str) -> Any:
     Args:
         binding: "torch" or "tensorflow".
     """
-    with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and goes on
+    with contextlib.redirect_stdout(io.StringIO()):  # where its library is missing, Horovod prints that and continues
         try:
             horovod = importlib.import_module(f"horovod.{binding}")
         except ModuleNotFoundError as error:
@@ -58,16 +58,16 @@ def join(world: World, binding: str) -> tuple[Any, int]:
         OrcaError: The ranks do not find each other.
     """
     horovod = require(binding)
-    if not _joined.get(binding):
+    if not _users.get(binding):
         _meet(world, horovod)
-    _joined[binding] = _joined.get(binding, 0) + 1
-    return horovod, _joined[binding]
+    _users[binding] = _users.get(binding, 0) + 1
+    return horovod, _users[binding]
 
 
 def leave(binding: str) -> None:
     """Leave Horovod; the last user ends it. Ranks that still wait for this one, because it failed, fail too."""
-    _joined[binding] -= 1
-    if not _joined[binding]:
+    _users[binding] -= 1
+    if not _users[binding]:
         importlib.import_module(f"horovod.{binding}").shutdown()
 
 

@@ -17,7 +17,7 @@ from orca.core.triggers import Trigger
 from orca.core.units import positive
 from orca.core.world import World
 from orca.errors import ArgumentError, NotSupported
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FitPlan:
         on_nan: "raise", "warn" or "ignore" when the loss is not finite.
         profile: Whether to measure where time goes.
         max_steps: Train this many steps instead, over as many epochs as it takes.
-        steps_per_epoch: Steps of an epoch, which goes on in the data where the last one ended; None for all of it.
+        steps_per_epoch: Steps of an epoch, which continues in the data where the last one ended; None for all of it.
         validation_steps: Steps of a validation; None for all of the data.
         validation_freq: After which epochs to validate: every n-th, or the epochs of these numbers, counted from 1.
         validation_trigger: A trigger that says it instead; it is asked after every step, as that of checkpoints is.
@@ -40,7 +40,7 @@ class FitPlan:
         callbacks: Callbacks: ours, which the loop calls, or those of a framework that has its own.
         weighted: Whether every row brings a weight.
         checkpoint_trigger: When to keep a checkpoint in `checkpoint_folder`; None keeps none.
-        checkpoint_folder: Where checkpoints go.
+        checkpoint_folder: The folder of checkpoints.
         checkpoint_keep: How many of the newest checkpoints stay; None for all.
         stores: Whether the state stays in `checkpoint_folder` at the end, instead of travelling back.
         end_trigger: When to stop before `epochs` are over.
@@ -200,11 +200,13 @@ class Learner(Predictor):
         """Get ready to train an epoch, before its callbacks are called."""
 
     @abstractmethod
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train an epoch, or the part of it that follows its first steps: the framework's only batch loop."""
 
     @abstractmethod
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Feed outputs and targets to the metrics; return the loss."""
 
     def end_epoch(self, line: dict[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from orca.core.state import COMPLETE, STOPPED, STOPPING, Losses, Position
 from orca.core.trace import Trace
 from orca.core.triggers import Moment, Trigger
 from orca.core.world import World
-from orca.monitor.heartbeat import CHECKPOINT, Pulse
+from orca.monitor.heartbeat import CHECKPOINT, Heartbeat
 from orca.storage.checkpoints import CheckpointWriter
 
 _MEETING = 10.0  # seconds between two meetings of ranks that wait for a checkpoint
@@ -54,7 +54,7 @@ class EpochLoop:
 
     `history` has the epochs that are done; `before` has the losses of an interrupted epoch, up to the interruption.
     `validations` are those of the epoch that is going on: statistics over all ranks, with the step of each; `mine` has
-    this rank's own statistics of the same, and `spent` their seconds, without those before an interruption.
+    this rank's own statistics of the same, and `times` their seconds, without those before an interruption.
     """
 
     learner: Learner
@@ -63,7 +63,7 @@ class EpochLoop:
     metrics: Sequence[Metric]
     plan: FitPlan
     world: World
-    pulse: Pulse
+    heartbeat: Heartbeat
     since: Position
     writer: CheckpointWriter | None = None
     hooks: Hooks = field(default_factory=Hooks)
@@ -71,7 +71,7 @@ class EpochLoop:
     def __post_init__(self) -> None:
         self.history = History(list(self.since.lines), steps=sum(line["batch_count"] for line in self.since.lines))
         self.before = self.since.losses
-        self.validations, self.mine, self.spent = list(self.since.validations), list[dict[str, Any]](), list[float]()
+        self.validations, self.mine, self.times = list(self.since.validations), list[dict[str, Any]](), list[float]()
         if self.valid is None:
             self.plan = replace(self.plan, validation_trigger=None)
         self.usual_steps = self.plan.steps_per_epoch or self.train.steps
@@ -113,7 +113,7 @@ class EpochLoop:
             steps = before.steps  # the interrupted fit has gone as far as this one shall: its epoch ends there
         began = time.perf_counter()
         losses = self._train(epoch, clock, steps)
-        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.spent)}
+        seconds = {"mean_train_epoch_s": time.perf_counter() - began - sum(self.times)}
         ranks = world.all_gather(_bare(losses))
         trace = _trace(losses, world, seconds["mean_train_epoch_s"])
         history.steps += before.steps + losses.steps
@@ -142,7 +142,7 @@ class EpochLoop:
     def _train(self, epoch: int, clock: Clock, steps: int | None) -> Losses:
         """Train an epoch, or the rest of it, in parts: after each but the last one something is due."""
         before, losses = self.before, Losses()  # this rank's; those of all ranks before the interruption are rank 0's
-        self.pulse.step(epoch, before.steps, steps or 0)
+        self.heartbeat.step(epoch, before.steps, steps or 0)
         batches = self.endless if self.plan.steps_per_epoch else self.train.epoch(epoch, before.steps)
         batches = islice(batches, steps and max(steps - before.steps, 0))
         self.learner.begin_epoch(epoch)
@@ -151,8 +151,8 @@ class EpochLoop:
             self._revert(has_begun=True)
         while True:
             part = EpochPart(batches, clock, before.steps + losses.steps)
-            stream = self.hooks.steps(part, part.step, self.pulse, self.world)
-            losses = losses.then(self.learner.train(stream, self.pulse, epoch, self.plan, part.step))
+            stream = self.hooks.steps(part, part.step, self.heartbeat, self.world)
+            losses = losses.then(self.learner.train(stream, self.heartbeat, epoch, self.plan, part.step))
             step = before.steps + losses.steps
             if losses.stopped or self.hooks.stopped or not part.paused or clock.ends(step):
                 return losses
@@ -177,11 +177,11 @@ class EpochLoop:
         assert self.valid is not None
         began = time.perf_counter()
         overall, own = evaluate(
-            self.learner, self.valid, self.metrics, self.world, self.pulse, self.plan.validation_steps, self.hooks
+            self.learner, self.valid, self.metrics, self.world, self.heartbeat, self.plan.validation_steps, self.hooks
         )
         self.validations.append({"step": step} | _as_validation(overall))
         self.mine.append({"step": step} | _as_validation(own))
-        self.spent.append(time.perf_counter() - began)
+        self.times.append(time.perf_counter() - began)
 
     def _close_validations(self, line: dict[str, Any], mine: dict[str, Any], seconds: dict[str, float]) -> None:
         """Add the last validation to the statistics of an epoch; all of them, where a trigger asked for them."""
@@ -190,9 +190,9 @@ class EpochLoop:
                 stats |= {name: value for name, value in last.items() if name != "step"}
             if validations and self.plan.validation_trigger is not None:
                 stats["validations"] = validations
-        if self.spent:
-            seconds["mean_validation_s"] = sum(self.spent) / len(self.spent)
-        self.validations, self.mine, self.spent = [], [], []
+        if self.times:
+            seconds["mean_validation_s"] = sum(self.times) / len(self.times)
+        self.validations, self.mine, self.times = [], [], []
 
     def _profile(
         self, line: dict[str, Any], mine: dict[str, Any], training_steps: int, seconds: dict[str, float]
@@ -201,7 +201,7 @@ class EpochLoop:
         steps = 0
         if self.valid is not None and "mean_validation_s" in seconds:
             steps = (_least(self.valid.steps, self.plan.validation_steps) or 0) * len(mine.get("validations", [1]))
-        mine["profile"] = profile_of(self.pulse, training_steps, steps) | seconds
+        mine["profile"] = profile_of(self.heartbeat, training_steps, steps) | seconds
         profiles = self.world.all_gather(mine["profile"])
         line["profile"] = mean_profile(profiles) | {"ranks": profiles}
 
@@ -221,8 +221,8 @@ class EpochLoop:
 
     def _keep(self, losses: Losses, ending: str = "") -> None:
         """Hand a state that a fit can be resumed from to the writer; all ranks call it."""
-        since, history, phase = self.since, self.history, self.pulse.phase
-        self.pulse.at(CHECKPOINT)
+        since, history, phase = self.since, self.history, self.heartbeat.phase
+        self.heartbeat.at(CHECKPOINT)
         state, callbacks = self.learner.state(), self.hooks.states() | self.learner.callback_states()
         if self.writer is not None:
             if callbacks:
@@ -236,7 +236,7 @@ class EpochLoop:
             state.steps = since.first_steps + history.steps + losses.steps
             state.position = position.as_json()
             self.writer.keep(state)
-        self.pulse.at(phase)
+        self.heartbeat.at(phase)
 
 
 @dataclass
@@ -380,14 +380,14 @@ def evaluate(
     feed: Feed | StreamFeed,
     metrics: Sequence[Metric],
     world: World,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     num_steps: int | None = None,
     hooks: Hooks | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (statistics over all ranks, statistics of this rank): exact for any split of the rows."""
     meters = [metric.start() for metric in metrics]
     batches = islice(feed.epoch(0), num_steps)
-    losses = learner.evaluate(batches if hooks is None else hooks.evaluation(batches), meters, pulse)
+    losses = learner.evaluate(batches if hooks is None else hooks.evaluation(batches), meters, heartbeat)
     mine = (losses, [meter.state() for meter in meters])
     ranks = world.gather(mine)
     overall = None if ranks is None else _evaluation_stats(metrics, ranks)
@@ -423,7 +423,7 @@ def _as_validation(stats: dict[str, Any]) -> dict[str, Any]:
     return {key if key.startswith("val_") else f"val_{key.lower()}": value for key, value in stats.items()}
 
 
-def profile_of(pulse: Pulse, training_steps: int = 0, validation_steps: int = 0) -> dict[str, float]:
+def profile_of(heartbeat: Heartbeat, training_steps: int = 0, validation_steps: int = 0) -> dict[str, float]:
     """Return the mean seconds a training or evaluation step spent in each phase, and start counting anew."""
     phases = {"data": ("data", training_steps + validation_steps), "eval_fwd": ("evaluate", validation_steps)}
     if training_steps:
@@ -432,10 +432,10 @@ def profile_of(pulse: Pulse, training_steps: int = 0, validation_steps: int = 0)
             "bwd": ("backward", training_steps),
             "optimizer": ("optimizer", training_steps),
         }
-    means = {f"mean_{name}_s": pulse.profile[phase] / max(steps, 1) for name, (phase, steps) in phases.items()}
+    means = {f"mean_{name}_s": heartbeat.profile[phase] / max(steps, 1) for name, (phase, steps) in phases.items()}
     if training_steps:  # communication beside the backward pass, and communication that everything waits for
-        means["mean_comm_s"] = (pulse.profile["communication"] + pulse.profile["wait"]) / training_steps
-    pulse.profile = dict.fromkeys(pulse.profile, 0.0)
+        means["mean_comm_s"] = (heartbeat.profile["communication"] + heartbeat.profile["wait"]) / training_steps
+    heartbeat.profile = dict.fromkeys(heartbeat.profile, 0.0)
     return means
 
 

@@ -2,7 +2,7 @@
 
 A metric counts batches (``update``), tells the value over all of them (``compute``) and can be called, as those of
 torchmetrics: ``accuracy(output, target)`` counts a batch and returns the value of that batch. Ranks count with metrics
-of their own (``start``); what each counted (``state``) is put together (``merge``). A metric keeps sums or, where it is
+of their own (``start``); their counts (``state``) are put together (``merge``). A metric keeps sums or, where it is
 no function of sums, the rows themselves; never means.
 
 Outputs and targets are torch tensors, or arrays, which become tensors here. Sums stay on the tensors' device, and
@@ -489,9 +489,9 @@ class PositivesMetric(Metric):
         positive = _double(scores) > margin
         return (positive & truth).sum(), (positive & ~truth).sum(), (~positive & truth).sum()
 
-    def score(self, true: Any, false: Any, missed: Any = 0) -> Any:
+    def score(self, true: Any, false: Any, misses: Any = 0) -> Any:
         """Return the ratio."""
-        return true / (true + self.weights[0] * false + self.weights[1] * missed).clip(1)
+        return true / (true + self.weights[0] * false + self.weights[1] * misses).clip(1)
 
 
 class Precision(PositivesMetric):
@@ -620,7 +620,7 @@ class CustomizedMetric(Metric):
     """A metric of the user's own: a function f(output, target) -> number, called once over all rows.
 
     The function need not be a mean: every rank's outputs and targets are kept, joined in rank order, and handed over
-    on the CPU as what the model gives, tensors or numpy arrays; all of them when there are several outputs. A target
+    on the CPU in the model's own kind, tensors or numpy arrays; all of them when there are several outputs. A target
     (n,) beside an output (n, 1), or the reverse, takes the output's shape.
 
     Example:

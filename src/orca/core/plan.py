@@ -1,7 +1,7 @@
 """Plan: the rows that each rank gives to each step. Owns the promise that uneven shards are exact.
 
 Every rank computes the same plan from the same row counts, without talking: every step but the last has exactly
-`batch_size` rows, ranks give in proportion to what they hold, finish together, and every row is used exactly once.
+`batch_size` rows, ranks give in proportion to the rows they hold, finish together, and every row is used exactly once.
 
 The i-th of the c rows of a rank sits at (2i + 1) / 2c on a line from 0 to 1. Step after step takes the next
 `batch_size` rows from left to right over all ranks (Webster's divisor method, so no rank ever has to take rows back).

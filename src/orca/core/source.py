@@ -21,7 +21,7 @@ class Batch:
     `rows` is how many true rows it has. A rank that has none to give in a step gets a template row with `rows == 0`:
     it takes part in the step with weight zero. `leader` is the first rank that has rows in this step. `weights` are
     the rows' weights (n,), where the data brings some; a template row's is zero. `shares` are the rows of each rank:
-    the feed knows them without asking. `masses` say what each row counts in the mean of a loss that does not count
+    the feed knows them without asking. `masses` are the rows' weights in the mean of a loss that does not count
     rows (n,); None where each counts as one. `quiet` says that reading it ran no code of the user's: then another
     thread may read the next ones.
     """
@@ -57,16 +57,16 @@ class Columns:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """How the user wants their data read.
+    """The user's wishes about reading their data.
 
     Attributes:
         columns: The columns of tabular data.
         labelled: Whether labels are needed (fit, evaluate) or not (predict).
         batch_size: Rows of a step over all ranks; None where the user gave none.
-        config: What data creators get.
+        config: The argument of data creators.
         serialize: Whether creators on one node run one after the other (they may download to the same place).
         whole: Whether creators make whole steps (of batch_size rows) that are cut for the ranks, not a rank's share.
-        seed: Seed of what creators draw, so that all ranks draw alike.
+        seed: Seed of the creators' draws, so that all ranks draw alike.
         weighted: Whether rows come with weights; always where a column of them is named.
         numbers: Whether the model takes numbers alone, no texts and no dates.
         steps: How many batches of data that comes in batches predict answers; None for all.
@@ -166,9 +166,10 @@ class Shards:
         open: Runs on a rank: turns its items into rows by part ("train", "valid"); spools into the folder it is given.
         portable: Returns picklable pieces, each a callable that gives items; any engine deals them out over its ranks.
         home: The engine that takes `native` as it is ("spark", "ray"), or None.
-        native: What the home engine takes; for Spark a DataFrame of rows, or a list of pieces that its tasks can read.
-        release: Called after the run: removes what `portable` left behind.
-        explain: Called with the failure of a rank: returns it, perhaps with what only the driver can tell.
+        native: The data in the home engine's own form; for Spark a DataFrame of rows, or a list of pieces that its
+            tasks can read.
+        release: Called after the run: removes the files that `portable` left behind.
+        explain: Called with the failure of a rank: returns it, perhaps with facts that only the driver knows.
     """
 
     open: Open
@@ -190,7 +191,7 @@ class Extent:
 class Source(Protocol):
     """One kind of data, recognised at the door and never asked for its type again.
 
-    `batch_size` is what a step over all ranks has; None where every rank's data brings its own.
+    `batch_size` counts the rows of a step over all ranks; None where every rank's data brings its own.
     """
 
     batch_size: int | None

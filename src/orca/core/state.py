@@ -21,7 +21,7 @@ class Losses:
     """The losses that one rank saw in an epoch: sums, so that ranks can be added up exactly.
 
     The mean loss is `loss_sum / mass`: the mass is the rows, or the weights of the targets for a loss with weights.
-    `logs` are what metrics of the framework itself say, over all ranks already; `own`, what they say of this rank,
+    `logs` are the values of the framework's own metrics, over all ranks already; `own`, those of this rank,
     where that is known. `trace` has the loss sum and the mass of every step, `rates` the learning rate: filled where
     the framework's loop is ours. `conducted` says that the user's own code evaluated, and may not have fed the
     metrics; `stopped`, that a callback ended the epoch early.
@@ -94,8 +94,8 @@ class Position:
         first_steps: Steps trained before the fit began.
         step: Steps done of the epoch that was going on.
         seed: The seed that decides on the order of the rows.
-        layout: What the order of the rows depends on besides: rows of each rank, and rows of a step.
-        losses: What all ranks saw of that epoch.
+        layout: The other numbers that decide on the order: rows of each rank, and rows of a step.
+        losses: Those of that epoch so far, over all ranks.
         lines: The history of the epochs before it.
         validations: Those of that epoch so far: statistics over all ranks, and the step of each.
         ended: COMPLETE where the fit was over, STOPPED where a callback stopped it, STOPPING before the callbacks' last

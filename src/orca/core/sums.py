@@ -1,8 +1,8 @@
 """Sums: arrays added up over the ranks of one machine, through memory that they share. Owns how these ranks meet.
 
-Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up what all of
-them have copied. They meet on sockets, which also tell when a rank has ended. Far less work for the processor than a
-ring over the loopback device.
+Each rank copies a piece of its arrays into its part of the shared memory, meets the others, and adds up the copies of
+all. They meet on sockets, which also tell when a rank has ended. Far less work for the processor
+than a ring over the loopback device.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class SharedSums:
 
     def __init__(self, memory: int, rank: int, size: int, sockets: list[socket.socket]) -> None:
         self.rank, self.size, self.sockets = rank, size, sockets
-        shared = np.frombuffer(mmap.mmap(memory, 2 * (size + 1) * _PIECE), np.uint8)
-        self.buffers = cycle(shared.reshape(2, size + 1, _PIECE))  # a line a rank, and one of sums for many ranks
+        memory_bytes = np.frombuffer(mmap.mmap(memory, 2 * (size + 1) * _PIECE), np.uint8)
+        self.buffers = cycle(memory_bytes.reshape(2, size + 1, _PIECE))  # a line a rank, and one of sums for many ranks
 
     def add(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the sum of each array over all ranks: of the same shapes and types on each."""
-        given = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
-        totals = [np.empty_like(array) for array in given]
-        for piece in _pieces(given):
+        flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+        totals = [np.empty_like(array) for array in flat]
+        for piece in _pieces(flat):
             buffer = next(self.buffers)
-            parts = [(at, cut, buffer[:, place].view(given[at].dtype)) for at, cut, place in piece]
+            parts = [(at, cut, buffer[:, place].view(flat[at].dtype)) for at, cut, place in piece]
             for at, cut, part in parts:
-                part[self.rank] = given[at][cut]
+                part[self.rank] = flat[at][cut]
             self._meet()
             if self.size > _FEW:
                 for _, _, part in parts:
@@ -97,7 +97,7 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """Return where others find it; "" where there is no such place."""
+        """Return the address for others; "" where there is none."""
         return "" if self.server is None else self.server.getsockname().decode()
 
     def admit(self, timeout: float | None) -> socket.socket:
@@ -112,7 +112,7 @@ class Meeting:
             link.close()
 
     def close(self) -> None:
-        """Let nobody in any more; the memory stays with those who have it."""
+        """Let nobody in any more; the memory stays with the ranks that have it."""
         if self.server is not None:
             self.server.close()
             os.close(self.memory)
@@ -167,16 +167,16 @@ def _is_mine(link: socket.socket) -> bool:
 def _pieces(arrays: Sequence[np.ndarray]) -> Iterator[list[tuple[int, slice, slice]]]:
     """Yield the parts of flat arrays that are added up at a time: which array, its elements, and their place."""
     piece: list[tuple[int, slice, slice]] = []
-    used = 0
+    offset = 0
     for at, array in enumerate(arrays):
         start = 0
         while start < array.size:
-            stop = min(array.size, start + (_PIECE - used) // array.itemsize)
+            stop = min(array.size, start + (_PIECE - offset) // array.itemsize)
             size = (stop - start) * array.itemsize
-            piece.append((at, slice(start, stop), slice(used, used + size)))
-            start, used = stop, used + size + -size % _LINE
+            piece.append((at, slice(start, stop), slice(offset, offset + size)))
+            start, offset = stop, offset + size + -size % _LINE
             if start < array.size:
                 yield piece
-                piece, used = [], 0
+                piece, offset = [], 0
     if piece:
         yield piece

@@ -57,7 +57,7 @@ class TorchMetric(Metric):
         super().reset()
         self.metric, self._rows = _copied(self.metric), 0
         self._scale = _scale_of(self.metric)
-        self._scaled = None if self._scale is None else _copied(self.metric)  # counts as if all were logits
+        self._logit_metric = None if self._scale is None else _copied(self.metric)  # counts as if all were logits
         self._logits = False  # whether some of this rank's were
 
     def _feed(self, verb: str, output: Tree, target: Tree) -> Any:
@@ -67,14 +67,14 @@ class TorchMetric(Metric):
         if target.is_floating_point() and type(self.metric).__module__.startswith(_CLASSIFICATION):
             target = target.long()  # these take whole numbers alone, and labels may come as others
         self._rows += rows
-        for metric in filter(None, (self.metric, self._scaled)):
+        for metric in filter(None, (self.metric, self._logit_metric)):
             if metric.device != output.device:  # else it would take the rows that it keeps along each time
                 metric.to(output.device)
                 _keep_rows_here(metric)
         if not rows:
             return math.nan
-        if self._scaled is not None and self._scale is not None and output.is_floating_point():
-            self._scaled.update(self._scale(output), target)
+        if self._logit_metric is not None and self._scale is not None and output.is_floating_point():
+            self._logit_metric.update(self._scale(output), target)
             self._logits = self._logits or bool(((output < 0) | (output > 1)).any())
         if self._logits and verb == "update":
             self.metric.reset()  # which is not asked any more
@@ -83,8 +83,8 @@ class TorchMetric(Metric):
 
     def _total(self) -> Counts:
         states = [() if self._logits else _states_of(self.metric)]
-        if self._scaled is not None:
-            states.append(_states_of(self._scaled))
+        if self._logit_metric is not None:
+            states.append(_states_of(self._logit_metric))
         parts = [part for part in (*self._parts, Counts(self._rows, tuple(states))) if part.rows]
         return self._join(parts) if parts else Counts(0, ())
 

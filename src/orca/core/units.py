@@ -37,7 +37,7 @@ def check_seconds(value: Any, word: str, no_limit: float | None) -> None:
 
 
 def positive(name: str, value: Any, other: str = "") -> int:
-    """Return a number that must be 1, 2, 3, ...; `other` says what else the argument may be."""
+    """Return a number that must be 1, 2, 3, ...; `other` names the other values that are allowed."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ArgumentError(f"{name} must be a positive whole number{other}; got {value!r}.")
     return int(value)

@@ -20,7 +20,7 @@ import psutil
 
 from orca.core.sums import Meeting, SharedSums, shared_sums
 from orca.errors import ArgumentError, MissingDependency, OrcaError
-from orca.monitor.heartbeat import WAIT, Pulse
+from orca.monitor.heartbeat import WAIT, Heartbeat
 
 
 class Peer(Protocol):
@@ -72,50 +72,50 @@ class TorchWorld:
 
     sums: SharedSums | None = None
 
-    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, host: str, pulse: Pulse) -> None:
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, host: str, heartbeat: Heartbeat) -> None:
         self.rank, self.size, self.local_rank, self.local_size, self.host = rank, size, local_rank, local_size, host
-        self.pulse = pulse
+        self.heartbeat = heartbeat
 
     def all_gather(self, item: Any) -> list[Any]:
         """Return every rank's item, in rank order, on every rank."""
         items: list[Any] = [None] * self.size
-        with _waiting(self.pulse):
+        with _waiting(self.heartbeat):
             _dist().all_gather_object(items, item)
         return items
 
     def gather(self, item: Any) -> list[Any] | None:
         """Return every rank's item on rank 0; None elsewhere."""
         items: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        with _waiting(self.pulse):
+        with _waiting(self.heartbeat):
             _dist().gather_object(item, items)
         return items
 
     def broadcast(self, item: Any) -> Any:
         """Return rank 0's item on every rank."""
         box = [item]
-        with _waiting(self.pulse):
+        with _waiting(self.heartbeat):
             _dist().broadcast_object_list(box)
         return box[0]
 
     def all_reduce(self, arrays: Sequence[np.ndarray], how: str = "mean") -> list[np.ndarray]:
         """Return the element-wise mean or sum over all ranks."""
-        with _waiting(self.pulse):
+        with _waiting(self.heartbeat):
             totals = _sums_by_gloo(arrays) if self.sums is None else self.sums.add(arrays)
         return [total / self.size for total in totals] if how == "mean" else totals
 
 
 @contextmanager
-def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
+def form(peer: Peer, timeout: float, heartbeat: Heartbeat) -> Iterator[TorchWorld]:
     """Join the ranks of a run into a world; leave it at the end.
 
     Args:
-        peer: What the engine gives this rank.
+        peer: The engine's half of the world for this rank.
         timeout: Seconds after which a collective that others do not join fails; 0 for no limit.
-        pulse: Shows that this rank waits for the others.
+        heartbeat: Shows that this rank waits for the others.
     """
     dist = _dist()
     server, meeting = None if peer.rank else _listen(peer.host), Meeting(peer.size)
-    with _waiting(pulse):
+    with _waiting(heartbeat):
         cards = [json.loads(text) for text in peer.all_gather(json.dumps(_card(peer, server, meeting)))]
     _check_versions(cards)
     hosts = [card["node"] for card in cards]
@@ -127,7 +127,7 @@ def form(peer: Peer, timeout: float, pulse: Pulse) -> Iterator[TorchWorld]:
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=peer.rank, world_size=peer.size, timeout=patience
     )
-    world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, pulse)
+    world = TorchWorld(peer.rank, peer.size, here.index(peer.rank), len(here), peer.host, heartbeat)
     if len(here) == peer.size:
         limit = patience.total_seconds() if timeout > 0 else None
         names = [card["meeting"] for card in cards]
@@ -172,11 +172,11 @@ def _torch_version() -> tuple[int, ...]:
 
 
 @contextmanager
-def _waiting(pulse: Pulse) -> Iterator[None]:
-    before = pulse.phase
-    pulse.at(WAIT)
+def _waiting(heartbeat: Heartbeat) -> Iterator[None]:
+    before = heartbeat.phase
+    heartbeat.at(WAIT)
     yield
-    pulse.at(before)
+    heartbeat.at(before)
 
 
 def _dist() -> Any:

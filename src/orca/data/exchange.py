@@ -66,10 +66,10 @@ def _table(frame: pd.DataFrame) -> pa.Table:
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         raise DataError(f"to_spark_df: columns have the same name in {names}. Rename one of them.")
-    named = frame.set_axis(names, axis=1)
-    halves = dict.fromkeys(named.columns[named.dtypes == np.float16], np.float32)  # Arrow < 16 does not cast them
+    copy = frame.set_axis(names, axis=1)
+    halves = dict.fromkeys(copy.columns[copy.dtypes == np.float16], np.float32)  # Arrow < 16 does not cast them
     try:
-        table = pa.Table.from_pandas(named.astype(halves), preserve_index=False)
+        table = pa.Table.from_pandas(copy.astype(halves), preserve_index=False)
     except (pa.ArrowException, TypeError) as error:
         raise DataError(
             f"to_spark_df: Arrow has no type for a column: {error}. Convert it with transform_shard."

@@ -1,10 +1,10 @@
-"""Files of any file system: read, listed, and copied to and from this machine. Owns what a copy may replace.
+"""Files of any file system: read, listed, and copied to and from this machine. Owns which files a copy may replace.
 
 Paths are those of this machine (`file:` before them or not), `hdfs:`, `s3:` and `s3a:`, `dbfs:`, `memory:`, and any
 other that fsspec knows. HDFS needs neither Hadoop's client nor Java: see docs/files.md.
 
 A copy never leaves half a file at its target. Folders are merged: a file that is there already is refused, before
-anything is copied, unless `over_write` is true; what else is there stays. Where files can be renamed, all of a folder
+anything is copied, unless `over_write` is true; other files stay. Where files can be renamed, all of a folder
 is copied to a draft first, and comes to its place only when it is complete; on object stores file after file is.
 """
 
@@ -95,7 +95,7 @@ def write_text(path: Path, text: str) -> int:
     return len(text)
 
 
-# What is there
+# Looking
 
 
 def exists(path: Path) -> bool:
@@ -111,7 +111,7 @@ def is_file(path: Path) -> bool:
 
 
 def listdir(path: Path) -> list[str]:
-    """Return the names of what is in a folder, in order.
+    """Return the names of a folder's entries, in order.
 
     Raises:
         ArgumentError: There is no such folder.
@@ -153,8 +153,8 @@ def put_local_file_to_remote(
 
     Args:
         local_path: The file.
-        remote_path: Where it goes; into it where there is a folder. Folders above it are made.
-        filemode: Who may do what with it, as 0o644 or "644"; None for what is usual there.
+        remote_path: The target; into it where there is a folder. Folders above it are made.
+        filemode: Its permissions, as 0o644 or "644"; None for the usual ones there.
         over_write: Whether it may replace a file that is there.
 
     Raises:
@@ -167,7 +167,7 @@ def put_local_file_to_remote(
 
 
 def put_local_dir_to_remote(local_dir: Path, remote_dir: Path) -> None:
-    """Copy what is in a folder of this machine to a folder; files that are there are replaced.
+    """Copy the files of a folder of this machine to a folder; files that are there are replaced.
 
     Raises:
         ArgumentError: There is no such folder on this machine, or a file where the folder goes.
@@ -176,11 +176,11 @@ def put_local_dir_to_remote(local_dir: Path, remote_dir: Path) -> None:
 
 
 def put_local_dir_tree_to_remote(local_dir: Path, remote_dir: Path, over_write: bool = False) -> None:
-    """Copy what is in a folder of this machine, and in the folders in it, to a folder.
+    """Copy the files of a folder of this machine, and of the folders in it, to a folder.
 
     Args:
         local_dir: The folder.
-        remote_dir: Where its content goes; made where there is none.
+        remote_dir: The folder for its content; made where there is none.
         over_write: Whether files may replace those that are there.
 
     Raises:
@@ -201,7 +201,7 @@ def put_local_files_with_prefix_to_remote(local_path_prefix: Path, remote_dir: P
 
     Args:
         local_path_prefix: How the paths begin: `model/ckpt-3` for ckpt-3.index and ckpt-3.data.
-        remote_dir: Where they go; made where there is none.
+        remote_dir: Their folder; made where there is none.
         over_write: Whether they may replace files that are there.
 
     Raises:
@@ -224,7 +224,7 @@ def get_remote_file_to_local(remote_path: Path, local_path: Path, over_write: bo
 
     Args:
         remote_path: The file.
-        local_path: Where it goes; into it where there is a folder. Folders above it are made.
+        local_path: The target; into it where there is a folder. Folders above it are made.
         over_write: Whether it may replace a file that is there.
 
     Raises:
@@ -236,11 +236,11 @@ def get_remote_file_to_local(remote_path: Path, local_path: Path, over_write: bo
 
 
 def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool = False) -> None:
-    """Copy what is in a folder, and in the folders in it, to a folder of this machine.
+    """Copy the files of a folder, and of the folders in it, to a folder of this machine.
 
     Args:
         remote_dir: The folder.
-        local_dir: Where its content goes; made where there is none.
+        local_dir: The folder for its content; made where there is none.
         over_write: Whether files may replace those that are there.
 
     Raises:
@@ -261,7 +261,7 @@ def get_remote_dir_to_local(remote_dir: Path, local_dir: Path, over_write: bool 
 
 
 def get_remote_dir_tree_to_local(remote_dir: Path, local_dir: Path, over_write: bool = False) -> None:
-    """Do what get_remote_dir_to_local does: both copy the folders in the folder too."""
+    """Do the same as get_remote_dir_to_local: both copy the folders in the folder too."""
     get_remote_dir_to_local(remote_dir, local_dir, over_write)
 
 
@@ -270,7 +270,7 @@ def get_remote_files_with_prefix_to_local(remote_path_prefix: Path, local_dir: P
 
     Args:
         remote_path_prefix: How the paths begin: `hdfs://host/model/ckpt-3` for ckpt-3.index and ckpt-3.data.
-        local_dir: Where they go; made where there is none.
+        local_dir: Their folder; made where there is none.
         over_write: Whether they may replace files that are there.
 
     Returns:
@@ -312,7 +312,7 @@ def enable_multi_fs_load(load_func: _Function) -> _Function:
 
 
 def enable_multi_fs_load_static(load_func: _Function) -> _Function:
-    """Do what enable_multi_fs_load does, for a function or static method, whose very first argument is the path."""
+    """Do the same as enable_multi_fs_load, for a function or static method, whose very first argument is the path."""
     return _rerouted(load_func, 0, saves=False)
 
 
@@ -323,26 +323,26 @@ def _rerouted(function: _Function, position: int, saves: bool) -> _Function:
 
     @functools.wraps(function)
     def rerouted(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        path = given.arguments.get(name)
+        call = signature.bind(*args, **kwargs)
+        path = call.arguments.get(name)
         if not isinstance(path, str | os.PathLike):
             return function(*args, **kwargs)
         fs, place = filesystem(path)
         if is_local(fs):
-            given.arguments[name] = _local(path)
-            return function(*given.args, **given.kwargs)
-        options = {**given.arguments, **given.arguments.get("kwargs", {})}
+            call.arguments[name] = _local(path)
+            return function(*call.args, **call.kwargs)
+        options = {**call.arguments, **call.arguments.get("kwargs", {})}
         with tempfile.TemporaryDirectory(prefix="orca-") as folder:
-            copy = given.arguments[name] = os.path.join(folder, name_of(place))
+            copy = call.arguments[name] = os.path.join(folder, name_of(place))
             if not saves:
                 _fetch(fs, place, path, copy)
-            result = function(*given.args, **given.kwargs)
+            result = function(*call.args, **call.kwargs)
             if saves and not os.listdir(folder):
                 raise OrcaError(f"{function.__name__} wrote nothing that could be copied to {path}.")
             if saves:
-                replaced = all(options.get(word) is not False for word in ("overwrite", "over_write"))
+                overwrites = all(options.get(word) is not False for word in ("overwrite", "over_write"))
                 above = os.fspath(path).rstrip("/").rsplit("/", 1)[0] + "/"
-                put_local_dir_tree_to_remote(folder, above, over_write=replaced)
+                put_local_dir_tree_to_remote(folder, above, over_write=overwrites)
             return result
 
     return rerouted  # type: ignore[return-value]
@@ -432,8 +432,8 @@ def _content(path: Path) -> bytes:
 
 def _require(kind: str, fs: Any, place: str, path: Path) -> None:
     if not (fs.isfile(place) if kind == "file" else fs.isdir(place)):
-        got = _described(fs, place) if fs.exists(place) else "nothing"
-        raise ArgumentError(f"{path} is to be a {kind}, but there is {got}. Check the path.")
+        thing = _described(fs, place) if fs.exists(place) else "nothing"
+        raise ArgumentError(f"{path} is to be a {kind}, but there is {thing}. Check the path.")
 
 
 def _refuse_file(fs: Any, place: str, path: Path) -> None:
@@ -451,25 +451,25 @@ def _refuse(fs: Any, place: str, path: Path, over_write: bool) -> None:
 
 def _refuse_any(fs: Any, place: str, path: Path, names: Collection[str], over_write: bool) -> None:
     """Refuse to write files into a folder where folders of these names are, or files that may not be replaced."""
-    taken = [name for name in names if fs.exists(f"{place}/{name}")]
-    for name in taken:
+    clashes = [name for name in names if fs.exists(f"{place}/{name}")]
+    for name in clashes:
         _refuse(fs, f"{place}/{name}", f"{path}/{name}", over_write=True)
-    if taken and not over_write:
-        first = min(taken)
+    if clashes and not over_write:
+        first = min(clashes)
         raise ArgumentError(
-            f"{len(taken)} of the files are in {path} already, {first!r} for example: "
+            f"{len(clashes)} of the files are in {path} already, {first!r} for example: "
             f"{_described(fs, f'{place}/{first}')}. Pass over_write=True to replace them."
         )
 
 
 def _described(fs: Any, place: str) -> str:
-    """Return what is at a place, in words."""
+    """Describe the file or folder at a place."""
     info = fs.info(place)
     if info["type"] == "directory":
         return "a folder"
     when = info.get("mtime")
-    written = f", written {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}" if when else ""
-    return f"a file of {info.get('size')} bytes{written}"
+    date = f", written {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}" if when else ""
+    return f"a file of {info.get('size')} bytes{date}"
 
 
 def _mode(filemode: int | str | None) -> int | None:

@@ -12,7 +12,7 @@ from orca.storage.files import filesystem, name_of, replacing
 
 _DONE = "_SUCCESS"
 
-# (the number of a partition and its shards) -> the name of each file and what writes it
+# (the number of a partition and its shards) -> the name of each file and its writer
 Files = Callable[[int, Iterable[Any]], Iterator[tuple[str, Callable[[BinaryIO], Any]]]]
 
 
@@ -49,9 +49,9 @@ def saving(folder: str, files: Files) -> hdfs.Reaching:
     return hdfs.Reaching(partial(_saved, folder=folder, files=files))
 
 
-def loading(read: Callable[[BinaryIO], Any]) -> hdfs.Reaching:
+def loading(reader: Callable[[BinaryIO], Any]) -> hdfs.Reaching:
     """Return a task that reads a file."""
-    return hdfs.Reaching(partial(_loaded, read=read))
+    return hdfs.Reaching(partial(_loaded, reader=reader))
 
 
 def _saved(partition: int, shards: Iterable[Any], folder: str, files: Files) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _saved(partition: int, shards: Iterable[Any], folder: str, files: Files) -> 
         yield path
 
 
-def _loaded(path: str, read: Callable[[BinaryIO], Any]) -> Any:
+def _loaded(path: str, reader: Callable[[BinaryIO], Any]) -> Any:
     fs, place = filesystem(path)
     with fs.open(place, "rb") as file:
-        return read(file)
+        return reader(file)

@@ -1,4 +1,4 @@
-"""Frames: what pandas does with all rows, done on shards that are pandas frames. Owns how rows move between shards.
+"""Frames: verbs of pandas over all rows, on shards that are pandas frames. Owns how rows move between shards.
 
 Rows that must meet (equal keys, neighbours in an order) are cut out of their shards by numpy, sent through one shuffle
 as slices of frames, and joined in the order of the shards they came from. Then pandas itself does the work on each
@@ -45,8 +45,8 @@ def regroup(rdd: RDD[Any], choice: Choice, parts: int, empty: pd.DataFrame) -> R
 
     `empty` is the shard of a partition to which no row comes.
     """
-    moved = _moved(rdd, choice, 0, parts).partitionBy(parts, int)
-    return moved.mapPartitions(partial(meet, work=_only, blanks=[empty]))
+    pieces = _moved(rdd, choice, 0, parts).partitionBy(parts, int)
+    return pieces.mapPartitions(partial(meet, work=_only, blanks=[empty]))
 
 
 def _moved(rdd: RDD[Any], choice: Choice, side: int, parts: int) -> RDD[Any]:
@@ -73,14 +73,14 @@ def slices(partition: int, frames: Iterable[Any], choice: Choice, side: int, par
 
 
 def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: list[Any]) -> Iterator[Any]:
-    """Yield what becomes of the rows that came to a partition: a frame from each side."""
+    """Yield the result of `work` for the rows that came to a partition: a frame from each side."""
     parts: list[list[Any]] = [[] for _ in blanks]
-    told: set[tuple[int, bytes]] = set()
+    pickles: set[tuple[int, bytes]] = set()
     for _, (side, place, rows) in pairs:
         if isinstance(rows, bytes):
-            if (side, rows) in told:
+            if (side, rows) in pickles:
                 continue
-            told.add((side, rows))
+            pickles.add((side, rows))
             rows = pickle.loads(rows)
         parts[side].append((place, rows))
     frames = [
@@ -91,14 +91,14 @@ def meet(pairs: Iterable[tuple[int, Any]], work: Callable[..., Any], blanks: lis
 
 
 def joined_parts(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows that came; integers become what they would be beside the numbers of all shards."""
+    """Return the rows that came; integers become the type that they would have beside the numbers of all shards."""
     frame = join(parts)
     if len({tuple(part.dtypes) for part in parts}) == 1 or not frame.columns.is_unique:
         return frame
     common = {}
     for name in frame.columns[[_is_number(dtype, "iu") for dtype in frame.dtypes]]:
         kinds = [part.dtypes[name] for part in parts if name in part.columns]
-        if all(_is_number(kind, "iuf") for kind in kinds):  # beside other things they stay what they are
+        if all(_is_number(kind, "iuf") for kind in kinds):  # beside other things they stay as they are
             common[name] = np.result_type(*kinds)
     return frame.astype(common)
 
@@ -166,10 +166,10 @@ def _present_codes(column: pd.Series, missing: np.ndarray) -> np.ndarray:
     if types.infer_dtype(cells) in ("string", "empty"):
         return pd.util.hash_array(cells)
     codes = pd.util.hash_array(np.array([str(cell) for cell in cells], object))
-    for kinds, recoded in _OBJECTS:
+    for kinds, coder in _OBJECTS:
         places = np.array([isinstance(cell, kinds) for cell in cells])
         if places.any():
-            codes[places] = recoded(cells[places])
+            codes[places] = coder(cells[places])
     return codes
 
 
@@ -177,7 +177,7 @@ def _number_codes(cells: np.ndarray) -> np.ndarray:
     return pd.util.hash_array(cells.astype(np.float64) + 0.0)  # the two zeros are equal
 
 
-# What cells of an object column are coded like: those of columns with a type of their own.
+# Cells of an object column are coded like those of columns with a type of their own.
 _OBJECTS: list[tuple[Any, Callable[[np.ndarray], np.ndarray]]] = [
     ((numbers.Real, Decimal, np.bool_), _number_codes),
     (datetime, lambda cells: _codes(pd.Series(pd.to_datetime(cells, utc=True)))),
@@ -284,7 +284,7 @@ def _merge_with(left: pd.DataFrame, right: Any, how: Any, on: list[Any]) -> pd.D
 def _merge(left: pd.DataFrame, right: pd.DataFrame, how: Any, on: list[Any]) -> pd.DataFrame:
     unlike = [name for name in on if left[name].dtype != right[name].dtype]
     blank = [name for name in unlike if _has_no_objects(left[name]) or _has_no_objects(right[name])]
-    if blank:  # keys of other shards decide what these are
+    if blank:  # keys of other shards decide on their type
         left, right = (side.astype(dict.fromkeys(blank, object)) for side in (left, right))
     return left.merge(right, how=how, on=on)
 
@@ -358,7 +358,7 @@ def _nulls(frame: pd.DataFrame) -> pd.Series:
 
 
 def described(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> pd.DataFrame:
-    """Return what pandas' describe says; every column comes together in one place for that."""
+    """Return the table of pandas' describe; every column comes together in one place for that."""
     names = list(empty.columns) if columns is None else [columns] if isinstance(columns, str) else list(columns)
     check_columns(names, empty.columns, "describe")
     summaries = (
@@ -373,7 +373,7 @@ def described(rdd: RDD[Any], empty: pd.DataFrame, columns: Any) -> pd.DataFrame:
 
 
 def _summaries(rdd: RDD[Any], names: list[Any], numeric: bool) -> dict[Any, pd.Series]:
-    """Return what describe says of each column, or of those alone that are numeric in one frame of all rows."""
+    """Return describe's figures of each column, or of those alone that are numeric in one frame of all rows."""
     whole = rdd.mapPartitionsWithIndex(partial(_columns, names=names, numeric=numeric)).partitionBy(len(names), int)
     return whole.mapPartitions(partial(_describe, names=names, numeric=numeric)).collectAsMap()
 
@@ -389,9 +389,9 @@ def _columns(partition: int, frames: Iterable[Any], names: list[Any], numeric: b
     """
     for number, frame in enumerate(frames):
         if len(frame):
-            wanted = {*_numeric(frame[names]), *frame[names].select_dtypes("bool").columns} if numeric else set(names)
+            picks = {*_numeric(frame[names]), *frame[names].select_dtypes("bool").columns} if numeric else set(names)
             for place, name in enumerate(names):
-                yield place, ((partition, number), frame[[name]] if name in wanted else None)
+                yield place, ((partition, number), frame[[name]] if name in picks else None)
 
 
 def _describe(pairs: Iterable[tuple[int, Any]], names: list[Any], numeric: bool) -> Iterator[tuple[Any, Any]]:

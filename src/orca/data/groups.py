@@ -29,7 +29,7 @@ Aggregates = list[tuple[Any, str]]  # of a column, by a function's name
 def grouped(
     rdd: RDD[Any], empty: pd.DataFrame, columns: Any, agg: Any, joined: bool, parts: int, now: bool = False
 ) -> RDD[Any]:
-    """Return a row for each group, or every row with what its group gives.
+    """Return a row for each group, or every row with the figures of its group.
 
     Where groups are wanted now and are few, they come together on the driver, without a shuffle.
     """
@@ -44,16 +44,16 @@ def grouped(
     if joined:
         rows = regroup(rdd, hashed(keys, parts), parts, empty)
         return rows.map(partial(_group, keys=keys, sums=sums, joined=True))
-    needed = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
+    names = list(dict.fromkeys([*keys, *(name for name, _ in sums)]))
     if now:
         few = rdd.mapPartitions(partial(_few, keys=keys, sums=sums, most=BROADCAST // parts)).collect()
         if few and all(figures is not None for figures in few):
-            groups = _together(joined_parts(few), None, empty[needed], keys, sums)
+            groups = _together(joined_parts(few), None, empty[names], keys, sums)
             spans = even_split(len(groups), min(parts, rdd.ctx.defaultParallelism))
             return rdd.ctx.parallelize([groups.iloc[start:stop] for start, stop in spans], len(spans))
-    moved = rdd.mapPartitionsWithIndex(partial(_sent, keys=keys, sums=sums, columns=needed, parts=parts))
-    work = partial(_together, empty=empty[needed], keys=keys, sums=sums)
-    return moved.partitionBy(parts, int).mapPartitions(partial(meet, work=work, blanks=[None, None]))
+    pieces = rdd.mapPartitionsWithIndex(partial(_sent, keys=keys, sums=sums, columns=names, parts=parts))
+    work = partial(_together, empty=empty[names], keys=keys, sums=sums)
+    return pieces.partitionBy(parts, int).mapPartitions(partial(meet, work=work, blanks=[None, None]))
 
 
 def _aggregates(agg: Any, others: list[Any]) -> Aggregates:
@@ -116,7 +116,7 @@ def _group(frame: pd.DataFrame, keys: list[Any], sums: Aggregates, joined: bool)
 def _sent(
     partition: int, frames: Iterable[Any], keys: list[Any], sums: Aggregates, columns: list[Any], parts: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield what goes where: the groups of a frame (side 0), or its rows where an aggregate needs them (1)."""
+    """Yield the part of each partition: the groups of a frame (side 0), or its rows where aggregates need them (1)."""
     for number, frame in enumerate(frames):
         by_groups = _combine(frame, sums)
         rows = _figures(frame, keys, sums) if by_groups else frame[columns]
@@ -173,17 +173,17 @@ def _wanted(sums: Aggregates) -> list[tuple[Any, str]]:
 
 def _figures(frame: pd.DataFrame, keys: list[Any], sums: Aggregates) -> pd.DataFrame:
     """Return a row for each group: its keys, then the figures; columns are numbered."""
-    wanted = _wanted(sums)
+    pairs = _wanted(sums)
     columns = [frame[name] for name in keys]
-    for name, figure in wanted:
+    for name, figure in pairs:
         with _refused(frame[name].dtype, sums, name, figure):
-            needed = any(column == name and word != "sum" and figure in _NEEDS[word] for column, word in sums)
-            columns.append(_floats(frame[name], needed) if figure in _OF_FLOATS else frame[name])
+            is_needed = any(column == name and word != "sum" and figure in _NEEDS[word] for column, word in sums)
+            columns.append(_floats(frame[name], is_needed) if figure in _OF_FLOATS else frame[name])
     cells = pd.DataFrame(dict(enumerate(columns)), index=frame.index, copy=False)
     places = list(range(len(keys)))
     groups = _by(cells, places)
     result = _keys(groups, cells, places)
-    for place, (name, figure) in enumerate(wanted, len(keys)):
+    for place, (name, figure) in enumerate(pairs, len(keys)):
         with _refused(frame[name].dtype, sums, name, figure):
             result[place] = _FIGURES[figure](groups[place]).array
     return result.set_axis(range(result.shape[1]), axis=1)
@@ -199,7 +199,7 @@ def _refused(dtype: Any, sums: Aggregates, name: Any, figure: str) -> Iterator[N
         raise _refusal(word, name, dtype, error) from error
 
 
-def _floats(column: pd.Series, needed: bool) -> pd.Series:
+def _floats(column: pd.Series, is_needed: bool) -> pd.Series:
     """Return a column as floats; as nulls where it holds other things and no aggregate needs the floats.
 
     Raises:
@@ -212,7 +212,7 @@ def _floats(column: pd.Series, needed: bool) -> pd.Series:
             raise TypeError("there are texts in it")  # also those that could be read as numbers
         return pd.Series(column.to_numpy(np.float64, na_value=np.nan), column.index)
     except (TypeError, ValueError):
-        if needed:
+        if is_needed:
             raise
         return pd.Series(np.nan, column.index)
 
@@ -249,8 +249,8 @@ def _sum(figures: pd.DataFrame, groups: Any, places: dict[str, int], figure: str
     """
     figure = figure or ("total" if figures[places["sum"]].dtype.kind == "f" else "sum")
     sums = groups[places[figure]].sum()
-    lost = figures[places[figure]].isna() & (figures[places["count"]] > 0)
-    return sums.mask(np.isin(np.arange(len(sums)), groups.ngroup()[lost])) if lost.any() else sums
+    gaps = figures[places[figure]].isna() & (figures[places["count"]] > 0)
+    return sums.mask(np.isin(np.arange(len(sums)), groups.ngroup()[gaps])) if gaps.any() else sums
 
 
 def _mean(figures: pd.DataFrame, groups: Any, places: dict[str, int]) -> pd.Series:
@@ -279,7 +279,7 @@ def _deviation(figures: pd.DataFrame, groups: Any, places: dict[str, int], free:
     return np.sqrt(_variance(figures, groups, places, free))
 
 
-# What is told of the groups of each shard. The sum of no value is nothing here: it must not meet a text.
+# The figures of the groups of each shard. The sum of no value is nothing here: it must not meet a text.
 _FIGURES: dict[str, Callable[[Any], Any]] = {
     "count": lambda groups: groups.count(),
     "size": lambda groups: groups.size(),
@@ -332,7 +332,7 @@ def _moment(cells: pd.Series, power: int) -> float:
     return float((((values - values.mean()) / spread) ** power).mean())
 
 
-# pandas' own words, and those of Spark for what pandas calls otherwise.
+# pandas' own words, and those of Spark where pandas has others.
 AGGREGATES: dict[str, Callable[[Any], Any]] = {
     **{word: _named(word) for word in "count sum mean min max median std var first last nunique size prod".split()},
     **{word: _named("mean") for word in _MEANS},

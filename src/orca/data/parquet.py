@@ -1,7 +1,7 @@
 """Parquet: XShards in a folder, a file for each shard. Owns how arrays and trees of them become columns.
 
-A file can be read by any reader of Parquet. What a table cannot say of a shard (that it is an array, a tree; shapes
-and types of arrays) is JSON in the file's metadata.
+A file can be read by any reader of Parquet. Facts that a table cannot hold (that the shard is an array, a tree; shapes
+and types of arrays) are JSON in the file's metadata.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def to_table(shard: Any) -> pa.Table:
     """Return a frame, an array or a tree of arrays as a table.
 
     Raises:
-        DataError: It is of another kind, or holds what Arrow has no type for.
+        DataError: It is of another kind, or holds values that Arrow has no type for.
     """
     if class_name_of(shard) == FRAME:
         try:
@@ -103,7 +103,7 @@ def from_table(table: pa.Table) -> Any:
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
-    """Return an array of what to_numpy would not give back (bytes, durations, dates with NaT) as one of numbers."""
+    """Return an array that to_numpy would not give back (bytes, durations, dates with NaT) as one of numbers."""
     if array.dtype.kind == "S":
         return np.ascontiguousarray(array)[..., None].view(np.uint8)
     if array.dtype.kind == "m" or (array.dtype.kind == "M" and np.isnat(array).any()):

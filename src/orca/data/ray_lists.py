@@ -9,7 +9,7 @@ from typing import Any
 
 
 class RayLists:
-    """Partitions of elements, each a list in Ray. What a method returns is computed in the background.
+    """Partitions of elements, each a list in Ray. Results of its methods are computed in the background.
 
     Args:
         refs: References to the lists.
@@ -35,8 +35,8 @@ class RayLists:
         """Apply a function to the number of every partition and its elements."""
         import ray
 
-        work, shared = ray.remote(_listed), ray.put(function)
-        return RayLists([work.remote(shared, number, ref) for number, ref in enumerate(self.refs)])
+        work, function_ref = ray.remote(_listed), ray.put(function)
+        return RayLists([work.remote(function_ref, number, ref) for number, ref in enumerate(self.refs)])
 
     def union(self, other: RayLists) -> RayLists:
         """Return the partitions of both."""
@@ -60,8 +60,8 @@ class RayLists:
 
     def repartition(self, parts: int) -> RayLists:
         """Deal the elements out to partitions."""
-        numbered = self.mapPartitionsWithIndex(partial(_numbered, parts=parts)).partitionBy(parts, int)
-        return numbered.map(_value)
+        pairs = self.mapPartitionsWithIndex(partial(_numbered, parts=parts)).partitionBy(parts, int)
+        return pairs.map(_value)
 
     def collect(self) -> list[Any]:
         """Return all elements."""
@@ -99,7 +99,7 @@ class RayLists:
         return sum(self.collect())
 
     def runJob(self, lists: RayLists, function: Callable[[Iterator[Any]], Iterable[Any]], numbers: list[int]) -> Any:
-        """Return what a function gives for some of the partitions."""
+        """Return a function's results for some of the partitions."""
         return RayLists([lists.refs[number] for number in numbers]).mapPartitions(function).collect()
 
 

@@ -1,6 +1,6 @@
 """RayXShards: shards in Ray's object store. Owns how they and rows of Spark come there, and go back to Spark.
 
-What comes from Spark's executors lies in files of a place that Ray's workers share with them (see sources/export.py)
+Data of Spark's executors lies in files of a place that Ray's workers share with them (see sources/export.py)
 until it is in the object store. From there Ray frees it when nobody has a reference to it any longer.
 """
 
@@ -52,9 +52,9 @@ class RayXShards(Verbs, XShards):
         return self
 
     def _child(self, rdd: Any, class_name: str | None = None) -> RayXShards:
-        made = RayXShards(rdd.refs)
-        made._class_name = class_name
-        return made
+        child = RayXShards(rdd.refs)
+        child._class_name = class_name
+        return child
 
     @classmethod
     def of(cls, partitions: Iterable[list[Any]]) -> RayXShards:
@@ -111,7 +111,7 @@ class RayXShards(Verbs, XShards):
         return list(self._partitions)
 
     def get_refs(self) -> list[Any]:
-        """Return what get_partition_refs returns."""
+        """Return the same as get_partition_refs."""
         return self.get_partition_refs()
 
     def to_spark_xshards(self) -> SparkXShards:
@@ -141,7 +141,7 @@ class RayXShards(Verbs, XShards):
         self._frames("to_spark_df")
         return self.to_spark_xshards().to_lazy().to_spark_df()
 
-    # What stays
+    # Caching and saving
 
     def cache(self) -> RayXShards:
         """Return the shards: Ray keeps them as long as somebody has a reference to them."""
@@ -156,7 +156,7 @@ class RayXShards(Verbs, XShards):
         return True
 
     def compute(self) -> RayXShards:
-        """Wait for the shards, and raise what their tasks raised."""
+        """Wait for the shards, and raise the errors of their tasks."""
         self.rdd.mapPartitions(_nothing).collect()
         return self
 
@@ -177,7 +177,7 @@ class RayXShards(Verbs, XShards):
     def load_pickle(cls, path: str, minPartitions: int | None = None) -> RayXShards:
         """Read shards that RayXShards.save_pickle has written, with their partitions.
 
-        Reading a pickle runs the code in it: load only what you trust.
+        Reading a pickle runs the code in it: load only files that you trust.
 
         Args:
             path: The folder.
@@ -219,16 +219,16 @@ class RayXShards(Verbs, XShards):
         for place in range(len(self._partitions) % len(actors)):
             shares[place] += 1
         nodes, places = _nodes_of(actors), _places_of(self._partitions)
-        assigned: list[list[int]] = [[] for _ in actors]
+        numbers_of: list[list[int]] = [[] for _ in actors]
         for near in (True, False):
-            left = sorted(set(range(len(self._partitions))) - set(itertools.chain.from_iterable(assigned)))
-            for number in left:
-                free = [i for i, mine in enumerate(assigned) if len(mine) < shares[i]]
+            rest = sorted(set(range(len(self._partitions))) - set(itertools.chain.from_iterable(numbers_of)))
+            for number in rest:
+                free = [i for i, mine in enumerate(numbers_of) if len(mine) < shares[i]]
                 if near:
                     free = [i for i in free if nodes[i] in places[number]]
                 if free:
-                    assigned[min(free, key=lambda i: len(assigned[i]))].append(number)
-        return [sorted(mine) for mine in assigned]
+                    numbers_of[min(free, key=lambda i: len(numbers_of[i]))].append(number)
+        return [sorted(mine) for mine in numbers_of]
 
     def transform_shards_with_actors(
         self, actors: Sequence[Any], func: Callable[[Any, Any], Any], gang_scheduling: bool = True
@@ -240,10 +240,10 @@ class RayXShards(Verbs, XShards):
             func: Called with an actor and the reference to a partition; returns the reference to the new one.
             gang_scheduling: Accepted for old programs; nothing needs it.
         """
-        made: dict[int, Any] = {}
+        refs: dict[int, Any] = {}
         for actor, numbers in zip(actors, self.assign_partitions_to_actors(actors), strict=True):
-            made |= {number: func(actor, self._partitions[number]) for number in numbers}
-        return RayXShards([made[number] for number in sorted(made)])
+            refs |= {number: func(actor, self._partitions[number]) for number in numbers}
+        return RayXShards([refs[number] for number in sorted(refs)])
 
     def zip_shards_with_actors(
         self,
@@ -345,8 +345,8 @@ def _ray() -> Any:
     return ray
 
 
-def _exported(frame: DataFrame, read: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
-    """Put what is read from each partition of a DataFrame into Ray, and return the references."""
+def _exported(frame: DataFrame, reader: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
+    """Read each partition of a DataFrame, put the results into Ray, and return the references."""
     from orca.sources.export import Export
 
     ray = _ray()
@@ -356,7 +356,7 @@ def _exported(frame: DataFrame, read: Callable[[Iterable[pa.RecordBatch]], Any])
         # Files of the driver's machine are read there: Ray's workers may be elsewhere.
         near = all(getattr(file, "here", False) for file in files)
         work, environment = ray.remote(_read), tuple(hdfs.environment().items())
-        refs = [ray.put(read(file())) if near else work.remote(file, read, environment) for file in files]
+        refs = [ray.put(reader(file())) if near else work.remote(file, reader, environment) for file in files]
         if refs:
             ray.wait(refs, num_returns=len(refs), fetch_local=False)
         return refs
@@ -365,8 +365,8 @@ def _exported(frame: DataFrame, read: Callable[[Iterable[pa.RecordBatch]], Any])
 
 
 def _nodes_of(actors: Sequence[Any]) -> list[Any]:
-    asked = [actor.get_node_ip.remote() if hasattr(actor, "get_node_ip") else None for actor in actors]
-    return [None if ref is None else _ray().get(ref) for ref in asked]
+    refs = [actor.get_node_ip.remote() if hasattr(actor, "get_node_ip") else None for actor in actors]
+    return [None if ref is None else _ray().get(ref) for ref in refs]
 
 
 def _places_of(refs: list[Any]) -> list[set[str]]:
@@ -376,8 +376,10 @@ def _places_of(refs: list[Any]) -> list[set[str]]:
 
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     ray.wait(refs, num_returns=len(refs), fetch_local=False)
-    located = get_object_locations(refs)
-    return [{addresses[node] for node in located.get(ref, {}).get("node_ids", ()) if node in addresses} for ref in refs]
+    locations = get_object_locations(refs)
+    return [
+        {addresses[node] for node in locations.get(ref, {}).get("node_ids", ()) if node in addresses} for ref in refs
+    ]
 
 
 # On workers
@@ -401,9 +403,9 @@ def _tabled(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_batches(list(batches))
 
 
-def _read(file: Callable[[], Any], read: Callable[[Any], Any], environment: Any) -> Any:
+def _read(file: Callable[[], Any], reader: Callable[[Any], Any], environment: Any) -> Any:
     hdfs.adopt(dict(environment))
-    return read(file())
+    return reader(file())
 
 
 def _loaded(paths: Iterable[str], load: Callable[[str], list[Any]]) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orca.core.plan import even_split
-from orca.data import kept, pickles
+from orca.data import pickles, shard_cache
 from orca.data.slices import FRAME, SERIES, class_name_of, cut
 from orca.data.verbs import SharedValue, Verbs
 from orca.errors import ArgumentError, DataError
@@ -79,7 +79,7 @@ class XShards:
     def load_pickle(cls, path: str, minPartitions: int | None = None) -> SparkXShards | RayXShards:
         """Read shards that `save_pickle` has written; on Ray alone, those of RayXShards.
 
-        Reading a pickle runs the code in it: load only what you trust. `load_parquet` reads data alone.
+        Reading a pickle runs the code in it: load only files that you trust. `load_parquet` reads data alone.
 
         Args:
             path: A folder that Spark reads; on Ray one of any file system that `orca.data.file` knows.
@@ -123,10 +123,10 @@ class SparkXShards(Verbs, XShards):
     """Shards in a Spark RDD.
 
     They are computed at once and kept, in files or by Spark, unless they are lazy: those of `lazy` and `to_lazy`, all
-    that is made from them, and all where `OrcaContext._eager_mode` is false. What an eager verb was asked of is let
-    go of when its result is there, and computed anew if it is needed again; `cache` keeps it.
+    that is made from them, and all where `OrcaContext._eager_mode` is false. The shards that an eager verb read are let
+    go of when its result is there, and computed anew if they are needed again; `cache` keeps them.
 
-    Verbs of pandas need shards that are pandas frames. They do what pandas does with all rows in one frame: missing
+    Verbs of pandas need shards that are pandas frames. They do as pandas does with all rows in one frame: missing
     values are equal keys, and a row that is there twice counts twice. The index of a frame travels with its rows. Only
     the order of rows differs where a verb says so, and a column may have another type in shards that lack some of its
     values: integers are floats in a shard with a null.
@@ -144,7 +144,7 @@ class SparkXShards(Verbs, XShards):
         self.eager = OrcaContext._eager_mode and not transient
         self._class_name = class_name
         self._wanted = bool(rdd.is_cached)  # whether the user wants them kept
-        self._kept: kept.Kept | None = kept.keep(rdd) if self._wanted else None
+        self._holder: shard_cache.ShardCache | None = shard_cache.keep(rdd) if self._wanted else None
         if self.eager:
             self._keep()
             try:
@@ -159,15 +159,15 @@ class SparkXShards(Verbs, XShards):
         return cls(rdd, transient=True, class_name=class_name)
 
     def to_lazy(self) -> SparkXShards:
-        """Return the same shards; what is made from them is computed when it is used."""
+        """Return the same shards; results of their verbs are computed when they are used."""
         twin = SparkXShards.lazy(self.rdd, self._class_name)
-        twin._kept, twin._wanted = self._kept, self._wanted
+        twin._holder, twin._wanted = self._holder, self._wanted
         return twin
 
     def collect(self) -> list[Any]:
         """Return all shards to the driver."""
-        held = self._held()
-        return held.take() if held else self.rdd.collect()
+        holder = self._held()
+        return holder.take() if holder else self.rdd.collect()
 
     def first(self) -> Any:
         """Return the first shard."""
@@ -178,8 +178,8 @@ class SparkXShards(Verbs, XShards):
 
     def take(self, n: int) -> list[Any]:
         """Return the first shards."""
-        held = self._held()
-        return held.take(n) if held else self.rdd.take(n)
+        holder = self._held()
+        return holder.take(n) if holder else self.rdd.take(n)
 
     def cache(self) -> SparkXShards:
         """Keep the shards once they are computed: in files where Spark runs on this machine alone, else by Spark."""
@@ -199,11 +199,11 @@ class SparkXShards(Verbs, XShards):
 
     def compute(self) -> SparkXShards:
         """Compute lazy shards now."""
-        held = self._held()
-        if held:
-            held.compute()
+        holder = self._held()
+        if holder:
+            holder.compute()
         else:
-            kept.compute(self.rdd)
+            shard_cache.compute(self.rdd)
         return self
 
     def save_pickle(self, path: str, batchSize: int = 10) -> SparkXShards:
@@ -235,21 +235,21 @@ class SparkXShards(Verbs, XShards):
 
         return exchange.to_spark_df(self._frames("to_spark_df"))
 
-    def _note(self) -> kept.Note | None:
-        """Return what is known of the first shard."""
-        held = self._held()
-        return held.note() if held else None
+    def _note(self) -> shard_cache.Note | None:
+        """Return the facts about the first shard."""
+        holder = self._held()
+        return holder.note() if holder else None
 
     def _is_small(self) -> bool:
         """Say whether the shards may be sent to every worker; those that would have to be computed may not."""
         from orca.data import frames
 
-        held = self._held()
-        return held is not None and held.size() <= frames.BROADCAST
+        holder = self._held()
+        return holder is not None and holder.size() <= frames.BROADCAST
 
-    def _held(self) -> kept.Kept | None:
-        """Return what keeps the shards, unless it has let go of them; another thread may do so at any time."""
-        holder = self._kept
+    def _held(self) -> shard_cache.ShardCache | None:
+        """Return the holder of the shards, unless it has let go of them; another thread may do so at any time."""
+        holder = self._holder
         return holder if holder is not None and holder.is_held() else None
 
     def _child(self, rdd: RDD[Any], class_name: str | None = None) -> SparkXShards:
@@ -262,14 +262,14 @@ class SparkXShards(Verbs, XShards):
 
     def _keep(self) -> None:
         if not self.is_cached():
-            self._kept = kept.keep(self._origin)
-            self.rdd = self._kept.rdd
+            self._holder = shard_cache.keep(self._origin)
+            self.rdd = self._holder.rdd
 
     def _let_go(self) -> None:
-        held = self._held()
-        if held:
-            held.drop()
-        self._kept, self.rdd = None, self._origin
+        holder = self._held()
+        if holder:
+            holder.drop()
+        self._holder, self.rdd = None, self._origin
 
 
 def spark_df_to_pd_sparkxshards(df: DataFrame) -> SparkXShards:

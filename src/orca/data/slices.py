@@ -1,4 +1,4 @@
-"""Slices: shards of any kind as rows, to be cut and joined. Owns what the rows of a shard are.
+"""Slices: shards of any kind as rows, to be cut and joined. Owns the meaning of a shard's rows.
 
 A frame, a Series and an array have rows; a list's rows are its items; arrays in a dict or a tuple, nested or not,
 have their rows in common. Anything else is one thing that is never cut.
@@ -62,7 +62,7 @@ def cut(shard: Any, start: int, stop: int) -> Any:
 
 
 def peek(rdd: RDD[Any], look: Callable[[Any], Any]) -> Any:
-    """Return what is to be seen of the first shard.
+    """Return the result of `look` at the first shard.
 
     RDD.first would leave a partition half read, and Spark ends Python workers to which that happens: the next ones
     would import pandas anew.
@@ -71,9 +71,9 @@ def peek(rdd: RDD[Any], look: Callable[[Any], Any]) -> Any:
         DataError: There is no shard.
     """
     for partition in range(rdd.getNumPartitions()):
-        seen = rdd.ctx.runJob(rdd, partial(_seen, look=look), [partition])
-        if seen:
-            return seen[0]
+        results = rdd.ctx.runJob(rdd, partial(_seen, look=look), [partition])
+        if results:
+            return results[0]
     raise DataError("there are no shards: the RDD of this XShards is empty.")
 
 

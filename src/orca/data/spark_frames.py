@@ -1,7 +1,7 @@
 """Spark frames: a Spark DataFrame as XShards of pandas. Owns the rows of a shard and the types of its columns.
 
 Rows leave Spark in Arrow blocks, each column a message of its own, and become a shard on the worker. So a shard is in
-memory once: what a column held as Arrow is freed as soon as pandas has it. Python touches no row.
+memory once: the Arrow form of a column is freed as soon as pandas has it. Python touches no row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
-# In the text of Spark's error: what our own code refused, and what Spark says of files with other columns.
+# In the text of Spark's error: our own code's refusal, and Spark's words about files with other columns.
 _REFUSAL = re.compile(r"orca\.errors\.DataError: (.*?)(?=\n SQLSTATE|\n\n|\n\tat |\Z)", re.DOTALL)
 _HEADER = re.compile(
     r"(?:CSV header does not conform.*?Header: (?P<names>.*?)\n\s*Schema: .*?|"
@@ -49,7 +49,7 @@ def frame_shards(
         frame: The DataFrame. `OrcaContext._shard_size` says how many rows a shard has; unset, a partition is a shard.
         check: Looks at every block of rows before it leaves Spark, and may change its columns.
         finish: Turns the pandas DataFrame of a shard into the shard.
-        class_name: What `finish` makes.
+        class_name: The name of the class of `finish`'s results.
 
     Raises:
         DataError: `check` or `finish` refused the rows, when shards are computed at once.
@@ -82,7 +82,7 @@ def computed(rdd: RDD[Any], class_name: str) -> SparkXShards:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Raise what tasks of Spark refused as they said it.
+    """Raise the refusals of Spark's tasks in their own words.
 
     Raises:
         DataError: A task raised it.

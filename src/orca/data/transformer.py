@@ -1,7 +1,7 @@
 """Transformers of columns of XShards of pandas DataFrames: fitted on all shards, applied to each. Owns how the counts,
 bounds and moments of shards become those of all rows.
 
-Missing values (NaN, None) are left out of what is fitted and stay missing; StringIndexer makes them 0. All else is as
+Missing values (NaN, None) are left out of a fit and stay missing; StringIndexer makes them 0. All else is as
 in Spark ML: the deviation is that of a sample, and a constant column becomes the middle of the range, or 0.
 """
 
@@ -54,7 +54,7 @@ class StringIndexer:
         self.string_indices: list[StringIndex] = []
 
     def setInputCol(self, inputCol: str | Sequence[str]) -> StringIndexer:
-        """Choose the column; what was fitted is forgotten."""
+        """Choose the column; an earlier fit is forgotten."""
         self.inputCol, self.string_indices = inputCol, []
         return self
 
@@ -83,12 +83,12 @@ class StringIndexer:
 
     def _numbered(self, name: str, counts: Mapping[Any, int]) -> dict[Any, int]:
         limit = self.freq_limit.get(name) if isinstance(self.freq_limit, Mapping) else self.freq_limit
-        kept = [value for value, count in counts.items() if count >= (limit or 1)]  # categories may be empty
-        mixed = _mixed(kept)
-        kept.sort(key=lambda value: (str(type(value)), value) if mixed else value)
+        values = [value for value, count in counts.items() if count >= (limit or 1)]  # categories may be empty
+        mixed = _mixed(values)
+        values.sort(key=lambda value: (str(type(value)), value) if mixed else value)
         if self.order_by_freq:
-            kept.sort(key=lambda value: -counts[value])
-        return {value: number for number, value in enumerate(kept, 1)}
+            values.sort(key=lambda value: -counts[value])
+        return {value: number for number, value in enumerate(values, 1)}
 
 
 class StringIndex:
@@ -132,7 +132,7 @@ class StringIndex:
 
 
 class _Scaler(ABC):
-    """A scaler of columns: what both have in common.
+    """A scaler of columns: the common part of both.
 
     Its inputCol is a column of numbers, or of arrays or vectors of equal length, whose places are scaled each by
     itself; or a list of columns of numbers, which become one column of arrays.
@@ -143,7 +143,7 @@ class _Scaler(ABC):
     scaling: Scaling | None = None
 
     def setInputOutputCol(self, inputCol: str | Sequence[str], outputCol: str | None) -> Any:
-        """Choose the columns; what was fitted is forgotten."""
+        """Choose the columns; an earlier fit is forgotten."""
         self.inputCol, self.outputCol, self.scaling = inputCol, outputCol, None
         return self
 
@@ -175,7 +175,7 @@ class _Scaler(ABC):
 
     @abstractmethod
     def _fitted(self, moments: Moments) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-        """Return what is taken from values, then divides them, multiplies them, and is added."""
+        """Return shift, divisor, factor and offset, which values are changed by in this order."""
 
 
 class MinMaxScaler(_Scaler):
@@ -246,7 +246,7 @@ class StandardScaler(_Scaler):
 
 @dataclass(frozen=True)
 class Counting:
-    """How often each value is in the columns of a shard."""
+    """The number of times that each value is in the columns of a shard."""
 
     columns: tuple[str, ...]
 
@@ -286,9 +286,9 @@ class Moments:
         there = ~np.isnan(rows)
         count = there.sum(axis=0)
         mean = np.where(there, rows, 0.0).sum(axis=0) / np.maximum(count, 1)
-        centred = np.where(there, rows - mean, 0.0)
-        drift = centred.sum(axis=0) / np.maximum(count, 1)  # what rounding left in the mean
-        squares = (centred**2).sum(axis=0) - count * drift**2
+        deviations = np.where(there, rows - mean, 0.0)
+        drift = deviations.sum(axis=0) / np.maximum(count, 1)  # the mean's error of rounding
+        squares = (deviations**2).sum(axis=0) - count * drift**2
         low, high = np.where(there, rows, np.inf).min(axis=0), np.where(there, rows, -np.inf).max(axis=0)
         return cls(count, low, high, mean + drift, squares)
 
@@ -348,8 +348,8 @@ class Scaling:
             return shard.assign(**{self.output: shard[self.columns[0]]})
         if rows.shape[1] != len(self.shift):
             raise DataError(f"fitted on arrays of {len(self.shift)} numbers; column {self.columns[0]!r} has others.")
-        scaled = (rows - self.shift) / self.divisor * self.factor + self.offset
-        return shard.assign(**{self.output: list(scaled) if arrays else scaled[:, 0]})
+        result = (rows - self.shift) / self.divisor * self.factor + self.offset
+        return shard.assign(**{self.output: list(result) if arrays else result[:, 0]})
 
 
 def _matrix(shard: pd.DataFrame, columns: tuple[str, ...]) -> tuple[np.ndarray | None, bool]:
@@ -391,11 +391,11 @@ def _column(shard: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _merged(shards: SparkXShards, measure: Callable[[Any], _Fit], merge: Callable[[_Fit, _Fit], _Fit]) -> _Fit:
-    """Return what all shards measure together; workers merge what they measured first."""
+    """Return the measure of all shards together; workers merge their own first."""
 
     def of_partition(parts: Any) -> Any:
-        measured = [measure(part) for part in parts]
-        return [reduce(merge, measured)] if measured else []
+        fits = [measure(part) for part in parts]
+        return [reduce(merge, fits)] if fits else []
 
     from orca.data.spark_frames import refused
 

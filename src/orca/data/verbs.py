@@ -1,6 +1,6 @@
-"""Verbs: what can be done with shards, wherever they lie. Owns the verbs that Spark and Ray have in common.
+"""Verbs: the methods of shards, wherever they lie. Owns the verbs that Spark and Ray have in common.
 
-They are told of an RDD, or of what has its methods (ray_lists.py); an element is a shard. Verbs of pandas are in
+They work on an RDD, or on an object with its methods (ray_lists.py); an element is a shard. Verbs of pandas are in
 frames.py and groups.py.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-    from orca.data import kept
+    from orca.data import shard_cache
 
 
 class Verbs:
@@ -67,7 +67,7 @@ class Verbs:
         return shards
 
     def to_lazy(self) -> Self:
-        """Return the same shards; what is made from them is computed when it is used."""
+        """Return the same shards; results of their verbs are computed when they are used."""
         raise NotImplementedError
 
     def save_parquet(self, path: str) -> Self:
@@ -93,7 +93,7 @@ class Verbs:
         return self.rdd.getNumPartitions()
 
     def __len__(self) -> int:
-        """Return the sum of the shards' lengths: rows of frames and arrays, keys of dicts; 1 for what has none."""
+        """Return the sum of the shards' lengths: rows of frames and arrays, keys of dicts; 1 for shards without one."""
         return int(self.rdd.map(_length).sum())
 
     def __getitem__(self, key: Any) -> Self:
@@ -125,8 +125,8 @@ class Verbs:
         edges = [start for start, _ in even_split(int(begins[-1]), parts)] + [int(begins[-1])]
         deal = partial(_dealt, begins=begins.tolist(), firsts=firsts.tolist(), edges=edges)
         empty = peek(self.rdd, _no_rows)
-        moved = self.rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
-        return self._made(moved.mapPartitions(partial(_gathered, empty=empty)), self._class_name)
+        pieces = self.rdd.mapPartitionsWithIndex(deal).partitionBy(parts, int)
+        return self._made(pieces.mapPartitions(partial(_gathered, empty=empty)), self._class_name)
 
     def split(self) -> list[Self]:
         """Return the i-th item of every shard as XShards, for each i; shards are lists or tuples of one length.
@@ -141,9 +141,9 @@ class Verbs:
             raise DataError(f"split needs shards with the same number of items; got shards of {lengths} items.")
         if not lengths or lengths[0] < 2:
             return [self]
-        made = [self._child(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
+        parts = [self._child(self.rdd.map(operator.itemgetter(i))) for i in range(lengths[0])]
         self._replaced()
-        return made
+        return parts
 
     def zip(self, other: Self) -> Self:
         """Return pairs of a shard and the one of others at its place.
@@ -213,7 +213,7 @@ class Verbs:
         return self._made(frames.deduplicated(self._frames("deduplicates"), self._blank(), self._parts()), FRAME)
 
     def sort_values(self, col_names: str | list[str] | None = None, ascending: bool | list[bool] = True) -> Self:
-        """Sort all rows: the shards hold one after the other what pandas' stable sort gives; nulls are the last.
+        """Sort all rows: the shards hold one after the other the rows of pandas' stable sort; nulls are the last.
 
         Args:
             col_names: The columns to sort by; all, from left to right, unless given.
@@ -269,7 +269,7 @@ class Verbs:
                 Spark: avg, stddev, stddev_pop, variance, var_pop, skewness, kurtosis, sumDistinct, collect_list,
                 collect_set, approx_count_distinct (which is exact). As in pandas they skip nulls, and the sum of none
                 is 0.
-            join: Whether to return all rows, each with what its group gives.
+            join: Whether to return all rows, each with the figures of its group.
 
         Returns:
             Shards with the keys and columns named like "sum(price)", in no particular order.
@@ -310,8 +310,8 @@ class Verbs:
         from orca.data import frames
 
         rdd = self._frames("sample")
-        drawn = frames.sampled(rdd, frac=frac, replace=replace, weights=weights, random_state=random_state)
-        return self._made(drawn, FRAME)
+        rows = frames.sampled(rdd, frac=frac, replace=replace, weights=weights, random_state=random_state)
+        return self._made(rows, FRAME)
 
     def assembleFeatureLabelCols(self, featureCols: str | list[str], labelCols: str | list[str]) -> Self:
         """Turn frames into {"x", "y"} for an Estimator: the array of a column, or a list of those of several.
@@ -356,7 +356,7 @@ class Verbs:
         return frames.null_counts(self._frames("get_null_sum"))
 
     def describe(self, cols: str | list[str] | None = None) -> pd.DataFrame:
-        """Return what pandas.DataFrame.describe tells of all rows; quartiles are exact.
+        """Return the table of pandas.DataFrame.describe for all rows; quartiles are exact.
 
         Every column is brought together on one executor.
 
@@ -419,8 +419,8 @@ class Verbs:
     def _parts(self) -> int:
         return max(1, self.num_partitions())
 
-    def _note(self) -> kept.Note | None:
-        """Return what is known of the first shard without asking for it."""
+    def _note(self) -> shard_cache.Note | None:
+        """Return the facts about the first shard that are known without asking for it."""
         return None
 
     def _is_small(self) -> bool:
@@ -436,9 +436,9 @@ class Verbs:
 
     def _made(self, rdd: Any, class_name: str | None = None) -> Self:
         """Return new shards in place of these."""
-        made = self._child(rdd, class_name)
+        child = self._child(rdd, class_name)
         self._replaced()
-        return made
+        return child
 
 
 class SharedValue:
@@ -482,7 +482,7 @@ def _applied(shard: Any, func: Callable[..., Any], args: tuple[Any, ...]) -> Any
 
 
 def _refusal(shard: Any, key: Any) -> str | None:
-    """Return why a shard does not give what is at a key."""
+    """Return why a shard does not give the item at a key."""
     if not hasattr(shard, "__getitem__"):
         return f"No selection operation available for this XShards of {class_name_of(shard)}."
     try:

@@ -26,8 +26,8 @@ def examine(
     Args:
         backend: The backend of the Estimator; unless given, the cluster that is up.
         workers_per_node: Workers on each node.
-        data: Where the data lies, at any fsspec path: its size is compared with disks and memory.
-        model_dir: Where checkpoints would go: it is written to, and left as it was.
+        data: The path of the data, of any fsspec kind: its size is compared with disks and memory.
+        model_dir: The folder of checkpoints: it is written to, and left as it was.
         limit: Seconds for the workers to start, look around and join.
 
     Returns:

@@ -67,7 +67,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class SurveyOutcome:
     """The outcome of a survey."""
 
     ranks: int  # that were started
@@ -90,8 +90,8 @@ def examined(
         engine: The engine that would run the ranks.
         workers_per_node: Workers on each node.
         before: Findings that were made before.
-        look_around: Whether to start the ranks; without, only what the driver sees is told.
-        purpose: The fields of the case that say what the cluster is for.
+        look_around: Whether to start the ranks; without, only the driver looks.
+        purpose: The fields of the case that name the purpose of the cluster.
     """
     try:
         workers = engine_class(engine).on_cluster(workers_per_node).workers
@@ -116,7 +116,7 @@ def diagnose(case: Case, look_around: bool) -> Iterable[Finding]:
         count = case.workers
         with suppress(Exception):  # a check of its own tells why
             count = limited(lambda: driver.ranks_to_start(case), CHECK_WITHIN)
-        outcome = survey(case, count) if count else Surveyed(0)
+        outcome = survey(case, count) if count else SurveyOutcome(0)
         for look in ranks.CHECKS:
             findings += checked(look.__name__, lambda look=look: look(case, outcome))  # type: ignore[misc]
     return findings
@@ -135,7 +135,7 @@ def checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def limited(call: Callable[[], T], seconds: float) -> T:
-    """Return the result of a call, but wait no longer than this for it; its thread may go on."""
+    """Return the result of a call, but wait no longer than this for it; its thread may keep running."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:
@@ -155,7 +155,7 @@ def limited(call: Callable[[], T], seconds: float) -> T:
     return cast(T, result)
 
 
-def survey(case: Case, count: int) -> Surveyed:
+def survey(case: Case, count: int) -> SurveyOutcome:
     """Start this many ranks as training would, let them look around and join, and return their reports."""
     began, spark = time.monotonic(), case.engine == "spark"
     silent: dict[str, Any] = {"progress": False, "log_level": logging.CRITICAL, "log_to_driver": False}
@@ -177,4 +177,4 @@ def survey(case: Case, count: int) -> Surveyed:
             reports = tuple(limited(lambda: engine.run(job, shards, settings), 2 * case.limit + _END_WITHIN))
         except Exception as problem:
             failure = problem
-    return Surveyed(count, reports, failure, bool(mark), time.monotonic() - began)
+    return SurveyOutcome(count, reports, failure, bool(mark), time.monotonic() - began)

@@ -30,9 +30,9 @@ class Finding:
 
     Attributes:
         level: "ok", "warn" (training starts, and may suffer) or "error" (training would not start).
-        topic: What it is about, in a word: "slots", "network", ...
-        what: What is right or wrong.
-        got: What was seen.
+        topic: Its subject, in a word: "slots", "network", ...
+        what: The fact or the problem.
+        got: The values that were seen.
         fix: The exact line to set: an argument, an entry of conf=, or a line for the shell; "" where nothing is wrong.
     """
 

@@ -73,7 +73,7 @@ def explain(
     """Return the plan of a fit of this data here, and the problems that would keep it from starting.
 
     Args:
-        source_of: Wraps the data; what it raises is a finding.
+        source_of: Wraps the data; its error is a finding.
         engine: The engine of the Estimator.
         workers_per_node: Workers on each node.
         sync: How replicas agree.

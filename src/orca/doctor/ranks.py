@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from orca.cluster.news import human
 from orca.doctor.driver import TRAINING, WORKER_BYTES
-from orca.doctor.examination import Case, Surveyed, TimeOver
+from orca.doctor.examination import Case, SurveyOutcome, TimeOver
 from orca.doctor.finding import Finding, advice, error, ok, summary, warn
 from orca.doctor.survey import Report
 from orca.errors import TooFewSlots, WorkerStalled
@@ -27,13 +27,13 @@ _REMEDIES = {
 }
 
 
-def joining(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def joining(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Tell whether the ranks started and joined, as training needs it."""
     problem = outcome.problem
     if outcome.ranks == 0:
         yield warn("ranks", "the workers were not looked at: the errors come first")
-    elif all(report.joined is not None for report in outcome.reports) and problem is None:
-        seconds = max(report.joined or 0.0 for report in outcome.reports)
+    elif all(report.join_seconds is not None for report in outcome.reports) and problem is None:
+        seconds = max(report.join_seconds or 0.0 for report in outcome.reports)
         times = f"{outcome.seconds:.1f} s, joining {seconds:.1f} s"
         yield ok("ranks", f"{outcome.ranks} rank(s) started and joined", times)
     elif isinstance(problem, WorkerStalled | TimeOver):
@@ -51,7 +51,7 @@ def joining(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield error("ranks", "the workers did not join", summary(problem), [*fixes, again][0])
 
 
-def versions(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def versions(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Compare Python and packages of driver and workers."""
     for words in dict.fromkeys(report.different for report in outcome.reports):
         alike = [report for report in outcome.reports if report.different == words]
@@ -63,10 +63,10 @@ def versions(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield warn("versions", what, "; ".join(words[:_SHOWN]) + more, _SAME)
 
 
-def network(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def network(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Name the pairs of ranks that cannot reach each other, and the interfaces that gloo takes."""
     reports = outcome.reports
-    pairs = [(report, reports[other], reason) for report in reports for other, reason in report.unreached]
+    pairs = [(report, reports[other], reason) for report in reports for other, reason in report.obstacles]
     for report, other, reason in pairs[:_SHOWN]:
         what = f"rank {report.rank} on {report.node} ({report.host}) cannot reach rank {other.rank} on {other.node}"
         yield error("network", what, reason, _OWN_ADDRESS if other.host.startswith("127.") else _REACHABLE)
@@ -77,14 +77,14 @@ def network(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield ok("network", "every rank reaches every other", f"gloo binds {', '.join(places[:_SHOWN])}")
 
 
-def link(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def link(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Tell whether the workers reach the driver, which hears of failures and progress from them."""
     apart = [report for report in outcome.reports if not report.linked]
     if apart:
         yield warn(
             "driver",
-            f"{_ranks(apart)} on {_nodes(apart)} cannot reach the driver: training goes on without progress, logs and "
-            "quick news of failures",
+            f"{_ranks(apart)} on {_nodes(apart)} cannot reach the driver: training continues without progress, logs "
+            "and quick news of failures",
             f"spark.driver.host={case.setting('spark.driver.host')}",
             'init_orca_context(..., conf={"spark.driver.host": "…"})   (an address of the driver that workers reach)',
         )
@@ -92,7 +92,7 @@ def link(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield ok("driver", "every rank reaches the driver")
 
 
-def disk(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def disk(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Compare the room for temporary files with the data, which each rank spools there."""
     for report, sharing in _tightest(outcome, lambda report: report.free):
         need = (case.data or 0) * sharing // outcome.ranks
@@ -108,7 +108,7 @@ def disk(case: Case, outcome: Surveyed) -> Iterator[Finding]:
             yield ok("disk", "there is room for temporary files", free + (f", {human(need)} needed" if need else ""))
 
 
-def memory(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def memory(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Compare the memory that is free on each node with the need of its ranks."""
     for report, sharing in _tightest(outcome, lambda report: report.memory):
         # The ranks are up: they hold torch already, and need the model.
@@ -129,7 +129,7 @@ def memory(case: Case, outcome: Surveyed) -> Iterator[Finding]:
             yield ok("memory", "the ranks fit into memory", free)
 
 
-def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def gpus(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Tell which GPUs the ranks see, and where some are missed."""
     yield from _idle_gpus(outcome)
     nodes = {report.node: report for report in reversed(outcome.reports)}.values()
@@ -154,7 +154,7 @@ def gpus(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield ok("gpu", what, evidence)
 
 
-def _idle_gpus(outcome: Surveyed) -> Iterator[Finding]:
+def _idle_gpus(outcome: SurveyOutcome) -> Iterator[Finding]:
     for report in {report.node: report for report in reversed(outcome.reports)}.values():
         if report.devices and not report.gpus:
             yield warn(
@@ -165,7 +165,7 @@ def _idle_gpus(outcome: Surveyed) -> Iterator[Finding]:
             )
 
 
-def shared_storage(case: Case, outcome: Surveyed) -> Iterator[Finding]:
+def shared_storage(case: Case, outcome: SurveyOutcome) -> Iterator[Finding]:
     """Tell whether the rank that writes checkpoints can, and whether all see the same folder."""
     if not case.model_dir or not outcome.reports:
         return
@@ -189,7 +189,7 @@ def shared_storage(case: Case, outcome: Surveyed) -> Iterator[Finding]:
         yield ok("storage", "driver and ranks share model_dir")
 
 
-CHECKS: tuple[Callable[[Case, Surveyed], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[Case, SurveyOutcome], Iterable[Finding]], ...] = (
     joining, versions, network, link, disk, memory, gpus, shared_storage,
 )  # fmt: skip
 
@@ -203,12 +203,12 @@ def _nodes(reports: list[Report]) -> str:
     return ", ".join(sorted({report.node for report in reports})[:_SHOWN])
 
 
-def _sharing(outcome: Surveyed, report: Report) -> int:
+def _sharing(outcome: SurveyOutcome, report: Report) -> int:
     """Return how many ranks are on the node of a report."""
     return sum(other.node == report.node for other in outcome.reports)
 
 
-def _tightest(outcome: Surveyed, room: Callable[[Report], int]) -> list[tuple[Report, int]]:
+def _tightest(outcome: SurveyOutcome, room: Callable[[Report], int]) -> list[tuple[Report, int]]:
     """Return a report from the node with the least room for each of its ranks, and how many ranks are there."""
     pairs = [(report, _sharing(outcome, report)) for report in outcome.reports]
     return sorted(pairs, key=lambda pair: room(pair[0]) / pair[1])[:1]

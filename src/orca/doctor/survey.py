@@ -31,7 +31,7 @@ from orca.cluster.proof import Description, describe, differences
 from orca.core.source import Items
 from orca.core.world import Peer, form
 from orca.errors import OrcaError
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.storage.files import filesystem, probe_file
 
 KNOCK_WITHIN = 3.0  # seconds to reach another rank
@@ -53,9 +53,9 @@ class Report:
     devices: int = 0  # GPUs that the machine shows to its processes
     storage: str = ""  # why model_dir cannot be written from there
     sees_driver: bool = True  # whether the driver's file in model_dir is there for this rank
-    unreached: tuple[tuple[int, str], ...] = ()  # ranks it could not reach, each with the reason
+    obstacles: tuple[tuple[int, str], ...] = ()  # ranks it could not reach, each with the reason
     interface: str = ""  # the network interface that gloo took
-    joined: float | None = None  # seconds it took to join; None where the ranks did not
+    join_seconds: float | None = None  # seconds it took to join; None where the ranks did not
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Survey:
     model_dir: str | None = None
     mark: str = ""  # the name of the driver's file in model_dir; "" where it could not write one
 
-    def run_on_peer(self, peer: Peer, timeout: float, pulse: Pulse) -> Report:
+    def run_on_peer(self, peer: Peer, timeout: float, heartbeat: Heartbeat) -> Report:
         """Return the report of this rank."""
         temporary, torch = tempfile.gettempdir(), sys.modules.get("torch")
         usable = torch.cuda.device_count() if torch is not None and torch.cuda.is_available() else 0
@@ -85,13 +85,13 @@ class Survey:
         }
         failures, apart = knock_at_all(peer)
         if apart:
-            return Report(**facts, unreached=failures)
+            return Report(**facts, obstacles=failures)
         began = time.monotonic()
-        with form(peer, timeout, pulse) as world:
+        with form(peer, timeout, heartbeat) as world:
             [total] = world.all_reduce([np.ones(1)], how="sum")
             if int(total[0]) != world.size:
                 raise OrcaError(f"{world.size} ranks added up to {total[0]:g}: their collectives do not work.")
-        return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], joined=time.monotonic() - began)
+        return Report(**facts, interface=os.environ["GLOO_SOCKET_IFNAME"], join_seconds=time.monotonic() - began)
 
     def _storage(self, rank: int) -> dict[str, Any]:
         """Return why the rank that writes checkpoints cannot, and whether this rank sees the driver's file."""

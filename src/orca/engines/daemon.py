@@ -1,4 +1,4 @@
-"""Daemon: the process that Spark forks its Python workers from. Owns loading what ranks need before the first of them,
+"""Daemon: the process that Spark forks its Python workers from. Owns loading frameworks before the first of them,
 and ending a daemon that another one replaces.
 
 Spark's own daemon loads nothing, so every worker spends seconds on importing the framework, and again when it has been

@@ -1,4 +1,4 @@
-"""ForkServer: a process that has loaded what ranks need and forks them. Owns starting, watching and ending such ranks.
+"""ForkServer: a process that has loaded a framework and forks ranks. Owns starting, watching and ending such ranks.
 
 Importing a framework takes seconds, and every rank would pay for it in every call. A server imports once and is kept
 until the program ends; a rank begins in milliseconds as a copy of it. It is a process of its own because a fork of the
@@ -33,7 +33,7 @@ from functools import partial
 from orca.core.loading import NEEDED, draw_anew, load
 
 AVAILABLE = sys.platform == "linux"  # elsewhere, system libraries do not survive a fork
-KEPT = 2  # servers at a time: each holds what it has loaded
+KEPT = 2  # servers at a time: each holds its modules in memory
 # No library reads these when it is loaded: shells, tools, Ray and Spark change them, and a rank has the driver's path.
 _TRANSIENT = re.compile(
     "PYTEST_CURRENT_TEST|PWD|OLDPWD|COLUMNS|LINES|_|PYTHONPATH|PYTHONBREAKPOINT|JAVA_HOME|CUBLAS_WORKSPACE_CONFIG"
@@ -50,10 +50,10 @@ class Start:
     """The things that a rank needs at its start besides open files.
 
     Attributes:
-        arguments: What it is called with, before the numbers of its open files.
+        arguments: Its arguments, before the numbers of its open files.
         environment: Its environment variables.
-        path: Where it looks for modules.
-        modules: What the server loads before it forks.
+        path: Its sys.path.
+        modules: Those that the server loads before it forks.
     """
 
     arguments: tuple[int, ...]
@@ -118,7 +118,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Say whether it still runs."""
         return self._process.poll() is None
 
     def start(self, start: Start, files: Iterable[int]) -> ForkedRank:
@@ -155,7 +155,7 @@ def _is_inherited(number: int) -> bool:
 
 _lock = threading.Lock()
 _servers: dict[frozenset[tuple[str, str]], ForkServer] = {}  # by their environment; the one used last comes last
-_retired: list[ForkServer] = []
+_old_servers: list[ForkServer] = []
 
 
 def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
@@ -172,9 +172,9 @@ def start_rank(start: Start, files: Iterable[int]) -> ForkedRank:
 
 def _retire(keys: Iterable[frozenset[tuple[str, str]]]) -> None:
     for key in keys:
-        _retired.append(_servers.pop(key))
-        _retired[-1].retire()
-    _retired[:] = [server for server in _retired if server.alive]
+        _old_servers.append(_servers.pop(key))
+        _old_servers[-1].retire()
+    _old_servers[:] = [server for server in _old_servers if server.alive]
 
 
 def servers() -> list[ForkServer]:
@@ -184,11 +184,11 @@ def servers() -> list[ForkServer]:
 
 
 @atexit.register
-def end_servers(spared: Collection[ForkServer] = ()) -> None:
+def end_servers(survivors: Collection[ForkServer] = ()) -> None:
     """End the servers of this program; a daemon thread may still wait for ranks of theirs."""
     with _lock:
-        _retire([key for key, server in _servers.items() if server not in spared])
-        for server in _retired:
+        _retire([key for key, server in _servers.items() if server not in survivors])
+        for server in _old_servers:
             server.end()
 
 
@@ -213,7 +213,7 @@ class Server:
         self._ranks: dict[int, socket.socket] = {}  # process -> its channel
 
     def serve(self) -> Start | None:
-        """Fork ranks until the driver has gone, and return None; in each rank, return what it starts with."""
+        """Fork ranks until the driver has gone, and return None; in each rank, return its Start."""
         driver = os.getppid()
         # A process that the driver forked may hold its sockets open.
         while (self._selector.get_map() or self._ranks) and os.getppid() == driver:

@@ -1,7 +1,7 @@
 """RayEngine: ranks as Ray actors. Owns reserving their seats, starting, watching and ending them.
 
 A seat is a bundle of a placement group: all seats are there before the first rank starts, so ranks never wait for each
-other while holding CPUs. What needs CPUs of its own, like computing a Ray Dataset, is done before they are taken.
+other while holding CPUs. Work that needs CPUs of its own, like computing a Ray Dataset, is done before they are taken.
 """
 
 from __future__ import annotations
@@ -108,25 +108,25 @@ class RayEngine:
         shares = [pieces[rank :: self.workers] for rank in range(self.workers)]
         if native:
             return [Parcel(native=tuple(each)) for each in shares]
-        return [Parcel(pickled=dumps(each, "the data")) for each in shares]
+        return [Parcel(content=dumps(each, "the data")) for each in shares]
 
     def _place(self, rank: Rank, nodes: list[dict[str, Any]]) -> RankPlace:
         return RankPlace(rank.number, _LOOPBACK if _is_here(nodes) else rank.seat.address, rank.seat.cpus)
 
 
-# What travels.
+# Messages.
 
 
 @dataclass(frozen=True)
 class Parcel:
     """The pieces of a rank's data: those that refer to Ray's objects must be pickled by Ray."""
 
-    pickled: bytes = b""
+    content: bytes = b""
     native: tuple[Callable[[], Items], ...] = ()
 
     def pieces(self) -> list[Callable[[], Items]]:
         """Return the pieces."""
-        return cloudpickle.loads(self.pickled) if self.pickled else list(self.native)
+        return cloudpickle.loads(self.content) if self.content else list(self.native)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Carried:
 
 
 def _carried(piece: Callable[[], Items]) -> Carried:
-    """Put the items of a piece into Ray, which gives them to any node and spills what is too much for its memory."""
+    """Put the items of a piece into Ray, which gives them to any node and spills to disk when memory is full."""
     refs, waiting, size = [], [], 0
     for item in piece():
         waiting.append(item)
@@ -203,7 +203,7 @@ class OrcaRank:
         self.parcel = Parcel()
 
     def take(self, parcel: Parcel) -> Outcome:
-        """Take the data, in a call of its own as Ray holds what it gave until a call ends; tell who we are."""
+        """Take the data, in a call of its own as Ray holds a call's arguments until it ends; tell our address."""
         preload()
         self.parcel = parcel
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
@@ -268,7 +268,7 @@ def _is_here(nodes: list[dict[str, Any]]) -> bool:
 
 
 def _check_room(nodes: list[dict[str, Any]], workers: int) -> None:
-    """Refuse at once what could not run even if the cluster were empty."""
+    """Refuse at once a run that could not start even if the cluster were empty."""
     if workers > sum(int(node["Resources"].get("CPU", 0)) for node in nodes):
         raise _too_few(workers)
 
@@ -395,7 +395,7 @@ def _started(seats: list[RankSeat]) -> Iterator[list[Rank]]:
 
 @contextmanager
 def _ended(ranks: list[Rank], cards: list[Card]) -> Iterator[None]:
-    """After a failure, end all ranks and see them gone."""
+    """End all ranks after a failure, and see them gone."""
     try:
         yield
     except BaseException:
@@ -446,7 +446,7 @@ def _result(ref: Any, rank: Rank, hub: Hub | None) -> Any:
 
 
 def _words(text: str) -> str:
-    """Return in one line what Ray tells about the end of a process."""
+    """Return in one line Ray's words about the end of a process."""
     if "No module named 'orca'" in text:
         return "it cannot import orca. Install orca-dl, in the same version, on every node of the Ray cluster."
     if "Worker exit type: SYSTEM_ERROR" in text:

@@ -115,7 +115,7 @@ class SparkEngine:
         return f"Spark shows {max(0, width - running(self.session))} of {width} slots free"
 
     def _check_slots(self) -> None:
-        """Refuse at once what Spark would wait for or fail at: all ranks must run at the same time."""
+        """Refuse at once a run that Spark would wait for or fail at: all ranks must run at the same time."""
         if not self._is_local and is_dynamic(self.session):
             raise ArgumentError(
                 "ranks run together in one barrier stage, which Spark refuses while dynamic allocation is on. Pass "
@@ -227,7 +227,7 @@ class BarrierTask:
     """One rank inside a barrier task, whose record batches are its rows.
 
     Attributes:
-        envelope: What the rank does.
+        envelope: The rank's job.
         pieces: Instead of rows, the pickled pieces of all ranks.
         dealt: Whether the record batches hold the rank's pieces.
         over_hub: Whether ranks meet over the hub of the run, as all of them can reach it for sure.

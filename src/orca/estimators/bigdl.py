@@ -47,7 +47,7 @@ class BigdlEstimator(TorchEstimator):
             metrics: Validation methods of BigDL, or metrics of `orca.metrics`.
             feature_preprocessing: A Preprocessing, or the shape of a row (a list of shapes for several inputs).
             label_preprocessing: The same of labels.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             backend: "bigdl" (Spark, optimizer state cut among the workers) unless given; any of `from_torch`.
             options: Other arguments of `from_torch`, as workers_per_node or seed.
 

@@ -77,7 +77,7 @@ class Estimator:
 
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # framework -> arguments, where they differ from ours
     vectors: ClassVar[bool] = False  # whether a Spark DataFrame gets 1-D predictions as ML vectors
-    refused: ClassVar[Mapping[str, str]] = {}  # a verb of other Estimators -> why this one has none, and what to do
+    refusals: ClassVar[Mapping[str, str]] = {}  # a verb of other Estimators -> why this one has none, and the remedy
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class Estimator:
             return model
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.refused:
-            raise NotSupported(f"{name} is not supported: {self.refused[name]}.")
-        return self.__getattribute__(name)  # which says what is wrong, also within a property
+        if name in self.refusals:
+            raise NotSupported(f"{name} is not supported: {self.refusals[name]}.")
+        return self.__getattribute__(name)  # which names the problem, also within a property
 
     def shutdown(self, force: bool = False) -> None:
         """Do nothing: workers end with each call, and the cluster's own context is the user's to stop."""

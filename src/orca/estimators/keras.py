@@ -41,7 +41,7 @@ class KerasEstimator(TrainingEstimator):
     """
 
     learner: KerasLearner
-    refused: ClassVar = dict.fromkeys(
+    refusals: ClassVar = dict.fromkeys(
         ("set_constant_gradient_clipping", "set_l2_norm_gradient_clipping", "clear_gradient_clipping"), _CLIPS
     )
 
@@ -70,15 +70,16 @@ class KerasEstimator(TrainingEstimator):
         Args:
             model_creator: A function `(config)` that returns a compiled model on each worker.
             keras_model: A compiled model, in place of a creator.
-            config: What all creators get; inter_op_parallelism and intra_op_parallelism set TensorFlow's threads.
+            config: The argument of all creators; inter_op_parallelism and intra_op_parallelism set TensorFlow's
+                threads.
             verbose: Whether to show a progress bar in a terminal.
             workers_per_node: Workers (ranks) on each node of the cluster.
             compile_args_creator: A function `(config)` that returns arguments for `model.compile`.
             backend: "spark", "ray" ("tf2"), "local" or "horovod" (for tf_keras, where Horovod is installed); unless
                 given, the cluster that is up.
             cpu_binding: Accepted; a worker gets its share of the node's cores.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
-            model_dir: Where a checkpoint is kept after every fit, and those of checkpoint_trigger.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
+            model_dir: The folder for a checkpoint after every fit, and for those of checkpoint_trigger.
             sync_batch_norm: Whether batch normalization sees the rows of all workers, as in one process; False lets
                 each worker use its own rows and averages the running statistics.
             seed: Seed of initial weights, order and dropout.
@@ -165,11 +166,11 @@ class KerasEstimator(TrainingEstimator):
             validation_data: Data of the same kind, evaluated after every epoch.
             class_weight: Class number -> weight of its rows in the loss.
             initial_epoch: The number of the first epoch, for callbacks that count them.
-            steps_per_epoch: Steps of an epoch; the next one goes on in the data where it ended. All of the data
+            steps_per_epoch: Steps of an epoch; the next one continues in the data where it ended. All of the data
                 unless given.
             validation_steps: Steps of a validation; all of the data unless given.
             validation_freq: Validate every n-th epoch, or after the epochs of these numbers, counted from 1.
-            data_config: What data creators get in place of `config`.
+            data_config: The argument of data creators in place of `config`.
             feature_cols: Columns that become the model's inputs, in this order (or by their names, for a dict).
             label_cols: Columns the outputs are compared with.
             shuffle: Whether each epoch reads in a new order; a tf.data.Dataset decides for itself.
@@ -178,7 +179,7 @@ class KerasEstimator(TrainingEstimator):
             max_failures: How many times to continue by itself when a worker is lost or stuck: from the last checkpoint
                 under model_dir (one is kept every epoch unless checkpoint_trigger says otherwise), or from the start.
             resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
-                its next unseen batch, until its epochs are complete. Callbacks get back what they remembered.
+                its next unseen batch, until its epochs are complete. Callbacks get their states back.
             checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
@@ -254,7 +255,7 @@ class KerasEstimator(TrainingEstimator):
             verbose: 0 for no progress bar.
             sample_weight: The column with the weight of each row; True where the data comes as (x, y, weights).
             callbacks: Keras callbacks, called on every worker; those that write files, on the first alone.
-            data_config: What data creators get in place of `config`.
+            data_config: The argument of data creators in place of `config`.
             feature_cols: Columns that become the model's inputs.
             label_cols: Columns the outputs are compared with.
             steps: Another name of num_steps.
@@ -299,7 +300,7 @@ class KerasEstimator(TrainingEstimator):
             steps: Answer only so many batches of a tf.data.Dataset, which one that repeats itself needs; every row
                 of other data is answered.
             callbacks: Accepted by no release; leave them out.
-            data_config: What data creators get in place of `config`.
+            data_config: The argument of data creators in place of `config`.
             feature_cols: Columns that become the model's inputs.
             output_cols: Names of the prediction columns; `prediction` unless given.
             min_partition_num: Accepted.
@@ -339,8 +340,8 @@ class KerasEstimator(TrainingEstimator):
 
         Args:
             filepath: Any fsspec path. A folder of Keras 3 holds a SavedModel for serving and the model itself.
-            overwrite: Whether to replace what is there.
-            include_optimizer: Whether training can go on from it.
+            overwrite: Whether to replace an earlier file.
+            include_optimizer: Whether training can continue from it.
             save_format: "tf", "h5" or "keras", where the path does not tell.
             signatures: Signatures of a SavedModel.
             options: Options of a SavedModel.
@@ -372,7 +373,7 @@ class KerasEstimator(TrainingEstimator):
 
         Args:
             filepath: Any fsspec path.
-            custom_objects: Name -> class or function of what is not Keras' own.
+            custom_objects: Name -> class or function that is not Keras' own.
             compile: Whether to compile it as it was saved.
             options: Accepted.
             safe_mode: False runs code that the file holds (lambdas): only for files you trust.
@@ -421,7 +422,7 @@ class KerasEstimator(TrainingEstimator):
             path: The model_dir, or the folder of one fit in it.
             version: Epochs trained, for a checkpoint of the end of a fit; or steps, for one that a trigger kept. The
                 newest unless given.
-            prefix: What the names of a trigger's checkpoints begin with, where there are several.
+            prefix: The first part of a trigger's checkpoint names, where there are several triggers.
 
         Raises:
             ArgumentError: There is no such checkpoint.

@@ -65,7 +65,7 @@ class MxnetEstimator(TrainingEstimator):
         """Make an Estimator of an MXNet model.
 
         Args:
-            config: What `create_config` returns; all creators get it.
+            config: The result of `create_config`; all creators get it.
             model_creator: A function `(config)` that returns a `gluon.Block`, or a `mx.mod.Module` whose symbol ends in
                 a loss, on each worker. Weights that it does not initialize are.
             loss_creator: A function `(config)` that returns the loss of a block, called with its outputs and the
@@ -81,8 +81,8 @@ class MxnetEstimator(TrainingEstimator):
                 node's cores shared among its workers.
             backend: "spark", "ray" or "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
-            model_dir: Where checkpoints go.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            model_dir: The folder of checkpoints.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on, and says every
                 while what for.
@@ -164,8 +164,8 @@ class MxnetEstimator(TrainingEstimator):
             epochs: How many times to see every row.
             batch_size: Rows of one step over all workers.
             validation_data: Data of the same kind, evaluated after every epoch.
-            train_resize_batch_num: Steps of an epoch; the next one goes on in the data where it ended. All of the data
-                unless given.
+            train_resize_batch_num: Steps of an epoch; the next one continues in the data where it ended. All of the
+                data unless given.
             feature_cols: Columns that become the model's inputs, in this order.
             label_cols: Columns the outputs are compared with.
             shuffle: Whether each epoch reads in a new order; a DataIter or DataLoader decides for itself.
@@ -178,8 +178,8 @@ class MxnetEstimator(TrainingEstimator):
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
             checkpoint_trigger: When to keep a checkpoint under model_dir, such as EveryEpoch().
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
-            max_failures: How many times to go on by itself when a worker is lost or stuck.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one: at
+            max_failures: How many times to resume by itself when a worker is lost or stuck.
+            resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one: at
                 its next unseen batch, until its epochs are complete.
 
         Returns:

@@ -62,7 +62,7 @@ class OpenvinoEstimator(Estimator):
     """
 
     learner: OpenvinoPredictor
-    refused: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
+    refusals: ClassVar = {verb: f"an OpenVINO model only answers (predict). {do}" for verb, do in _INSTEAD.items()}
 
     def __init__(self, learner: OpenvinoPredictor, state: State, backend: str | None = None) -> None:
         super().__init__(learner, None if backend is None else backend_of(backend))
@@ -76,8 +76,8 @@ class OpenvinoEstimator(Estimator):
             model_path: An .xml file of OpenVINO (its .bin beside it) or an .onnx file. Any fsspec path; the file is
                 read here and travels to the workers.
             batch_size: Give the model this fixed batch; 0 keeps its own, fixed or free.
-            backend: Where arrays are answered for: "spark", "ray" or "local" (in this process). Unless given, on the
-                cluster that is up, Spark before Ray, else here. Distributed data is answered for where it is.
+            backend: The engine that answers for arrays: "spark", "ray" or "local" (in this process). Unless given, on
+                the cluster that is up, Spark before Ray, else here. Distributed data is answered for where it is.
 
         Raises:
             ArgumentError: A file is missing or is no model.

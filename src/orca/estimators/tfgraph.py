@@ -27,6 +27,11 @@ from orca.frameworks.tfgraph.terms import SUM, ancestors
 from orca.registry import backend_of, source_of
 from orca.rows.tree import flatten
 
+_RAN_TOO_EARLY = (
+    "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or tf.cond. Make "
+    "the session afterwards (leave sess out), or call tf.disable_control_flow_v2() first."
+)
+
 
 class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
     """A graph of TensorFlow 1 that learns and answers on any engine. Made by `Estimator.from_graph`.
@@ -119,11 +124,11 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
             updates: Operations that run with each step, such as those of batch normalization (UPDATE_OPS).
             sess: The session with the variables; a new one unless given. Variables without a value get their first.
-            model_dir: Where checkpoints and summaries go.
+            model_dir: The folder of checkpoints and summaries.
             backend: "bigdl" or "spark", "ray", "local"; unless given, the cluster that is up.
             workers_per_node: Workers (ranks) on each node of the cluster.
             seed: Seed of order and dropout.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits on.
             threads_per_worker: Threads of a worker's arithmetic; a node's cores shared among its workers unless given.
@@ -134,21 +139,14 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         Raises:
             ArgumentError: The loss has no variables, something is not fed, or an operation cannot be shipped.
         """
-        for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
-            _check_tensors(name, tree, required=name == "inputs")
-        if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1:
-            raise ArgumentError(
-                f"the loss {loss.name!r} must be one number; it has the shape {loss.shape}. Pass tf.reduce_mean of it."
-            )
-        if (loss is None) != (optimizer is None) and loss is None:
-            raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
+        _check_ends(inputs, labels, outputs, loss, optimizer)
         graph = flatten(inputs)[0][0].graph
         tensors, others = _split_metrics(metrics)
         ends = {"inputs": inputs, "labels": labels, "outputs": outputs, "loss": loss, "metrics": tensors}
         with graph.as_default(), quiet():
             step = optimizer if optimizer is None else _stepping(loss, optimizer)
             if isinstance(step, TrainStep) and step.loss is not None:
-                ends["loss"] = step.loss  # what the train op lowers, with its penalties
+                ends["loss"] = step.loss  # the loss of the train op, with its penalties
             session = sess or tf.Session(graph=graph)
             if session.graph is not graph:
                 raise ArgumentError("sess belongs to another graph than the inputs. Pass a tf.Session of their graph.")
@@ -177,23 +175,20 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
             except tf.errors.InvalidArgumentError as error:
                 if "output_all_intermediates" not in str(error):
                     raise
-                raise ArgumentError(
-                    "sess has run before the optimizer was made, and then TensorFlow cannot change a tf.while_loop or "
-                    "tf.cond. Make the session afterwards (leave sess out), or call tf.disable_control_flow_v2() first."
-                ) from error
+                raise ArgumentError(_RAN_TOO_EARLY) from error
         return estimator
 
-    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
-        learner = self._learner(wanted.feed_dict, wanted.session_config)
+    def _fit(self, request: GraphFit, **plan: Any) -> None:
+        learner = self._learner(request.feed_dict, request.session_config)
         if learner.program.active and self.engine.workers == 1:
-            learner = replace(learner, program=self._program(wanted.feed_dict or {}, alone=True))
+            learner = replace(learner, program=self._program(request.feed_dict or {}, alone=True))
         learner.check_trainable()
         learner.program.checked()
         plan |= {"callbacks": tuple(listed(plan["callbacks"])), "epochs": positive("epochs", plan["epochs"])}
         learner.check_callbacks(plan["callbacks"])
-        spec = self._spec(wanted.batch_size, *wanted.cols)
+        spec = self._spec(request.batch_size, *request.cols)
         self._state = self._held()
-        self._train(wanted.data, wanted.valid, spec, learner=learner, metrics=self.metrics, **plan)
+        self._train(request.data, request.valid, spec, learner=learner, metrics=self.metrics, **plan)
         self._put_back()
 
     def _score(
@@ -229,7 +224,7 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         return self.save_tf_checkpoint(self._path("save", path, other_names))
 
     def load(self, path: str | None = None, **other_names: str) -> GraphEstimator:
-        """Load what save wrote, or any checkpoint of TensorFlow with these variables."""
+        """Load a checkpoint of `save`, or any other one of TensorFlow, with these variables."""
         return self.load_tf_checkpoint(self._path("load", path, other_names))
 
     def save_tf_checkpoint(self, path: str) -> str:
@@ -268,13 +263,13 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         key = (alone, *((id(tensor), pickle.dumps(value)) for tensor, value in feeds.items()))
         if key not in self._programs:
             own = self.step if isinstance(self.step, TrainStep) else None
-            trained: Sequence[Any] = ()
+            weights: Sequence[Any] = ()
             if self.step is not None and own is None:
-                trained = trained_by(self.ends["loss"])
-            merged = dict(self.ends.get("feeds") or {}) | dict(feeds)
+                weights = trained_by(self.ends["loss"])
+            all_feeds = dict(self.ends.get("feeds") or {}) | dict(feeds)
             with quiet():
                 self._programs[key] = training_program(
-                    **self.ends | {"feeds": merged}, step=own, trained=trained, alone=alone
+                    **self.ends | {"feeds": all_feeds}, step=own, weights=weights, alone=alone
                 )
         return self._programs[key]
 
@@ -313,10 +308,10 @@ class GraphEstimator(GraphVerbs, TrainingEstimator):  # type: ignore[misc]
         assert self._state is not None
         program, payload = self.learner.program, self._state.payload
         values = Values(self.sess, program.variables)
-        held = dict(payload["models"][0])
-        for kept in payload.get("optimizers") or ():
-            held |= kept.get("slots") or {}
-        values.write({name: value for name, value in held.items() if name in values.specs})
+        arrays = dict(payload["models"][0])
+        for optimizer in payload.get("optimizers") or ():
+            arrays |= optimizer.get("slots") or {}
+        values.write({name: value for name, value in arrays.items() if name in values.specs})
 
 
 def initialize(session: Any) -> None:
@@ -327,21 +322,21 @@ def initialize(session: Any) -> None:
         if not fresh:
             return
         checks = session.run([tf.is_variable_initialized(variable) for variable in fresh])
-        session.run(tf.variables_initializer([v for v, known in zip(fresh, checks, strict=True) if not known]))
-        _known.setdefault(session, set()).update(v.op.name for v in fresh)
+        session.run(tf.variables_initializer([v for v, has_value in zip(fresh, checks, strict=True) if not has_value]))
+        _values_of.setdefault(session, set()).update(v.op.name for v in fresh)
 
 
 def restore_values(session: Any, values: Mapping[str, Any]) -> None:
     """Give the variables of a session that some values name these values."""
     initialize(session)
     with session.graph.as_default():
-        named = {variable.op.name: variable for variable in tf.global_variables()}
-    specs = [VariableSpec.of(named[name]) for name in values if name in named]
+        variables = {variable.op.name: variable for variable in tf.global_variables()}
+    specs = [VariableSpec.of(variables[name]) for name in values if name in variables]
     Values(session, specs).write({spec.name: values[spec.name] for spec in specs})
 
 
 def _is_known(session: Any, variable: Any) -> bool:
-    return variable.op.name in _known.get(session, ())
+    return variable.op.name in _values_of.get(session, ())
 
 
 def trained_by(loss: Any) -> list[Any]:
@@ -378,6 +373,17 @@ def _split_metrics(metrics: Any) -> tuple[dict[str, Any], Any]:
     return tensors, [metric for metric in listed(metrics) if not _is_tensor(metric)] or None
 
 
+def _check_ends(inputs: Any, labels: Any, outputs: Any, loss: Any, optimizer: Any) -> None:
+    for name, tree in (("inputs", inputs), ("labels", labels), ("outputs", outputs), ("loss", loss)):
+        _check_tensors(name, tree, required=name == "inputs")
+    if loss is None and optimizer is not None:
+        raise ArgumentError("an optimizer lowers a loss, and there is none. Pass loss= to from_graph.")
+    if loss is not None and loss.shape.rank and loss.shape.num_elements() != 1:
+        raise ArgumentError(
+            f"the loss {loss.name!r} must be one number; it has the shape {loss.shape}. Pass tf.reduce_mean of it."
+        )
+
+
 def _is_tensor(thing: Any) -> bool:
     return hasattr(thing, "graph") and hasattr(thing, "dtype")
 
@@ -394,13 +400,13 @@ def _check_tensors(name: str, tree: Any, required: bool) -> None:
             )
 
 
-def _clip_values(given: Any) -> tuple[float, float] | None:
-    if given is None:
+def _clip_values(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
         return None
-    pair = tuple(given) if isinstance(given, list | tuple) else (-given, given)
+    pair = tuple(bounds) if isinstance(bounds, list | tuple) else (-bounds, bounds)
     if len(pair) != 2 or not pair[0] < pair[1]:
-        raise ArgumentError(f"clip_value must be a positive number, or a pair (min, max); got {given!r}.")
+        raise ArgumentError(f"clip_value must be a positive number, or a pair (min, max); got {bounds!r}.")
     return float(pair[0]), float(pair[1])
 
 
-_known: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # session -> variables with a value
+_values_of: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()  # session -> variables with a value

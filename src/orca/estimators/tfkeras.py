@@ -31,7 +31,7 @@ def keras_estimator(
     Args:
         keras_model: The model, compiled.
         metrics: Metrics of `orca.metrics`, besides those it was compiled with.
-        model_dir: Where checkpoints and summaries go.
+        model_dir: The folder of checkpoints and summaries.
         optimizer: An optimizer in place of the compiled one: of `tf.train` or `orca.optimizers`, for a graph.
         options: More arguments of `Estimator.from_graph` or `Estimator.from_keras`: backend, workers_per_node, seed.
 
@@ -113,15 +113,15 @@ class GraphKerasEstimator(KerasFiles, GraphEstimator):  # type: ignore[misc]
         with graph.as_default():
             phase = backend.symbolic_learning_phase()
             session = backend.get_session()
-            compiled = {} if loss is None else _compiled_metrics(model)
-            given = {metric.name: metric for metric in metrics_of(metrics)}
+            model_metrics = {} if loss is None else _compiled_metrics(model)
+            more_metrics = {metric.name: metric for metric in metrics_of(metrics)}
             estimator = cls.of(
                 inputs=_single(model.inputs),
                 outputs=_single(model.outputs),
                 labels=None if loss is None else _single(model._feed_targets),
                 loss=loss,
                 optimizer=None if loss is None else optimizer or model.optimizer,
-                metrics=compiled | given or None,
+                metrics=model_metrics | more_metrics or None,
                 updates=[*model.get_updates_for(None), *model.get_updates_for(model.inputs)],
                 sess=session,
                 model_dir=model_dir,
@@ -151,12 +151,12 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
         estimator.model = model
         return estimator
 
-    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
-        refuse_feeding(wanted.feed_dict)
+    def _fit(self, request: GraphFit, **plan: Any) -> None:
+        refuse_feeding(request.feed_dict)
         self._take_weights()
-        features, labels = wanted.cols
+        features, labels = request.cols
         KerasEstimator.fit(
-            self, wanted.data, batch_size=wanted.batch_size, validation_data=wanted.valid, feature_cols=features,
+            self, request.data, batch_size=request.batch_size, validation_data=request.valid, feature_cols=features,
             label_cols=labels, **plan,
         )  # fmt: skip
         assert self._state is not None
@@ -193,8 +193,8 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
         now = weights_of(self.model)
         if self._state is None:
             return
-        held = self._state.payload.get("models") or [None]
-        if held[0] is None or not all(map(np.array_equal, held[0], now)):
+        models = self._state.payload.get("models") or [None]
+        if models[0] is None or not all(map(np.array_equal, models[0], now)):
             self._state.payload["models"] = [now]
 
     def _weights_loaded(self) -> None:
@@ -208,9 +208,9 @@ class EagerKerasEstimator(KerasFiles, GraphVerbs, KerasEstimator):  # type: igno
 
 def _compiled_metrics(model: Any) -> dict[str, Any]:
     """Return the metrics that a model was compiled with, by name: a metric of ours, or a tensor of Keras' function."""
-    asked = getattr(model, "_compile_metrics", None)
+    names = getattr(model, "_compile_metrics", None)
     metrics: dict[str, Any] = {}
-    for metric in listed(asked):
+    for metric in listed(names):
         name = metric if isinstance(metric, str) else getattr(metric, "name", getattr(metric, "__name__", ""))
         if name in ("acc", "accuracy"):
             metrics[name] = Accuracy()

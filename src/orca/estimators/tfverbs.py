@@ -15,7 +15,7 @@ from orca.sources.tfrows import PackedDataset
 
 @dataclass(frozen=True)
 class GraphFit:
-    """A fit that is asked for: data that can travel, how its batches are read, and what is fed and set besides."""
+    """The arguments of a fit: data that can travel, how to read its batches, other feeds and the session's settings."""
 
     data: Any
     valid: Any
@@ -78,8 +78,8 @@ class GraphVerbs:
             callbacks: Callbacks (`orca.callbacks`), called on every worker.
             max_steps: Train this many steps, over as many epochs as it takes, instead of `epochs`.
             end_trigger: When to stop before the epochs are over, such as MinLoss(0.1).
-            max_failures: How many times to go on by itself when a worker is lost or stuck.
-            resume: Whether to go on with the fit whose checkpoints are the newest under model_dir, if there is one.
+            max_failures: How many times to resume by itself when a worker is lost or stuck.
+            resume: Whether to resume the fit whose checkpoints are the newest under model_dir, if there is one.
             keep_checkpoints: How many of the newest checkpoints stay; all unless given.
             more: For a Keras model that was built eagerly, more arguments of `KerasEstimator.fit`.
 
@@ -93,7 +93,7 @@ class GraphVerbs:
         refuse_fixed_batch(hard_code_batch_size)
         if self.model_dir is not None and self._summaries is None:
             self.set_tensorboard(self.model_dir, "summary")
-        wanted = GraphFit(
+        request = GraphFit(
             packed(data, "fit"),
             None if validation_data is None else packed(validation_data, "fit"),
             columns_of(data, feature_cols, label_cols if label_cols is not None else labels_cols),
@@ -102,7 +102,7 @@ class GraphVerbs:
             session_config,
         )
         self._fit(
-            wanted,
+            request,
             epochs=epochs,
             checkpoint_trigger=checkpoint_trigger,
             shuffle=bool(shuffle),
@@ -179,7 +179,7 @@ class GraphVerbs:
         return self._answer(packed(data, "predict"), cols, batch_size, output_cols, feed_dict)
 
     @abstractmethod
-    def _fit(self, wanted: GraphFit, **plan: Any) -> None:
+    def _fit(self, request: GraphFit, **plan: Any) -> None:
         """Train, and give the user's variables the trained values."""
 
     @abstractmethod

@@ -72,18 +72,18 @@ class TorchEstimator(TrainingEstimator):
             metrics: One metric or several: Orca metrics or their plain names ("accuracy"), metrics of torchmetrics, or
                 functions `(output, target)` of all rows.
             backend: "spark" (the default), "bigdl", "ray" ("torch_distributed"), "horovod" or "local".
-            config: What all creators get.
+            config: The argument of all creators.
             workers_per_node: Workers (ranks) on each node of the cluster.
             scheduler_creator: A function `(optimizer, config)` that returns a learning rate scheduler.
             training_operator_cls: A subclass of TrainingOperator: training in your own words.
             initialization_hook: Called without arguments on each worker before anything else.
             scheduler_step_freq: When the scheduler steps: "batch", "epoch" or "manual".
             use_tqdm: Whether to show a progress bar in a terminal.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             sync_stats: Whether, with reduce_results=False, each worker tells losses and metrics over all rows, not over
                 its own.
             log_level: The level from which log records of workers appear on the driver.
-            log_to_driver: Whether what workers print and log appears on the driver, with their rank.
+            log_to_driver: Whether the output and logs of workers appear on the driver, with their rank.
             seed: Seed of initial weights, order and dropout; torch's own initial seed unless given.
             stall_timeout: Seconds without progress after which the stuck worker is named; 0 waits forever.
             start_timeout: Seconds that workers may take to start where the cluster is busy; 0 waits forever, and logs
@@ -101,11 +101,11 @@ class TorchEstimator(TrainingEstimator):
             shard_model: Whether to cut weights, gradients and optimizer state among the workers (FSDP2), for a model
                 that is larger than a worker; with model_dir on shared storage its state stays there.
             find_unused_parameters: Whether some parameters may take no part in a step.
-            loss_reduction: What a loss of your own is: "mean" (over rows), "sum", or a function `(target)` that returns
-                what each row counts in its mean. Found out unless given.
+            loss_reduction: The kind of a loss of your own: "mean" (over rows), "sum", or a function `(target)` that
+                returns the weight of each row in its mean. Found out unless given.
             squeeze: Whether predictions lose their dimensions of size 1 but the first.
             device_cache: Whether a worker keeps its rows on its GPU while it trains, or in memory where it has none,
-                if they fill no more than half of what is free there. For arrays, DataFrames and shards.
+                if they fill no more than half of the free memory there. For arrays, DataFrames and shards.
 
         Raises:
             ArgumentError: An argument has the wrong kind, or two do not go together.

@@ -43,11 +43,11 @@ class TrainingEstimator(Estimator):
 
     Args:
         learner: The model, as its framework trains it.
-        backend: Where the ranks run and how replicas agree; None for the cluster that is up.
+        backend: The engine of the ranks, and how replicas agree; None for the cluster that is up.
         metrics: Metrics of evaluations.
         config: The dict that all creators get.
         workers_per_node: Workers (ranks) on each node of the cluster.
-        model_dir: Where checkpoints go.
+        model_dir: The folder of checkpoints.
         seed: Seed of initial weights, order and dropout.
         settings: How ranks are watched.
         sync_stats: Whether each worker tells losses and metrics over all, where it would tell its own
@@ -120,7 +120,7 @@ class TrainingEstimator(Estimator):
             profile: Whether to add a `profile` with where time went, as a mean and by worker.
             reduce_results: Whether to return one line an epoch over all workers, or a line of each worker: over its own
                 rows, unless the Estimator has sync_stats.
-            info: What your TrainingOperator is told with each epoch and batch.
+            info: Facts for your TrainingOperator, with each epoch and batch.
             feature_cols: Columns that become the model's arguments, in this order.
             label_cols: Columns the outputs are compared with.
             validation_data: Data of the same kind, evaluated after every epoch.
@@ -289,7 +289,7 @@ class TrainingEstimator(Estimator):
 
         in_place = self.learner.spread and self.model_dir and path.startswith(self.model_dir.rstrip("/") + "/")
         state = load_state(path, self.learner.framework, mapped=bool(in_place))
-        return replace(state, stored=path) if in_place else state
+        return replace(state, path=path) if in_place else state
 
     def _run_through(
         self, job: FitJob, shards: Callable[[int], Shards], max_failures: int, settings: Settings | None = None
@@ -521,7 +521,7 @@ class TrainingEstimator(Estimator):
         Args:
             path: The model_dir, or the folder of one fit in it.
             version: The steps behind the checkpoint; the newest unless given.
-            prefix: What its name begins with, where there are several.
+            prefix: The first part of its name, where there are several triggers.
 
         Raises:
             ArgumentError: There is no such checkpoint; lists those that there are.
@@ -558,7 +558,7 @@ class TrainingEstimator(Estimator):
         """Write the trained model as an OpenVINO model, to serve it faster with `Estimator.from_openvino`.
 
         Args:
-            path: Where the .xml file goes (the .bin beside it), at any fsspec path.
+            path: The .xml file to write (the .bin beside it), at any fsspec path.
             sample: A row of features (first dimension 1; a tuple for several inputs); not needed after a fit or an
                 evaluation, which have seen rows.
 

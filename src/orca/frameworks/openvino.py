@@ -318,7 +318,7 @@ class OpenvinoPredictor(Predictor):
     """An OpenVINO model that answers.
 
     Args:
-        signature: What the model takes and gives.
+        signature: The inputs and outputs of the model.
         batch_size: Rows of one request; a model with a fixed batch keeps that.
         config: OpenVINO's compile configuration, on top of ours.
         nested: Whether data may come as batches of rows, with one dimension more.
@@ -357,7 +357,7 @@ class OpenvinoPredictor(Predictor):
             "ENABLE_CPU_PINNING": width == os.cpu_count(),
         }
         try:
-            self.compiled = _core().compile_model(graph.open(), DEVICE, settings | self.config)
+            self.compiled_model = _core().compile_model(graph.open(), DEVICE, settings | self.config)
         except (RuntimeError, TypeError) as error:
             raise ArgumentError(
                 f"OpenVINO cannot compile the model with config={self.config}: {_words(error)}"
@@ -407,7 +407,7 @@ class OpenvinoPredictor(Predictor):
     def _make_queue(self) -> None:
         # Twice as many as run at a time: one is filled while another is computed.
         self.queue = ov.AsyncInferQueue(
-            self.compiled, 2 * self.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+            self.compiled_model, 2 * self.compiled_model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
         )
         self.queue.set_callback(_keep)
 
@@ -587,7 +587,7 @@ def _translate_torch(model: Any, sample: Any) -> ov.Model:
         return _converted(model, example_input=tensors, input=shapes)
     nn = sys.modules["torch"].nn
 
-    class Unnamed(nn.Module):  # type: ignore[misc, name-defined]
+    class NamelessModel(nn.Module):  # type: ignore[misc, name-defined]
         """A model of a dict that takes its values one by one: OpenVINO would take the keys for its arguments."""
 
         def __init__(self) -> None:
@@ -597,7 +597,7 @@ def _translate_torch(model: Any, sample: Any) -> ov.Model:
         def forward(self, *values: Any) -> Any:
             return self.model(unflatten(structure, list(values)))
 
-    return _converted(Unnamed().eval(), example_input=tuple(leaves), input=shapes)
+    return _converted(NamelessModel().eval(), example_input=tuple(leaves), input=shapes)
 
 
 def _converted(model: Any, **arguments: Any) -> ov.Model:

@@ -15,25 +15,25 @@ class Backlog:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.added = self.taken = self.refused = 0
+        self.inflow = self.outflow = self.drops = 0
 
     def has_room(self) -> bool:
         """Say whether there is room for a line; count one that is turned away."""
-        if self.added - self.taken <= (self.limit // 2 if self.refused else self.limit):
+        if self.inflow - self.outflow <= (self.limit // 2 if self.drops else self.limit):
             return True
-        self.refused += 1
+        self.drops += 1
         return False
 
     def gap(self) -> int:
         """Return how many lines were turned away since the last call."""
-        count, self.refused = self.refused, 0
+        count, self.drops = self.drops, 0
         return count
 
     def outlast(self, wait: Callable[[float], object], seconds: float) -> None:
         """Wait by `wait(seconds)` until it says yes, or nothing was taken in that time."""
         before = -1
-        while before != self.taken:
-            before = self.taken
+        while before != self.outflow:
+            before = self.outflow
             if wait(seconds):
                 break
 

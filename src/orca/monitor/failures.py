@@ -13,7 +13,7 @@ SILENT_END = "its process ended without a word: killed, out of memory, or its no
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank failed.
+    """The failure of one rank.
 
     Args:
         rank: The rank.

@@ -1,4 +1,4 @@
-"""Pulse: where a rank is. Owns the phases of a step, and the marks that stall detection, progress and profiles read."""
+"""Heartbeat: the place where a rank is. Owns the phases of a step, and the marks for stalls, progress and profiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGN_EVERY, SAY_EVERY = 0.5, 60.0  # seconds between signs, and between log reco
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_current: ContextVar[Pulse | None] = ContextVar("pulse", default=None)
+_current: ContextVar[Heartbeat | None] = ContextVar("heartbeat", default=None)
 
 
 class Beat(NamedTuple):
@@ -41,17 +41,17 @@ class Beat(NamedTuple):
         return PHASES[self.phase] if 0 <= self.phase < len(PHASES) else f"phase {self.phase}"
 
 
-class Pulse:
+class Heartbeat:
     """The place where the training loop is: written by its thread, read by the link's, without locks.
 
     `profile` holds the seconds spent in each phase while `profiling` is on, and those of communication, which may go
     on beside other phases.
     """
 
-    __slots__ = ("_since", "epoch", "loss", "phase", "profile", "progress", "rows", "stepped", "steps")
+    __slots__ = ("_since", "epoch", "loss", "phase", "position", "profile", "progress", "rows", "steps")
 
     def __init__(self) -> None:
-        self.epoch = self.stepped = self.steps = self.progress = self.rows = 0
+        self.epoch = self.position = self.steps = self.progress = self.rows = 0
         self.phase = START
         self.loss: float | None = None
         self.profile = dict.fromkeys((*PHASES, "communication"), 0.0)
@@ -80,7 +80,7 @@ class Pulse:
             self.rows = rows
         elif epoch != self.epoch:
             self.rows = 0
-        self.epoch, self.stepped, self.steps = epoch, step, steps
+        self.epoch, self.position, self.steps = epoch, step, steps
         if loss is not None:
             self.loss = loss
         self.progress += 1
@@ -96,7 +96,7 @@ class Pulse:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Let the functions of this module mark this pulse, in this thread."""
+        """Let the functions of this module mark this heartbeat, in this thread."""
         token = _current.set(self)
         try:
             yield
@@ -108,16 +108,16 @@ class Pulse:
         loss = None
         with suppress(TypeError, ValueError, RuntimeError):  # a loss that is no number must not end telemetry
             loss = None if self.loss is None else float(self.loss)
-        place = (int(self.epoch), int(self.stepped), int(self.steps), int(self.phase))
+        place = (int(self.epoch), int(self.position), int(self.steps), int(self.phase))
         return Beat(rank, *place, progress=self.progress, loss=loss, rows=int(self.rows))
 
 
 def counted(items: Iterable[T]) -> Iterator[T]:
     """Yield items that are read one by one; each is progress of this rank."""
-    pulse = _current.get()
+    heartbeat = _current.get()
     for item in items:
-        if pulse is not None:
-            pulse.at(DATA)
+        if heartbeat is not None:
+            heartbeat.at(DATA)
         yield item
 
 
@@ -128,23 +128,23 @@ def waiting_for_storage(what: str) -> Iterator[None]:
     How far a write is only the storage's client knows, which ends one that hangs by a timeout of its own: ending the
     rank would cut off an upload that is merely slow.
     """
-    pulse = _current.get()
-    if pulse is None:
+    heartbeat = _current.get()
+    if heartbeat is None:
         yield
         return
-    phase = pulse.phase
-    pulse.at(STORAGE)
+    phase = heartbeat.phase
+    heartbeat.at(STORAGE)
     try:
-        with beside(partial(_give_signs, pulse, what), "orca-storage"):
+        with beside(partial(_give_signs, heartbeat, what), "orca-storage"):
             yield
     finally:
-        pulse.at(phase)
+        heartbeat.at(phase)
 
 
-def _give_signs(pulse: Pulse, what: str, over: Event) -> None:
+def _give_signs(heartbeat: Heartbeat, what: str, over: Event) -> None:
     start = last_word = time.monotonic()
     while not over.wait(SIGN_EVERY):
-        pulse.progress += 1
+        heartbeat.progress += 1
         now = time.monotonic()
         if now - last_word >= SAY_EVERY:
             last_word = now

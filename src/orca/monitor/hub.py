@@ -81,12 +81,12 @@ class Hub:
         # Below: only the hub's thread.
         self._open: set[Seat] = set()
         self._seats: dict[int, Seat] = {}
-        self._ended: dict[int, str] = {}  # rank -> how
+        self._endings: dict[int, str] = {}  # rank -> how
         self._signs: dict[tuple[int, str], Sign] = {}  # by rank and kind
         self._rounds: dict[int, dict[int, str]] = {}  # round -> the texts of ranks
         self._suspicion: Suspicion | None = None
-        self._aborted: str | None = None
-        self._advanced = 0.0
+        self._abort_reason: str | None = None
+        self._last_progress = 0.0
 
     def __enter__(self) -> Hub:
         self._door = protocol.listen(self.host)
@@ -124,7 +124,7 @@ class Hub:
     @property
     def absent(self) -> list[int]:
         """Return the ranks that have not reported and are not known to be lost."""
-        return [rank for rank in range(self.size) if rank not in self._seats and rank not in self._ended]
+        return [rank for rank in range(self.size) if rank not in self._seats and rank not in self._endings]
 
     def abort(self, reason: str) -> None:
         """Tell every rank, also one that connects later, to end at once."""
@@ -155,18 +155,18 @@ class Hub:
     async def _serve(self) -> None:
         server = await self._loop.create_server(self._admit, sock=self._door, backlog=self.size + 64)
         pause = max(0.02, min(1.0, self.stall / 4 if self.stall > 0 else 1.0))
-        glance = self._advanced = time.monotonic()
+        glance = self._last_progress = time.monotonic()
         try:
             while not self._closing.done():
                 await asyncio.wait([self._closing], timeout=pause)
                 if time.monotonic() - glance > DRIVER_SLEPT:
-                    self._advanced = time.monotonic()  # perhaps the ranks slept as well
+                    self._last_progress = time.monotonic()  # perhaps the ranks slept as well
                 glance = time.monotonic()
                 self._watch(glance)
         finally:
             server.close()
             self._judge(float("inf"))
-            self._aborted = self._aborted or "the run is over"  # no end of a rank is a loss any more
+            self._abort_reason = self._abort_reason or "the run is over"  # no end of a rank is a loss any more
             for _ in range(LAST_TURNS):
                 await asyncio.sleep(0)
             for seat in self._open:
@@ -202,10 +202,10 @@ class Hub:
         seat.rank, seat.host, seat.beat = message.rank, message.host, Beat(message.rank)
         seat.connection.limit = MESSAGE_LIMIT
         self._seats[seat.rank] = seat
-        self._advanced = time.monotonic()
+        self._last_progress = time.monotonic()
         seat.connection.send(protocol.Ack())
-        if self._aborted is not None:
-            seat.connection.send(Abort(self._aborted))
+        if self._abort_reason is not None:
+            seat.connection.send(Abort(self._abort_reason))
 
     def _miss(self, seat: Seat, reason: str) -> None:
         self._open.discard(seat)
@@ -213,7 +213,7 @@ class Hub:
             peer = seat.connection.transport.get_extra_info("peername") or (NOWHERE,)
             name = f"rank {seat.rank} on {seat.host}" if seat.rank >= 0 else peer[0]
             logger.warning("the hub dropped the connection of %s: %s", name, reason)
-        if seat.rank < 0 or seat.rank in self._ended:
+        if seat.rank < 0 or seat.rank in self._endings:
             return
         if seat.joined:
             self._lose(seat.rank, seat.host, f"its connection was dropped: {reason}" if reason else SILENT_END)
@@ -243,8 +243,8 @@ class Hub:
                     if len(self._suspicion.stacks) == len(self._suspicion.asked):
                         self._convict(self._suspicion)
             case protocol.Bye():
-                self._advanced = time.monotonic()
-                if seat.rank not in self._ended:
+                self._last_progress = time.monotonic()
+                if seat.rank not in self._endings:
                     self._end(seat.rank, "has ended")
             case _:
                 raise Malformed(f"a rank may not say {type(message).__name__}")
@@ -253,14 +253,14 @@ class Hub:
         if beat.rank != seat.rank:
             raise Malformed(f"it sent a beat of rank {beat.rank}")
         if beat.progress != seat.beat.progress:
-            self._advanced, self._suspicion = time.monotonic(), None
+            self._last_progress, self._suspicion = time.monotonic(), None
         seat.beat = beat
         call(self.on_beat, beat)
 
     def _gather(self, seat: Seat, message: Gather) -> None:
         texts = self._rounds.setdefault(message.round, {})
         texts[seat.rank] = message.text
-        for rank, how in self._ended.items():
+        for rank, how in self._endings.items():
             if rank not in texts:
                 return seat.connection.send(_parting(message.round, rank, how))
         if len(texts) == self.size:
@@ -270,7 +270,7 @@ class Hub:
                 self._seats[rank].connection.send(line)
 
     def _end(self, rank: int, how: str) -> None:
-        self._ended[rank] = how
+        self._endings[rank] = how
         for number, texts in self._rounds.items():
             for other in texts if rank not in texts else ():
                 self._seats[other].connection.send(_parting(number, rank, how))
@@ -279,21 +279,21 @@ class Hub:
     # Failures.
 
     def _abort(self, reason: str) -> None:
-        if self._aborted is None:
-            self._aborted = reason
+        if self._abort_reason is None:
+            self._abort_reason = reason
             for rank, seat in self._seats.items():
-                if self._ended.get(rank) != "has ended":
+                if self._endings.get(rank) != "has ended":
                     seat.connection.send(Abort(reason))
 
     def _lose(self, rank: int, host: str, reason: str) -> None:
-        if self._ended.get(rank) == "failed":  # it said why itself
+        if self._endings.get(rank) == "failed":  # it said why itself
             return
         host = host or (self._seats[rank].host if rank in self._seats else NOWHERE)
         self._note(Failure(rank, host, reason, kind="lost"))
         self._end(rank, "was lost")
 
     def _note(self, failure: Failure) -> None:
-        if self._aborted is not None and (failure.secondary or failure.kind == "lost"):
+        if self._abort_reason is not None and (failure.secondary or failure.kind == "lost"):
             return  # a consequence of our abort
         key, now = (failure.rank, failure.kind), time.monotonic()
         when = self._signs[key].when if key in self._signs else now
@@ -303,7 +303,7 @@ class Hub:
 
     def _judge(self, now: float) -> None:
         if self._primary is None:
-            primary = primary_of(list(self._signs.values()), now, complete=len(self._ended) == self.size)
+            primary = primary_of(list(self._signs.values()), now, complete=len(self._endings) == self.size)
             if primary is not None:
                 self._publish(primary)
 
@@ -315,11 +315,11 @@ class Hub:
 
     @property
     def _troubled(self) -> bool:
-        return bool(self._primary or self._signs or self._aborted is not None)
+        return bool(self._primary or self._signs or self._abort_reason is not None)
 
     def _watch(self, now: float) -> None:
-        ranks = [rank for rank, seat in sorted(self._seats.items()) if rank not in self._ended and seat.joined]
-        overdue = ranks and self.stall > 0 and now - self._advanced >= self.stall
+        ranks = [rank for rank, seat in sorted(self._seats.items()) if rank not in self._endings and seat.joined]
+        overdue = ranks and self.stall > 0 and now - self._last_progress >= self.stall
         if not overdue or self._suspicion is not None or self._troubled:
             return
         suspicion = self._suspicion = Suspicion([self._seats[rank].beat for rank in ranks], self.absent)
@@ -330,7 +330,7 @@ class Hub:
     def _convict(self, suspicion: Suspicion) -> None:
         if self._suspicion is not suspicion or self._troubled:  # a rank has moved, or failed
             return
-        seconds, address = time.monotonic() - self._advanced, f"{self.ticket.host}:{self.ticket.port}"
+        seconds, address = time.monotonic() - self._last_progress, f"{self.ticket.host}:{self.ticket.port}"
         host = self._seats[suspicion.culprit].host if suspicion.suspects else NOWHERE
         self._end_stalled(suspicion.failure(host, seconds, self.stall, address))
 
@@ -344,7 +344,7 @@ class Hub:
 
 
 def _parting(number: int, rank: int, how: str) -> Gathered:
-    return Gathered(number, [], f"waits for rank {rank} in all_gather in vain: it {how}")
+    return Gathered(number, [], f"cannot complete all_gather: rank {rank} {how}")
 
 
 def call(callback: Callable[..., None] | None, *args: object) -> None:

@@ -21,7 +21,7 @@ from orca.errors import ArgumentError, OrcaError
 from orca.monitor import protocol
 from orca.monitor.backlog import Backlog, ends_within
 from orca.monitor.failures import reason_of
-from orca.monitor.heartbeat import WAIT, Pulse
+from orca.monitor.heartbeat import WAIT, Heartbeat
 from orca.monitor.protocol import LINE_LIMIT, MESSAGE_LIMIT, Abort, Ack, Connection, Gathered, Log, Ticket, encode
 
 EXIT_ABORTED = 70  # how a rank ends when the driver says so or is gone
@@ -44,15 +44,15 @@ class Parted(OrcaError, ConnectionError):
 class Link:
     """The connection of one rank to the hub. Make it with `connect`.
 
-    A daemon thread runs its event loop: it sends beats of the `pulse`, and ends the process when the driver says so or
-    is gone. Methods but `log` and `flush` are for the thread that connected; the hub is shown the stack of that thread
-    when this rank is stuck.
+    A daemon thread runs its event loop: it sends the beats of `heartbeat`, and ends the process when the driver says so
+    or is gone. Methods but `log` and `flush` are for the thread that connected, whose stack the hub sees when this rank
+    is stuck.
     """
 
     def __init__(self, ticket: Ticket, rank: int, patience: float, on_abort: Callable[[], None] | None) -> None:
         self.ticket, self.rank, self.patience = ticket, rank, patience
         self.on_abort = end_process if on_abort is None else on_abort
-        self.pulse = Pulse()
+        self.heartbeat = Heartbeat()
         self._thread: threading.Thread | None = None
         self._owner = threading.get_ident()
         self._outbox: deque[bytes] = deque()
@@ -91,7 +91,7 @@ class Link:
             link._open(socket.create_connection((ticket.host, ticket.port), timeout), welcome)
         except OSError as error:
             logger.warning(
-                "rank %d goes on without telemetry: the driver at %s:%d cannot be reached (%s)",
+                "rank %d continues without telemetry: the driver at %s:%d cannot be reached (%s)",
                 *(rank, ticket.host, ticket.port, error),
             )
         return link
@@ -117,12 +117,12 @@ class Link:
         if len(line) > MESSAGE_LIMIT:
             raise ArgumentError(f"all_gather takes up to {MESSAGE_LIMIT} bytes as JSON; got {len(line)}. Send a path.")
         self._round += 1
-        phase = self.pulse.phase
-        self.pulse.at(WAIT)
+        phase = self.heartbeat.phase
+        self.heartbeat.at(WAIT)
         try:
             return self._meet(self._round - 1, line)
         finally:
-            self.pulse.at(phase)
+            self.heartbeat.at(phase)
 
     def log(self, text: str, origin: str = "stdout", level: int = 0) -> None:
         """Give a line to the driver's on_log without ever waiting; for any thread.
@@ -131,8 +131,8 @@ class Link:
 
         Args:
             text: The line; cut where it is longer than 64 Ki characters.
-            origin: "stdout" or "stderr" for what was printed, else the name of the logger.
-            level: The level of a log record; 0 for what was printed.
+            origin: "stdout" or "stderr" for printed lines, else the name of the logger.
+            level: The level of a log record; 0 for printed lines.
         """
         more = len(text) - LINE_LIMIT
         line = Log(f"{text[:LINE_LIMIT]}... ({more} more characters)" if more > 0 else text, origin, level)
@@ -143,8 +143,8 @@ class Link:
 
     def flush(self) -> None:
         """Wait a moment until all log lines are on their way, unless the driver lags behind; for any thread."""
-        goal, deadline = self._backlog.added, time.monotonic() + FLUSH_WITHIN
-        while self.connected and self._backlog.taken < goal and not self._behind:
+        goal, deadline = self._backlog.inflow, time.monotonic() + FLUSH_WITHIN
+        while self.connected and self._backlog.outflow < goal and not self._behind:
             if time.monotonic() > deadline:
                 self._behind = True  # until nothing is left to send
             time.sleep(0.0002)
@@ -153,7 +153,7 @@ class Link:
         """Report an error, and return when the hub knows it or after 3 seconds; only the first report counts.
 
         Args:
-            error: What was raised; Parted, and what was raised because of it, is always secondary.
+            error: The exception; Parted, and those that it caused, are always secondary.
             secondary: Whether it is a consequence of another rank's failure.
         """
         if self._reported:
@@ -170,7 +170,7 @@ class Link:
         if self._thread is None or self._closing:
             return
         self._post_gap()
-        self._post(self.pulse.beat(self.rank))
+        self._post(self.heartbeat.beat(self.rank))
         self._post(protocol.Bye())
         self._closing = True
         self._order(self._hand_over)
@@ -217,7 +217,7 @@ class Link:
             return False
         line = message if isinstance(message, bytes) else encode(message)
         with self._posting:
-            self._backlog.added += len(line)
+            self._backlog.inflow += len(line)
             self._outbox.append(line)
             first = len(self._outbox) == 1
         if first:  # else the thread was woken for the one before
@@ -231,7 +231,7 @@ class Link:
     def _open(self, sock: socket.socket, welcome: float) -> None:
         """Start the thread and present the secret; OSError when there is no answer, ArgumentError when it is no."""
         self._loop = asyncio.SelectorEventLoop()
-        self._ended = self._loop.create_future()
+        self._end_of_run = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(sock,), name=f"orca-link-{self.rank}", daemon=True)
         self._thread.start()
         reply = self._reply(welcome, Ack, Abort)
@@ -262,11 +262,11 @@ class Link:
         self._connection = Connection(limit, self._hear, self._end, self._hand_over)
         await self._loop.create_connection(lambda: self._connection, sock=sock)
         self._connection.send(protocol.Hello(self.ticket.secret, self.rank, socket.gethostname()))
-        last, when = self.pulse.beat(self.rank), self._loop.time()
-        while not self._ended.done():
-            await asyncio.wait([self._ended], timeout=BEAT_SOON)
+        last, when = self.heartbeat.beat(self.rank), self._loop.time()
+        while not self._end_of_run.done():
+            await asyncio.wait([self._end_of_run], timeout=BEAT_SOON)
             if self._welcome and not self._closing and not self._connection.busy:
-                beat, now = self.pulse.beat(self.rank), self._loop.time()
+                beat, now = self.heartbeat.beat(self.rank), self._loop.time()
                 if beat != last or now - when >= BEAT_LATE:
                     last, when = beat, now
                     self._connection.send(beat)
@@ -278,7 +278,7 @@ class Link:
         while self._outbox and not self._connection.busy:
             line = self._outbox.popleft()
             self._connection.send(line)
-            self._backlog.taken += len(line)
+            self._backlog.outflow += len(line)
         if not self._connection.busy:
             self._behind = False
             if self._closing:
@@ -289,7 +289,7 @@ class Link:
             case Ack() | Gathered():
                 if not self._welcome and not self._closing:
                     self._welcome = True
-                    self._connection.send(self.pulse.beat(self.rank))  # now the hub may count on us
+                    self._connection.send(self.heartbeat.beat(self.rank))  # now the hub may count on us
                 self._replies.put(message)
             case protocol.Ask():
                 self._connection.send(protocol.Stack(stack_of(self._owner)))
@@ -302,9 +302,9 @@ class Link:
                 raise protocol.Malformed(f"a hub does not say {type(message).__name__}")
 
     def _end(self, reason: str = "") -> None:
-        if self._ended.done():
+        if self._end_of_run.done():
             return
-        self._ended.set_result(None)
+        self._end_of_run.set_result(None)
         try:
             if self._welcome and not self._closing:
                 self.on_abort()  # by default the process ends here

@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.limit, self.hear, self.end, self.resume = limit, hear, end, resume
         self.busy, self.reason = False, ""
-        self._inbox, self._scanned = bytearray(), 0
+        self._inbox, self._search_start = bytearray(), 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(0)
         self.sock = transport.get_extra_info("socket")
         keep_alive(self.sock)
-        _guarded.add(self)
+        _connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End."""
@@ -123,13 +123,13 @@ class Connection(asyncio.Protocol):
         """Hand on the messages that are complete now."""
         self._inbox += data
         try:
-            while not self.transport.is_closing() and (end := self._inbox.find(b"\n", self._scanned)) >= 0:
-                line, self._scanned = bytes(self._inbox[:end]), 0
+            while not self.transport.is_closing() and (end := self._inbox.find(b"\n", self._search_start)) >= 0:
+                line, self._search_start = bytes(self._inbox[:end]), 0
                 del self._inbox[: end + 1]
                 self._check(len(line))
                 self.hear(decode(line))
-            self._scanned = len(self._inbox)
-            self._check(self._scanned)
+            self._search_start = len(self._inbox)
+            self._check(self._search_start)
         except Malformed as error:
             self.drop(str(error))
 
@@ -172,7 +172,7 @@ def listen(host: str) -> socket.socket:
         raise ArgumentError(
             f"the driver cannot listen on {host!r}: {error}. Pass the address of one interface of the driver's machine."
         ) from None
-    _guarded.add(door)
+    _connections.add(door)
     return door
 
 
@@ -196,12 +196,12 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 # A forked child, such as a data loader's, would hold our connections open: the end of its parent would go unseen.
-_guarded: weakref.WeakSet[Any] = weakref.WeakSet()
+_connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _let_go() -> None:
     """Put an empty file in the place of each connection: its owner in this process may close that later."""
-    for thing in list(_guarded):
+    for thing in list(_connections):
         if (number := thing.fileno()) >= 0:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, number, inheritable=False)

@@ -2,7 +2,7 @@
 
 On a rank, `speaking` takes over Python's sys.stdout and sys.stderr and hears the root logger while a job runs. Each
 line goes to the driver over the link and nowhere else: an engine that forwards its workers' output would show it twice.
-What C code writes to the file descriptors 1 and 2 is left alone and stays on the worker.
+Output of C code, to the file descriptors 1 and 2, is left alone and stays on the worker.
 
 On the driver, an `Echo` shows the lines and moves the progress bar, in a thread of its own: a terminal may be stopped
 and a log handler slow, and the hub must wait for neither.
@@ -79,12 +79,12 @@ def _captured(link: Link, level: int) -> Iterator[None]:
 class Lines:
     """Pieces of text that become lines; of a progress bar only the last state is left.
 
-    A carriage return begins a line anew, and a cursor that goes up goes on in the line before. The line of a bar is
+    A carriage return begins a line anew, and a cursor that goes up continues in the line before. The line of a bar is
     held back until something else is written, as the cursor may return to it.
     """
 
     def __init__(self) -> None:
-        self._held: list[str] = []
+        self._waiting_lines: list[str] = []
         self._begin("")
 
     def feed(self, text: str) -> list[str]:
@@ -96,7 +96,7 @@ class Lines:
             elif piece == "\r":
                 self._returned = True
             elif piece == "\x1b[A":
-                self._begin(self._held.pop() if self._held else "", is_bar=True)
+                self._begin(self._waiting_lines.pop() if self._waiting_lines else "", is_bar=True)
             elif piece:
                 if self._returned:
                     self._begin("", is_bar=self._is_bar or bool(self._line.strip()))
@@ -106,17 +106,17 @@ class Lines:
 
     def rest(self) -> list[str]:
         """Return the lines that were held back, and the last one without an end."""
-        return [*self._held, *([self._cut()] if self._line.strip() else [])]
+        return [*self._waiting_lines, *([self._cut()] if self._line.strip() else [])]
 
     def _begin(self, line: str, is_bar: bool = False) -> None:
         self._line, self._length, self._returned, self._is_bar = line, len(line), False, is_bar
 
     def _end(self) -> list[str]:
-        keep = HELD if self._is_bar or (self._held and not self._line) else 0
-        self._held.append(self._cut())
+        keep = HELD if self._is_bar or (self._waiting_lines and not self._line) else 0
+        self._waiting_lines.append(self._cut())
         self._begin("")
-        ready = max(0, len(self._held) - keep)
-        lines, self._held = self._held[:ready], self._held[ready:]
+        ready = max(0, len(self._waiting_lines) - keep)
+        lines, self._waiting_lines = self._waiting_lines[:ready], self._waiting_lines[ready:]
         return lines
 
     def _cut(self) -> str:
@@ -246,7 +246,7 @@ class Echo:
             self._put(rank, line)
 
     def _put(self, rank: int, line: Log) -> None:
-        self._backlog.added += len(line.text) + 1
+        self._backlog.inflow += len(line.text) + 1
         self._items.put((rank, line))
 
     def _put_gap(self) -> None:
@@ -270,7 +270,7 @@ class Echo:
                 if not self._failed:
                     self._failed = True
                     logger.exception("what the workers say cannot be shown")
-            self._backlog.taken += sum(len(line.text) + 1 for _, line in lines)
+            self._backlog.outflow += sum(len(line.text) + 1 for _, line in lines)
 
     def _show(self, lines: list[tuple[int, Log]]) -> None:
         if not lines:

@@ -62,7 +62,7 @@ class Setting(Transformer):
 
     @classmethod
     def load(cls, path: str) -> Setting:
-        """Read what `save` wrote."""
+        """Read a stage that `save` wrote."""
         return cls(unpacked(load_state(_module_in(path, SparkSession.active()), "torch").payload["value"]))
 
 
@@ -81,7 +81,7 @@ class StageWriter(MLWriter):
         """Write the stage. The one that it replaces is removed when all of this one is at hand."""
         state, rows = self._state(), self._rows()  # before anything is written, or removed
         if self.shouldOverwrite:
-            rows = None if rows is None else rows.localCheckpoint()  # they may lie in what is removed
+            rows = None if rows is None else rows.localCheckpoint()  # they may lie in the folder to be removed
             self._handleOverwrite(path)
         stage, defaults = self.instance, dict(self.instance._defaultParamMap)
         values = {param.name: value for param, value in stage._paramMap.items() if param.name not in _OBJECTS}
@@ -97,11 +97,11 @@ class StageWriter(MLWriter):
         save_state(state, _module_in(path, self.sparkSession), "torch")
 
     def _state(self) -> State:
-        """Return all that is no plain param: the weights, what the model is, and the objects that were set."""
+        """Return all that is no plain param: the weights, the kind of model, and the objects that were set."""
         stage = self.instance
         model, module, state = stage.parts()
         kind = "TorchModel" if isinstance(model, TorchModel) else "layer" if isinstance(model, Layer) else "module"
-        about = {"model": kind} | ({"made_by": reference(model.given, "the model")} if module is None else {})
+        about = {"model": kind} | ({"made_by": reference(model.source, "the model")} if module is None else {})
         weights = [] if module is None else list(module.parameters())
         objects = {param.name: value for param, value in stage._paramMap.items() if param.name in _OBJECTS}
         if objects.get("validation") is not None:
@@ -114,7 +114,7 @@ class StageWriter(MLWriter):
             "architecture": None if module is None else describe(module),
             "about": about,
             "objects": {name: packed(value, name, weights) for name, value in objects.items()},
-            "attributes": {name: packed(getattr(stage, name), name, weights) for name in stage.written},
+            "attributes": {name: packed(getattr(stage, name), name, weights) for name in stage.saved_names},
             "preprocessing": packed(stage._defaultParamMap[stage.samplePreprocessing], "feature_preprocessing"),
         }
         return replace(state, payload=payload)

@@ -17,7 +17,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class Unpickler(pickle.Unpickler):
-    """The unpickler that goes with it. It runs what a file says: only for files you trust."""
+    """The unpickler that goes with it. It runs code in the file: only for files that you trust."""
 
 
 def dump(thing: Any, file: Any, protocol: int | None = None, **options: Any) -> None:

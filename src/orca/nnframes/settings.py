@@ -1,7 +1,7 @@
 """Settings: the objects that a stage is given, as plain values and tensors. Owns which kinds can be written, and how.
 
 An object is told by the name of its class and its attributes, a function by its name, a torch optimizer by its groups
-and its state. Reading imports what is named, and calls no constructor: nothing is pickled.
+and its state. Reading imports named classes, and calls no constructor: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orca.optimizers.schedules import Scheduler
 
 _KIND = "orca.kind"
 _PLAIN = (bool, int, float, str, bytes, type(None))
-# What may be made again of a class's name and attributes; ReduceLROnPlateau is an LRScheduler from torch 2.2 on.
+# Classes whose objects are made again of their attributes; ReduceLROnPlateau is an LRScheduler from torch 2.2 on.
 _OBJECTS = (Preprocessing, Trigger, OptimMethod, Scheduler, Criterion, Layer, Metric, TrainSummary, LRScheduler)
 _SUMMARIES = "summaries"  # of a TrainSummary: made of its other attributes
 
@@ -40,11 +40,11 @@ def packed(value: Any, what: str, weights: Sequence[nn.Parameter] = ()) -> Any:
 
     Args:
         value: The setting.
-        what: What it is called in an error.
+        what: Its name in an error.
         weights: The parameters of the stage's model, by which an optimizer names its own.
 
     Raises:
-        ArgumentError: It cannot be written without pickles; says what, and what to do.
+        ArgumentError: It cannot be written without pickles; names the part, and the remedy.
     """
 
     def inside(part: Any) -> Any:
@@ -82,7 +82,7 @@ def unpacked(value: Any, weights: Sequence[nn.Parameter] = ()) -> Any:
     """Return the setting that `packed` told of.
 
     Args:
-        value: What packed returned.
+        value: The result of `packed`.
         weights: The parameters of the model that was loaded.
 
     Raises:

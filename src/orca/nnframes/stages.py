@@ -83,7 +83,7 @@ class HasBatchSize(Params):
 
 
 class HasSamplePreprocessing(Params):
-    """A stage with samplePreprocessing: what becomes of the cells of a column before the model sees them."""
+    """A stage with samplePreprocessing: the steps on the cells of a column before the model sees them."""
 
     samplePreprocessing = _param("samplePreprocessing", "preprocessing of features, or of features and labels")
     setSamplePreprocessing, getSamplePreprocessing = _accessors("samplePreprocessing")
@@ -107,10 +107,10 @@ class Writable(Params, MLWritable, MLReadable[Any]):
     """A stage that is saved as JSON and safetensors, without pickles.
 
     Attributes:
-        written: The attributes that are saved besides the model and the params.
+        saved_names: The attributes that are saved besides the model and the params.
     """
 
-    written: ClassVar[tuple[str, ...]] = ()
+    saved_names: ClassVar[tuple[str, ...]] = ()
 
     def set(self, param: Any, value: Any) -> None:
         """Set a param."""
@@ -210,7 +210,7 @@ class NNEstimator(
     setValidationSummary, getValidationSummary = _accessors("validationSummary")
     getValidation, getCheckpoint = _accessors("validation")[1], _accessors("checkpoint")[1]
     getEndWhen, getDataCacheLevel = _accessors("endWhen")[1], _accessors("dataCacheLevel")[1]
-    written: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
+    saved_names: ClassVar[tuple[str, ...]] = ("criterion", "label_preprocessing")
 
     def __init__(
         self, model: Any, criterion: Any, feature_preprocessing: Any = None, label_preprocessing: Any = None,
@@ -249,7 +249,7 @@ class NNEstimator(
         return self._set(endWhen=trigger_of(trigger))
 
     def setDataCacheLevel(self, level: str, numSlice: int | None = None) -> NNEstimator:
-        """Say where training rows are kept. Workers keep theirs in memory-mapped files, whatever is said."""
+        """Set the cache of training rows. Workers keep theirs in memory-mapped files, whatever is said."""
         if str(level).upper() not in CACHE_LEVELS:
             raise ArgumentError(f"the level of a data cache must be one of {', '.join(CACHE_LEVELS)}; got {level!r}.")
         return self._set(dataCacheLevel=[str(level).upper(), numSlice])
@@ -303,7 +303,7 @@ class NNEstimator(
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
         """Return the model as given, its module (None where it is yet to be made), and a state, for a writer."""
-        is_ready = not isinstance(self.model, TorchModel) or isinstance(self.model.given, nn.Module)
+        is_ready = not isinstance(self.model, TorchModel) or isinstance(self.model.source, nn.Module)
         return self.model, torch_of(self.model) if is_ready else None, State()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
@@ -314,7 +314,7 @@ class NNEstimator(
         """Train on a DataFrame."""
         _check_frame(dataset, "fit")
         estimator: Any = FrameEstimator.of(
-            model=self.model.given if isinstance(self.model, TorchModel) else torch_of(self.model),
+            model=self.model.source if isinstance(self.model, TorchModel) else torch_of(self.model),
             optimizer=self._method(),
             loss=torch_of(self.criterion),
             loss_reduction=getattr(self.criterion, "reduction", None) if hasattr(self.criterion, "to_torch") else None,
@@ -331,35 +331,20 @@ class NNEstimator(
         return self._named(model)
 
     def _train(self, estimator: FrameEstimator, dataset: Any) -> None:
-        end, (_, checkpoint_trigger, keeps_one) = self.getEndWhen(), self._checkpoint()
-        label, valid = self.getLabelCol(), dict[str, Any]()
+        label, end = self.getLabelCol(), self.getEndWhen()
         if label == self.getFeaturesCol():  # each of the two is read in its own way
             label = f"{label} as a label"
-            dataset = dataset.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
-        if (validation := self.getValidation()) is not None:
-            trigger, frame, methods, _ = validation
-            if label != self.getLabelCol():
-                frame = frame.withColumn(label, F.col(f"`{self.getLabelCol()}`"))
-            valid = {"validation_data": frame, "validation_trigger": trigger}
-            valid["validation_methods"] = metrics_for(methods)
-        options = {
-            "batch_size": self.getBatchSize(),
-            "feature_cols": [self.getFeaturesCol()],
-            "label_cols": [label],
-            "checkpoint_trigger": checkpoint_trigger,
-            "keep_checkpoints": 1 if keeps_one else None,
-            "end_trigger": end,
-            **valid,
-        }
+        options = self._options(label)
+        dataset = self._with_label(dataset, label)
         features, labels = self._preprocessing()
         epochs = self.getMaxEpoch() if end is None else FOREVER
         if self.isCachingSample() or not features.draws:
             estimator.readers = self._readers(features, labels, label)
             estimator.fit(dataset, epochs, **options)
             return
-        if checkpoint_trigger is not None:  # all epochs are one fit to the user
+        if options["checkpoint_trigger"] is not None:  # all epochs are one fit to the user
             estimator.run_folder = new_run(self._checkpoint()[0] or "", dated=True)
-        for epoch in range(epochs):  # what is drawn differs from epoch to epoch
+        for epoch in range(epochs):  # draws differ from epoch to epoch
             estimator.readers = self._readers(features.seeded(estimator.seed + epoch), labels, label)
             line = estimator.fit(dataset, 1, **options)[-1]
             state = estimator._current()
@@ -367,6 +352,28 @@ class NNEstimator(
             moment = Moment(state.epoch, state.steps, True, loss, _score(line))
             if end is not None and (end(moment) or end(Moment(state.epoch - 1, state.steps))):  # perhaps mid-epoch
                 return
+
+    def _options(self, label: str) -> dict[str, Any]:
+        """Return the arguments of the Estimator's fit, for a label of this name."""
+        _, checkpoint_trigger, keeps_one = self._checkpoint()
+        options = {
+            "batch_size": self.getBatchSize(),
+            "feature_cols": [self.getFeaturesCol()],
+            "label_cols": [label],
+            "checkpoint_trigger": checkpoint_trigger,
+            "keep_checkpoints": 1 if keeps_one else None,
+            "end_trigger": self.getEndWhen(),
+        }
+        if (validation := self.getValidation()) is not None:
+            trigger, frame, methods, _ = validation
+            options |= {"validation_data": self._with_label(frame, label), "validation_trigger": trigger}
+            options["validation_methods"] = metrics_for(methods)
+        return options
+
+    def _with_label(self, frame: Any, label: str) -> Any:
+        """Return a frame with the labels also under this name."""
+        own = self.getLabelCol()
+        return frame if label == own else frame.withColumn(label, F.col(f"`{own}`"))
 
     def _method(self) -> Any:
         """Return the optim method, with the learning rate that was set."""
@@ -393,7 +400,7 @@ class NNEstimator(
 
     def _readers(self, features: Preprocessing, labels: Preprocessing | None, label: str) -> dict[str, Any]:
         reads = {self.getFeaturesCol(): features.read, label: labels and labels.read}
-        return {name: read for name, read in reads.items() if read is not None}
+        return {name: reader for name, reader in reads.items() if reader is not None}
 
     def _checkpoint(self) -> tuple[str | None, Any, bool]:
         return self.getCheckpoint() or (None, None, True)
@@ -419,7 +426,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
         super().__init__()
         _refuse(jvalue)
-        self._given = model_of(model)
+        self._original = model_of(model)
         self._estimator: FrameEstimator | None = None
         self._setDefault(
             batchSize=DEFAULT_BATCH,
@@ -430,9 +437,9 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def model(self) -> Any:
         """Return the model with its weights, in the kind that it was given in."""
         if self._estimator is None:
-            return self._given
+            return self._original
         net = self._estimator.get_model()
-        return trained(self._given, net)
+        return trained(self._original, net)
 
     def getModel(self) -> Any:
         """Return the model with its weights, in the kind that it was given in."""
@@ -442,13 +449,13 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
     def estimator(self) -> FrameEstimator:
         """Return the Estimator that answers."""
         if self._estimator is None:
-            inner: Any = FrameEstimator.of(model=torch_of(self._given), backend="bigdl")
+            inner: Any = FrameEstimator.of(model=torch_of(self._original), backend="bigdl")
             self._estimator = inner
         return self._estimator  # type: ignore[return-value]
 
     @property
     def state(self) -> State:
-        """Return weights, and what rows and answers look like."""
+        """Return weights, and the form of rows and answers."""
         return self.estimator._current()
 
     def _transform(self, dataset: Any) -> Any:
@@ -475,7 +482,7 @@ class NNModel(Model, Writable, HasColumns, HasBatchSize, HasSamplePreprocessing)
 
     def parts(self) -> tuple[Any, nn.Module | None, State]:
         """Return the model as given, its module, and its state, for a writer."""
-        return self._given, self.estimator.get_model(), self.state.for_answers()
+        return self._original, self.estimator.get_model(), self.state.for_answers()
 
     def restore(self, model: Any, preprocessing: Any, state: State, attributes: dict[str, Any]) -> None:
         """Become the stage that was saved, for a reader."""
@@ -529,11 +536,11 @@ class NNClassifierModel(NNModel, HasThreshold):
     largest: from 1 on for layers and criterions of BigDL, from 0 on for torch's.
     """
 
-    written = ("one_based",)
+    saved_names = ("one_based",)
 
     def __init__(self, model: Any, feature_preprocessing: Any = None, jvalue: Any = None) -> None:
         super().__init__(model, feature_preprocessing, jvalue)
-        self.one_based = isinstance(self._given, Layer) and not isinstance(self._given, TorchModel)
+        self.one_based = isinstance(self._original, Layer) and not isinstance(self._original, TorchModel)
         self._setDefault(threshold=0.5)
 
     def _prediction(self, heads: Sequence[Any]) -> Any:
@@ -576,13 +583,13 @@ def torch_of(thing: Any) -> Any:
     return thing.to_torch() if hasattr(thing, "to_torch") else thing
 
 
-def trained(given: Any, net: nn.Module) -> Any:
+def trained(model: Any, net: nn.Module) -> Any:
     """Return a trained module in the kind that the model was given in."""
-    if isinstance(given, TorchModel):
+    if isinstance(model, TorchModel):
         return TorchModel(net)
-    if isinstance(given, nn.Module):
+    if isinstance(model, nn.Module):
         return net
-    answer = copy.deepcopy(given)
+    answer = copy.deepcopy(model)
     answer.to_torch().load_state_dict(net.state_dict())
     return answer
 

@@ -35,7 +35,7 @@ class TorchModel(Layer):
     """
 
     def __init__(self, model: nn.Module | Callable[[], nn.Module]) -> None:
-        self.given = model
+        self.source = model
         self._module: nn.Module | None = model if isinstance(model, nn.Module) else None
         self.arguments, self.layers, self._seed, self._last = {}, [], None, None
         self._name = f"TorchModel{uuid.uuid4().hex[:8]}"
@@ -67,7 +67,7 @@ class TorchModel(Layer):
     def module(self) -> nn.Module:  # type: ignore[override]
         """Return the module; it is made now where a class or function was given."""
         if self._module is None:
-            thing = self.given()
+            thing = self.source()
             if not isinstance(thing, nn.Module):
                 raise ArgumentError(f"the function of a TorchModel must return a module; got {type(thing).__name__}.")
             self._module = thing
@@ -98,7 +98,7 @@ class TorchModel(Layer):
 
     @staticmethod
     def loadModel(path: str, model: nn.Module | None = None) -> TorchModel:  # type: ignore[override]
-        """Load what saveModel wrote.
+        """Load a model that saveModel wrote.
 
         Args:
             path: The path.
@@ -141,7 +141,7 @@ class TorchLoss(Criterion):
 
     @property
     def reduction(self) -> Any:
-        """Return nothing: what a loss of torch is a mean over is found out."""
+        """Return nothing: the kind of a loss of torch is found out."""
         return None
 
 
@@ -152,8 +152,8 @@ class OwnLoss(nn.Module):
         super().__init__()
         self.loss = loss
 
-    def forward(self, *given: Any) -> Any:
+    def forward(self, *parts: Any) -> Any:
         """Return the loss of outputs and as many labels, or one label less."""
-        half = (len(given) + 1) // 2
-        outputs, labels = list(given[:half]), list(given[half:])
+        half = (len(parts) + 1) // 2
+        outputs, labels = list(parts[:half]), list(parts[half:])
         return self.loss(*(part[0] if len(part) == 1 else part for part in (outputs, labels)))

@@ -18,7 +18,7 @@ class FtrlOptimizer(torch.optim.Optimizer):
         params: The parameters, or groups of them.
         lr: The rate.
         power: The power of the sum of squared gradients by which the rate falls; at most 0.
-        initial: What that sum begins with.
+        initial: The first value of that sum.
         l1: The strength of the L1 regularization.
         l2: The strength of the L2 regularization.
         shrinkage: The strength of an L2 regularization that is added to gradients alone.

@@ -2,7 +2,7 @@
 
 An OptimMethod is a picklable description. It is also an optimizer creator `(model, config)`: it may stand wherever the
 Estimator takes an optimizer. `build` gives one of torch's own optimizers; before each step its parameter groups hold
-the settings (rate, and what differs from torch's rule) that make the step BigDL's.
+the settings (rate, and the differences from torch's rule) that make the step BigDL's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class OptimMethod(KnownArguments):
     """
 
     torch_name: ClassVar[str] = ""  # of the class in torch.optim
-    moments: ClassVar[tuple[str, ...]] = ()  # what torch keeps of each weight, where its rule also counts steps
+    moments: ClassVar[tuple[str, ...]] = ()  # torch's state of each weight, where its rule also counts steps
     # The names of arguments that several methods have.
     names: ClassVar[Mapping[str, str]] = {
         "rate": "learningrate",
@@ -55,7 +55,7 @@ class OptimMethod(KnownArguments):
 
         Its `step()` applies the update and moves the schedule on; `end_epoch(loss, score, skipped)` tells it of the end
         of an epoch, `skipped` that the fit validates, but not in this one. Both counts are in its state dict, so that
-        an optimizer that loads it goes on as if nothing had been.
+        an optimizer that loads it continues without a difference.
         """
         optimizer = self._made(list(parameters))
         for group in optimizer.param_groups:
@@ -63,7 +63,7 @@ class OptimMethod(KnownArguments):
             group.update(self.settings(group))
         if self.moments:
             optimizer.register_step_pre_hook(lambda stepping, *_: _count_alike(stepping, self.moments))
-        optimizer.register_step_post_hook(lambda stepped, *_: self._passed(stepped, "evaluations"))
+        optimizer.register_step_post_hook(lambda one, *_: self._passed(one, "evaluations"))
 
         def end_epoch(loss: float, score: float | None = None, skipped: bool = False) -> None:
             """Hear of the end of an epoch."""
@@ -129,7 +129,7 @@ class OptimMethod(KnownArguments):
 
     @staticmethod
     def load(path: str) -> OptimMethod:
-        """Read what `save` wrote."""
+        """Read a method that `save` wrote."""
         from orca.storage.files import filesystem
 
         fs, place = filesystem(path)
@@ -151,7 +151,7 @@ class OptimMethod(KnownArguments):
         return kind(**{name: _unpacked(value) for name, value in about.items() if name != "method"})
 
     def settings(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return what a group must hold before its next step; a rate that nothing changes is left alone."""
+        """Return the settings of a group before its next step; a rate that nothing changes is left alone."""
         return {"lr": self.scheduler.rate(*_place(group))} if self.varies else {}
 
     def arguments(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class SGD(OptimMethod):
     Args:
         learningrate: The rate.
         learningrate_decay: rate / (1 + steps * decay), unless there is a schedule.
-        weightdecay: What of the weights is added to their gradients.
+        weightdecay: The share of the weights that is added to their gradients.
         momentum: The momentum.
         dampening: The dampening of the momentum; the momentum itself unless given, 0 with nesterov.
         nesterov: Whether to look ahead; needs a momentum and no dampening.
@@ -472,12 +472,12 @@ class LBFGS(OptimMethod):
 
 
 def _place(group: dict[str, Any]) -> tuple[float, int, int, dict[str, Any]]:
-    """Return what a schedule is asked with."""
+    """Return the arguments that a schedule is asked with."""
     return group["base_lr"], group["evaluations"], group["epochs"], group["memory"]
 
 
 def _corrections(group: dict[str, Any]) -> tuple[float, float]:
-    """Return what torch divides the first moment by in the next step, and the root of the second."""
+    """Return torch's divisors in the next step: of the first moment, and of the root of the second."""
     (beta1, beta2), step = group["betas"], group["evaluations"] + 1
     return 1 - beta1**step, math.sqrt(1 - beta2**step)
 
@@ -502,7 +502,7 @@ def _count(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _deal_out(optimizer: torch.optim.Optimizer, vectors: Mapping[str, Any]) -> None:
-    """Keep what vectors over all numbers of a model say of each parameter in its state, which goes where it goes."""
+    """Cut vectors over all numbers of a model into the states of its parameters, which go along with them."""
     import numpy as np
     import torch
 

@@ -1,6 +1,6 @@
 """Schedules: the learning rate of each step. Owns BigDL's formulas.
 
-A schedule is a picklable description. What it has seen so far (steps, epochs, scores) lies in a dict that the optimizer
+A schedule is a picklable description. Its memory (steps, epochs, scores) lies in a dict that the optimizer
 keeps in its parameter groups, so that it is saved and resumed with the optimizer.
 """
 
@@ -27,7 +27,7 @@ class Scheduler(KnownArguments):
             base: The rate that the method was made with.
             step: Steps done before.
             epoch: Epochs done before.
-            memory: What `watch` has kept.
+            memory: The memory of `watch`.
         """
         raise NotImplementedError
 
@@ -147,7 +147,7 @@ class Plateau(Scheduler):
     Args:
         monitor: "Loss" (the training loss of the epoch) or "score" (the first metric of the validation, else its loss).
             Epochs that are not validated, where others are, have no score and do not count.
-        factor: What the rate is multiplied by; below 1.
+        factor: The factor of the rate; below 1.
         patience: Epochs without improvement that are borne: the next one without reduces the rate.
         mode: "min" where less is better, "max" where more is.
         epsilon: The least change that is an improvement.
@@ -172,7 +172,7 @@ class Plateau(Scheduler):
             raise ArgumentError(f"a Plateau monitors 'Loss' or 'score'; got {self.monitor!r}.")
 
     def rate(self, base: float, step: int, epoch: int, memory: Memory) -> float:
-        """Return the base, or what reductions have made of it."""
+        """Return the base rate after its reductions."""
         return float(memory.get("rate", base))
 
     def watch(self, base: float, step: int, epoch: int, memory: Memory, numbers: Numbers) -> None:

@@ -37,7 +37,7 @@ class RunHistory:
 
         Args:
             lines: A dict of statistics an epoch.
-            traces: The traces of its last epochs: of all, unless the fit went on after an interruption.
+            traces: The traces of its last epochs: of all, unless the fit was resumed.
 
         Raises:
             ValueError: There are more traces than lines.
@@ -57,7 +57,7 @@ class RunHistory:
         No window opens; a notebook shows the figure where it is the last thing in a cell.
 
         Args:
-            path: Where to save it too: a .png, .svg or .pdf file at any fsspec path.
+            path: A file to save it to as well: a .png, .svg or .pdf file at any fsspec path.
 
         Returns:
             A matplotlib Figure, to be changed or saved again.
@@ -85,8 +85,8 @@ class RunHistory:
         """Write a report of the run: one HTML file with the picture in it, which needs nothing else to be read.
 
         Args:
-            path: Where it goes; any fsspec path.
-            title: What stands above it.
+            path: The file to write; any fsspec path.
+            title: Its headline.
             about: Parameters of the run, shown after those in `self.about`.
 
         Returns:
@@ -150,4 +150,4 @@ def _curves() -> Any:
 
 
 def _write(path: str | os.PathLike[str], data: bytes) -> None:
-    files.write(os.fspath(path), {"": data}, known=None)
+    files.write(os.fspath(path), {"": data}, names=None)

@@ -1,7 +1,7 @@
 """Plot: a run drawn by matplotlib. Owns the panels, their curves, and how many points a curve has.
 
 Needs matplotlib, so it is imported where something is drawn. Figures are made without pyplot: no window opens, and
-what the user draws with pyplot is left alone.
+the user's own figures of pyplot are left alone.
 """
 
 from __future__ import annotations

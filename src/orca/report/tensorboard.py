@@ -60,7 +60,7 @@ class Summaries:
 
         Args:
             lines: A dict of statistics an epoch.
-            traces: The traces of its last epochs: of all, unless the fit went on after an interruption.
+            traces: The traces of its last epochs: of all, unless the fit was resumed.
             first_step: The number of the fit's first step; 1 for a model that was never trained.
             metrics: Names of metrics in their true spelling; the lines have them in lower case.
 
@@ -187,9 +187,9 @@ class EventFiles:
 
     Args:
         folder: Any fsspec path.
-        first_step: Readers drop what earlier files have for this step and later ones; None drops nothing.
+        first_step: Readers drop the values of earlier files from this step on; None drops nothing.
         suffix: The end of the files' names.
-        grows: Whether the file shows what is added at once, where the folder is on this machine.
+        grows: Whether the file shows new values at once, where the folder is on this machine.
     """
 
     def __init__(self, folder: str, first_step: int | None, suffix: str = "", grows: bool = True) -> None:

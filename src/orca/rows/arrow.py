@@ -49,7 +49,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
 
     Args:
         column: Numbers, booleans, decimals, dates, timestamps, strings, bytes, tensors, or lists of these to any depth.
-        name: What the column is called in an error.
+        name: The column's name in an error.
 
     Returns:
         A view of the column's memory where that is possible (one chunk of numbers or lists of numbers; not writable),

@@ -142,7 +142,7 @@ class SpoolWriter:
         """Return the spool of all rows appended; the writer is closed then."""
         records, texts = self._open()
         spool = Spool(self._columns, self._rows, records.map(), texts.map())
-        _log.debug("spooled %d rows, %d bytes", self._rows, records.written + texts.written)
+        _log.debug("spooled %d rows, %d bytes", self._rows, records.size + texts.size)
         self.close()
         return spool
 
@@ -183,7 +183,7 @@ class Spool:
         self._files: list[mmap.mmap] | None = [file for file in (records, texts) if isinstance(file, mmap.mmap)]
         self._width = _record(columns).itemsize
         self._regions = _regions(records, columns) if rows else []
-        self._touched, self._limit = 0, _MAPPED
+        self._page_bytes, self._limit = 0, _MAPPED
         self._bytes = len(records) + len(texts)
         self.row_bytes = self._bytes / rows if rows else 1.0  # a mean: texts have any length
         self._row_fault = _WINDOW * (1 + sum(column.text for column in columns)) + int(self.row_bytes)
@@ -254,26 +254,26 @@ class Spool:
 
     def _touch(self, cost: int) -> None:
         """Count bytes that are about to be mapped; where they are too many, forget those mapped before."""
-        total = min(self._touched + cost, self._bytes)
+        total = min(self._page_bytes + cost, self._bytes)
         if total > self._limit:
             self._limit = max(_MAPPED, _held() // _PART)
         if total > self._limit:
             self._forget_pages()
             total = cost
-        self._touched = total
+        self._page_bytes = total
 
     def _forget_pages(self) -> None:
         # The pages stay in the page cache; they only leave this process' memory (RSS).
         for file in self._files or () if hasattr(mmap, "MADV_DONTNEED") else ():
             file.madvise(mmap.MADV_DONTNEED)
-        self._touched = 0
+        self._page_bytes = 0
 
 
 class _File:
-    """A file without a name, written in small pieces; its error says what to do when the disk is full."""
+    """A file without a name, written in small pieces; its error names the remedy when the disk is full."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.written = folder, 0
+        self._folder, self.size = folder, 0
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - see close()
         except OSError as error:
@@ -284,14 +284,14 @@ class _File:
         place = 0
         try:
             while place < len(view):
-                room = _WINDOW - self.written % _WINDOW  # a folio is no larger than its alignment
+                room = _WINDOW - self.size % _WINDOW  # a folio is no larger than its alignment
                 count = self._file.write(view[place : place + room])
-                place, self.written = place + count, self.written + count
+                place, self.size = place + count, self.size + count
         except OSError as error:
             raise self._unwritable(error) from error
 
     def map(self) -> mmap.mmap | bytes:
-        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.written else b""
+        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -299,7 +299,7 @@ class _File:
 
     def _unwritable(self, error: OSError) -> OrcaError:
         return OrcaError(
-            f"cannot write the spool in {self._folder} after {self.written} bytes: {error}. "
+            f"cannot write the spool in {self._folder} after {self.size} bytes: {error}. "
             "Make room there, or choose a folder on a local disk that is writable and has room (TMPDIR, if not set)."
         )
 
@@ -322,13 +322,13 @@ def _length(columns: Sequence[np.ndarray]) -> int:
     return len(columns[0])
 
 
-def _check_same(expected: list[Column], kinds: list[Column], rows: int) -> None:
-    if len(kinds) != len(expected):
+def _check_same(columns: list[Column], kinds: list[Column], rows: int) -> None:
+    if len(kinds) != len(columns):
         raise DataError(
-            f"expected {len(expected)} columns as in the {rows} rows before, got {len(kinds)}. "
+            f"expected {len(columns)} columns as in the {rows} rows before, got {len(kinds)}. "
             "Give every part of the data the same columns."
         )
-    for position, (want, kind) in enumerate(zip(expected, kinds, strict=True)):
+    for position, (want, kind) in enumerate(zip(columns, kinds, strict=True)):
         if want != kind:
             raise DataError(
                 f"column {position} changed after {rows} rows: expected {want}, got {kind}. "
@@ -394,11 +394,11 @@ def _pieces(size: int, count: int) -> int:
 
 
 def _write_texts(file: _File, array: np.ndarray) -> np.ndarray:
-    """Write texts to a file; return where each begins and ends there."""
+    """Write texts to a file; return the start and the end of each there."""
     texts = array.reshape(-1).tolist()
     data = [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
     lengths = np.array([len(each) for each in data], _SPAN)
-    ends = file.written + np.cumsum(lengths)
+    ends = file.size + np.cumsum(lengths)
     file.write(b"".join(data))
     return np.stack([ends - lengths, ends], axis=-1).reshape(*array.shape, 2)
 

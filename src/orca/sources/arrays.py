@@ -119,7 +119,7 @@ class Block:
 
 
 def pair(data: Any, columns: Columns, labelled: bool, weighted: bool = False) -> tuple[Any, Any]:
-    """Return (x, y) of what a user passes as data; y is None where there are no labels, and tied to weights if any."""
+    """Return (x, y) of a user's data; y is None where there are no labels, and tied to weights if any."""
     weighted = weighted and labelled  # answers need no weights
     if isinstance(data, dict) and (columns.features or columns.labels or "x" in data):
         return named_pair(data, columns, weighted)

@@ -27,7 +27,7 @@ _MARK = "orca_cached"
 _RELATION = "org.apache.spark.sql.execution.datasources.LogicalRelation"
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 
-_kept: list[tuple[DataFrame, DataFrame]] = []  # a DataFrame and what Spark keeps of it; the one used last is the last
+_views: list[tuple[DataFrame, DataFrame]] = []  # a DataFrame and its cached columns; the one used last is the last
 
 
 def cached(frame: DataFrame) -> DataFrame:
@@ -36,7 +36,7 @@ def cached(frame: DataFrame) -> DataFrame:
     Where it would be one too many, the one that was used longest ago is let go.
 
     Raises:
-        ArgumentError: The DataFrame is a stream, or one of Spark Connect, which does not tell what it reads.
+        ArgumentError: The DataFrame is a stream, or one of Spark Connect, which does not tell its plan.
     """
     if not hasattr(frame, "_jdf") or frame.isStreaming:
         kind = "a streaming DataFrame" if frame.isStreaming else "a DataFrame of Spark Connect"
@@ -45,16 +45,16 @@ def cached(frame: DataFrame) -> DataFrame:
             + ("." if frame.isStreaming else ", and keep the rows with df.persist() where they do not change.")
         )
     view = frame.select("*", F.lit(_contents(frame)).alias(_MARK))
-    stale = [pair for pair in _kept if not _is_alive(pair[0]) or pair[0].sameSemantics(frame)]
+    stale = [pair for pair in _views if not _is_alive(pair[0]) or pair[0].sameSemantics(frame)]
     for pair in stale:
-        _kept.remove(pair)
+        _views.remove(pair)
         if _is_alive(pair[0]) and not pair[1].sameSemantics(view):  # its files were others
             pair[1].unpersist()
     if view.storageLevel == StorageLevel.NONE:  # new, or let go by the program: spark.catalog.clearCache()
         view.persist(StorageLevel.MEMORY_AND_DISK)
-    _kept.append((frame, view))
-    if len(_kept) > MOST:
-        _kept.pop(0)[1].unpersist()
+    _views.append((frame, view))
+    if len(_views) > MOST:
+        _views.pop(0)[1].unpersist()
     return view.drop(_MARK)
 
 

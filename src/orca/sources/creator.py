@@ -1,4 +1,4 @@
-"""Creators: functions that make data where it is used. Owns how they are called and what kinds of data they may return.
+"""Creators: functions that make data where it is used. Owns how they are called and the kinds of data they may return.
 
 Every rank calls the creator and gets the whole data, of which it takes its part: a torch DataLoader or Dataset, a
 batched tf.data.Dataset, or arrays. A library is only looked at where the creator has loaded it.
@@ -94,7 +94,7 @@ class Creation:
         with one_at_a_time(self.spec.serialize):
             if self.spec.whole:
                 return self._make_alike()
-            data = self._known(call_creator(self.creator, self.spec.config, self.share), self.share)
+            data = self._known(create_data(self.creator, self.spec.config, self.share), self.share)
             # Some data flows in whole steps: a rank cannot add the others' shares to its own.
             return self._make_alike() if _is_stream(data) or _brings_steps(data) else data
 
@@ -105,10 +105,10 @@ class Creation:
 
     def _make_alike(self) -> Any:
         libraries = seed_draws(self.spec.seed)
-        data = call_creator(self.creator, self.spec.config, self.whole)
+        data = create_data(self.creator, self.spec.config, self.whole)
         if libraries != loaded():  # the creator itself loaded a library, which drew from a seed of its own
             seed_draws(self.spec.seed)
-            data = call_creator(self.creator, self.spec.config, self.whole)
+            data = create_data(self.creator, self.spec.config, self.whole)
         return self._known(data, self.whole)
 
     def _known(self, data: Any, size: int) -> Any:
@@ -192,7 +192,7 @@ class ArrayRows:
         """Do nothing: no file is open."""
 
 
-def call_creator(creator: Callable[..., Any], config: dict[str, Any], size: int) -> Any:
+def create_data(creator: Callable[..., Any], config: dict[str, Any], size: int) -> Any:
     """Call a data creator with config and batch_size, whichever of them it takes."""
     parameters = inspect.signature(creator).parameters
     if "batch_size" in parameters or len(_required(parameters)) > 1:

@@ -1,7 +1,7 @@
 """Export: rows of Spark as Arrow, for engines that are not Spark's. Owns the place where executors put them, so that
 every rank can read them, and that nothing of them is left after the run.
 
-The place is, in this order: what the setting spark.orca.staging says; a temporary folder, where all of Spark is on the
+The place is, in this order: the setting spark.orca.staging; a temporary folder, where all of Spark is on the
 driver's machine; the user's folder on the HDFS of Hadoop's settings; files on the driver's machine, to which the rows
 travel through the driver ("driver" in the setting). Files on the driver's machine say so (`here`): an engine whose
 ranks are elsewhere carries their rows itself.
@@ -63,7 +63,7 @@ class Staging:
         return None if setting else self._on_hdfs(), False
 
     def release(self) -> None:
-        """Remove what was written; more than once is fine."""
+        """Remove the files; more than once is fine."""
         while self._remove:
             self._remove.pop()()
 
@@ -99,28 +99,28 @@ class Export:
     """Rows written to Arrow files when called, and removed when released.
 
     Args:
-        dealt: Returns the frame whose rows lie evenly in as many partitions as asked for.
+        deal: Returns the frame whose rows lie evenly in as many partitions as asked for.
         ranks: How many ranks will read.
     """
 
-    def __init__(self, dealt: Callable[[int], DataFrame], ranks: int) -> None:
-        self._dealt, self._ranks = dealt, ranks
+    def __init__(self, deal: Callable[[int], DataFrame], ranks: int) -> None:
+        self._deal, self._ranks = deal, ranks
         self._staging = Staging()
         self.release = self._staging.release
 
     def __call__(self) -> list[Callable[[], Items]]:
-        """Write the rows; return what reads each file, in the order of the partitions.
+        """Write the rows; return a reader of each file, in the order of the partitions.
 
         Raises:
             ArgumentError: A setting is wrong.
             DataError: The rows would have to travel through the driver, and are too many for that.
         """
-        frame = self._dealt(self._ranks)
+        frame = self._deal(self._ranks)
         session = frame.sparkSession
         folder, here = self._staging.folder(session)
         if folder is not None:
             return self._written(frame, folder, here)
-        return self._fetched(self._dealt(_CUTS * self._ranks), _limit(session))
+        return self._fetched(self._deal(_CUTS * self._ranks), _limit(session))
 
     def _written(self, frame: DataFrame, folder: str, here: bool) -> list[Callable[[], Items]]:
         """Let the executors write."""
@@ -212,7 +212,7 @@ class ArrowFile:
     """The record batches of an Arrow file.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         here: Whether that is the driver's machine.
     """
 

@@ -60,7 +60,7 @@ Readers = Mapping[str, Callable[[Any, str], Any]]  # by column
 
 _PARTS = ("train", "valid")
 _UNKNOWN = 1 << 60  # Spark's planner gives such sizes where it does not know
-_DENSE = 1  # the type of a dense ML vector, in what it is made of
+_DENSE = 1  # the type of a dense ML vector, in its struct
 _TYPES = {
     "float16": FloatType(),
     "bfloat16": FloatType(),
@@ -261,7 +261,7 @@ class FrameSource:
         return int(counts[0][0] or 0)
 
     def look(self, task: Any) -> OutputSpec:
-        """Learn what the model gives for a row from the first rows: the one case in which predict runs a job."""
+        """Learn the shape and type of answers from the first rows: the one case in which predict runs a job."""
         if self.frame.isStreaming:
             raise DataError("predict cannot look at the rows of a streaming DataFrame. Fit or evaluate first.")
         cells = [f"c{self.have.index(name)}" for name in self.columns.features]
@@ -277,7 +277,7 @@ class FrameSource:
         return output
 
     def _understood(self, error: Exception) -> Exception:
-        """Return what Spark raised as the error of ours that it tells of, if any, with the nulls of all rows."""
+        """Return Spark's exception as our own error where it carries one, with the nulls of all rows."""
         match = re.search(r"orca\.errors\.DataError: (.*)", str(error))
         if match is None:
             return error
@@ -319,12 +319,12 @@ class CountTask:
     """The count of the nulls that record batches hold in a column."""
 
     names: tuple[str, ...]
-    wanted: str
+    values: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the count."""
         cells = (zip(batch.columns, self.names, strict=True) for batch in batches)
-        count = sum(count_missing(column, name, self.wanted) for column, name in chain.from_iterable(cells))
+        count = sum(count_missing(column, name, self.values) for column, name in chain.from_iterable(cells))
         yield pa.RecordBatch.from_arrays([pa.array([count])], names=["nulls"])
 
 
@@ -333,7 +333,7 @@ def _with_all_nulls(sources: list[FrameSource], failure: WorkerFailed) -> Worker
     name = column_missing(failure.reason)
     if name is None:
         return failure
-    with suppress(Exception):  # what the rank said is true as well
+    with suppress(Exception):  # the rank's own words are true as well
         counts = zip((source.count_missing(name) for source in sources), ("", " in validation_data"), strict=False)
         if words := " and ".join(f"{count} null(s){place}" for count, place in counts if count):
             texts = (recounted(text, words) for text in (failure.reason, failure.remote_traceback))
@@ -349,7 +349,7 @@ class FramePredictTask:
         task: Gives the outputs for rows of features.
         features: The names of the features.
         places: Their places among the columns.
-        names: What all columns are called in the answer, the predictions last.
+        names: The names of all columns of the answer, the predictions last.
         batch_size: Rows the model sees at a time.
         floating: For each prediction, the type of a floating output of half precision.
         readers: How the features become arrays, where they are not just numbers.
@@ -447,7 +447,7 @@ def _unkept(parts: Iterable[list[pa.RecordBatch]], waiting: deque[pa.RecordBatch
 
 @dataclass(frozen=True)
 class DescribeTask:
-    """A task that tells what the model gives for a row."""
+    """A task that tells the shape and type of the model's answers."""
 
     task: Callable[[Any], Any]
     features: tuple[str, ...]
@@ -522,7 +522,7 @@ def deal(frame: DataFrame, ranks: int) -> DataFrame:
 
 
 def _travelling(field: StructField) -> DataType:
-    """Return the type in which a column passes through a task: a user-defined one as what it is made of."""
+    """Return the type in which a column passes through a task: a user-defined one as its struct."""
     kind: DataType = field.dataType
     if type(kind).__name__ in ("YearMonthIntervalType", "CalendarIntervalType"):
         raise DataError(
@@ -543,11 +543,11 @@ def _restored(place: str, field: StructField) -> Any:
     column = F.col(place)
     if isinstance(field.dataType, UserDefinedType):
         whole = F.to_json(F.struct(column.alias("value")))
-        read = F.from_json(whole, StructType([StructField("value", field.dataType)]))["value"]
-        parts, read = column, F.when(column.isNotNull(), read)
+        value = F.from_json(whole, StructType([StructField("value", field.dataType)]))["value"]
+        parts, value = column, F.when(column.isNotNull(), value)
         if isinstance(field.dataType, VectorUDT):  # of spark.ml: those of mllib are another type
-            read = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(read)
-        column = read
+            value = F.when(parts["type"] == _DENSE, array_to_vector(parts["values"])).otherwise(value)
+        column = value
     return _named(column, field)
 
 

@@ -1,4 +1,4 @@
-"""MXNet data: the DataIters and DataLoaders that creators make. Owns what creators get, and what a step is made of.
+"""MXNet data: the DataIters and DataLoaders that creators make. Owns the arguments of creators, and a step.
 
 A creator `(config, kv)` is called on every rank. One that asks kv for its rank or for the number of workers makes this
 rank's own share of the rows: the batches that the ranks give at a time are a step. One that does not makes the whole
@@ -155,7 +155,7 @@ class OpenBatches:
 
 @dataclass(frozen=True)
 class OnBatches:
-    """Create data on a worker and answer for its own share, or for every n-th batch."""
+    """A task that creates data on a worker and answers for its own share, or for every n-th batch."""
 
     task: Callable[[Any], Any]
 
@@ -178,7 +178,7 @@ class BatchStream:
     Args:
         data: The data.
         own: Whether it is this rank's share of the rows.
-        seed: The seed of what reading it draws.
+        seed: The seed of the draws while it is read.
         weighted: Whether the last part of a loader's batches are weights of the rows.
     """
 
@@ -202,7 +202,7 @@ class BatchStream:
                 yield Batch(cut_rows(x, cut), labels, stop - start, rows, 0, weights)
 
     def features(self) -> Iterator[tuple[Any, ...]]:
-        """Yield what may be the inputs of a model, batch after batch: those of a loader may end in labels."""
+        """Yield the parts of each batch that may be inputs of a model: those of a loader may end in labels."""
         for parts, _ in self._read():
             yield tuple(parts)
 

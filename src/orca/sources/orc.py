@@ -1,7 +1,7 @@
 """Orc: rows of ORC files, by their stripes. Owns which files pyarrow reads as Spark does.
 
-Spark's own reader, which is in the driver's JVM, tells what lies in a file: pyarrow tells neither where stripes begin,
-which decides the partition that Spark has them in, nor the types as they were written.
+Spark's own reader, in the driver's JVM, tells the contents of a file. pyarrow tells neither the types as they were
+written nor where stripes begin, on which their partition in Spark depends.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Stripes:
     """The stripes of files, checked to hold the needed columns in the types that Spark reads.
 
     Args:
-        session: Its JVM reads what files say of themselves.
-        needed: The columns, and Spark's types of them.
+        session: Its JVM reads the files' footers.
+        columns: The columns, and Spark's types of them.
     """
 
     most = 1_000  # files: each takes the JVM some milliseconds
 
-    def __init__(self, session: Any, needed: dict[str, DataType]) -> None:
-        for name, kind in needed.items():
+    def __init__(self, session: Any, columns: dict[str, DataType]) -> None:
+        for name, kind in columns.items():
             need("." not in name, f"a column called {name}, which pyarrow takes for a field of another")
             _check_type(kind)
-        self._java, self._needed = session._jvm, needed
+        self._java, self._columns = session._jvm, columns
         self._conf = session._jsc.hadoopConfiguration()
         need(not self._conf.getBoolean(_POSITIONAL, False), f"{_POSITIONAL} is on")
-        self._known: dict[str, list[tuple[int, RowGroup]]] = {}
-        self._checked: set[str] = set()
+        self._stripes_of: dict[str, list[tuple[int, RowGroup]]] = {}
+        self._schemas: set[str] = set()
 
     def all(self, path: str) -> Iterator[RowGroup]:
         """Yield the stripes of a file that have rows."""
@@ -54,7 +54,7 @@ class Stripes:
         return (stripe for offset, stripe in self._stripes(path) if start <= offset < stop)
 
     def _stripes(self, path: str) -> list[tuple[int, RowGroup]]:
-        if path not in self._known:
+        if path not in self._stripes_of:
             address = self._java.org.apache.hadoop.fs.Path(self._java.java.io.File(path).toURI())
             library = self._java.org.apache.orc.OrcFile
             file = library.createReader(address, library.readerOptions(self._conf))  # they remember the file
@@ -68,22 +68,22 @@ class Stripes:
             matches = list(re.finditer(_STRIPE, text))
             need(text == f"[{', '.join(match[0] for match in matches)}]", text)
             stripes = [(int(match[1]), RowGroup(path, i, 0, int(match[2]))) for i, match in enumerate(matches)]
-            self._known[path] = [(offset, stripe) for offset, stripe in stripes if stripe.rows]
-        return self._known[path]
+            self._stripes_of[path] = [(offset, stripe) for offset, stripe in stripes if stripe.rows]
+        return self._stripes_of[path]
 
     def _check_schema(self, schema: Any) -> None:
         """Check that a file has the columns, in the very types of the DataFrame."""
         whole = str(schema.toString())
-        if whole in self._checked:
+        if whole in self._schemas:
             return
         names = [str(name) for name in schema.getFieldNames()]
         lowercase = [name.casefold() for name in names]
         need(not all(name.startswith("_col") for name in names), "columns that only Hive knows the names of")
-        for name, kind in self._needed.items():
+        for name, kind in self._columns.items():
             need(lowercase.count(name.casefold()) == 1 and name in names, f"the files differ in {name}")
             word = str(schema.getChildren()[names.index(name)].toString())
             need(word == kind.simpleString(), f"{name} is {word} in a file")
-        self._checked.add(whole)
+        self._schemas.add(whole)
 
 
 def read_stripes(reader: Reader, path: str, groups: list[RowGroup], multiple: int) -> Iterator[pa.RecordBatch]:

@@ -62,8 +62,8 @@ class Reader:
     Attributes:
         columns: The column of the files that each column of the scan is.
         schema: The columns to read, those of the condition too, as Spark's types are in Arrow.
-        condition: What is true of the rows; None for all.
-        skips: Whether row groups may be left out by what their footers say of the condition.
+        condition: The filter of the rows; None for all.
+        skips: Whether row groups may be left out where their footers contradict the condition.
         folders: The columns that are no file's, but in the names of folders: each row group says their values.
         read: Reads row groups of a file.
     """

@@ -1,7 +1,7 @@
 """RayDatasetSource: a Ray Dataset. Owns choosing its columns, cutting its blocks for ranks, and predict as a column.
 
 The dataset is computed into Ray's object store before the ranks take their seats: Ray Data needs CPUs, and ranks that
-hold all of them while they wait for rows would wait forever. What does not fit into memory Ray spills to disk; a rank
+hold all of them while they wait for rows would wait forever. Ray spills to disk when memory is full; a rank
 reads block by block into its spool and lets each go.
 """
 
@@ -121,7 +121,7 @@ class RayDatasetSource:
         with _quiet(data), _Writer(path) as writer:
             for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
                 if table.num_rows:
-                    # Plain columns: the reader may have no Ray to tell it what a tensor column is.
+                    # Plain columns: the reader may have no Ray, and so no tensor columns.
                     writer.write(pa.record_batch([to_arrow(_array(table, name)) for name in names], names))
                     sizes.append(table.num_rows)
         return [FileCuts(part, str(path), tuple(mine)) for mine in _cut(sizes, ranks)]

@@ -265,7 +265,8 @@ def _recognised(frame: DataFrame, by_place: bool) -> Scan:
 def _check_places(node: Any) -> None:
     """Check that a plan tells the places of its rows, and in the order of the files.
 
-    The plan is the one before Spark leaves out what the features do not need: a window, for one, which sorts the rows.
+    The plan is the one before Spark leaves out the steps that the features do not need: a window, for one, which sorts
+    the rows.
     """
     need("_metadata#" in node.metadataOutput().mkString(","), "the plan hides the places, as a view does")
     while (name := node.getClass().getName()) != RELATION:
@@ -298,7 +299,7 @@ def _table_schemas(relation: Any) -> tuple[_Kind, StructType, StructType]:
 
 
 def _values(relation: Any, folders: StructType, in_folders: list[str]) -> dict[str, tuple[Any, ...]]:
-    """Return what Spark read in the names of each folder, for the columns that are asked for."""
+    """Return the values that Spark reads from each folder's name, for the columns that are asked for."""
     if not in_folders:
         return {}
     ways = [(folders.names.index(name), _IN_FOLDERS.get(type(folders[name].dataType))) for name in in_folders]
@@ -354,11 +355,11 @@ class _Footers:
 
     most = 10_000  # files: the footers of more take the driver longer than Spark takes to begin
 
-    def __init__(self, session: Any, needed: dict[str, DataType]) -> None:
-        self._needed, self._corrected = needed, str(session.conf.get(_REBASING)).upper() == "CORRECTED"
-        self._dated = any(_holds_dates(kind) for kind in needed.values())
-        self._known: dict[str, pq.FileMetaData] = {}
-        self._checked: list[tuple[pq.ParquetSchema, bytes | None, list[int]]] = []
+    def __init__(self, session: Any, columns: dict[str, DataType]) -> None:
+        self._columns, self._corrected = columns, str(session.conf.get(_REBASING)).upper() == "CORRECTED"
+        self._has_dates = any(_holds_dates(kind) for kind in columns.values())
+        self._footer_of: dict[str, pq.FileMetaData] = {}
+        self._schemas: list[tuple[pq.ParquetSchema, bytes | None, list[int]]] = []
 
     def all(self, path: str) -> Iterator[RowGroup]:
         """Yield the row groups of a file that have rows."""
@@ -371,27 +372,27 @@ class _Footers:
                 yield group
 
     def _footer(self, path: str) -> pq.FileMetaData:
-        if path not in self._known:
+        if path not in self._footer_of:
             footer = pq.read_metadata(path)
             own = footer.metadata or {}
             places = self._places(footer, own.get(b"ARROW:schema"))
-            if self._dated:
+            if self._has_dates:
                 version = own.get(b"org.apache.spark.version")
                 need(b"org.apache.spark.legacyDateTime" not in own, f"old dates in {path}")
                 need(self._corrected if version is None else int(version.split(b".")[0]) >= 3, f"old dates in {path}")
             for place in places if footer.num_row_groups else ():
                 codec = footer.row_group(0).column(place).compression
                 need(codec in _CODECS, f"the codec {codec}")
-            self._known[path] = footer
-        return self._known[path]
+            self._footer_of[path] = footer
+        return self._footer_of[path]
 
     def _places(self, footer: pq.FileMetaData, types: bytes | None) -> list[int]:
         """Return the numbers of the needed columns; most files are like one that was checked before."""
-        for schema, own, places in self._checked:
+        for schema, own, places in self._schemas:
             if own == types and schema.equals(footer.schema):
                 return places
-        places = _check_schema(footer.schema, self._needed)
-        self._checked.append((footer.schema, types, places))
+        places = _check_schema(footer.schema, self._columns)
+        self._schemas.append((footer.schema, types, places))
         return places
 
 
@@ -400,10 +401,10 @@ class _Kind:
     """A kind of files.
 
     Attributes:
-        footers: Makes what knows the row groups of files, for a session and the needed columns.
+        footers: Makes the index of row groups of files, for a session and the needed columns.
         read: Reads row groups.
         numbered: Whether Spark tells the number of a row in its file.
-        floats: Whether filters may ask for floats; else what footers say of NaN decides which rows Spark finds.
+        floats: Whether filters may ask for floats; else the footers' word on NaN decides which rows Spark finds.
     """
 
     footers: Callable[[Any, dict[str, DataType]], _Footers | Stripes]
@@ -457,7 +458,7 @@ def _leaf(kind: DataType) -> _Leaf:
 
 
 def _logical(column: Any) -> str:
-    """Return the word for a column's logical type, with what matters of its parameters."""
+    """Return the word for a column's logical type, with the parameters that matter."""
     logical = json.loads(column.logical_type.to_json())
     if logical["Type"] == "Int":
         return f"{'Int' if logical['isSigned'] else 'UInt'}{logical['bitWidth']}"
@@ -468,7 +469,7 @@ def _logical(column: Any) -> str:
 
 
 def _is_alike(kind: DataType, arrow: pa.DataType) -> bool:
-    """Say whether what Arrow reads needs at most another form, and no other values, to be of Spark's type."""
+    """Say whether Arrow's values need at most another form, and no other values, to be of Spark's type."""
     if isinstance(kind, ArrayType):
         lists = kinds.is_list(arrow) or kinds.is_large_list(arrow) or kinds.is_fixed_size_list(arrow)
         return bool(lists) and _is_alike(kind.elementType, arrow.value_type)

@@ -69,7 +69,7 @@ class ShardsSource:
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return the shards with "prediction" added to each."""
-        return self.xshards.transform_shard(Predicted(task, self.columns))
+        return self.xshards.transform_shard(ShardPredictTask(task, self.columns))
 
     def _pickled(self, part: int) -> DataFrame:
         from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ class GivenShards:
 
 
 def _computed(pairs: list[tuple[int, Any]]) -> list[GivenShards]:
-    """Return the shards in Ray when they are there: what computes them needs CPUs, which ranks would hold."""
+    """Return the shards in Ray when they are there: computing them needs CPUs, which ranks would hold."""
     import ray
 
     if pairs:
@@ -178,11 +178,11 @@ def _cells(shard: Any, columns: Columns) -> Iterator[tuple[bytearray]]:
 
 
 def _needed(shard: Any, columns: Columns) -> Any:
-    """Return a shard with what is used of it alone; what is missing is found out where it is read."""
+    """Return a shard with the columns in use alone; missing ones are noticed where the shard is read."""
     if _is_frame(shard):
-        used = dict.fromkeys((*columns.features, *columns.targets))
+        names = dict.fromkeys((*columns.features, *columns.targets))
         have = list(shard.columns)
-        return shard[list(used)] if used and all(have.count(name) == 1 for name in used) else shard
+        return shard[list(names)] if names and all(have.count(name) == 1 for name in names) else shard
     if isinstance(shard, dict) and "x" in shard:
         return {key: shard[key] for key in ("x", "y", columns.weight or "weights") if key in shard}
     return shard
@@ -205,7 +205,7 @@ def _pieces(shard: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class ShardPredictTask:
     """Predictions added to a shard."""
 
     task: Callable[[Any], Any]

@@ -135,7 +135,7 @@ def checked(dataset: Any) -> Any:
 
 
 def parts_of(element: Any) -> tuple[Any, Any, Any]:
-    """Return (x, y, weights) of an element, None for what it does not have."""
+    """Return (x, y, weights) of an element, None for a missing part."""
     if type(element) is not tuple:  # a named tuple is one thing to tf.data
         return element, None, None
     return (*element, None, None)[:3]
@@ -171,7 +171,7 @@ def _starts_late(dataset: Any) -> bool:
 
 
 def _arrays(tree: Any) -> Any:
-    """Return tensors as arrays, sparse ones too; ragged ones stay what they are."""
+    """Return tensors as arrays, sparse ones too; ragged ones stay as they are."""
 
     def array(leaf: Any) -> Any:
         leaf = tf.sparse.to_dense(leaf) if isinstance(leaf, tf.SparseTensor) else leaf

@@ -1,7 +1,7 @@
 """TfRowsSource: an unbatched tf.data.Dataset, whose rows the ranks read themselves. Owns how a pipeline travels.
 
-A pipeline travels as TensorFlow writes it down. Each rank runs it and keeps every n-th element, once a fit: what the
-pipeline draws at random is the same in every epoch, and the order of an epoch is the fit's own.
+A pipeline travels as TensorFlow writes it down. Each rank runs it and keeps every n-th element, once a fit: its
+random draws are the same in every epoch, and the order of an epoch is the fit's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BLOCK = 512  # rows that are read at a time
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A tf.data.Dataset of single rows as bytes, and what its elements are.
+    """A tf.data.Dataset of single rows as bytes, and the kind of its elements.
 
     Attributes:
         graph: The pipeline.
@@ -60,7 +60,7 @@ class PackedDataset:
     def rows(self, number: int, of: int, size: int = _BLOCK) -> Iterator[Any]:
         """Yield every n-th element from a number on, in blocks, as a tree of arrays."""
         with tf.Graph().as_default():
-            text = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with what is made of it
+            text = tf.compat.v1.placeholder(tf.string, [])  # a constant would be folded with its users
             variant = tf.raw_ops.DatasetFromGraph(graph_def=text)
             dataset = tf.data.experimental.from_variant(variant, self.element).shard(of, number).batch(size)
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
@@ -80,7 +80,7 @@ class TfRowsSource:
     """A PackedDataset of x, or of (x, y)."""
 
     def __init__(self, data: PackedDataset, spec: DataSpec) -> None:
-        self.packed = data
+        self.dataset = data
         self.batch_size = spec.batch_size or DEFAULT_BATCH
         if spec.labelled and not (isinstance(data.element, tuple) and len(data.element) == 2):
             raise DataError(
@@ -99,13 +99,13 @@ class TfRowsSource:
 
     def shards(self, ranks: int, valid: TfRowsSource | None = None) -> Shards:
         """Let each rank read its part of the pipeline."""
-        parts = {"train": self.packed} | ({"valid": valid.packed} if valid else {})
-        pieces = [DatasetPiece(name, pickled, n, ranks) for name, pickled in parts.items() for n in range(ranks)]
+        parts = {"train": self.dataset} | ({"valid": valid.dataset} if valid else {})
+        pieces = [DatasetPiece(name, dataset, n, ranks) for name, dataset in parts.items() for n in range(ranks)]
         return Shards(partial(spool_parts, parts=tuple(parts)), lambda: list(pieces))
 
     def answer(self, task: Callable[[Any], Any], engine: Any) -> Any:
         """Return predictions as arrays, in the order of the dataset."""
-        parts = engine.map(AnsweredPiece(task, self.packed, engine.workers), list(range(engine.workers)))
+        parts = engine.map(AnsweredPiece(task, self.dataset, engine.workers), list(range(engine.workers)))
         parts = [part for part in parts if part is not None]
         if not parts:
             raise DataError("there are no rows to predict: the dataset is empty.")
@@ -118,13 +118,13 @@ class DatasetPiece:
     """A part of a pipeline on its way to a rank."""
 
     part: str
-    packed: PackedDataset
+    dataset: PackedDataset
     number: int
     of: int
 
     def __call__(self) -> Items:
         """Yield its rows in blocks."""
-        for element in self.packed.rows(self.number, self.of):
+        for element in self.dataset.rows(self.number, self.of):
             x, y = parts_of_rows(element)
             yield self.part, x, y
 
@@ -134,7 +134,7 @@ class AnsweredPiece:
     """A task applied to a part of a pipeline."""
 
     task: Callable[[Any], Any]
-    packed: PackedDataset
+    dataset: PackedDataset
     of: int
 
     def __call__(self, number: int) -> Any:
@@ -143,7 +143,7 @@ class AnsweredPiece:
 
         takes = getattr(self.task, "takes", None)
         blocks = []
-        for element in self.packed.rows(number, self.of):
+        for element in self.dataset.rows(number, self.of):
             x, _ = parts_of_rows(element)
             whole = takes is not None and isinstance(element, tuple) and not takes(x) and takes(element)
             blocks.append(self.task(element if whole else x))

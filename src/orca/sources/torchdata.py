@@ -6,7 +6,7 @@ of whatever size; those of a loader with batch_size=None are the dataset's items
 
 An iterable dataset is read by every rank, which keeps its share of the batches. So it must give all of its rows, in
 one order, on each rank: it must not split itself by torch.distributed or by RANK and WORLD_SIZE, or rows are lost.
-What it draws from torch, numpy or random is the same on all ranks. With num_workers it must split itself by
+Its draws from torch, numpy and random are the same on all ranks. With num_workers it must split itself by
 torch.utils.data.get_worker_info(), as everywhere in torch, or each worker gives all rows once more.
 """
 
@@ -87,12 +87,12 @@ class LoaderSource:
 
 @dataclass(frozen=True)
 class Reading:
-    """How batches are read: which of their parts are features, labels and weights, and what is drawn from.
+    """The way to read batches: which of their parts are features, labels and weights, and the seed of their draws.
 
     Attributes:
         columns: The names of features, labels and weight in batches that are dicts.
         weighted: Whether the last part of a batch are the weights of its rows.
-        seed: Seed of what an iterable dataset draws.
+        seed: Seed of an iterable dataset's draws.
     """
 
     columns: Columns = _UNNAMED
@@ -178,7 +178,7 @@ class LoaderRows:
 class LoaderSteps:
     """The steps of a loader that brings its own: its batch sampler's batches, or its dataset's items.
 
-    A rank reads its rows of a batch, but every rank reads whole items: what is in them is known only then.
+    A rank reads its rows of a batch, but every rank reads whole items: their rows are known only then.
     """
 
     loader: DataLoader[Any]
@@ -208,8 +208,8 @@ class LoaderSteps:
     def _of_rows(self, steps: list[list[Any]], rank: int, ranks: int) -> Iterator[Batch]:
         cuts = [even_split(len(step), ranks)[rank] for step in steps]
         mine = (step[start:stop] or step[:1] for step, (start, stop) in zip(steps, cuts, strict=True))
-        read = map(self.reading.split, _batches(self.loader, mine))
-        for (x, y), step, (start, stop) in zip(read, steps, cuts, strict=True):
+        batches = map(self.reading.split, _batches(self.loader, mine))
+        for (x, y), step, (start, stop) in zip(batches, steps, cuts, strict=True):
             yield self._batch(x, y, stop - start, len(step))
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class OnRange:
 
 
 def split_batch(batch: Any, columns: Columns = _UNNAMED, weighted: bool = False) -> tuple[Any, Any]:
-    """Return (features, labels) of what a loader gives: the last of several things is the label.
+    """Return (features, labels) of a loader's batch: the last of several things is the label.
 
     With weights, these are the last and the labels the last but one; they come back tied together. The parts of a
     dict are found by the columns' names, else as x, y and weights.

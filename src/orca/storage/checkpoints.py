@@ -37,7 +37,7 @@ def versions(folder: str, prefix: str | None = PREFIX) -> list[int]:
 
     Args:
         folder: Any path that fsspec knows; where there is nothing, there are no versions.
-        prefix: What their names begin with; None takes the one prefix that is there.
+        prefix: The first part of their names; None takes the one prefix that is there.
 
     Raises:
         ArgumentError: The prefix is None, and there are several.
@@ -51,7 +51,7 @@ def path_of(folder: str, version: int | None = None, prefix: str | None = PREFIX
     Args:
         folder: Any path that fsspec knows.
         version: The training steps behind it; None for the newest.
-        prefix: What its name begins with; None takes the one prefix that is there.
+        prefix: The first part of its name; None takes the one prefix that is there.
     """
     name, numbers = _named(folder, prefix)
     if not numbers:
@@ -179,7 +179,7 @@ class CheckpointWriter:
     Args:
         folder: Any path that fsspec knows; it is made.
         write: Writes a state to a path, whole or not at all.
-        prefix: What the names of checkpoints begin with.
+        prefix: The first part of the names of checkpoints.
         keep: How many of the newest versions stay; None for all.
 
     Raises:
@@ -206,10 +206,10 @@ class CheckpointWriter:
     ) -> None:
         try:
             self.close()
-        except OrcaError as failed:
+        except OrcaError as failure:
             if error is None:
                 raise
-            logger.warning("%s", failed)  # the caller hears of the first error
+            logger.warning("%s", failure)  # the caller hears of the first error
 
     def keep(self, state: State, name: str | None = None) -> None:
         """Begin to write a state and return at once; wait first while the former one is being written.
@@ -241,7 +241,7 @@ class CheckpointWriter:
             raise OrcaError(
                 f"the checkpoint {path} could not be written: {type(error).__name__}: {error}. Checkpoints that were "
                 f"written before are still there. See that {self.folder} can be written to and has room, or choose "
-                "another folder, and go on from the newest one."
+                "another folder, and resume from the newest one."
             ) from error
         return True
 

@@ -67,16 +67,16 @@ def filesystem(path: str | os.PathLike[str]) -> tuple[Any, str]:
         ) from error
 
 
-def write(path: str, files: Mapping[str, Content], known: Collection[str] | None, marker: str = MARKER) -> None:
+def write(path: str, files: Mapping[str, Content], names: Collection[str] | None, marker: str = MARKER) -> None:
     """Write a folder of these files, or one file (a single entry named ""): whole or not at all.
 
     Args:
         path: Any path that fsspec knows; its folders are made.
         files: Contents by name.
-        known: What a folder may hold that is replaced; None replaces no folder.
+        names: The entries that a folder may have to be replaced; None replaces no folder.
         marker: The file without which such a folder is incomplete.
     """
-    refuse_foreign(path, known)
+    refuse_foreign(path, names)
     fs, place = _at(path)
     with replacing(fs, place) as target:
         if fs.exists(target) and ("" not in files or fs.isdir(target)):  # on an object store: nothing old may stay
@@ -91,28 +91,28 @@ def write(path: str, files: Mapping[str, Content], known: Collection[str] | None
             raise
 
 
-def put(source: str, path: str, known: Collection[str] | None, marker: str = MARKER) -> None:
+def put(source: str, path: str, names: Collection[str] | None, marker: str = MARKER) -> None:
     """Copy a file or folder of this machine to a path: whole or not at all. The arguments are those of `write`."""
     root = Path(source)
     inside = {str(file.relative_to(root)): file for file in sorted(root.rglob("*")) if file.is_file()}
-    write(path, inside if root.is_dir() else {"": root}, known, marker)
+    write(path, inside if root.is_dir() else {"": root}, names, marker)
 
 
 def refuse_foreign(
-    path: str, known: Collection[str] | None, what: str = "a saved model", instead: str = "a folder"
+    path: str, names: Collection[str] | None, what: str = "a saved model", instead: str = "a folder"
 ) -> None:
-    """Refuse a folder that holds other things than those known: it would be replaced.
+    """Refuse a folder that has other entries than these: it would be replaced.
 
     Args:
-        known: What it may hold; None refuses every folder.
-        what: What is to be written, for the message.
-        instead: Where to write it instead, for the message.
+        names: The entries that it may have; None refuses every folder.
+        what: The words for the new file or folder, for the message.
+        instead: Words for another place, for the message.
     """
     fs, place = _at(path)
     if not fs.isdir(place):
         return
-    foreign = sorted(set(map(name_of, fs.ls(place, detail=False))) - set(known or ()))
-    if foreign or known is None:
+    foreign = sorted(set(map(name_of, fs.ls(place, detail=False))) - set(names or ()))
+    if foreign or names is None:
         raise ArgumentError(
             f"the folder {path} holds other things than {what}, {(foreign or ['nothing'])[0]!r} for example, and would "
             f"be replaced. Save to {instead} of its own."

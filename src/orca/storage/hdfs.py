@@ -50,7 +50,7 @@ class HdfsCluster:
         addresses: The web addresses of its NameNodes, one of which is the active one.
         user: The name to ask under; None with Kerberos, where the ticket says it.
         kerberos: Whether it asks for a Kerberos ticket.
-        origin: Where the addresses come from, as a sentence for messages.
+        origin: The source of the addresses, as a sentence for messages.
     """
 
     root: str

@@ -36,10 +36,14 @@ class OutputSpec:
 class State:
     """Everything that training needs to continue: picklable, independent of how many ranks made it.
 
-    `payload` holds lists of state dicts under "models", "optimizers" and "schedulers"; `input` and `output` tell what
-    a row of the model's features and of its answers looks like, as far as it is known; `position`, where a fit was
-    interrupted (a Position as JSON); `stored`, the path that the ranks read the payload from where it is too large to
-    travel.
+    Attributes:
+        epoch: Epochs trained.
+        steps: Steps trained.
+        payload: Lists of state dicts under "models", "optimizers" and "schedulers".
+        output: The shape and type of an answer, where they are known.
+        input: Those of a row of features.
+        position: The Position of an interrupted fit, as JSON.
+        path: The folder that ranks read the payload from, where it is too large to travel.
     """
 
     epoch: int = 0
@@ -48,11 +52,11 @@ class State:
     output: OutputSpec | None = None
     input: OutputSpec | None = None
     position: dict[str, Any] | None = None
-    stored: str | None = None
+    path: str | None = None
 
     def to_send(self) -> State:
         """Return the state as it travels to the ranks."""
-        return self if self.stored is None else replace(self, payload={})
+        return self if self.path is None else replace(self, payload={})
 
     def settled(self) -> State:
         """Return the state for a new fit: without the position of an interrupted one, and its callbacks' states."""

@@ -49,7 +49,7 @@ def save_state(state: State, path: str, framework: str) -> None:
 
     Args:
         state: The state.
-        path: Where to.
+        path: The folder to write.
         framework: The framework that can read it.
 
     Raises:
@@ -83,9 +83,9 @@ def load_state(path: str, framework: str, mapped: bool = False) -> State:
     """Read a state that save_state wrote.
 
     Args:
-        path: Where it is.
+        path: Its folder.
         framework: The framework that reads it.
-        mapped: Whether to leave the arrays in their files, and read of them what is used. What lies on another machine
+        mapped: Whether to leave the arrays in their files, and read only the used parts. A state on another machine
             is copied to the disk of this one.
     """
     fs, place = filesystem(path)
@@ -119,7 +119,7 @@ def load_tensors(fs: Any, place: str, path: str, mapped: bool = False) -> dict[s
 
     Args:
         fs: Its filesystem.
-        place: Where it lies there.
+        place: Its place in that file system.
         path: The path to name in errors.
         mapped: Whether the tensors stay in the file.
     """

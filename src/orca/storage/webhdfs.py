@@ -1,7 +1,7 @@
 """WebHDFS: HDFS as a file system of fsspec, over HTTP. Owns the choice of NameNode, timeouts, and errors.
 
 fsspec's own WebHDFS takes every failure for "not there", waits forever, and ignores the answers of rename, delete and
-read. What is different here:
+read. The differences:
 
 - The NameNodes are asked all at once which one is active, and again when its last answer is some seconds old: a
   cluster that cannot be reached is reported within PATIENCE.
@@ -68,7 +68,7 @@ class HdfsFileSystem(WebHDFS):
         if self._cached:
             return
         self.cluster = cluster
-        self._active, self._heard = cluster.addresses[0], float("-inf")
+        self._active, self._last_answer = cluster.addresses[0], float("-inf")
         self._failure, self._failed_at = "", float("-inf")
         super().__init__(urlsplit(self._active).netloc, kerberos=cluster.kerberos, user=cluster.user, **options)
 
@@ -82,7 +82,7 @@ class HdfsFileSystem(WebHDFS):
         """Return the entries of a folder, by name; of a file, the file."""
         entries = super().ls(self._strip_protocol(path), detail=True)
         for entry in entries:
-            entry["name"] = entry["name"].rstrip("/")  # fsspec lists a file as what is in it
+            entry["name"] = entry["name"].rstrip("/")  # fsspec lists a file as its own contents
         return entries if detail else [entry["name"] for entry in entries]
 
     @staticmethod
@@ -214,7 +214,7 @@ class HdfsFileSystem(WebHDFS):
         self, op: str, method: str = "get", path: str = "/", data: Any = None, redirect: bool = True, **more: Any
     ) -> requests.Response:
         """Ask the active NameNode; another one where it is gone or on standby by now."""
-        if time.monotonic() - self._heard > FRESH:
+        if time.monotonic() - self._last_answer > FRESH:
             self._find_active()
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
@@ -229,7 +229,7 @@ class HdfsFileSystem(WebHDFS):
                     ) from error
                 self._find_active()
             else:
-                self._heard = time.monotonic()
+                self._last_answer = time.monotonic()
                 return answer
         raise AssertionError("unreachable")
 
@@ -246,7 +246,7 @@ class HdfsFileSystem(WebHDFS):
             for _ in errors:
                 address, error = answers.get(timeout=max(0.0, deadline - time.monotonic()))
                 if error is None:
-                    self._active, self._heard = address, time.monotonic()
+                    self._active, self._last_answer = address, time.monotonic()
                     return
                 errors[address] = error
         for error in errors.values():

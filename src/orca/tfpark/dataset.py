@@ -21,7 +21,7 @@ from orca.rows.tree import flatten, map_tree, rows_of, unflatten
 _BLOCK = 256  # records that become one shard
 _MEMORY = re.compile(r"DRAM|PMEM|DIRECT|DISK_\d+")
 _REGROUPS = re.compile("nbatch|FlatMap|Interleave|Window")  # datasets whose elements are not those they are made of
-_made: weakref.WeakKeyDictionary[Any, list[TFDataset]] = weakref.WeakKeyDictionary()
+_datasets: weakref.WeakKeyDictionary[Any, list[TFDataset]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TFDataset:
         batch_size: Rows of one step of training, over all workers.
         batch_per_thread: Rows that are evaluated or predicted at a time.
         hard_code_batch_size: False: workers have different numbers of rows.
-        data: What is read, of a kind that Estimators take.
+        data: Rows, of a kind that Estimators take.
         validation: Data of the same kind for validations.
         feature_cols: Columns for the features, where data is a DataFrame.
         label_cols: Columns for the labels.
@@ -106,7 +106,7 @@ class TFDataset:
         graph = tf.get_default_graph()
         if graph not in self._tensors:
             self._tensors[graph] = tuple(_placeholders(tf, part) for part in self.tensor_structure)
-            _made.setdefault(graph, []).append(self)
+            _datasets.setdefault(graph, []).append(self)
         return self._tensors[graph]
 
     @property
@@ -147,9 +147,9 @@ class TFDataset:
         """Return the dataset itself; without labels, one with a zero for each row, for graphs that take no labels."""
         if self.labelled:
             return self
-        made = copy.copy(self)
-        made._fills, made.label_cols = True, None if self.feature_cols is None else self.feature_cols[:1]
-        return made
+        twin = copy.copy(self)
+        twin._fills, twin.label_cols = True, None if self.feature_cols is None else self.feature_cols[:1]
+        return twin
 
     def _labelled(self, data: Any, verb: str) -> Any:
         """Return data with the labels that a verb needs."""
@@ -529,16 +529,16 @@ def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
     """
     from orca.frameworks.tfgraph.terms import ancestors
 
-    given = list(tensors)
-    graph = given[0].graph
-    before = ancestors(tensor.op for tensor in given)
+    ends = list(tensors)
+    graph = ends[0].graph
+    before = ancestors(tensor.op for tensor in ends)
     datasets = [
         dataset
-        for dataset in _made.get(graph, [])
+        for dataset in _datasets.get(graph, [])
         if any(leaf.op in before for leaf in flatten(dataset._tensors[graph])[0])
     ]
     if len(datasets) != 1:
-        names = [tensor.name for tensor in given]
+        names = [tensor.name for tensor in ends]
         raise ArgumentError(
             f"{names} are computed from {len(datasets)} TFDatasets, where one is needed. Build the graph on "
             "dataset.tensors, or pass dataset= and inputs=."
@@ -547,7 +547,7 @@ def dataset_behind(tensors: Iterable[Any]) -> TFDataset:
 
 
 def mode_of(dataset: Any) -> Any:
-    """Return the context to go on with a tf.data.Dataset in: eagerly, or in the graph that it is part of."""
+    """Return the context in which to extend a tf.data.Dataset: eager mode, or the graph that it is part of."""
     variant = dataset._variant_tensor
     eager = hasattr(variant, "numpy")
     return tensorflow().__internal__.eager_context.eager_mode() if eager else variant.graph.as_default()
@@ -580,7 +580,7 @@ def _structure(features: Any, labels: Any) -> tuple[Any, ...]:
 
 
 def _metas(part: Any) -> Any:
-    """Return what describes a part as a tree of TensorMeta: (type, shape), or a list or dict of these."""
+    """Return the description of a part as a tree of TensorMeta: (type, shape), or a list or dict of these."""
     if isinstance(part, TensorMeta):
         return part
     if isinstance(part, dict):
@@ -600,7 +600,7 @@ def _metas_named(name: str, value: Any) -> TensorMeta:
 
 
 def _older(names: Any, shapes: Any, types: Any) -> tuple[Any, Any]:
-    """Return features and labels of what names, shapes and types describe: the last one is the label."""
+    """Return features and labels as names, shapes and types describe them: the last one is the label."""
     tf = tensorflow()
     count = len(names or shapes or types)
     kinds = list(types or [tf.float32] * count)
@@ -697,8 +697,8 @@ def _record(value: Any) -> Any:
 def _shards(rdd: Any, structure: tuple[Any, ...], verb: str) -> Any:
     from orca.data.shard import SparkXShards
 
-    described = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
-    return SparkXShards(rdd.mapPartitions(partial(_stacked, described)), transient=True)
+    types = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
+    return SparkXShards(rdd.mapPartitions(partial(_stacked, types)), transient=True)
 
 
 def _numpy_type(dtype: Any) -> str:
@@ -706,9 +706,9 @@ def _numpy_type(dtype: Any) -> str:
     return "object" if name == "string" else str(name)
 
 
-def _stacked(described: tuple[Any, ...], records: Iterator[Any]) -> Iterator[dict[str, Any]]:
+def _stacked(types: tuple[Any, ...], records: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """Yield the records of a partition as shards of some rows each."""
-    forms = [flatten(part) for part in described]
+    forms = [flatten(part) for part in types]
     while block := list(islice(records, _BLOCK)):
         columns = list(zip(*(_leaves(record, forms) for record in block), strict=True))
         shard, start = {}, 0
@@ -786,9 +786,9 @@ def _samples(source: Any) -> Any:
 def _records(samples: Any, structure: tuple[Any, ...]) -> Any:
     if hasattr(samples, "mapPartitions"):
         return partial(_shards, samples.map(partial(_sample_record, labelled=len(structure) > 1)), structure)
-    described = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
+    types = tuple(map_tree(lambda meta: _numpy_type(meta.dtype), part) for part in structure)
     records = (_sample_record(sample, len(structure) > 1) for sample in samples)
-    shards = list(_stacked(described, records))
+    shards = list(_stacked(types, records))
     if not shards:
         raise DataError("the set has no Samples. Check where it was read from.")
     from orca.core.columns import concatenate

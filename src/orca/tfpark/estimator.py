@@ -1,4 +1,4 @@
-"""TFEstimator: a model function, trained on what an input function gives. Owns its graphs and its checkpoints.
+"""TFEstimator: a model function, trained on the data of an input function. Owns its graphs and its checkpoints.
 
 Each call builds the graph anew, as the mode asks, and gives its variables the values of the last training: from
 model_dir, else from memory.
@@ -18,11 +18,11 @@ from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset, batched_by, mode_of
 from orca.tfpark.predictor import as_records
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 _GRAPH_SEED = 87654321  # TensorFlow's own for graphs without a seed, where an operation has one
-# What a metric is asked for as -> what BigDL calls it, and our metric of it.
+# The user's word for a metric -> BigDL's name of it, and our metric.
 _METHODS = {
     "acc": ("Top1Accuracy", "accuracy"),
     "accuracy": ("Top1Accuracy", "accuracy"),
@@ -35,7 +35,7 @@ _METHODS = {
 
 
 class TFEstimatorSpec(SimpleNamespace):
-    """What a model function returns.
+    """The result of a model function.
 
     Args:
         mode: tf.estimator.ModeKeys.TRAIN, EVAL or PREDICT.
@@ -47,8 +47,8 @@ class TFEstimatorSpec(SimpleNamespace):
         super().__init__(mode=mode, predictions=predictions, loss=loss, train_op=None, eval_metric_ops=None)
 
 
-class Remembering:
-    """Something that builds a graph with each call, and keeps the values of its variables between them."""
+class GraphMemory:
+    """An object that builds a graph with each call, and keeps the values of its variables between them."""
 
     model_dir: str | None
     options: dict[str, Any]
@@ -77,16 +77,16 @@ class Remembering:
             save_checkpoint(session, f"{self.model_dir.rstrip('/')}/model-{number}")
 
 
-class TFEstimator(Remembering, Summarized):
+class TFEstimator(GraphMemory, SummaryVerbs):
     """A model function that is trained, evaluated and asked, distributed.
 
     Args:
         model_fn: A function (features, labels, mode, params, config), of which the last two may be left out, that
             returns a TFEstimatorSpec or an EstimatorSpec; or an object with such a `model_fn`.
         optimizer: The optimizer of the spec's loss, unless the spec has a train_op of a ZooOptimizer.
-        model_dir: Where checkpoints go, and are taken from.
-        config: What model_fn gets as config.
-        params: What model_fn gets as params.
+        model_dir: The folder that checkpoints are written to and read from.
+        config: The argument `config` of model_fn.
+        params: The argument `params` of model_fn.
         warm_start_from: A checkpoint to begin with, where model_dir has none.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed. The seed is that of the
             first weights, too.
@@ -103,15 +103,15 @@ class TFEstimator(Remembering, Summarized):
         **options: Any,
     ) -> None:
         if not inspect.isfunction(model_fn) and not inspect.ismethod(model_fn) and hasattr(model_fn, "model_fn"):
-            given = model_fn
-            model_fn = getattr(given, "_model_fn", given.model_fn)
-            model_dir, params = model_dir or given.model_dir, params or getattr(given, "params", None)
+            estimator = model_fn
+            model_fn = getattr(estimator, "_model_fn", estimator.model_fn)
+            model_dir, params = model_dir or estimator.model_dir, params or getattr(estimator, "params", None)
         if not callable(model_fn):
             raise ArgumentError(f"model_fn must be a function (features, labels, mode); got {type(model_fn).__name__}.")
         self.model_fn, self.optimizer, self.model_dir = model_fn, optimizer, model_dir
         self.config, self.params, self.warm_start_from, self.options = config, params, warm_start_from, options
         self._clip: dict[str, Any] = {}
-        self._trained = (0, 0)  # epochs and steps
+        self._progress = (0, 0)  # epochs and steps
 
     @classmethod
     def from_model_fn(
@@ -143,7 +143,7 @@ class TFEstimator(Remembering, Summarized):
         self._clip["clip_norm"] = clip_norm
 
     def train(self, input_fn: Callable[..., Any], steps: int | None = None, session_config: Any = None) -> TFEstimator:
-        """Train on what an input function gives.
+        """Train on the data of an input function.
 
         Args:
             input_fn: A function (mode), or (), that returns a TFDataset or a batched tf.data.Dataset.
@@ -172,9 +172,9 @@ class TFEstimator(Remembering, Summarized):
             updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
             estimator = self._estimator(dataset, loss=spec.loss, optimizer=optimizer, updates=updates, **self._clip)
             self._restore(estimator.sess)
-            epochs, trained = self._trained
-            estimator.begin_after(epochs, trained)
-            ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(trained + steps)}
+            epochs, start = self._progress
+            estimator.begin_after(epochs, start)
+            ends = {"epochs": 1} if steps is None else {"epochs": 1 << 30, "end_trigger": MaxIteration(start + steps)}
             self._show(estimator).fit(
                 dataset.filled(),
                 batch_size=dataset.batch_size or dataset.batch_per_thread or 32,
@@ -182,7 +182,7 @@ class TFEstimator(Remembering, Summarized):
                 session_config=session_config,
                 **ends,
             )
-            self._trained = estimator.trained
+            self._progress = estimator.trained
             self._keep(estimator.sess)
         return self
 
@@ -197,7 +197,7 @@ class TFEstimator(Remembering, Summarized):
 
         Args:
             input_fn: As in train.
-            eval_methods: Names ("acc", "top5acc", "mae", "auc", "loss") or metrics; what the spec has unless given.
+            eval_methods: Names ("acc", "top5acc", "mae", "auc", "loss") or metrics; the spec's own unless given.
             steps: Stop after this many steps; all rows unless given.
             checkpoint_path: The checkpoint to evaluate; the last training unless given.
 
@@ -205,12 +205,12 @@ class TFEstimator(Remembering, Summarized):
             The value of each metric, under BigDL's name of it ("Top1Accuracy"); "loss", where the model has one.
         """
         with self._graph(input_fn, EVAL) as (_, dataset, spec):
-            asked = [] if eval_methods is None else eval_methods if isinstance(eval_methods, list) else [eval_methods]
+            methods = [] if eval_methods is None else eval_methods if isinstance(eval_methods, list) else [eval_methods]
             metrics: dict[str, Any] = dict(spec.eval_metric_ops or {})
-            for each in asked:
+            for each in methods:
                 if isinstance(each, str) and each.lower() != "loss":
-                    name, known = _METHODS.get(each.lower(), (each, each))
-                    metrics[name] = metrics_of([known])[0]
+                    name, method = _METHODS.get(each.lower(), (each, each))
+                    metrics[name] = metrics_of([method])[0]
                 elif not isinstance(each, str):
                     (metric,) = metrics_of([each])
                     metrics[metric.name] = metric
@@ -239,8 +239,8 @@ class TFEstimator(Remembering, Summarized):
                 keys = [predict_keys] if isinstance(predict_keys, str) else list(predict_keys)
                 missing = [key for key in keys if not isinstance(heads, Mapping) or key not in heads]
                 if missing:
-                    known = list(heads) if isinstance(heads, Mapping) else "one tensor"
-                    raise ArgumentError(f"predict_keys asks for {missing[0]!r}; the model's predictions are {known}.")
+                    names = list(heads) if isinstance(heads, Mapping) else "one tensor"
+                    raise ArgumentError(f"predict_keys asks for {missing[0]!r}; the model's predictions are {names}.")
                 heads = {key: heads[key] for key in keys}
             estimator = self._estimator(dataset, labelled=False, outputs=heads)
             self._restore(estimator.sess, checkpoint_path, trained=True)
@@ -291,7 +291,7 @@ class TFEstimator(Remembering, Summarized):
 
 
 def dataset_of(data: Any, mode: str) -> TFDataset:
-    """Return what an input function gave as a TFDataset; a tf.data.Dataset gives batches, as in `tf.estimator`."""
+    """Return the data of an input function as a TFDataset; a tf.data.Dataset gives batches, as in `tf.estimator`."""
     if isinstance(data, TFDataset):
         return data
     if not hasattr(data, "element_spec"):
@@ -306,8 +306,8 @@ def dataset_of(data: Any, mode: str) -> TFDataset:
     return TFDataset.from_tf_data_dataset(rows, *sizes)
 
 
-def call_with(function: Callable[..., Any], *args: Any, **offered: Any) -> Any:
+def call_with(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function with those of the named arguments that it takes."""
     parameters = inspect.signature(function).parameters
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return function(*args, **{name: value for name, value in offered.items() if free or name in parameters})
+    return function(*args, **{name: value for name, value in options.items() if free or name in parameters})

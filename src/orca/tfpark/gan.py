@@ -10,12 +10,12 @@ from orca.core.triggers import trigger_of
 from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset
-from orca.tfpark.estimator import TRAIN, Remembering, call_with, dataset_of
+from orca.tfpark.estimator import TRAIN, GraphMemory, call_with, dataset_of
 
 _GENERATOR, _DISCRIMINATOR = "Generator", "Discriminator"
 
 
-class GANEstimator(Remembering):
+class GANEstimator(GraphMemory):
     """A generative adversarial network, trained distributed.
 
     Args:
@@ -27,7 +27,7 @@ class GANEstimator(Remembering):
         discriminator_optimizer: The discriminator's.
         generator_steps: Steps that the generator takes in a row.
         discriminator_steps: Steps that the discriminator takes in a row; it begins.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         session_config: A tf.ConfigProto for the workers' sessions.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed.
     """
@@ -66,30 +66,14 @@ class GANEstimator(Remembering):
         Returns:
             This estimator.
         """
-        from orca.estimators.tfgraph import GraphEstimator, restore_values
-        from orca.frameworks.tfgraph.optimizers import ZooOptimizer, step_of
+        from orca.estimators.tfgraph import restore_values
 
         tf = tensorflow().compat.v1
         with tf.Graph().as_default():
             self._seed(tf)
             counter = tf.train.get_or_create_global_step()
             dataset = dataset_of(call_with(input_fn, mode=TRAIN), TRAIN)
-            noise, real = dataset.feature_tensors, dataset.label_tensors
-            if real is None:
-                raise ArgumentError("input_fn must return a TFDataset of two parts: noise, and real data.")
-            losses = self._losses(tf, noise, real)
-            steps = []
-            for loss, optimizer, scope in zip(losses, self.optimizers, (_DISCRIMINATOR, _GENERATOR), strict=True):
-                trained = tf.trainable_variables(scope)
-                steps.append(step_of(ZooOptimizer(optimizer).minimize(loss, counter, trained)))
-            estimator = GraphEstimator.of(
-                inputs=noise,
-                labels=real,
-                loss=losses[0] + losses[1],
-                turns=list(zip(steps, self.steps, strict=True)),
-                updates=tf.get_collection(tf.GraphKeys.UPDATE_OPS),
-                **self.options,
-            )
+            estimator = self._estimator(tf, dataset, counter)
             restore_values(estimator.sess, self._held())
             estimator.begin_after(self._epochs, int(estimator.sess.run(counter)))  # it says whose turn is next
             estimator.fit(
@@ -105,7 +89,7 @@ class GANEstimator(Remembering):
         return self
 
     def generate(self, noise: Any) -> Any:
-        """Return what the trained generator makes of noise, an array.
+        """Return the trained generator's output for noise, an array.
 
         Raises:
             ArgumentError: It was not trained, and there is no checkpoint in model_dir.
@@ -116,21 +100,43 @@ class GANEstimator(Remembering):
         if not values:
             raise ArgumentError("the generator has not learned anything yet. Call train first.")
         with tf.Graph().as_default(), tf.Session() as session:
-            fed = TFDataset.from_ndarrays(noise).feature_tensors
+            port = TFDataset.from_ndarrays(noise).feature_tensors
             with tf.variable_scope(_GENERATOR):
-                made = self.generator_fn(fed)
+                fakes = self.generator_fn(port)
             session.run(tf.global_variables_initializer())
             restore_values(session, values)
-            return session.run(made, {fed: noise})
+            return session.run(fakes, {port: noise})
+
+    def _estimator(self, tf: Any, dataset: TFDataset, counter: Any) -> Any:
+        """Return the Estimator of both losses, whose optimizers take turns."""
+        from orca.estimators.tfgraph import GraphEstimator
+        from orca.frameworks.tfgraph.optimizers import ZooOptimizer, step_of
+
+        noise, real = dataset.feature_tensors, dataset.label_tensors
+        if real is None:
+            raise ArgumentError("input_fn must return a TFDataset of two parts: noise, and real data.")
+        losses = self._losses(tf, noise, real)
+        steps = []
+        for loss, optimizer, scope in zip(losses, self.optimizers, (_DISCRIMINATOR, _GENERATOR), strict=True):
+            weights = tf.trainable_variables(scope)
+            steps.append(step_of(ZooOptimizer(optimizer).minimize(loss, counter, weights)))
+        return GraphEstimator.of(
+            inputs=noise,
+            labels=real,
+            loss=losses[0] + losses[1],
+            turns=list(zip(steps, self.steps, strict=True)),
+            updates=tf.get_collection(tf.GraphKeys.UPDATE_OPS),
+            **self.options,
+        )
 
     def _losses(self, tf: Any, noise: Any, real: Any) -> tuple[Any, Any]:
         with tf.variable_scope(_GENERATOR):
-            made = self.generator_fn(noise)
+            fakes = self.generator_fn(noise)
         with tf.variable_scope(_DISCRIMINATOR):
-            of_made = self._opinion(made, noise)
+            of_fakes = self._opinion(fakes, noise)
         with tf.variable_scope(_DISCRIMINATOR, reuse=True):
             of_real = self._opinion(real, noise)
-        return self.discriminator_loss_fn(of_real, of_made), self.generator_loss_fn(of_made)
+        return self.discriminator_loss_fn(of_real, of_fakes), self.generator_loss_fn(of_fakes)
 
     def _opinion(self, data: Any, noise: Any) -> Any:
         takes = [p for p in inspect.signature(self.discriminator_fn).parameters.values() if p.default is p.empty]

@@ -9,17 +9,17 @@ import numpy as np
 from orca.errors import ArgumentError
 from orca.tfpark.dataset import TFDataset
 from orca.tfpark.predictor import as_records
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 _LOCAL = 32
 
 
-class KerasModel(Summarized):
+class KerasModel(SummaryVerbs):
     """A compiled Keras model: built in a graph (with tf1), or eagerly by the Keras of today.
 
     Args:
         model: The model.
-        model_dir: Where checkpoints go.
+        model_dir: The folder of checkpoints.
         optimizer: An optimizer in place of the compiled one, for a model in a graph.
         options: More arguments of the Estimator: backend, workers_per_node, seed.
     """
@@ -42,7 +42,7 @@ class KerasModel(Summarized):
 
     @property
     def metrics_names(self) -> list[str]:
-        """Return the names of what an evaluation tells, as Keras lists them; before any training, "loss" alone."""
+        """Return the names of an evaluation's numbers, as Keras lists them; before any training, "loss" alone."""
         names = []
         for name in self.model.metrics_names:
             whole = name == "compile_metrics"  # Keras 3 lists all of compile as one

@@ -27,10 +27,10 @@ class GraphModule(nn.Module):
     def __init__(self, definition: bytes, inputs: list[str], outputs: list[str]) -> None:
         super().__init__()
         self.definition, self.inputs, self.outputs = definition, list(inputs), list(outputs)
-        self._opened: Any = None
+        self._open_session: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": None}
+        return {**vars(self), "_open_session": None}
 
     def extra_repr(self) -> str:
         """Return its inputs and outputs as torch prints them."""
@@ -42,16 +42,16 @@ class GraphModule(nn.Module):
         Raises:
             ArgumentError: The graph has another number of inputs.
         """
-        given = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], list | tuple) else list(inputs)
-        if len(given) != len(self.inputs):
-            raise ArgumentError(f"the graph has the inputs {self.inputs}; got {len(given)} tensor(s).")
-        answers = _Run.apply(self._session(), *given)
+        tensors = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], list | tuple) else list(inputs)
+        if len(tensors) != len(self.inputs):
+            raise ArgumentError(f"the graph has the inputs {self.inputs}; got {len(tensors)} tensor(s).")
+        answers = _Run.apply(self._session(), *tensors)
         return answers[0] if len(answers) == 1 else list(answers)
 
     def _session(self) -> _Session:
-        if self._opened is None:
-            self._opened = _Session(self.definition, self.inputs, self.outputs)
-        return self._opened  # type: ignore[no-any-return]
+        if self._open_session is None:
+            self._open_session = _Session(self.definition, self.inputs, self.outputs)
+        return self._open_session  # type: ignore[no-any-return]
 
 
 class _Session:
@@ -67,7 +67,7 @@ class _Session:
             self.inputs, self.outputs = (
                 [self.graph.get_tensor_by_name(n) for n in group] for group in (inputs, outputs)
             )
-        self.fed = [FedTensor.of(tensor) for tensor in self.inputs]
+        self.ports = [FedTensor.of(tensor) for tensor in self.inputs]
         self.session = tf.Session(graph=self.graph)
         self._gradients: Any = None
 
@@ -79,23 +79,26 @@ class _Session:
         tf = tensorflow().compat.v1
         if self._gradients is None:
             with self.graph.as_default():
-                fed = [tf.placeholder(tensor.dtype, tensor.shape) for tensor in self.outputs]
-                gradients = tf.gradients(self.outputs, self.inputs, fed)
+                ports = [tf.placeholder(tensor.dtype, tensor.shape) for tensor in self.outputs]
+                gradients = tf.gradients(self.outputs, self.inputs, ports)
                 dense = [
                     None if each is None else tf.convert_to_tensor(each) for each in gradients
                 ]  # not IndexedSlices
-                self._gradients = fed, dense
-        fed, gradients = self._gradients
-        feed = {**self._feed(tensors), **{at: each.detach().cpu().numpy() for at, each in zip(fed, outer, strict=True)}}
-        known = [gradient for gradient in gradients if gradient is not None]
-        values = iter(self._torch(self.session.run(known, feed)))
+                self._gradients = ports, dense
+        ports, gradients = self._gradients
+        feed = {
+            **self._feed(tensors),
+            **{at: each.detach().cpu().numpy() for at, each in zip(ports, outer, strict=True)},
+        }
+        heads = [gradient for gradient in gradients if gradient is not None]
+        values = iter(self._torch(self.session.run(heads, feed)))
         return [
             None if gradient is None else next(values).reshape(tensor.shape)
             for gradient, tensor in zip(gradients, tensors, strict=True)
         ]
 
     def _feed(self, tensors: tuple[Any, ...]) -> dict[Any, Any]:
-        arrays = [fed.arrange(tensor.detach().cpu().numpy()) for fed, tensor in zip(self.fed, tensors, strict=True)]
+        arrays = [port.arrange(tensor.detach().cpu().numpy()) for port, tensor in zip(self.ports, tensors, strict=True)]
         return dict(zip(self.inputs, arrays, strict=True))
 
     @staticmethod

@@ -110,12 +110,12 @@ class TFNet:
                 name = signature or "serving_default"
                 if name not in meta.signature_def:
                     raise ArgumentError(f"the SavedModel has no signature {name!r}; it has {list(meta.signature_def)}.")
-                chosen = meta.signature_def[name]
-                inputs = inputs or [chosen.inputs[key].name for key in sorted(chosen.inputs)]
-                outputs = outputs or [chosen.outputs[key].name for key in sorted(chosen.outputs)]
+                entry = meta.signature_def[name]
+                inputs = inputs or [entry.inputs[key].name for key in sorted(entry.inputs)]
+                outputs = outputs or [entry.outputs[key].name for key in sorted(entry.outputs)]
             graph = session.graph
-            fed, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
-            return TFNet.from_session(session, fed, heads, **options)
+            ports, heads = ([graph.get_tensor_by_name(n) for n in _listed(g)] for g in (inputs, outputs))
+            return TFNet.from_session(session, ports, heads, **options)
 
     @staticmethod
     def from_session(
@@ -139,10 +139,10 @@ class TFNet:
             options: More arguments of `Estimator.from_graph`.
         """
         net = TFNet.__new__(TFNet)
-        fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+        ports, heads = flatten(inputs)[0], flatten(outputs)[0]
         if generate_backward and not allow_non_differentiable_input:
-            _check_differentiable(fed, heads)
-        net._open(frozen(sess, heads), [t.name for t in fed], [t.name for t in heads], options)
+            _check_differentiable(ports, heads)
+        net._open(frozen(sess, heads), [t.name for t in ports], [t.name for t in heads], options)
         return net
 
     def predict(
@@ -168,8 +168,8 @@ class TFNet:
 
     def _dataset(self, rdd: Any, batch_per_thread: int | None) -> TFDataset:
         """Return the TFDataset of an RDD of Samples or arrays."""
-        described = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
-        return TFDataset.from_rdd(rdd.map(_record), features=_only(described), batch_per_thread=batch_per_thread)
+        specs = [(tensor.dtype.base_dtype, tensor.shape.as_list()[1:]) for tensor in self.inputs]
+        return TFDataset.from_rdd(rdd.map(_record), features=_only(specs), batch_per_thread=batch_per_thread)
 
     def forward(self, x: Any) -> Any:
         """Answer for one batch of arrays, here."""
@@ -178,8 +178,8 @@ class TFNet:
             raise ArgumentError(f"the graph has the inputs {self.input_names}; got {len(arrays)} array(s).")
         from orca.frameworks.tfgraph.program import FedTensor
 
-        fed = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
-        return _only(self.estimator.sess.run(self.outputs, fed))
+        feeds = {tensor: FedTensor.of(tensor).arrange(array) for tensor, array in zip(self.inputs, arrays, strict=True)}
+        return _only(self.estimator.sess.run(self.outputs, feeds))
 
     def __call__(self, x: Any) -> Any:
         """Answer for arrays; behind the nodes of a graph of BigDL's layers, return one more node."""
@@ -238,22 +238,22 @@ def frozen(session: Any, outputs: list[Any]) -> bytes:
     return bytes(constants.SerializeToString())
 
 
-def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **accepted: Any) -> None:
+def export_tf(sess: Any, folder: str, inputs: Any, outputs: Any, **older: Any) -> None:
     """Write a session's graph, its variables as constants, for `TFNet.from_export_folder`.
 
     Args:
         sess: The session.
-        folder: Where to write it.
+        folder: The folder to write.
         inputs: The tensors that are fed.
         outputs: The tensors to answer with.
-        accepted: generate_backward and others of older releases.
+        older: generate_backward and others of older releases.
     """
-    fed, heads = flatten(inputs)[0], flatten(outputs)[0]
+    ports, heads = flatten(inputs)[0], flatten(outputs)[0]
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, _FROZEN), "wb") as stream:
         stream.write(frozen(sess, heads))
     with open(os.path.join(folder, _META), "w") as text:
-        json.dump({"input_names": [t.name for t in fed], "output_names": [t.name for t in heads]}, text)
+        json.dump({"input_names": [t.name for t in ports], "output_names": [t.name for t in heads]}, text)
 
 
 def save_tf_checkpoint(sess: Any, checkpoint_path: str, saver: Any = None) -> None:
@@ -271,7 +271,7 @@ def load_tf_checkpoint(sess: Any, checkpoint_path: str, saver: Any = None) -> No
 
 
 def get_checkpoint_state(checkpoint_dir: str) -> Any:
-    """Return what TensorFlow's `checkpoint` file of a folder tells: model_checkpoint_path is the newest."""
+    """Return the contents of a folder's `checkpoint` file of TensorFlow: model_checkpoint_path is the newest."""
     return tensorflow().compat.v1.train.get_checkpoint_state(checkpoint_dir)
 
 

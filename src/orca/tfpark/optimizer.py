@@ -11,12 +11,12 @@ from orca.data.tf.loading import tensorflow
 from orca.errors import ArgumentError
 from orca.rows.tree import flatten
 from orca.tfpark.dataset import TFDataset, dataset_behind
-from orca.tfpark.summaries import Summarized
+from orca.tfpark.summaries import SummaryVerbs
 
 _ENDLESS = 1 << 30  # epochs of a fit that a trigger ends
 
 
-class TFOptimizer(Summarized):
+class TFOptimizer(SummaryVerbs):
     """The training of a graph on the data of a TFDataset. Make one with a `from_...` method.
 
     Args:
@@ -60,17 +60,17 @@ class TFOptimizer(Summarized):
             loss: A scalar tensor.
             optim_method: An optimizer of `bigdl.optim.optimizer`, `tf.train` or Keras.
             session: The session with the variables; a new one unless given.
-            inputs: Where data is fed, when that is not `dataset.tensors`: (features, labels).
+            inputs: The tensors that data is fed to, when these are not `dataset.tensors`: (features, labels).
             dataset: The data, when the graph is not built on its tensors.
             val_outputs: The tensor, or a list of one, that validation methods compare with the labels.
-            val_labels: What they compare it with, where that is not the labels as they come.
+            val_labels: The tensors that they compare it with, where those are not the labels as they come.
             val_method: Validation methods or metrics.
             clip_norm: The largest norm that all gradients together may have.
             clip_value: The largest size of a gradient's values, or a pair of the least and the largest value.
             metrics: Name -> tensor, for the validation.
             tensor_with_value: Tensor -> (value in training, value in the validation).
             session_config: A tf.ConfigProto for the workers' sessions.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             updates: Operations that run with each step.
             val_split: 0 alone: give the TFDataset validation data.
             options: More arguments of `Estimator.from_graph`: backend, workers_per_node, seed.
@@ -127,7 +127,7 @@ class TFOptimizer(Summarized):
             keras_model: The model.
             dataset: The data.
             session_config: A tf.ConfigProto for the workers' sessions.
-            model_dir: Where checkpoints go.
+            model_dir: The folder of checkpoints.
             metrics: Metrics of `orca.metrics`, besides those it was compiled with.
             optimizer: An optimizer in place of the compiled one.
             optim_method: The same, as older releases called it.
@@ -175,9 +175,9 @@ class TFOptimizer(Summarized):
         if getattr(self.estimator, "ends", {"labels": ...})["labels"] is None:
             data = data.filled()
         state = getattr(self.estimator, "_state", None)
-        done, steps = (0, 0) if state is None else (state.epoch, state.steps)
-        trigger = MaxEpoch(done + 1) if end_trigger is None else trigger_of(end_trigger)
-        epochs = trigger.max_epoch - done if isinstance(trigger, MaxEpoch) else _ENDLESS
+        epoch, steps = (0, 0) if state is None else (state.epoch, state.steps)
+        trigger = MaxEpoch(epoch + 1) if end_trigger is None else trigger_of(end_trigger)
+        epochs = trigger.max_epoch - epoch if isinstance(trigger, MaxEpoch) else _ENDLESS
         if epochs < 1 or (isinstance(trigger, MaxIteration) and steps >= trigger.max_iteration):
             return self
         options = {} if self.session_config is None else {"session_config": self.session_config}
@@ -248,13 +248,13 @@ def _first(tensors: Any) -> Any:
 
 def _metrics(tensors: Any, methods: Any) -> Any:
     """Return metrics that are tensors, and those of a validation method, in one dict or list."""
-    listed = [] if methods is None else list(methods) if isinstance(methods, list | tuple) else [methods]
-    if not listed:
+    all_methods = [] if methods is None else list(methods) if isinstance(methods, list | tuple) else [methods]
+    if not all_methods:
         return tensors
     from orca.core.metrics import metrics_of
 
-    named = {metric.name: metric for metric in metrics_of([each for each in listed if not _is_loss(each)])}
-    return dict(tensors or {}) | named
+    metrics = {metric.name: metric for metric in metrics_of([each for each in all_methods if not _is_loss(each)])}
+    return dict(tensors or {}) | metrics
 
 
 def _is_loss(method: Any) -> bool:

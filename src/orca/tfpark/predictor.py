@@ -20,7 +20,7 @@ class TFPredictor:
     Args:
         sess: The session with the variables.
         outputs: The tensors to answer with: one, or a list.
-        inputs: Where features are fed; the dataset's own placeholders unless given.
+        inputs: The tensors that features are fed to; the dataset's own placeholders unless given.
         dataset: The data; found by way of the placeholders unless given.
         options: More arguments of `Estimator.from_graph`: backend, workers_per_node.
     """
@@ -33,8 +33,8 @@ class TFPredictor:
         heads = outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
         self.dataset, self.outputs = dataset or dataset_behind(flatten(heads)[0]), heads
         with flatten(heads)[0][0].graph.as_default():
-            fed = self.dataset.feature_tensors if inputs is None else inputs
-            self.estimator: Any = GraphEstimator.of(inputs=fed, outputs=heads, sess=sess, **options)
+            ports = self.dataset.feature_tensors if inputs is None else inputs
+            self.estimator: Any = GraphEstimator.of(inputs=ports, outputs=heads, sess=sess, **options)
 
     @classmethod
     def from_outputs(cls, sess: Any, outputs: Any, **options: Any) -> TFPredictor:

@@ -7,8 +7,8 @@ from typing import Any
 from orca.report.tensorboard import SummaryPair
 
 
-class Summarized:
-    """Something that trains, with the verbs that say where its curves go."""
+class SummaryVerbs:
+    """An object that trains, with the verbs that set the folder of its curves."""
 
     train_summary: Any = None
     val_summary: Any = None

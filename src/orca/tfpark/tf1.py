@@ -41,7 +41,7 @@ class ModeKeys:
 
 
 class EstimatorSpec(SimpleNamespace):
-    """What a model function returns.
+    """The result of a model function.
 
     Args:
         mode: One of ModeKeys.
@@ -92,12 +92,12 @@ def _slim() -> Any:
     from tensorflow.python.framework import indexed_slices, ops, tensor
     from tensorflow.python.ops import cond, control_flow_ops
 
-    moved = {
+    new_places = {
         (ops, "Tensor"): tensor.Tensor,
         (ops, "IndexedSlices"): indexed_slices.IndexedSlices,
         (control_flow_ops, "cond"): cond.cond,
     }
-    for (module, name), value in moved.items():
+    for (module, name), value in new_places.items():
         if not hasattr(module, name):
             setattr(module, name, value)
     with suppress(ModuleNotFoundError):  # slim asks Keras 2 for its layers by a name that has moved

@@ -392,8 +392,8 @@ class ModelsLeft:
 
     job: FitJob
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> int:
-        self.job(world, rows, pulse)
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> int:
+        self.job(world, rows, heartbeat)
         gc.collect()
         return sum(isinstance(thing, Agreement) for thing in gc.get_objects())
 

@@ -59,9 +59,9 @@ class Fits:
 
     learners: tuple[KerasLearner, ...]
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> list[Any]:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> list[Any]:
         plan = FitPlan(epochs=2, batch_size=8, shuffle=False)
-        return [FitJob(each, plan, (), None)(world, rows, pulse) for each in self.learners]
+        return [FitJob(each, plan, (), None)(world, rows, heartbeat) for each in self.learners]
 
 
 def fit(*learners: KerasLearner, sizes: tuple[int, ...]) -> list[Any]:

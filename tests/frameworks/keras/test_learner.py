@@ -48,7 +48,7 @@ def fit(learner: KerasLearner, *sizes: int, state: State | None = None, **option
 
 
 def test_creators_and_models_of_both_families_are_taken() -> None:
-    assert learner_of().packed is None
+    assert learner_of().packed_model is None
     for family in (keras, tf_keras):
         model = family.Sequential([family.Input((4,)), family.layers.Dense(1)])
         assert is_model(model) and learner_of(model).creator is None

@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 import tensorflow.compat.v1 as tf
 
 from orca.errors import ArgumentError
-from orca.frameworks.tfgraph.norms import GRADIENTS, Agreed, agreed, let_ranks_meet, sums_of
+from orca.frameworks.tfgraph.norms import GRADIENTS, AgreedGraph, agreed, let_ranks_meet, sums_of
 from orca.frameworks.tfgraph.terms import Analysis
 
 
@@ -76,7 +76,7 @@ def flag() -> Any:
     return tf.placeholder_with_default(1.0, [], name="flag")
 
 
-def made(make: Any) -> tuple[Agreed, Any]:
+def made(make: Any) -> tuple[AgreedGraph, Any]:
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [None, 4])
         loss = tf.reduce_mean(tf.square(make(x)))

@@ -22,7 +22,7 @@ from orca.core.world import TorchWorld, World, _leave, form
 from orca.engines.local import LocalEngine
 from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import _fully_shard
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.monitor.protocol import Ticket
 from orca.testing import Alone, shards_of
 
@@ -59,9 +59,9 @@ def tidy() -> Iterator[None]:
 
 
 @contextmanager
-def alone(pulse: Pulse) -> Iterator[TorchWorld]:
+def alone(heartbeat: Heartbeat) -> Iterator[TorchWorld]:
     """Form the world of one rank."""
-    with tidy(), form(Alone(), 60.0, pulse) as world:
+    with tidy(), form(Alone(), 60.0, heartbeat) as world:
         yield world
         gc.collect()
 
@@ -89,8 +89,8 @@ class AloneEngine:
 def on_ranks(size: int, work: Callable[[World], Any]) -> list[Any]:
     """Return what each rank of a world returns; a world of one rank is formed in this process."""
     if size == 1:
-        with alone(Pulse()) as world:
+        with alone(Heartbeat()) as world:
             return [work(world)]
-    job = lambda world, rows, pulse: work(world)  # noqa: E731
+    job = lambda world, rows, heartbeat: work(world)  # noqa: E731
     shards = shards_of([(np.zeros((1, 1)), np.zeros(1))] * size)
     return LocalEngine(size).run(job, shards, Settings(progress=False))

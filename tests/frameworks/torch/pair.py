@@ -14,7 +14,7 @@ from orca.core.source import Items, Open, Shards
 from orca.core.world import World
 from orca.engines.local import LocalEngine
 from orca.estimators.torch import TorchEstimator
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.testing import shards_of
 
 RANKS = 2
@@ -28,13 +28,13 @@ class Case:
     open: Open
     pieces: list[Callable[[], Items]]
 
-    def __call__(self, world: World, pulse: Pulse) -> Any:
+    def __call__(self, world: World, heartbeat: Heartbeat) -> Any:
         """Run on one rank."""
         mine = chain.from_iterable(piece() for piece in self.pieces[world.rank :: world.size])
         with scratch() as folder:
             rows = dict(self.open(mine, folder))
             try:
-                return self.job(world, rows, pulse)
+                return self.job(world, rows, heartbeat)
             finally:
                 for part in rows.values():
                     part.close()
@@ -66,9 +66,9 @@ class All:
 
     cases: dict[str, Case]
 
-    def __call__(self, world: World, rows: dict[str, Any], pulse: Pulse) -> dict[str, Any]:
+    def __call__(self, world: World, rows: dict[str, Any], heartbeat: Heartbeat) -> dict[str, Any]:
         """Run on one rank."""
-        return {name: case(world, pulse) for name, case in self.cases.items()}
+        return {name: case(world, heartbeat) for name, case in self.cases.items()}
 
 
 def recorded(call: Callable[[], Any]) -> Case:

@@ -13,7 +13,7 @@ from frameworks.torch.alone import alone
 from orca.core.source import Batch
 from orca.errors import ArgumentError
 from orca.frameworks.torch.batch_loss import ROWS, SUM, TARGETS, BatchLoss, Tally
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 
 WEIGHTS = torch.tensor([0.2, 3.0, 1.0])
 OUTPUT = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
@@ -42,7 +42,7 @@ def first_reading(loss: Any, labels: np.ndarray = LABELS, apart: bool = True, **
     measure = BatchLoss(loss, apart=apart, **options)
     batch = measure.counted(Batch(None, labels, len(labels), len(labels)))
     pair = measure.pair(OUTPUT[: len(labels)], torch.from_numpy(labels))
-    with alone(Pulse()):
+    with alone(Heartbeat()):
         measure.whole(batch, batch, pair)
     return measure
 
@@ -101,7 +101,7 @@ def test_one_row_tells_a_sum_from_a_mean() -> None:
 
 def test_ignored_labels_tell_targets_from_rows_whenever_they_come() -> None:
     measure = BatchLoss(lambda output, target: F.cross_entropy(output, target), apart=True)
-    with alone(Pulse()):
+    with alone(Heartbeat()):
         for labels in [LABELS] * 20 + [np.where(LABELS == 1, -100, LABELS)]:
             assert measure.readings == [TARGETS, ROWS] or labels is LABELS
             batch = measure.counted(Batch(None, labels, 9, 9))
@@ -128,7 +128,7 @@ def test_ignored_labels_of_a_later_piece_tell_targets_from_rows() -> None:
     labels = np.array([1, 2, -100, 2])
     batch = measure.counted(Batch(None, labels, 4, 4))
     piece = measure.counted(Batch(None, labels[:2], 2, 4))
-    with alone(Pulse()):
+    with alone(Heartbeat()):
         whole = measure.whole(batch, piece, measure.pair(OUTPUT[:2], torch.from_numpy(labels[:2])))
     assert (measure.readings, whole) == ([ROWS], 4)
 
@@ -140,11 +140,11 @@ def test_masses_that_follow_from_the_targets_travel_beside_the_forward_pass(weig
     for labels, expected in ((numbers, (given * WEIGHTS.numpy()).sum()), (chances, given.sum())):
         measure = BatchLoss(nn.CrossEntropyLoss(weight=WEIGHTS))
         batch = measure.counted(Batch(None, labels, 3, 3, weights=weights))
-        with alone(Pulse()):
+        with alone(Heartbeat()):
             measure.send(batch)
-            assert measure.sent is not None
+            assert measure.on_the_way is not None
             whole = measure.whole(batch, batch, measure.pair(OUTPUT[:3], torch.from_numpy(labels)))
-        assert whole == pytest.approx(expected) and measure.sent is None
+        assert whole == pytest.approx(expected) and measure.on_the_way is None
 
 
 def test_class_probabilities_count_the_same_whatever_their_classes_weigh() -> None:
@@ -212,7 +212,7 @@ def test_an_evaluation_adds_up_what_it_found_the_loss_to_be(loss: Any, mass: flo
         value = measure(outputs, targets)
         tally.add(batch, outputs, targets, value)
         total += float(value) * (1 if loss is not WRONG[0] else batch.rows)
-    with alone(Pulse()):
+    with alone(Heartbeat()):
         assert tally.close() == pytest.approx((total, mass))
 
 
@@ -232,6 +232,6 @@ def test_labels_that_a_loss_ignores_are_found_under_any_name(names: tuple[str, s
         measure = BatchLoss(by_place if flat else by_name, apart=True)
         batch = measure.counted(Batch(None, y, 9, 9))
         pair = measure.pair(outputs, {name: torch.from_numpy(each) for name, each in y.items()})
-        with alone(Pulse()):
+        with alone(Heartbeat()):
             assert measure.whole(batch, batch, pair) == 7.0
         assert measure.readings == [TARGETS]

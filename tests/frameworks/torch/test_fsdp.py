@@ -14,7 +14,7 @@ from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.fsdp import FullySharded, _blocks, _fully_shard
 from orca.frameworks.torch.sync import Clipping, Replicated, Sync
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 
 # Rows of each rank in each step: uneven, one alone, none.
 SHARES = {1: [[5], [4], [6], [5]], 2: [[4, 1], [0, 4], [3, 3], [5, 0]], 3: [[2, 0, 3], [1, 2, 1], [5, 0, 1], [2, 2, 1]]}
@@ -251,7 +251,7 @@ def test_repeated_blocks_and_large_parts_are_gathered_on_their_own() -> None:
 
 @needs_full_shards
 def test_what_cannot_be_sharded_is_refused() -> None:
-    with alone(Pulse()) as world:
+    with alone(Heartbeat()) as world:
         net = nn.Linear(2, 1)
         for kind in (torch.optim.LBFGS, torch.optim.SparseAdam):
             with pytest.raises(ArgumentError, match=f"cannot use {kind.__name__}: it must see whole weights. Pass one"):

@@ -111,7 +111,7 @@ def shares(size: int) -> Iterator[list[torch.Tensor]]:
 class HandsOn:
     """Train the sum of two models as a user does who calls backward and step herself; return both states."""
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> list[dict[str, Any]]:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> list[dict[str, Any]]:
         models, optimizers = pair()
         syncs = [
             Horovod(model, optimizer, world, hands_on=True) for model, optimizer in zip(models, optimizers, strict=True)
@@ -149,7 +149,7 @@ class Leave:
 
     end: Callable[[], None]
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> None:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> None:
         model, optimizer = begin(Case("horovod", perceptron, adam), 0)
         sync = sync_of("horovod", model, optimizer, world)
         try:
@@ -177,7 +177,7 @@ class Train:
 
     cases: tuple[Case, ...]
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         return [train(case, world) for case in self.cases]
 
 

@@ -27,7 +27,7 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options, clipping_of
 from orca.job import FitJob
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.testing import shards_of
 
 # Rows of each rank; with 5 rows a step the last step has one row, so that all ranks but one have none.
@@ -333,8 +333,10 @@ if shards_fully():
 
 def on_ranks(ranks: int, job: Any) -> list[Any]:
     if ranks == 1:
-        with alone(Pulse()) as world:
-            return [cloudpickle.loads(cloudpickle.dumps(job))(world, {}, world.pulse)]  # callbacks keep what they saw
+        with alone(Heartbeat()) as world:
+            return [
+                cloudpickle.loads(cloudpickle.dumps(job))(world, {}, world.heartbeat)
+            ]  # callbacks keep what they saw
     start = shards_of([(np.zeros((1, 1)), np.zeros(1))] * ranks)
     return LocalEngine(ranks).run(job, start, Settings(progress=False, stall_timeout=60))
 
@@ -417,7 +419,7 @@ REFUSED = {
 if shards_fully():
     REFUSED["a thawed weight in shards"] = (
         Fit(sync="fully sharded", callbacks=(Thaws(),)),
-        "with shard_model, weights cannot be frozen or unfrozen .requires_grad. while a fit goes on",
+        "with shard_model, weights cannot be frozen or unfrozen .requires_grad. during a fit",
     )
 
 
@@ -427,11 +429,11 @@ class Attempts:
 
     cases: dict[str, Case]
 
-    def __call__(self, world: Any, rows: Any, pulse: Any) -> dict[str, str]:
+    def __call__(self, world: Any, rows: Any, heartbeat: Any) -> dict[str, str]:
         texts = {}
         for name, case in self.cases.items():
             with pytest.raises(Exception) as error:
-                case(world, pulse)
+                case(world, heartbeat)
             texts[name] = str(error.value)
         return texts
 

@@ -28,7 +28,7 @@ from orca.frameworks.torch.learner import TorchLearner
 from orca.frameworks.torch.operator import TrainingOperator
 from orca.frameworks.torch.options import Options
 from orca.job import EvaluateJob, FitJob, PredictJob
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.testing import shards_of
 from orca.triggers import SeveralIteration
 
@@ -358,7 +358,7 @@ def test_the_hook_is_called_before_the_model_is_built() -> None:
         "replicated",
         lambda: notes.append("hook"),
     )
-    learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Pulse()), None, 0, training=False)
+    learner.join(TorchWorld(0, 1, 0, 1, "127.0.0.1", Heartbeat()), None, 0, training=False)
     assert notes == ["hook", "model"]
 
 

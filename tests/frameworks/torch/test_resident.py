@@ -17,7 +17,7 @@ from orca.errors import WorkerFailed
 from orca.frameworks.torch import resident
 from orca.frameworks.torch.resident import keep
 from orca.frameworks.torch.tensors import Place
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 
 PLACE = Place(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"), torch.float32)
 
@@ -41,7 +41,7 @@ def test_rows_on_the_device_make_the_same_batches(
     weighted: bool, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resident, "_BLOCK", block)
-    with alone(Pulse()) as world:
+    with alone(Heartbeat()) as world:
         spooled, kept = (feed_of_numbers(world, tmp_path, weighted) for _ in range(2))
 
         def counted(batch: Batch) -> Batch:
@@ -63,7 +63,7 @@ def test_rows_that_do_not_fit_stay_on_the_disk_and_a_warning_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(resident, "_free_bytes", lambda device, ranks: 1000)
-    with alone(Pulse()) as world:
+    with alone(Heartbeat()) as world:
         feed = feed_of_numbers(world, tmp_path)
         rows = feed.rows
         assert not keep(feed, PLACE, lambda batch: batch)
@@ -73,7 +73,7 @@ def test_rows_that_do_not_fit_stay_on_the_disk_and_a_warning_says_so(
 def test_ranks_of_one_machine_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resident.psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
     place = Place(torch.device("cpu"), torch.float32)
-    with alone(Pulse()) as world:
+    with alone(Heartbeat()) as world:
         fits = []
         for world.local_size in (1, 4):
             feed = feed_of_numbers(world, tmp_path)

@@ -58,7 +58,7 @@ def test_batches_arrive_on_a_gpu_in_their_order_with_random_numbers_of_their_own
         return batch
 
     draws = []
-    for step, batch in Steps(read(), place, (1, 2, 3), counted=count):
+    for step, batch in Steps(read(), place, (1, 2, 3), count_rows=count):
         assert batch.x.is_cuda and batch.x.dtype == torch.float32 and batch.x.shape == (sizes[step], width)
         assert bool((batch.x == step).all()) and batch.y.tolist() == list(range(sizes[step]))
         draws.append((float(torch.rand((), device="cuda")), np.random.rand()))

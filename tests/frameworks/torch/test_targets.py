@@ -148,7 +148,7 @@ def test_outputs_of_half_precision_go_up_and_targets_never_down(half: torch.dtyp
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.float32])
 def test_class_numbers_count_the_weight_of_their_class(kind: Any) -> None:
-    masses = Classes(np.array([0.5, 2.0, 1.0]), ignored=1)
+    masses = Classes(np.array([0.5, 2.0, 1.0]), ignored_class=1)
     assert masses(np.array([0, 1, 2, 2], kind)).tolist() == [0.5, 0.0, 1.0, 1.0]
     assert masses(np.array([[0, 1], [2, 2]], kind)).tolist() == [0.5, 2.0]
     assert Classes()(np.array([[0], [-100]], np.int8)).tolist() == [1.0, 0.0]

@@ -103,8 +103,8 @@ class Callback:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the state back: called on all ranks of a resumed fit, after before_run.
 
-        Where the fit was interrupted mid-epoch, before_train_epoch is called again before it. What these two hooks do
-        to weights, optimizers and schedulers is undone in a resumed fit, as the state that it begins with has it.
+        Where the fit was interrupted mid-epoch, before_train_epoch is called again before it. Changes of these two
+        hooks to weights, optimizers and schedulers are undone in a resumed fit: it begins with the state alone.
         """
 
     def every_n_iter(self, runner: Any, n: int) -> bool:

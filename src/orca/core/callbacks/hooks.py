@@ -15,7 +15,7 @@ from orca.core.callbacks.runner import Runner
 from orca.core.source import Batch
 from orca.core.world import World
 from orca.errors import ArgumentError, CallbackFailed
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.rows.tree import cut_rows
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Hooks:
 
     Args:
         callbacks: Instances of Callback, or objects that have some of its methods.
-        runner: What they see of the run.
+        runner: Their view of the run.
         states: The states that callbacks of these names had when the fit was interrupted.
 
     Raises:
@@ -100,7 +100,7 @@ class Hooks:
         self.runner.epochs, self.stopped = epoch, False
         self("before_train_epoch", epoch)
 
-    def steps(self, batches: Iterable[Batch], first_step: int, pulse: Pulse, world: World) -> Iterable[Batch]:
+    def steps(self, batches: Iterable[Batch], first_step: int, heartbeat: Heartbeat, world: World) -> Iterable[Batch]:
         """Yield the batches of an epoch, call hooks around each step, and end early when a rank wants to stop.
 
         The learner must not read ahead: it is done with a batch when it asks for the next one.
@@ -111,7 +111,7 @@ class Hooks:
             self("before_train_iter", step)
             yield batch
             self.runner.global_step += 1
-            self.runner.loss = pulse.loss
+            self.runner.loss = heartbeat.loss
             self("after_train_iter", step)
             if asks and world.all_reduce([np.array([float(self.runner.stop)])], "sum")[0].any():
                 self.stopped = self.runner.stop = True
@@ -154,12 +154,12 @@ class Hooks:
             except CallbackFailed as error:
                 logger.warning("%s", error)
 
-    def __call__(self, name: str, *older: Any, **named: Any) -> None:
+    def __call__(self, name: str, *older: Any, **options: Any) -> None:
         """Call a hook of every callback, under its name of either generation."""
         for callback in self.callbacks:
             self._call(callback, name, self.runner)
             if name in _OLDER and self.runner.training:  # the older ones know of fits alone
-                self._call(callback, _OLDER[name], *older, **named)
+                self._call(callback, _OLDER[name], *older, **options)
 
     def _show(self, step: int, batch: Batch) -> None:
         """Let callbacks see the true rows of a batch, of which there is no loss yet."""
@@ -182,12 +182,12 @@ class Hooks:
             counts[kind] += 1
             yield (f"{kind}-{counts[kind]}" if counts[kind] > 1 else kind), callback
 
-    def _call(self, callback: Any, name: str, *arguments: Any, **named: Any) -> Any:
+    def _call(self, callback: Any, name: str, *arguments: Any, **options: Any) -> Any:
         method = getattr(callback, name, None)
         if method is None:
             return None
         try:
-            return method(*arguments, **named)
+            return method(*arguments, **options)
         except CallbackFailed:
             raise
         except Exception as error:

@@ -32,7 +32,7 @@ class Watch:
     """A number of the epochs, and whether it got better.
 
     Args:
-        whose: Who watches, for messages.
+        whose: The watcher's name, for messages.
         monitor: The number's name: val_loss, train_loss, val_accuracy, ...
         mode: "min", "max", or "auto", which takes names such as val_accuracy for better when high.
         min_delta: By how much it must be better to count.

@@ -19,12 +19,12 @@ class Runner:
         rank: This rank.
         size: How many there are.
         state: The state that the run begins with.
-        config: What the creators get.
+        config: The argument of the creators.
 
     Attributes:
         batch: The batch as a loader gives it: features and target.
         batch_idx: Its number in the epoch, from 0.
-        output, target, loss: What the forward pass made of it; of a learner that is no torch model, the loss of the
+        output, target, loss: The results of the forward pass; of a learner that is no torch model, the loss of the
             step alone.
         epochs: The number of the epoch that is going on, from 1.
         num_epochs: Epochs of this fit.
@@ -33,7 +33,7 @@ class Runner:
         global_step: Training steps done in all, also in fits before.
         epoch_stats: Statistics of the last epoch over all ranks, validation included.
         rank, size: This rank, and how many there are.
-        config: What the creators get.
+        config: The argument of the creators.
         stop: Set it to end the fit after this step; all ranks stop when one of them asks for it.
         timers: Empty, for programs that look at it.
     """

@@ -41,25 +41,25 @@ class EarlyStopping(Callback):
         self.monitor, self.patience, self.min_delta, self.mode = monitor, natural("patience", patience), min_delta, mode
         self.restore_best_weights = restore_best_weights
         self._watch = self._new_watch()
-        self._waited = 0
+        self._stale_epochs = 0
         self._best: Any = None
         self._best_epoch = 0
 
     def before_run(self, runner: Any) -> None:
         """Start over."""
-        self._watch, self._waited, self._best, self._best_epoch = self._new_watch(), 0, None, 0
+        self._watch, self._stale_epochs, self._best, self._best_epoch = self._new_watch(), 0, None, 0
 
     def after_train_epoch(self, runner: Any) -> None:
         """Look at the number, and stop when it has not been better for long enough."""
         if not self._watch.counts(runner):
             return
         if self._watch.improves(runner.epoch_stats):
-            self._waited, self._best_epoch = 0, runner.epochs
+            self._stale_epochs, self._best_epoch = 0, runner.epochs
             if self.restore_best_weights:
                 self._best = runner.copy_weights()
             return
-        self._waited += 1
-        if self._waited >= self.patience:
+        self._stale_epochs += 1
+        if self._stale_epochs >= self.patience:
             runner.stop = True
             if runner.rank == 0:
                 logger.info(
@@ -79,12 +79,13 @@ class EarlyStopping(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the best value, its epoch and weights, and the epochs since."""
         weights = None if self._best is None else self.trainer.gather_weights(self._best)
-        return {"best": self._watch.best, "best_epoch": self._best_epoch, "waited": self._waited, "weights": weights}
+        epochs = {"best_epoch": self._best_epoch, "waited": self._stale_epochs}
+        return {"best": self._watch.best, **epochs, "weights": weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the best epoch so far."""
         self._watch.best, self._best = state_dict["best"], state_dict["weights"]
-        self._best_epoch, self._waited = state_dict["best_epoch"], state_dict["waited"]
+        self._best_epoch, self._stale_epochs = state_dict["best_epoch"], state_dict["waited"]
 
     def _new_watch(self) -> Watch:
         return Watch("EarlyStopping", self.monitor, self.mode, self.min_delta)

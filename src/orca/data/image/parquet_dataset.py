@@ -211,7 +211,7 @@ class ParquetIterable:
         return cls(*_opened(path), num_shards, rank, transforms)
 
     def __call__(self) -> Iterator[Any]:
-        """Yield the rows: what transforms makes of them, or dicts in which images are bytes."""
+        """Yield the rows: the results of `transforms`, or dicts in which images are bytes."""
         for block in self.blocks():
             for row in _rows(block):
                 yield row if self.transforms is None else self.transforms(self.decoded(row))
@@ -383,8 +383,8 @@ def write_parquet(format: str, output_path: str, *args: Any, **kwargs: Any) -> N
     Args:
         format: The format.
         output_path: The folder of the dataset.
-        args: What the format's own function takes before its output_path.
-        kwargs: What it takes by name.
+        args: The arguments of the format's own function before its output_path.
+        kwargs: Its other arguments, by name.
 
     Raises:
         ArgumentError: The format is unknown.

@@ -75,8 +75,8 @@ def read_images_pil(
         pairs = _matched([path for path, _ in pairs], _images(target_path, target_type))
     context = OrcaContext.get_spark_context()
     rdd = context.parallelize(pairs, min(len(pairs), 4 * context.defaultParallelism))
-    read = hdfs.Reaching(partial(_each, read=partial(_with_label, label_func=label_func)))
-    return computed(rdd.mapPartitions(read), _TUPLE if label_func or target_path else _IMAGE)
+    task = hdfs.Reaching(partial(_each, reader=partial(_with_label, label_func=label_func)))
+    return computed(rdd.mapPartitions(task), _TUPLE if label_func or target_path else _IMAGE)
 
 
 def read_images_spark(
@@ -151,11 +151,11 @@ def read_coco(file_path: str, split: str = "train") -> SparkXShards:
         raise DataError(f"there are no images to read in {file_path}: the split {split!r} is empty.")
     context = OrcaContext.get_spark_context()
     rdd = context.parallelize(items, min(len(items), 4 * context.defaultParallelism))
-    return computed(rdd.mapPartitions(hdfs.Reaching(partial(_each, read=_with_boxes))), _TUPLE)
+    return computed(rdd.mapPartitions(hdfs.Reaching(partial(_each, reader=_with_boxes))), _TUPLE)
 
 
-def _each(items: Iterable[Any], read: Callable[[Any], Any]) -> Iterator[Any]:
-    return (read(item) for item in items)
+def _each(items: Iterable[Any], reader: Callable[[Any], Any]) -> Iterator[Any]:
+    return (reader(item) for item in items)
 
 
 def _with_boxes(item: tuple[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

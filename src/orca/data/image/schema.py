@@ -1,4 +1,4 @@
-"""Schema: what the fields of an image dataset hold. Owns their names in `_orca_metadata` and their bytes in Parquet."""
+"""Schema: the fields of an image dataset. Owns their names in `_orca_metadata` and their bytes in Parquet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DType(Enum):
 
 
 class FeatureType(Enum):
-    """How a field is stored: an image file's bytes, an array, or one value."""
+    """The form of a field: an image file's bytes, an array, or one value."""
 
     IMAGE = "image"
     NDARRAY = "ndarray"
@@ -56,7 +56,7 @@ class SchemaField(NamedTuple):
     Args:
         feature_type: How it is stored.
         dtype: Of the value, or of the array's numbers; images are BYTES.
-        shape: Of an array; -1 for what differs from row to row. () for images and values.
+        shape: Of an array; -1 for a size that differs from row to row. () for images and values.
 
     Example:
         >>> SchemaField(FeatureType.NDARRAY, DType.UINT8, (28, 28)).to_dict()
@@ -204,13 +204,13 @@ def _values(column: Any, field: SchemaField) -> np.ndarray:
         kind = np.dtype(field.dtype.value)
         width = chunk.type.byte_width
         raw = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
-        used = raw.reshape(len(chunk), width)[:, : prod(field.shape) * kind.itemsize]
-        return np.ascontiguousarray(used).view(kind).reshape(len(chunk), *field.shape).copy()
+        content = raw.reshape(len(chunk), width)[:, : prod(field.shape) * kind.itemsize]
+        return np.ascontiguousarray(content).view(kind).reshape(len(chunk), *field.shape).copy()
     if field.feature_type is FeatureType.SCALAR and field.dtype not in (DType.STRING, DType.BYTES):
         return chunk.to_numpy(zero_copy_only=False)
     cells = chunk.to_pylist()
-    decoded = map(decode_ndarray, cells) if field.feature_type is FeatureType.NDARRAY else cells
-    return np.fromiter(decoded, object, len(cells))
+    values = map(decode_ndarray, cells) if field.feature_type is FeatureType.NDARRAY else cells
+    return np.fromiter(values, object, len(cells))
 
 
 def decode_ndarray(bs: bytes) -> np.ndarray:

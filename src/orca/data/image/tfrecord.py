@@ -24,8 +24,8 @@ def write_tfrecord(format: str, output_path: str, *args: Any, **kwargs: Any) -> 
     Args:
         format: The format.
         output_path: The folder that gets the files.
-        args: What write_imagenet takes before its output_path.
-        kwargs: What it takes by name.
+        args: The arguments of write_imagenet before its output_path.
+        kwargs: Its other arguments, by name.
 
     Raises:
         ArgumentError: The format is unknown.

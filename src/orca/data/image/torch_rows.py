@@ -32,7 +32,7 @@ class ParquetTorchRows(IterableDataset):
 
 
 def _tensor(value: Any) -> Any:
-    """Return numbers as a tensor, an image as (channels, height, width); all else stays what it is."""
+    """Return numbers as a tensor, an image as (channels, height, width); all else stays as it is."""
     if hasattr(value, "getbands"):
         pixels = np.array(value)
         return torch.from_numpy(pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1)))

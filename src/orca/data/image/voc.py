@@ -37,8 +37,8 @@ class VOCDatasets:
         classes: Sequence[str] | Mapping[str, int] | None = None,
         difficult: bool = True,
     ) -> None:
-        known = CLASSES if classes is None else classes
-        numbers = known if isinstance(known, Mapping) else {name: number for number, name in enumerate(known)}
+        names = CLASSES if classes is None else classes
+        numbers = names if isinstance(names, Mapping) else {name: number for number, name in enumerate(names)}
         self._numbers, self.difficult = dict(numbers), difficult
         self._fs, place = filesystem(root)
         self._items: list[tuple[str, str]] = []
@@ -71,7 +71,7 @@ class VOCDatasets:
         return np.asarray(decode_image(fs.cat_file(place)).convert("RGB")), self.boxes(idx)
 
     def image_path(self, number: int) -> str:
-        """Return where an image is."""
+        """Return the path of an image."""
         folder, name = self._items[number]
         return str(self._fs.unstrip_protocol(f"{folder}/JPEGImages/{name}.jpg"))
 

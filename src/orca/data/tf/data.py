@@ -1,7 +1,7 @@
-"""Dataset: XShards with the verbs of tf.data. Owns how a shard becomes a tf.data.Dataset and what fit gets of it.
+"""Dataset: XShards with the verbs of tf.data. Owns how a shard becomes a tf.data.Dataset, and its rows for fit.
 
 Workers run the functions of `map`, each on its own shards, when the data is used. An Estimator takes a Dataset where it
-takes XShards. A fit reads it once: what a function draws at random is the same in every epoch.
+takes XShards. A fit reads it once: random draws of a function are the same in every epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Dataset:
 
     Args:
         xshards: The shards: dicts, lists or tuples of arrays, or pandas DataFrames.
-        functions: What `map` was given.
+        functions: Those of `map`.
 
     Example:
         ::
@@ -74,13 +74,13 @@ class Dataset:
         """Apply a function to every row, inside of TensorFlow.
 
         Args:
-            map_func: As tf.data.Dataset.map takes it. What the last one returns is x, (x, y) or (x, y, weights), or a
+            map_func: As tf.data.Dataset.map takes it. The last one returns x, (x, y) or (x, y, weights), or a
                 dict with these keys.
         """
         return Dataset(self.xshards, (*self.functions, map_func))
 
     def get_xshards(self) -> SparkXShards:
-        """Return XShards of what the functions make, dicts of "x", "y" and "weights"; they are lazy."""
+        """Return XShards of the functions' results, dicts of "x", "y" and "weights"; they are lazy."""
         return SparkXShards(self.rdd, transient=True)
 
     @property

@@ -2,8 +2,8 @@
 
 There is one rule. A rank's loss counts by its share of the step's rows: the sum over the ranks of (share x loss) is the
 loss of the step, and the sum of (share x gradient) its gradient. A mean over rows obeys it as it is, and so do
-penalties on weights. What a loss divides by is asked of the Loss object itself, with its mask, weights and reduction;
-where that is not the rows (a sum, what a mask or `ignore_class` leaves, the sum of weights), this rank's loss is
+penalties on weights. The divisor of a loss is asked of the Loss object itself, with its mask, weights and reduction;
+where that is not the rows (a sum, the rest after a mask or `ignore_class`, the sum of weights), this rank's loss is
 scaled so that the rule holds. Gradients are added up before an optimizer sees them, so clipping, loss scaling,
 accumulation and weight decay work as in one process. Batch normalization takes its statistics over all ranks' rows.
 
@@ -56,11 +56,11 @@ class Agreement:
         self._my_loss: Any = None
         self._elements: Any = 0.0
         self._calls = 0
-        self._added: dict[int, int] = {}
+        self._loss_counts: dict[int, int] = {}
         self._sums: set[tuple[int, int]] = set()
-        self._stepped: set[int] = set()
+        self._variable_ids: set[int] = set()
         self.optimizers: list[Any] = []
-        self._written: list[Any] | None = None
+        self._own_writes: list[Any] | None = None
         self.local_norms = [] if world.size == 1 else _hook_norms(model, self, sync_batch_norm)
         self.shared_norms = [layer for layer in norms_of(model) if layer not in self.local_norms]
         watch()
@@ -70,7 +70,7 @@ class Agreement:
     def step(self, rows: Any, step_rows: Any) -> Iterator[None]:
         """Run a step in which this rank has `rows` of all ranks' `step_rows`; losses and optimizers see it as one."""
         self._rows, self._share = rows, rows / step_rows
-        self._my_loss, self._elements, self._added = None, 0.0, {}
+        self._my_loss, self._elements, self._loss_counts = None, 0.0, {}
         with _at_work(self):
             yield
 
@@ -92,7 +92,7 @@ class Agreement:
 
         Args:
             loss: The Loss.
-            reduce: How its class makes one number of what its `call` returns.
+            reduce: How its class makes one number of the values of its `call`.
             y_true: The labels.
             y_pred: The outputs.
             weights: The rows' weights, or None.
@@ -125,7 +125,7 @@ class Agreement:
 
     def added(self, layer: Any, loss: Any) -> Any:
         """Return a layer's part of the loss: a sum over rows must not shrink to this rank's share."""
-        number = self._added[id(layer)] = self._added.get(id(layer), 0) + 1
+        number = self._loss_counts[id(layer)] = self._loss_counts.get(id(layer), 0) + 1
         return map_tree(self._whole, loss) if (id(layer), number) in self._sums else loss
 
     def ask_layers(self, batch: Any) -> None:
@@ -144,18 +144,18 @@ class Agreement:
 
         The first step tells which these are. Batch normalization has its own way.
         """
-        first = self._written is None and self.world.size > 1
+        first = self._own_writes is None and self.world.size > 1
         before = self._digests() if first else {}
         yield
         if first:
             changes = [number for number, digest in self._digests().items() if before[number] != digest]
             numbers = sorted(set().union(*self.world.all_gather(changes)))
             weights = self.model.weights
-            self._written = [weights[number] for number in numbers if id(weights[number]) not in self._stepped]
-        if self._written:
-            values = [variable.numpy() for variable in self._written]
+            self._own_writes = [weights[number] for number in numbers if id(weights[number]) not in self._variable_ids]
+        if self._own_writes:
+            values = [variable.numpy() for variable in self._own_writes]
             parts = [value.astype(np.float64) * (rows / step_rows if rows else 0.0) for value in values]
-            for variable, mean in zip(self._written, self.world.all_reduce(parts, "sum"), strict=True):
+            for variable, mean in zip(self._own_writes, self.world.all_reduce(parts, "sum"), strict=True):
                 variable.assign(mean)
 
     def _digests(self) -> dict[int, int]:
@@ -206,7 +206,7 @@ class Agreement:
 
     def stepped(self, optimizer: Any, variables: Iterable[Any]) -> None:
         """Take note of an optimizer and of the weights that it steps."""
-        self._stepped |= {id(variable) for variable in variables}
+        self._variable_ids |= {id(variable) for variable in variables}
         if all(optimizer is not other for other in self.optimizers):
             self.optimizers.append(optimizer)
 
@@ -404,7 +404,7 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         gradients = agreement.agreed(gradients)
         weights = variables or (args[0] if args else kwargs.get("trainable_variables")) or self._trainable_variables
         agreement.stepped(self, weights)
-        with _at_work(None):  # an optimizer inside of this one gets what it needs
+        with _at_work(None):  # an optimizer inside of this one gets its gradients
             return original(self, zip(gradients, variables, strict=True) if pairs else gradients, *args, **kwargs)
 
     return apply
@@ -497,7 +497,7 @@ def _moments_of(layer: Any, agreement: Agreement) -> Callable[..., Any]:
         shape = [1] * len(inputs.shape)
         shape[channel] = -1
         centre = tf.cast(tf.convert_to_tensor(layer.moving_mean), inputs.dtype)
-        spare = 0.0 if mask is None else sys.modules["keras"].config.epsilon()  # as Keras divides what a mask leaves
+        spare = 0.0 if mask is None else sys.modules["keras"].config.epsilon()  # as Keras divides the rest after a mask
         away, variance, _ = _over_ranks(inputs, axes, tf.reshape(centre, shape), mask, agreement, centre, spare)
         return away + centre, variance
 
@@ -531,7 +531,7 @@ def _hook_legacy_norm(layer: Any, agreement: Agreement) -> None:
 def _over_ranks(
     inputs: Any, axes: Any, around: Any, mask: Any, agreement: Agreement, centre: Any, spare: float
 ) -> tuple[Any, Any, Any]:
-    """Return the mean distance from the centre and the variance of each channel over all ranks, and what it counted.
+    """Return the mean distance from the centre and the variance of each channel over all ranks, and the count.
 
     Around the layer's running mean, as a sum of squares around zero loses digits where the mean is large: `centre`, or
     `around` in the shape of the inputs. `spare` is added to the count where sums are divided by it.

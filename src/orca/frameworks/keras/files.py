@@ -90,7 +90,7 @@ def save_weights(model: Any, path: str, overwrite: bool = True, save_format: str
     """Write a model's weights: an HDF5 file, or for tf_keras and a path without `.h5` a TensorFlow checkpoint.
 
     Args:
-        save_format: "h5" or "tf"; by default what the path says. Keras 3 has "h5" alone, whatever the path.
+        save_format: "h5" or "tf"; by default the one of the path's ending. Keras 3 has "h5" alone, whatever the path.
     """
     family = family_of(model)
     if save_format not in (None, "h5", "tf", "keras"):
@@ -367,18 +367,18 @@ def _refuse_to_overwrite(path: str, overwrite: bool) -> None:
 
 
 def _put(
-    path: str, make: Callable[[str], Any], name: str, known: set[str] | None = None, mark: str = files.MARKER
+    path: str, make: Callable[[str], Any], name: str, names: set[str] | None = None, mark: str = files.MARKER
 ) -> None:
     """Let `make` make a file or folder of this name here, and move it to a path, where it appears whole.
 
-    `known` names what a folder of this kind holds: one that holds other things is not replaced. `mark` is the file
+    `names` are the entries of a folder of this kind: one that holds other things is not replaced. `mark` is the file
     without which a folder is nothing.
     """
-    files.refuse_foreign(path, known, "what is to be saved", "a path")
+    files.refuse_foreign(path, names, "what is to be saved", "a path")
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         draft = os.path.join(folder, name)
         make(draft)
-        files.put(draft, path, known, mark)
+        files.put(draft, path, names, mark)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ from orca.frameworks.keras.travel import (
     set_weights,
     weights_of,
 )
-from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Pulse
+from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Heartbeat
 from orca.rows.tree import flatten, map_tree, same_form, unflatten
 
 logger = logging.getLogger(__name__)
@@ -72,9 +72,10 @@ class KerasLearner(Learner):
 
     Attributes:
         creator: A function `(config)` that returns a compiled model; None where a packed model is given.
-        packed: A model instance, packed.
+        packed_model: A model instance, ready to travel.
         compile_args: A function `(config)` that returns arguments for `model.compile`, or None.
-        config: What the creators get; its inter_op_parallelism and intra_op_parallelism set TensorFlow's threads.
+        config: The argument of the creators; its inter_op_parallelism and intra_op_parallelism set TensorFlow's
+            threads.
         sync_batch_norm: Whether batch normalization sees the rows of all ranks.
         features: The names of the feature columns, for models whose inputs are a dict.
         class_weight: Class number -> weight of its rows.
@@ -83,7 +84,7 @@ class KerasLearner(Learner):
     """
 
     creator: Callable[..., Any] | None
-    packed: PackedModel | None = None
+    packed_model: PackedModel | None = None
     compile_args: Callable[..., Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     sync_batch_norm: bool = True
@@ -133,7 +134,7 @@ class KerasLearner(Learner):
 
     def check_trainable(self) -> None:
         """Check that a model instance is compiled; the model of a creator is checked on the ranks."""
-        if self.packed is not None and self.packed.compiling is None and self.compile_args is None:
+        if self.packed_model is not None and self.packed_model.compiling is None and self.compile_args is None:
             raise ArgumentError(_NOT_COMPILED)
 
     def check_callbacks(self, callbacks: Sequence[Any]) -> None:
@@ -220,19 +221,21 @@ class KerasLearner(Learner):
         self.own: dict[str, Any] = {}  # this rank's metrics, while the variables hold those of all ranks
         self.blank: dict[str, Any] = {}  # the same when the epoch began
         self.earlier: list[dict[str, Any]] = []  # ranks of an interrupted epoch, until there are variables for metrics
-        self.interrupted: dict[str, Any] | None = None
+        self.memories: dict[str, Any] | None = None
         if self.start is not None and self.start.position is not None:
             self.number += len(self.start.position["lines"])
-            self.interrupted = dict(self.start.payload.get("callbacks") or {})
+            self.memories = dict(self.start.payload.get("callbacks") or {})
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train one epoch, or the part of it that follows its first steps."""
         losses, last = Losses(), LastLogs()
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for step, batch in enumerate(batches, first_step):
             if not losses.steps:
                 self._open_epoch(batch.x, epoch, first_step)
-            pulse.at(FORWARD)
+            heartbeat.at(FORWARD)
             self.callbacks.on_train_batch_begin(step)
             self.draws.set_step(epoch, step)
             with self.agreement.writing(batch.rows, batch.step_rows):
@@ -245,8 +248,8 @@ class KerasLearner(Learner):
             self._check_finite(loss, step + 1, epoch, plan)
             self.callbacks.on_train_batch_end(step, logs)
             self.agreement.wants_stop = bool(self.model.stop_training)
-            pulse.step(epoch, step + 1, pulse.steps, loss, pulse.rows + batch.step_rows)
-            pulse.at(DATA)
+            heartbeat.step(epoch, step + 1, heartbeat.steps, loss, heartbeat.rows + batch.step_rows)
+            heartbeat.at(DATA)
             if self.agreement.stop:
                 losses.stopped = True
                 break
@@ -259,14 +262,14 @@ class KerasLearner(Learner):
         losses.logs = dict(self.so_far)
         return losses
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
-        """Evaluate the loss and the model's own metrics, exactly over all ranks. An epoch may go on afterwards."""
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
+        """Evaluate the loss and the model's own metrics, exactly over all ranks. An epoch may continue afterwards."""
         with self._merged_norms():
-            return self._evaluate(batches, pulse)
+            return self._evaluate(batches, heartbeat)
 
-    def _evaluate(self, batches: Iterable[Batch], pulse: Pulse) -> Losses:
+    def _evaluate(self, batches: Iterable[Batch], heartbeat: Heartbeat) -> Losses:
         losses, last = Losses(), LastLogs()
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for batch in batches:
             if not losses.steps:
                 self._prepare(batch.x)
@@ -274,13 +277,13 @@ class KerasLearner(Learner):
                 if self.waiting:
                     self._set_callbacks(self._mine(self.waiting), {"epochs": 1, "steps": None, "verbose": 0})
                 self.callbacks.on_test_begin()
-            pulse.at(EVALUATE)
+            heartbeat.at(EVALUATE)
             self.callbacks.on_test_batch_begin(losses.steps)
             logs, loss = self._step("test", batch)
             last.hear(logs, batch)
             self.callbacks.on_test_batch_end(losses.steps, logs)
             losses.add(float(loss) * batch.rows if batch.rows else 0.0, batch.rows, batch.rows)
-            pulse.at(DATA)
+            heartbeat.at(DATA)
         if losses.steps:
             total, rows = self.world.all_reduce([np.array([losses.loss_sum, losses.rows])], "sum")[0]
             loss_log = {} if np.isnan(total) else {"loss": float(total / rows)}
@@ -380,7 +383,7 @@ class KerasLearner(Learner):
 
     def _make(self) -> Any:
         os.environ.update(self.environment)
-        model = self.packed.unpack() if self.packed else _call(self.creator, self.config)
+        model = self.packed_model.unpack() if self.packed_model else _call(self.creator, self.config)
         if not is_model(model):
             raise ArgumentError(
                 f"model_creator must return a Keras model; got {type(model).__name__}. Return the compiled model."
@@ -451,7 +454,7 @@ class KerasLearner(Learner):
 
     def _restore(self) -> None:
         """Undo the changes that callbacks made at the beginning of a resumed fit, and restore their memory."""
-        memory, self.interrupted = self.interrupted, None
+        memory, self.memories = self.memories, None
         if memory is None or self.start is None:
             return
         set_weights(self.model, self.start.payload["models"][0])
@@ -498,14 +501,14 @@ class KerasLearner(Learner):
         epochs = self.plan.initial_epoch + self.plan.epochs
         self._set_callbacks(mine, {"epochs": epochs, "steps": self.usual, "verbose": 0}, add_history=True)
         self.model.stop_training = False
-        if self.interrupted is not None:
+        if self.memories is not None:
             continue_logs(mine, self.number)
         number = self.number
         self.callbacks.on_train_begin()
         self.memory = Memory(self.callbacks.callbacks)
         if any(_is_a(each, "BackupAndRestore") for each in self.plan.callbacks):
             self._follow_restored()
-        if self.interrupted is not None:
+        if self.memories is not None:
             self.number = number
 
     def _mine(self, callbacks: Sequence[Any]) -> list[Any]:
@@ -612,10 +615,10 @@ class KerasLearner(Learner):
     def _metric_values(self) -> dict[str, list[np.ndarray]]:
         return {name: [variable.numpy() for variable in variables] for name, variables in self._metrics().items()}
 
-    def _metrics_result(self, used: bool = True) -> dict[str, Any]:
+    def _metrics_result(self, in_use: bool = True) -> dict[str, Any]:
         """Return the metrics' values, without those of compile where the user's own train_step does not use them."""
         idle = getattr(self.model, "_compile_metrics", None)
-        if idle is None or (idle.built and used):
+        if idle is None or (idle.built and in_use):
             return dict(self.model.get_metrics_result())
         return {metric.name: metric.result() for metric in self.model.metrics if metric is not idle}
 
@@ -625,21 +628,21 @@ class KerasLearner(Learner):
         name = f"{getattr(metrics, 'name', '')}-0"
         return name not in self.own or name not in self.blank or not _equal(self.own[name], self.blank[name])
 
-    def _merge_metrics(self, last: LastLogs, used: bool = True) -> dict[str, Any]:
+    def _merge_metrics(self, last: LastLogs, in_use: bool = True) -> dict[str, Any]:
         """Add the ranks' metrics up and return the logs that Keras would: a metric keeps sums, so its result is exact.
 
         Where a step returned other logs than the metrics, Keras shows those of the last step.
         """
         variables = self._metric_variables()
-        values = [np.array(used), *(variable.numpy() for variable in variables)]
+        values = [np.array(in_use), *(variable.numpy() for variable in variables)]
         flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values])
         total = self.world.all_reduce([flat], "sum")[0]
-        used = total[0] > 0  # on some rank
-        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        in_use = total[0] > 0  # on some rank
+        mine = {name: np.asarray(value).tolist() for name, value in self._metrics_result(in_use).items()}
         parts = np.split(total, np.cumsum([np.size(value) for value in values])[:-1])
         for variable, value, part in zip(variables, values[1:], parts[1:], strict=True):
             variable.assign(part.reshape(value.shape).astype(value.dtype))
-        overall = {name: np.asarray(value).tolist() for name, value in self._metrics_result(used).items()}
+        overall = {name: np.asarray(value).tolist() for name, value in self._metrics_result(in_use).items()}
         tracks = any(metric.name == "loss" and _has_counted(metric) for metric in self.model.metrics)
         if not tracks or not self.agreement.reduces:  # ours is the loss then
             overall.pop("loss", None)
@@ -745,7 +748,7 @@ def _check_layers(model: Any) -> None:
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and hasattr(layer, "return_sequences"):
             raise ArgumentError(
-                f"the layer {layer.name!r} is stateful: it goes on in a batch where the same row of the batch before "
+                f"the layer {layer.name!r} is stateful: it continues in a batch where the same row of the batch before "
                 "ended, but workers get another part of each step. Give it stateful=False."
             )
 
@@ -829,26 +832,26 @@ def _check_kept(state: State) -> None:
     names = (state.payload.get("stepping") or {}).get("lost")
     if names:
         raise ArgumentError(
-            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. To "
-            "go on, training would begin them anew. Keep each optimizer in an attribute of the model, and what it "
-            "steps in the model's weights; or go on with the weights alone: save_weights, and load_weights in a new "
-            "Estimator."
+            f"the train_step of the earlier fit stepped optimizers whose state cannot be kept: {'; '.join(names)}. "
+            "A resumed fit would begin them anew. Keep each optimizer in an attribute of the model, and the variables "
+            "it steps among the model's weights; or continue with the weights alone: save_weights, and load_weights in "
+            "a new Estimator."
         )
 
 
-def _state_of(model: Any, used: Sequence[Any] | None) -> State:
-    """Return the weights of a model and, unless `used` is None, the states of its optimizers.
+def _state_of(model: Any, optimizers: Sequence[Any] | None) -> State:
+    """Return the weights of a model and, unless `optimizers` is None, the states of its optimizers.
 
     Args:
         model: The model.
-        used: The optimizers that training has used: those whose state cannot be kept are named in the state.
+        optimizers: Those that training has used: the ones whose state cannot be kept are named in the state.
     """
     payload: dict[str, Any] = {"models": [weights_of(model)] if model.built else [], "optimizers": [], "schedulers": []}
-    if used is not None:
+    if optimizers is not None:
         states = optimizer_states(model)
         payload["optimizers"] = [state.arrays for state in states.values()]
         weights = [state.weights for state in states.values()]
-        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, used)}
+        payload["stepping"] = {"names": list(states), "weights": weights, "lost": unkept(model, optimizers)}
     return State(payload=payload)
 
 

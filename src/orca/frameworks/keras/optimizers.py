@@ -91,12 +91,12 @@ def set_optimizer_states(model: Any, states: Mapping[str, OptimizerState]) -> No
         assign(variables_of(optimizer), state.arrays, whose, "variable")
 
 
-def unkept(model: Any, used: Iterable[Any]) -> list[str]:
+def unkept(model: Any, optimizers: Iterable[Any]) -> list[str]:
     """Describe those of the optimizers used whose state `optimizer_states` leaves out."""
     names = {id(optimizer): name for name, optimizer in optimizers_of(model).items()}
     states = optimizer_states(model)
     reasons = []
-    for optimizer in used:
+    for optimizer in optimizers:
         name, kind = names.get(id(optimizer)), type(optimizer).__name__
         if name is None:
             reasons.append(f"{kind}, which is no attribute of the model")

@@ -110,7 +110,7 @@ def _described(model: Any, family: str) -> tuple[bytes, dict[str, Any], dict[str
             f"{type(error).__name__}: {_in_short(error)}. {_INSTEAD}"
         ) from error
     config = json.loads(_members(archive)[_CONFIG])
-    by_name = {name: function for name, function in functions.taken.items() if name in _names_in(config)[1]}
+    by_name = {name: function for name, function in functions.functions.items() if name in _names_in(config)[1]}
     return archive, config, {**by_name, **_custom_objects(things, config, family)}
 
 
@@ -284,7 +284,7 @@ class _Functions:
     """
 
     def __init__(self) -> None:
-        self.taken: dict[str, Any] = {}
+        self.functions: dict[str, Any] = {}
 
     @contextmanager
     def named(self, model: Any, family: str, things: Sequence[Any]) -> Iterator[None]:
@@ -309,12 +309,12 @@ class _Functions:
         for attribute in ("function", "_output_shape", "mask"):
             function = getattr(layer, attribute)
             if isinstance(function, types.FunctionType):
-                name = next((name for name, other in self.taken.items() if other is function), None)
+                name = next((name for name, other in self.functions.items() if other is function), None)
                 self._swap(undo, layer, attribute, _StandIn(name or self._take(function)))
 
     def _take(self, function: Any) -> str:
-        name = f"function_{len(self.taken)}_of_{function.__module__.rsplit('.', 1)[-1]}"
-        self.taken[name] = function
+        name = f"function_{len(self.functions)}_of_{function.__module__.rsplit('.', 1)[-1]}"
+        self.functions[name] = function
         return name
 
     @staticmethod
@@ -385,8 +385,8 @@ def _without_group(data: bytes, name: str) -> bytes:
 
 def _check_that_it_comes_back(parcel: PackedModel, model: Any) -> None:
     """Rebuild a model with classes of the user's here, where the user sees errors, and compare the weights."""
-    rebuilt = parcel.unpack()
-    ours, theirs = weights_of(model), weights_of(rebuilt)
+    copy = parcel.unpack()
+    ours, theirs = weights_of(model), weights_of(copy)
     same = len(ours) == len(theirs) and all(
         one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
         for one, other in zip(ours, theirs, strict=True)

@@ -23,7 +23,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.mxnet.metrics import mxnet_metrics
 from orca.frameworks.mxnet.optimizer import NamedOptimizer, array_of
 from orca.frameworks.mxnet.symbol import SymbolNet
-from orca.monitor.heartbeat import Pulse
+from orca.monitor.heartbeat import Heartbeat
 from orca.rows.tree import flatten, map_tree
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class MxnetLearner(ArrayLearner):
         model_creator: Returns the model, given the config.
         loss_creator: Returns the loss of a block.
         metrics_creator: Returns metrics of the rows that are trained on.
-        config: What creators get; optimizer, optimizer_params, init and log_interval are read here.
+        config: The argument of creators; optimizer, optimizer_params, init and log_interval are read here.
         first_seed: The seed that the first weights are drawn from.
     """
 
@@ -181,7 +181,7 @@ class MxnetLearner(ArrayLearner):
     # Called by the loop.
 
     def join(self, world: World, state: State | None, seed: int, training: bool) -> None:
-        """Make the model; metrics of an epoch that was interrupted go on on rank 0."""
+        """Make the model; rank 0 continues the metrics of an interrupted epoch."""
         super().join(world, state, seed, training)
         self.meters: list[Metric] = mxnet_metrics(self.metrics_creator(self.config)) if self.metrics_creator else []
         position = state.position if state else None
@@ -191,20 +191,22 @@ class MxnetLearner(ArrayLearner):
                 meter.merge(Counts(rows, map_tree(_tensor, values)))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin to count anew, unless the epoch goes on that was interrupted."""
+        """Begin to count anew, unless an interrupted epoch is resumed."""
         if not self.resumed:
             self.meters = [meter.start() for meter in self.meters]
         self.resumed = False
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
         """Train an epoch, or the part of it that follows its first steps; add the metrics over all of it."""
-        losses = super().train(self._steps(batches, pulse, epoch, first_step), pulse, epoch, plan, first_step)
+        losses = super().train(self._steps(batches, heartbeat, epoch, first_step), heartbeat, epoch, plan, first_step)
         losses.logs |= {meter.name: meter.result() for meter in self._counted()}
         return losses
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Feed outputs and targets of this rank's rows to the metrics; return the loss."""
-        return super().evaluate(self._completed(batches), metrics, pulse)
+        return super().evaluate(self._completed(batches), metrics, heartbeat)
 
     def state(self) -> State:
         """Return weights, the optimizer's state and the counts of metrics in the epoch."""
@@ -221,12 +223,12 @@ class MxnetLearner(ArrayLearner):
             total.merge(*(states[place] for states in ranks))
         return totals
 
-    def _steps(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, first_step: int) -> Iterator[Batch]:
+    def _steps(self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, first_step: int) -> Iterator[Batch]:
         every = int(self.config.get("log_interval") or 0)
         for step, batch in enumerate(self._completed(batches), first_step + 1):
             yield batch
             if every and step % every == 0 and self.world.rank == 0:
-                logger.info("epoch %d, step %d: loss %.6g", epoch, step, pulse.loss)
+                logger.info("epoch %d, step %d: loss %.6g", epoch, step, heartbeat.loss)
 
     def _completed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield batches; the first one, or its template row, tells the shapes of all weights."""

@@ -107,7 +107,7 @@ class SymbolNet(gluon.SymbolBlock):
 
     @property
     def tells_losses(self) -> bool:
-        """Whether an output is itself a loss, which depends on the labels."""
+        """Say whether an output is itself a loss, which depends on the labels."""
         return any(op in ("MakeLoss", "make_loss") for op, *_ in self._heads)
 
     def _label_shapes(self, features: list[Any]) -> list[tuple[int, ...]]:

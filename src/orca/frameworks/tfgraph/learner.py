@@ -1,4 +1,4 @@
-"""GraphLearner: a graph of TensorFlow 1 on one rank. Owns its session: what is fed to it, and what is fetched.
+"""GraphLearner: a graph of TensorFlow 1 on one rank. Owns its session: feeds and fetches.
 
 A step is two runs of the session: the forward pass with the gradients of this rank's rows, and the step of the user's
 own optimizer, to which the mean of the gradients over all ranks is fed. The variables of the optimizer are part of the
@@ -25,13 +25,13 @@ from orca.errors import ArgumentError, DataError
 from orca.frameworks.tfgraph.norms import let_ranks_meet
 from orca.frameworks.tfgraph.program import GraphProgram, Part, Turn, VariableSpec, quiet, tf
 from orca.frameworks.tfgraph.terms import COUNTED, SUM, WHOLE
-from orca.monitor.heartbeat import DATA, EVALUATE, Pulse
+from orca.monitor.heartbeat import DATA, EVALUATE, Heartbeat
 from orca.rows.tree import flatten, unflatten
 
 triton_first()
 from tensorflow.core.protobuf.config_pb2 import CallableOptions  # noqa: E402
 
-_ROWS = "//rows"  # what the name of a variable ends in for the numbers of the rows that a sparse gradient has
+_ROWS = "//rows"  # the suffix of a variable's name for the numbers of the rows that a sparse gradient has
 
 
 @dataclass
@@ -39,7 +39,7 @@ class GraphLearner(ArrayLearner):
     """A graph that learns. The fields travel to a rank; the session is opened there.
 
     Attributes:
-        program: The graph, and the names of what is fed and fetched.
+        program: The graph, and the names of its feeds and fetches.
         method: An optimizer of `orca.optimizers`; None where the graph has its own.
         clip_norm: The largest norm that all gradients together may have.
         clip_value: The least and the largest value of a gradient.
@@ -64,16 +64,15 @@ class GraphLearner(ArrayLearner):
 
     def check_state(self, state: State, name: str) -> None:
         """Check that a state has the variables of the graph."""
-        held = state.payload["models"][0]
+        arrays = state.payload["models"][0]
         specs = [spec for spec in self.program.variables if spec.name not in self.program.slots]
-        missing = [spec.name for spec in specs if spec.name not in held]
+        missing = [spec.name for spec in specs if spec.name not in arrays]
         if missing:
-            raise ArgumentError(f"{name} has no values of the variables {missing}; it has {sorted(held)}.")
+            raise ArgumentError(f"{name} has no values of the variables {missing}; it has {sorted(arrays)}.")
         for spec in specs:
-            if np.shape(held[spec.name]) != spec.shape:
-                raise ArgumentError(
-                    f"the variable {spec.name!r} has the shape {spec.shape}, but {np.shape(held[spec.name])} in {name}."
-                )
+            shape = np.shape(arrays[spec.name])
+            if shape != spec.shape:
+                raise ArgumentError(f"the variable {spec.name!r} has the shape {spec.shape}, but {shape} in {name}.")
 
     def initial_state(self, seed: int) -> State:
         """Return the values that the initializers of the graph draw."""
@@ -115,7 +114,7 @@ class GraphLearner(ArrayLearner):
         self.values = Values(self.session, program.variables)
         self.calls: dict[str, Callable[..., Any]] = {}
         self.slots = sorted(program.slots & self.values.specs.keys())
-        self.kept = sorted(self.values.specs.keys() - program.slots)
+        self.weight_names = sorted(self.values.specs.keys() - program.slots)
         self.dense = _templates(program)
         self.torch: Any = None
         self.error: BaseException | None = None
@@ -124,11 +123,11 @@ class GraphLearner(ArrayLearner):
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the values of all variables but those of the optimizer."""
-        return self.values.read(self.kept)
+        return self.values.read(self.weight_names)
 
     def set_weights(self, weights: Arrays) -> None:
         """Give variables their values."""
-        self.values.write({name: weights[name] for name in self.kept if name in weights})
+        self.values.write({name: weights[name] for name in self.weight_names if name in weights})
         self.torch = None
 
     def templates(self) -> Arrays:
@@ -142,7 +141,7 @@ class GraphLearner(ArrayLearner):
         return {"torch": self._stepper()[1].state_dict()}
 
     def set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take over what `optimizer_state` returned."""
+        """Take over the result of `optimizer_state`."""
         self.steps = int(state.get("steps", 0))
         if slots := state.get("slots"):
             self.values.write({name: slots[name] for name in self.slots if name in slots})
@@ -165,8 +164,8 @@ class GraphLearner(ArrayLearner):
         arrays = _arranged(self.program.inputs, x, "x")
         feeds = [name for name, *_ in self.program.feeds]
         call = self._call("outputs", names, [port.name for port in flatten(self.program.inputs)[0]] + feeds)
-        fetched = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
-        return unflatten(structure, list(map(np.asarray, fetched)))
+        answers = call(*arrays, *(value for *_, value in self.program.feeds), *self._drawn())
+        return unflatten(structure, list(map(np.asarray, answers)))
 
     def takes(self, x: Any) -> bool:
         """Say whether there are as many inputs as the graph has."""
@@ -178,16 +177,16 @@ class GraphLearner(ArrayLearner):
 
     def loss_and_gradients(self, batch: Batch) -> tuple[float, float, Arrays]:
         """Return this rank's part of the loss, its rows, and the gradients of that part."""
-        total, fetched = self._step(batch)
+        total, values = self._step(batch)
         gradients: dict[str, np.ndarray] = {}
         for spec in self.program.gradients:
-            gradient = fetched[spec.values]
+            gradient = values[spec.values]
             if spec.indices is None:
                 gradients[spec.variable] = gradient
                 continue
             rows, counts = np.zeros_like(self.dense[spec.variable]), np.zeros_like(self.dense[spec.variable + _ROWS])
-            np.add.at(rows, fetched[spec.indices], gradient)
-            counts[fetched[spec.indices]] = 1.0
+            np.add.at(rows, values[spec.indices], gradient)
+            counts[values[spec.indices]] = 1.0
             gradients[spec.variable], gradients[spec.variable + _ROWS] = rows, counts
         return total, float(batch.rows), gradients
 
@@ -198,7 +197,7 @@ class GraphLearner(ArrayLearner):
             return
         if self._counted():
             self._shares(batch, 0, training=True)
-        if self.program.updated:
+        if self.program.averages:
             self._agree_on_updates(0, batch.step_rows)
 
     def apply(self, gradients: Arrays) -> None:
@@ -207,23 +206,23 @@ class GraphLearner(ArrayLearner):
         if self.method is not None:
             self._step_outside(gradients)
             return
-        fed: dict[str, np.ndarray] = {}
+        feeds: dict[str, np.ndarray] = {}
         turn = self._turn()
         apply = self.program.apply if turn is None else turn.apply
         for spec in self.program.gradients:
             if turn is not None and spec.variable not in turn.variables:
                 continue
             gradient = gradients[spec.variable]
-            if spec.fed_indices is not None:
+            if spec.indices_port is not None:
                 rows = np.flatnonzero(gradients[spec.variable + _ROWS])
-                kind = self.session.graph.get_tensor_by_name(spec.fed_indices).dtype.as_numpy_dtype
-                fed[spec.fed_indices], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
-            fed[spec.fed] = gradient
+                kind = self.session.graph.get_tensor_by_name(spec.indices_port).dtype.as_numpy_dtype
+                feeds[spec.indices_port], gradient = rows.astype(kind), gradient[rows]  # a callable casts nothing
+            feeds[spec.port] = gradient
         names, values = self._fed()
-        self._call(f"apply {apply}", [apply], [*fed, *names])(*fed.values(), *values, *self._drawn())
+        self._call(f"apply {apply}", [apply], [*feeds, *names])(*feeds.values(), *values, *self._drawn())
         self.steps += 1
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         """Fetch loss and metrics of this rank's rows; return the loss."""
         losses, program = Losses(), self.program
         own = [metric for metric in metrics if not isinstance(metric, TensorMetric)]
@@ -232,35 +231,35 @@ class GraphLearner(ArrayLearner):
         names = list(dict.fromkeys(name for part in (*program.loss, *parts.values()) for name in _names(part)))
         targets, form = flatten(program.targets) if program.targets is not None else ([], None)
         names += [name for name in dict.fromkeys((*heads, *targets)) if own and name not in names]
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for batch in batches:
-            pulse.at(EVALUATE)
+            heartbeat.at(EVALUATE)
             rows = self._seen(batch) if batch.rows else batch
-            fetched = dict(zip(names, self._fetch("evaluate", names, rows, training=False), strict=True))
-            total, mass = self._evaluated(fetched, batch)
+            values = dict(zip(names, self._fetch("evaluate", names, rows, training=False), strict=True))
+            total, mass = self._evaluated(values, batch)
             if batch.rows:
                 for metric, part in parts.items():
-                    weight = float(fetched[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
-                    value = float(fetched[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
+                    weight = float(values[part.mass]) if part.mass else 1.0 if part.kind == SUM else float(batch.rows)
+                    value = float(values[part.name]) * weight if weight else 0.0  # the mean of nothing is no number
                     metric.update(np.array([value]), np.array([weight]))
-                outputs = unflatten(structure, [fetched[name] for name in heads]) if own else None
-                y = unflatten(form, [fetched[name] for name in targets]) if own and targets else rows.y
+                outputs = unflatten(structure, [values[name] for name in heads]) if own else None
+                y = unflatten(form, [values[name] for name in targets]) if own and targets else rows.y
                 for other in own:
                     other.update(outputs, y)
             losses = losses.then(_losses(total, mass, batch.rows))
-            pulse.at(DATA)
+            heartbeat.at(DATA)
         return losses
 
     def end_epoch(self, line: dict[str, Any]) -> bool:
         """Tell an optimizer of `orca.optimizers` that an epoch has ended, for its schedule."""
         if self.method is not None:
-            named = [f"val_{metric.lower()}" for metric in self.program.metrics]
-            score = next((line[name] for name in named if name in line), None)
+            names = [f"val_{metric.lower()}" for metric in self.program.metrics]
+            score = next((line[name] for name in names if name in line), None)
             self._stepper()[1].end_epoch(line.get("val_loss", line["train_loss"]), score)
         return False
 
     def state(self) -> State:
-        """Return the values of all variables; what answers look like, where the inputs are enough for them."""
+        """Return the values of all variables, and the form of answers where the inputs are enough for them."""
         if not self.program.answers:
             self.sample = None
         return super().state()
@@ -274,30 +273,30 @@ class GraphLearner(ArrayLearner):
             self.__dict__.pop("session").close()
 
     def _step(self, batch: Batch) -> tuple[float, dict[str, Any]]:
-        """Run the forward pass and the gradients; return this rank's part of the loss, and what was fetched."""
-        names = [self.program.scaled]
+        """Run the forward pass and the gradients; return this rank's part of the loss, and the fetched values."""
+        names = [self.program.total]
         names += [name for spec in self.program.gradients for name in (spec.values, spec.indices) if name]
         shares, lowers = self._shares(batch, batch.rows, training=True)
         purpose = " ".join(["train", *lowers])
-        fetched = self._fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
-        if self.program.updated:
+        values = self._fetch(purpose, names, batch, True, self.program.updates, {self.program.shares: shares} | lowers)
+        if self.program.averages:
             self._agree_on_updates(batch.rows, batch.step_rows)
-        return float(fetched[0]), dict(zip(names, fetched, strict=True))
+        return float(values[0]), dict(zip(names, values, strict=True))
 
     def _shares(self, batch: Batch, rows: int, training: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return by what this rank's part of each term is multiplied, so that the ranks add up to rows x the loss.
+        """Return the factor of this rank's part of each term, so that the ranks add up to rows x the loss.
 
-        Beside it, what to divide by where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
+        Beside it, the divisors where this rank counts nothing and others do: its part is zero, not 0 / 0. Where no
         rank counts anything, each has the loss itself, as one process has it.
         """
         masses: dict[str, float] = {}
         lowers: dict[str, np.ndarray] = {}
-        if counted := self._counted():
-            mine = np.array(self._fetch("masses", counted, batch, training), np.float64) * bool(rows)
+        if counts := self._counted():
+            mine = np.array(self._fetch("masses", counts, batch, training), np.float64) * bool(rows)
             whole = self.world.all_reduce([mine], "sum")[0]
             ratios = np.divide(mine * batch.step_rows, whole, out=np.full(len(mine), float(rows)), where=whole != 0)
-            masses = dict(zip(counted, ratios, strict=True))
-            empty = {name for name, own, all_ in zip(counted, mine, whole, strict=True) if all_ and not own}
+            masses = dict(zip(counts, ratios, strict=True))
+            empty = {name for name, own, all_ in zip(counts, mine, whole, strict=True) if all_ and not own}
             ones = [part.lower for part in self.program.loss if part.mass in empty and part.lower is not None]
             lowers = {port.name: np.ones([size or 1 for size in port.shape or ()], port.dtype) for port in ones}
         kinds = {SUM: float(batch.step_rows) * bool(rows)}
@@ -307,7 +306,7 @@ class GraphLearner(ArrayLearner):
         return np.array(shares, np.float32), lowers
 
     def _fed(self) -> tuple[list[str], list[Any]]:
-        """Return what has a value of its own in training, and these values: a learning rate, say."""
+        """Return the tensors that are fed in training besides the rows, and their values: a learning rate, say."""
         return [name for name, *_ in self.program.feeds], [value for _, value, _ in self.program.feeds]
 
     def _turn(self) -> Turn | None:
@@ -322,25 +321,25 @@ class GraphLearner(ArrayLearner):
     def _counted(self) -> list[str]:
         return list(dict.fromkeys(part.mass for part in self.program.loss if part.mass))
 
-    def _evaluated(self, fetched: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
-        """Return this rank's part of the loss of an evaluation's step, and what to divide the ranks' sum by."""
+    def _evaluated(self, values: Mapping[str, Any], batch: Batch) -> tuple[float, float]:
+        """Return this rank's part of the loss of an evaluation's step, and the divisor of the ranks' sum."""
         parts = self.program.loss
         if not parts or not batch.rows:
             if any(part.kind == COUNTED for part in parts) and not self._one_count():
                 self._shares(batch, 0, training=False)
             return 0.0, 0.0
         if count := self._one_count():
-            mass = float(fetched[count])
-            return sum(float(fetched[part.name]) for part in parts) * mass if mass else 0.0, mass
+            mass = float(values[count])
+            return sum(float(values[part.name]) for part in parts) * mass if mass else 0.0, mass
         shares, _ = self._shares(batch, batch.rows, training=False)
-        owned = [(share, float(fetched[part.name])) for share, part in zip(shares, parts, strict=True) if share]
-        return float(sum(share * value for share, value in owned)), float(batch.rows)
+        terms = [(share, float(values[part.name])) for share, part in zip(shares, parts, strict=True) if share]
+        return float(sum(share * value for share, value in terms)), float(batch.rows)
 
     def _one_count(self) -> str | None:
         """Return the mass of the loss, where all of its terms but constants have the same one."""
-        counted = self._counted()
+        counts = self._counted()
         alone = all(part.kind in (COUNTED, "constant") for part in self.program.loss)
-        return counted[0] if len(counted) == 1 and alone else None
+        return counts[0] if len(counts) == 1 and alone else None
 
     def _fetch(
         self,
@@ -389,7 +388,7 @@ class GraphLearner(ArrayLearner):
     def _call(self, purpose: str, fetches: Sequence[str], feeds: Sequence[str]) -> Callable[..., list[Any]]:
         """Return a function of the session, made when it is first asked for: far cheaper to call than `run` is.
 
-        It returns the tensors among what is fetched; those that are operations run with them.
+        It returns the tensors among the fetches; operations among them run along.
         """
         key = f"{purpose}/{len(feeds)}"
         if key not in self.calls:
@@ -405,8 +404,8 @@ class GraphLearner(ArrayLearner):
             run = self.session._make_callable_from_options(options) if distinct or targets else None
 
             def call(*values: Any) -> list[Any]:
-                fed = [np.asarray(value, kind) for value, kind in zip(values, kinds, strict=True)]
-                both = [*fed, *(run(*fed) if run else ())]  # a tensor that is fed is its own result
+                arrays = [np.asarray(value, kind) for value, kind in zip(values, kinds, strict=True)]
+                both = [*arrays, *(run(*arrays) if run else ())]  # a tensor that is fed is its own result
                 return [both[at] for at in places]
 
             self.calls[key] = call
@@ -417,27 +416,27 @@ class GraphLearner(ArrayLearner):
         return [self.generator.integers(2**62, size=2)] if self.program.draw else []
 
     def _agree_on_updates(self, rows: int, step_rows: int) -> None:
-        """Give what updates have written the mean over the ranks, by their rows."""
-        values = self.values.read(self.program.updated)
+        """Give the variables that updates have written the mean over the ranks, by their rows."""
+        values = self.values.read(self.program.averages)
         flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
         flat = flat * rows if rows else np.zeros_like(flat)  # no number may come of the rows that stand in for none
-        agreed, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0
+        means, start = self.world.all_reduce([flat], "sum")[0] / step_rows, 0
         for name, value in values.items():
-            part = agreed[start : start + value.size].reshape(value.shape)
+            part = means[start : start + value.size].reshape(value.shape)
             start += value.size
             values[name] = (np.rint(part) if value.dtype.kind in "iub" else part).astype(value.dtype)
         self.values.write(values)
 
     def _clipped(self, gradients: Arrays) -> dict[str, np.ndarray]:
-        clipped = dict(gradients)
+        arrays = dict(gradients)
         names = [spec.variable for spec in self.program.gradients]
         if self.clip_value is not None:
-            clipped |= {name: np.clip(clipped[name], *self.clip_value) for name in names}
+            arrays |= {name: np.clip(arrays[name], *self.clip_value) for name in names}
         if self.clip_norm is not None:
-            norm = np.sqrt(sum(float(np.square(clipped[name], dtype=np.float64).sum()) for name in names))
+            norm = np.sqrt(sum(float(np.square(arrays[name], dtype=np.float64).sum()) for name in names))
             if norm > self.clip_norm:
-                clipped |= {name: clipped[name] * clipped[name].dtype.type(self.clip_norm / norm) for name in names}
-        return clipped
+                arrays |= {name: arrays[name] * arrays[name].dtype.type(self.clip_norm / norm) for name in names}
+        return arrays
 
     def _stepper(self) -> tuple[dict[str, Any], Any]:
         """Return torch parameters with the values of the trained variables, and the optimizer that steps them."""
@@ -473,26 +472,26 @@ class Values:
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return values."""
-        fetched = self.session.run({name: self.specs[name].value for name in names})
-        return {name: np.asarray(value) for name, value in fetched.items()}
+        arrays = self.session.run({name: self.specs[name].value for name in names})
+        return {name: np.asarray(value) for name, value in arrays.items()}
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Set values: by the initializers, so that the graph need not grow."""
-        left = dict(values)
-        while left:
+        rest = dict(values)
+        while rest:
             feeds: dict[str, Any] = {}
             names = []
-            for name, value in left.items():
+            for name, value in rest.items():
                 spec = self.specs[name]
                 if spec.initial not in feeds:  # variables may share the tensor that they begin with
                     feeds[spec.initial] = np.asarray(value, spec.dtype).reshape(spec.shape)
                     names.append(name)
             self.session.run([self.specs[name].initializer for name in names], feeds)
-            left = {name: value for name, value in left.items() if name not in names}
+            rest = {name: value for name, value in rest.items() if name not in names}
 
 
 class TensorMetric(Metric):
-    """A metric that the graph itself computes: a mean over rows, or over what it counts; a sum stays one.
+    """A metric that the graph itself computes: a mean over rows, or over its counts; a sum stays one.
 
     Args:
         tensor: Its name in the program.
@@ -504,7 +503,7 @@ class TensorMetric(Metric):
         self.sums = sums
 
     def tally(self, output: Any, target: Any) -> tuple[Any, ...]:
-        """Return the sum, and what it counts by."""
+        """Return the sum, and its count."""
         return output.sum(), target.sum()
 
     def score(self, total: Any, count: Any) -> Any:
@@ -531,8 +530,8 @@ def _templates(program: GraphProgram) -> dict[str, np.ndarray]:
 def _arranged(ports: Any, tree: Any, what: str) -> list[np.ndarray]:
     """Return the arrays of x or y in the order of the ports, each as its port takes it."""
     if isinstance(ports, list | tuple) and isinstance(tree, dict):
-        named = {port.name.partition(":")[0]: port for port in flatten(ports)[0]}
-        ports = named if named.keys() & tree.keys() else ports  # the inputs of a Keras model have names
+        ports_by_name = {port.name.partition(":")[0]: port for port in flatten(ports)[0]}
+        ports = ports_by_name if ports_by_name.keys() & tree.keys() else ports  # the inputs of a Keras model have names
     if isinstance(ports, dict) and isinstance(tree, dict):
         if missing := [name for name in ports if name not in tree]:
             raise DataError(f"{what} has no {missing[0]!r}; it has {sorted(tree)}. Name its parts as the inputs are.")
@@ -550,12 +549,12 @@ def _losses(total: float, mass: float, rows: int) -> Losses:
     return Losses(total, mass, rows, total, mass, 1, trace=[(total, mass)])
 
 
-def _config(given: bytes) -> Any:
+def _config(message: bytes) -> Any:
     """Return the user's configuration, with this worker's share of threads where they say nothing of threads."""
-    config = tf.ConfigProto.FromString(given) if given else tf.ConfigProto()
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and not config.intra_op_parallelism_threads:
-        config.intra_op_parallelism_threads = threads = int(asked)
+    config = tf.ConfigProto.FromString(message) if message else tf.ConfigProto()
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdigit() and not config.intra_op_parallelism_threads:
+        config.intra_op_parallelism_threads = threads = int(limit)
         # -1: in the thread that calls. To hand each run over to a single other one costs two wake-ups.
         config.inter_op_parallelism_threads = config.inter_op_parallelism_threads or (threads if threads > 1 else -1)
     return config

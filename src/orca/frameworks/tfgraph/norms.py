@@ -27,7 +27,7 @@ ACTIVE = "orca_active"  # fed with 0 on a rank without rows
 _SUM = "orca_sum"
 _SUMS = re.compile(rf"(^|/){_SUM}(_\d+)?$")
 _GRADIENT = "OrcaSumOverRanks"
-GRADIENTS = "orca_gradients"  # the scope of what runs in steps alone: an evaluation must not wait for it
+GRADIENTS = "orca_gradients"  # the scope of operations that run in steps alone: an evaluation must not wait for them
 _IFS = {"If", "StatelessIf"}
 _SWITCHES, _MERGES = {"Switch", "RefSwitch"}, {"Merge", "RefMerge"}
 _RANDOM = re.compile(r"(Stateful(Uniform|Standard)?)?(Random|Normal|TruncatedNormal|Multinomial|Uniform)|Parameterized")
@@ -38,26 +38,26 @@ class RowStatistics:
     """The statistics over rows that a graph computes on the way to some operations.
 
     Args:
-        analysis: Where the rows come in.
+        analysis: The analysis of the graph, from its rows on.
         heads: The operations.
         updates: Operations that run with a step.
 
     Attributes:
         means: Operations that take a mean over rows, of which other rows, or updates, are made.
-        fused: Operations of batch normalization that take statistics of their own.
+        norms: Operations of batch normalization that take statistics of their own.
     """
 
     def __init__(self, analysis: Analysis, heads: Iterable[Any], updates: Iterable[Any]) -> None:
         heads, updates = list(heads), list(updates)
-        used = ancestors([*heads, *updates]) & analysis.valued
-        derived = [op for op in used if _DERIVED.search(op.name)]
-        rows = [op for op in used if any(has_rows(tensor) for tensor in op.outputs)]
+        members = ancestors([*heads, *updates]) & analysis.by_value
+        gradients = [op for op in members if _DERIVED.search(op.name)]
+        rows = [op for op in members if any(has_rows(tensor) for tensor in op.outputs)]
         before = ancestors([each.op for op in rows for each in op.inputs], control=False)
         before |= ancestors(updates, control=False) - ancestors(heads, control=False)  # a mean loss is a term, not this
-        norms = [op for op in used if is_batch_norm(op) and "Grad" not in op.type]
-        means = [op for op in used & before if _is_over_rows(op) and op not in analysis.picked]
-        self.fused, self.means = (
-            [] if derived else sorted((op for op in ops if _same_everywhere(op, analysis)), key=lambda op: op.name)
+        norms = [op for op in members if is_batch_norm(op) and "Grad" not in op.type]
+        means = [op for op in members & before if _is_over_rows(op) and op not in analysis.after_picks]
+        self.norms, self.means = (
+            [] if gradients else sorted((op for op in ops if _same_everywhere(op, analysis)), key=lambda op: op.name)
             for ops in (norms, means)
         )
 
@@ -68,7 +68,7 @@ class RowStatistics:
         return cls(Analysis(data), ends, updaters)
 
     def __bool__(self) -> bool:
-        return bool(self.means or self.fused)
+        return bool(self.means or self.norms)
 
 
 def _is_over_rows(op: Any) -> bool:
@@ -90,12 +90,12 @@ def _same_everywhere(op: Any, analysis: Analysis) -> bool:
 
 
 def _differs(op: Any, analysis: Analysis) -> bool:
-    """Say whether ranks may have other results of an operation: by their rows, how many they are, or what they draw."""
+    """Say whether ranks may have other results of an operation: by their rows, how many they are, or their draws."""
     return op in analysis.dependent or any(_RANDOM.match(each.type) for each in ancestors([op]))
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedGraph:
     """A graph whose statistics over rows are those of all ranks.
 
     Attributes:
@@ -109,7 +109,7 @@ class Agreed:
 
 def agreed(
     graph: Any, ports: Iterable[str], heads: Iterable[str], updates: Iterable[str], alone: bool = False
-) -> Agreed:
+) -> AgreedGraph:
     """Return a graph, or a changed copy of it where rows need other rows.
 
     Args:
@@ -123,7 +123,7 @@ def agreed(
     conditions = _conditions(graph, [*heads, *updates])
     statistics = RowStatistics.of(graph, ports, heads, updates)
     if not conditions and (alone or not statistics):
-        return Agreed(graph, frozenset((*statistics.means, *statistics.fused)))
+        return AgreedGraph(graph, frozenset((*statistics.means, *statistics.norms)))
     graph = _copy(graph)
     while conditions:
         for name in conditions:
@@ -134,9 +134,9 @@ def agreed(
         tf.placeholder_with_default(tf.ones([], tf.float64), [], name=ACTIVE)
         for mean, variance in _pairs(statistics.means):
             _replace_means(mean, variance)
-        for op in statistics.fused:
+        for op in statistics.norms:
             _replace_fused(op)
-    return Agreed(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
+    return AgreedGraph(graph, frozenset(op for op in graph.get_operations() if _SUMS.search(op.name)))
 
 
 def _copy(graph: Any) -> Any:
@@ -151,8 +151,8 @@ def _copy(graph: Any) -> Any:
 
 def _conditions(graph: Any, heads: Iterable[str]) -> list[str]:
     """Return the conditions, with functions for branches, of which the results are used."""
-    used = ancestors(graph.get_operation_by_name(name) for name in heads)
-    return sorted(op.name for op in used if op.type in _IFS and any(each.consumers() for each in op.outputs))
+    ops = ancestors(graph.get_operation_by_name(name) for name in heads)
+    return sorted(op.name for op in ops if op.type in _IFS and any(each.consumers() for each in op.outputs))
 
 
 def _lower(op: Any) -> None:
@@ -163,15 +163,15 @@ def _lower(op: Any) -> None:
     def branch(name: str) -> Callable[[], list[Any]]:
         function = library[op.get_attr(name).name]
         arguments = [argument.name for argument in function.signature.input_arg]
-        given = dict(zip(arguments, op.inputs[1:], strict=True))
-        body, names = function_def_to_graph_def(function, [tensor.shape for tensor in given.values()])
+        inputs = dict(zip(arguments, op.inputs[1:], strict=True))
+        body, names = function_def_to_graph_def(function, [tensor.shape for tensor in inputs.values()])
         for node in body.node:
             node.attr.pop("_class", None)  # beside which other operation to run, which has another name here
         ends = [names[function.ret[end.name]] for end in function.signature.output_arg]
         ran = list(function.control_ret.values())
 
         def run() -> list[Any]:
-            results = tf.import_graph_def(body, input_map=given, return_elements=[*ends, *ran], name="branch")
+            results = tf.import_graph_def(body, input_map=inputs, return_elements=[*ends, *ran], name="branch")
             with tf.control_dependencies(results[len(ends) :]):
                 return [tf.identity(each) for each in results[: len(ends)]]
 
@@ -209,8 +209,8 @@ def _replace_means(mean: Any, variance: Any) -> None:
         users[0] = [(user, at) for user, at in users[0] if user is not around]
     rows = mean.inputs[0]
     count = tf.size(rows, out_type=tf.int64) / tf.size(local[0], out_type=tf.int64)
-    replaced = _moments(local[0], local[1], count)[:2] if variance is not None else _over_ranks(local, count)[:1]
-    for each, old, new in zip(users, local, replaced, strict=True):
+    statistics = _moments(local[0], local[1], count)[:2] if variance is not None else _over_ranks(local, count)[:1]
+    for each, old, new in zip(users, local, statistics, strict=True):
         _redirect(each, tf.cast(new, old.dtype))
 
 
@@ -229,26 +229,26 @@ def _replace_fused(op: Any) -> None:
         count = tf.size(x, out_type=tf.int64) / tf.size(scale, out_type=tf.int64)
         spread = tf.cast(own.batch_variance, tf.float64) * (tf.maximum(count - 1.0, 1.0) / count)
         mean, variance, total = _moments(own.batch_mean, spread, count)
-        unbiased = tf.cast(variance * (total / tf.maximum(total - 1.0, 1.0)), scale.dtype)
+        sample_variance = tf.cast(variance * (total / tf.maximum(total - 1.0, 1.0)), scale.dtype)
         mean, variance = tf.cast(mean, scale.dtype), tf.cast(variance, scale.dtype)
         y = tf.raw_ops.FusedBatchNormV3(
             x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False, **kernel
         ).y
 
         def back(upstream: Any, *_: Any) -> tuple[Any, Any, Any]:
-            given = tf.raw_ops.FusedBatchNormGradV3(  # as if mean and variance were no part of it
+            partials = tf.raw_ops.FusedBatchNormGradV3(  # as if mean and variance were no part of it
                 y_backprop=upstream, x=x, scale=scale, reserve_space_1=mean, reserve_space_2=variance,
                 reserve_space_3=none, is_training=False, **kernel,
             )  # fmt: skip
-            sums = tf.cast(tf.stack([given.offset_backprop, given.scale_backprop]), tf.float64)
+            sums = tf.cast(tf.stack([partials.offset_backprop, partials.scale_backprop]), tf.float64)
             by_mean, by_spread = tf.unstack(tf.cast(_summed(sums) / total, scale.dtype))
             width = tf.rsqrt(variance + kernel["epsilon"])
             slope = scale * width * width * by_spread
             level = scale * width * by_mean - slope * mean
             change = tf.reshape(slope, shape) * tf.cast(x, scale.dtype) + tf.reshape(level, shape)
-            return given.x_backprop - tf.cast(change, x.dtype), given.scale_backprop, given.offset_backprop
+            return partials.x_backprop - tf.cast(change, x.dtype), partials.scale_backprop, partials.offset_backprop
 
-        return (y, mean, unbiased), back
+        return (y, mean, sample_variance), back
 
     y, *moments = normalize(*op.inputs[:3])
     share = op.get_attr("exponential_avg_factor")
@@ -351,33 +351,33 @@ def let_ranks_meet(definition: Any, add: Callable[[np.ndarray], np.ndarray]) -> 
 def _order(nodes: Mapping[str, Any], roots: Iterable[str]) -> list[str]:
     """Return the names of nodes so that each follows all that it needs, loops aside; roots in their order."""
     order: list[str] = []
-    visited: set[str] = set()
+    names: set[str] = set()
     for root in roots:
         stack = [(root, False)]
         while stack:
             name, ready = stack.pop()
             if ready:
                 order.append(name)
-            elif name not in visited:
-                visited.add(name)
+            elif name not in names:
+                names.add(name)
                 stack.append((name, True))
                 stack += [(_source(each), False) for each in reversed(nodes[name].input)]
     return order
 
 
 def _guards(nodes: Mapping[str, Any], order: Iterable[str]) -> dict[str, frozenset[Any]]:
-    """Return under which conditions each node runs: predicates, and what they must be."""
+    """Return the conditions under which each node runs: predicates, and their values."""
     guards: dict[str, frozenset[Any]] = {}
     for name in order:
         conditions = []
         for each in nodes[name].input:
             source = _source(each)
-            known = guards.get(source, frozenset())
+            guard = guards.get(source, frozenset())
             if nodes[source].op in _SWITCHES and not each.startswith("^"):
                 predicate = _predicate(nodes, source)
                 if nodes[_source(predicate)].op != "LoopCond":  # a loop runs, and ends, whatever it counts to
-                    known |= {(predicate, each.endswith(":1"))}
-            conditions.append(known)
+                    guard |= {(predicate, each.endswith(":1"))}
+            conditions.append(guard)
         join = frozenset.intersection if nodes[name].op in _MERGES else frozenset.union
         guards[name] = join(*conditions) if conditions else frozenset()
     return guards

@@ -33,12 +33,12 @@ class TrainStep:
     """A step of an optimizer in a graph.
 
     Attributes:
-        loss: What it lowers; None where the gradients came from elsewhere.
-        points: Where gradients are fed.
-        apply: The operation that applies them, free of what the user wants to run before it.
+        loss: The tensor that it lowers; None where the gradients came from elsewhere.
+        points: The tensors that gradients are fed to.
+        apply: The operation that applies them, free of the operations that the user wants to run before it.
         slots: The variables that the optimizer made for itself.
         optimizer: The optimizer.
-        handed: The operation that the user got.
+        train_op: The operation that the user got.
         inner: The operation that applies the gradients alone, where `apply` runs more.
     """
 
@@ -47,14 +47,14 @@ class TrainStep:
     apply: Any
     slots: list[Any]
     optimizer: Any
-    handed: Any = field(default=None)
+    train_op: Any = field(default=None)
     inner: Any = None
 
     @property
     def updates(self) -> list[Any]:
         """Return the operations that the user wants to run before the step."""
         own = (self.apply, self.inner)
-        return [] if self.handed is None else [op for op in self.handed.control_inputs if op not in own]
+        return [] if self.train_op is None else [op for op in self.train_op.control_inputs if op not in own]
 
 
 class ZooOptimizer:
@@ -101,24 +101,24 @@ class ZooOptimizer:
             raise ArgumentError("there is no gradient to apply. Pass pairs of a gradient and its variable.")
         graph = tf.get_default_graph()
         before = set(map(id, tf.global_variables()))
-        with tf.control_dependencies(None):  # what shall run before the step runs with the forward pass instead
+        with tf.control_dependencies(None):  # operations to run before the step run with the forward pass instead
             if not self._points:
                 pairs = [(self._fed(gradient, variable), variable) for gradient, variable in pairs]
             step = [] if global_step is None else [global_step]
             if step and isinstance(self.optimizer, tf.train.Optimizer):
-                applied = self.optimizer.apply_gradients(pairs, *step)
+                apply = self.optimizer.apply_gradients(pairs, *step)
             else:
-                applied = self.optimizer.apply_gradients(pairs)
+                apply = self.optimizer.apply_gradients(pairs)
                 if step:
-                    with tf.control_dependencies([applied]):
-                        applied = tf.assign_add(global_step, tf.ones([], global_step.dtype)).op
+                    with tf.control_dependencies([apply]):
+                        apply = tf.assign_add(global_step, tf.ones([], global_step.dtype)).op
         slots = [variable for variable in tf.global_variables() if id(variable) not in before]
-        handed = tf.group(applied, name=name or self.name)
-        applied = getattr(applied, "op", applied)
-        step_made = TrainStep(self._loss, self._points, applied, slots, self.optimizer, handed)
-        _steps.setdefault(graph, []).append(step_made)
+        train_op = tf.group(apply, name=name or self.name)
+        apply = getattr(apply, "op", apply)
+        train_step = TrainStep(self._loss, self._points, apply, slots, self.optimizer, train_op)
+        _steps.setdefault(graph, []).append(train_step)
         self._points, self._loss = [], None
-        return handed
+        return train_op
 
     def minimize(
         self, loss: Any, global_step: Any = None, var_list: Sequence[Any] | None = None, name: str | None = None
@@ -155,14 +155,14 @@ def step_of(train_op: Any) -> TrainStep:
     op = getattr(train_op, "op", train_op)
     before = ancestors([op])
     for step in _steps.get(op.graph, []):
-        if step.handed is op or step.apply in before:
+        if step.train_op is op or step.apply in before:
             if step.loss is None:
                 raise ArgumentError(
                     f"the train op {op.name!r} applies gradients that its ZooOptimizer did not compute, so it is not "
                     "known what was done to them. Call compute_gradients(loss) of the ZooOptimizer in place of "
                     "tf.gradients; then clip or change the gradients, and apply them."
                 )
-            return step if step.handed is op else _with_more(step, op)
+            return step if step.train_op is op else _with_more(step, op)
     raise ArgumentError(
         f"the train op {op.name!r} applies gradients that ranks cannot agree on. Make it with "
         "ZooOptimizer(optimizer).minimize(loss)."
@@ -170,7 +170,7 @@ def step_of(train_op: Any) -> TrainStep:
 
 
 def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
-    """Return a step that also runs what a train op runs besides it: after the step, or beside it.
+    """Return a step that also runs the other operations of a train op: after the step, or beside it.
 
     Raises:
         ArgumentError: Some of it needs rows, which are not there when the gradients are applied.
@@ -179,13 +179,13 @@ def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
     members, stack = [], [train_op]
     while stack:
         op = stack.pop()
-        if op.type == "NoOp" and op is not step.handed and op is not step.apply:
+        if op.type == "NoOp" and op is not step.train_op and op is not step.apply:
             stack += op.control_inputs
-        elif op is not step.handed and op is not step.apply:
+        elif op is not step.train_op and op is not step.apply:
             members.append(op)
-    fed = {each.op for point in step.points for each in (point.values, point.indices) if each is not None}
+    feed_points = {each.op for point in step.points for each in (point.values, point.indices) if each is not None}
     for op in members:
-        seen, stack = {*fed, step.handed}, [op]
+        ops, stack = {*feed_points, step.train_op}, [op]
         while stack:
             each = stack.pop()
             if each.type == "Placeholder":
@@ -193,10 +193,10 @@ def _with_more(step: TrainStep, train_op: Any) -> TrainStep:
                     f"the train op {train_op.name!r} also runs {op.name!r}, which needs {each.name + ':0'!r}. Pass it "
                     "as one of updates=, and the op of the ZooOptimizer as the train op."
                 )
-            if each not in seen:
-                seen.add(each)
+            if each not in ops:
+                ops.add(each)
                 stack += [*(tensor.op for tensor in each.inputs), *each.control_inputs]
-    after = {op for op in members if step.handed in _before(op) or step.apply in _before(op)}
+    after = {op for op in members if step.train_op in _before(op) or step.apply in _before(op)}
     if after and step.updates:
         raise ArgumentError(
             f"the train op {train_op.name!r} runs {after.pop().name!r} after the step, and {step.updates[0].name!r} "
@@ -291,8 +291,8 @@ def _twin(optimizer: Any) -> Any:
             f"{name} with {', '.join(wrong)} does not work in a graph. Pass tf.keras.optimizers.legacy.{name}, or an "
             "optimizer of tf.train."
         )
-    known = kind().get_config()
-    return kind(**{key: config[key] for key in known if key in config and key != "decay"} | _clips(config))
+    defaults = kind().get_config()
+    return kind(**{key: config[key] for key in defaults if key in config and key != "decay"} | _clips(config))
 
 
 def _clips(config: dict[str, Any]) -> dict[str, Any]:

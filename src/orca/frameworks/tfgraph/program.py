@@ -1,4 +1,4 @@
-"""GraphProgram: a graph on its way to the ranks. Owns what of it is shipped, and what is changed on the way.
+"""GraphProgram: a graph on its way to the ranks. Owns the part that is shipped, and its changes on the way.
 
 A GraphDef holds the operations that training, evaluating or answering needs, under the user's own names; the values of
 variables travel beside it, in the State. Added are the gradients of the loss (terms.py says how much of it each rank
@@ -18,7 +18,7 @@ import numpy as np
 
 from orca.core.loading import triton_first
 from orca.errors import ArgumentError, DataError
-from orca.frameworks.tfgraph.norms import ACTIVE, GRADIENTS, agreed
+from orca.frameworks.tfgraph.norms import ACTIVE, GRADIENTS, AgreedGraph, agreed
 from orca.frameworks.tfgraph.optimizers import TrainStep, learning_rate, no_variables
 from orca.frameworks.tfgraph.terms import COUNTED, ROWS, WHOLE, Analysis, Term, ancestors, has_rows, mass_tensor
 from orca.rows.tree import flatten, map_tree
@@ -28,7 +28,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 
 _VARIABLES = {"VariableV2", "Variable", "VarHandleOp"}
 _WRITES = ("Assign", "Scatter", "Apply", "ResourceApply", "ResourceScatter")
-# A kind of operation that stays in the user's process -> why, and what to do.
+# A kind of operation that stays in the user's process -> why, and the remedy.
 _STAYING = {
     r"(Eager)?PyFunc(Stateless)?": "is a py_func: it calls a function of this process, which cannot be sent to the "
     "workers. Write it with operations of TensorFlow, or apply it to the data before training.",
@@ -145,9 +145,9 @@ class GradientSpec:
 
     variable: str
     values: str
-    fed: str
+    port: str
     indices: str | None = None
-    fed_indices: str | None = None
+    indices_port: str | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class GraphProgram:
-    """A graph, and the names of what is fed and fetched.
+    """A graph, and the names of its feeds and fetches.
 
     Attributes:
         graph: A GraphDef.
@@ -173,21 +173,21 @@ class GraphProgram:
         labels: A tree of the ports for y; None where there are none.
         outputs: A tree of names of tensors; None where there are none.
         loss: The terms of the loss.
-        scaled: The tensor with this rank's part of the loss; "" where there is none to train.
+        total: The tensor with this rank's part of the loss; "" where there is none to train.
         shares: The tensor that the share of each term is fed to.
         draw: The tensor that the step's seed is fed to; "" where nothing is drawn.
         gradients: The gradients.
         apply: The operation that applies them; "" where they are applied outside of the graph.
         updates: Operations that run with the forward pass of training.
-        updated: The variables that these write.
+        averages: The variables that these write.
         rate: The learning rate, or the tensor that tells it.
-        metrics: Name of a metric -> its tensor and what that is over.
+        metrics: Name of a metric -> its tensor and the rows or counts that it is over.
         feeds: Tensor -> (value in training, value in evaluations and answers).
         targets: A tree of names of the tensors that metrics compare outputs with; None where that is y.
         turns: The optimizers that take turns, where there are several.
         answers: Whether there are outputs that need the inputs alone.
         active: The tensor that tells a rank without rows; "" where no statistics of a batch are over all ranks.
-        unfed: A placeholder that nothing has a value for; "" where there is none.
+        placeholder: One that nothing has a value for; "" where there is none.
     """
 
     graph: bytes = field(repr=False)
@@ -198,13 +198,13 @@ class GraphProgram:
     labels: Any = None
     outputs: Any = None
     loss: tuple[Part, ...] = ()
-    scaled: str = ""
+    total: str = ""
     shares: str = ""
     draw: str = ""
     gradients: tuple[GradientSpec, ...] = ()
     apply: str = ""
     updates: tuple[str, ...] = ()
-    updated: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()
     rate: Any = None
     metrics: Mapping[str, Part] = field(default_factory=dict)
     feeds: tuple[tuple[str, Any, Any], ...] = ()
@@ -212,7 +212,7 @@ class GraphProgram:
     turns: tuple[Turn, ...] = ()
     answers: bool = False
     active: str = ""
-    unfed: str = ""
+    placeholder: str = ""
 
     def checked(self) -> GraphProgram:
         """Return it, if all that is needed is fed.
@@ -220,11 +220,11 @@ class GraphProgram:
         Raises:
             ArgumentError: Nothing has a value for a placeholder.
         """
-        if self.unfed:
+        if self.placeholder:
             where = "labels" if self.labels is None else "inputs or labels"
             raise ArgumentError(
-                f"the placeholder {self.unfed + ':0'!r} gets no value from the data. Add it to {where}, or give it a "
-                "value with feed_dict={tensor: (value in training, value otherwise)}."
+                f"the placeholder {self.placeholder + ':0'!r} gets no value from the data. Add it to {where}, or give "
+                "it a value with feed_dict={tensor: (value in training, value otherwise)}."
             )
         return self
 
@@ -239,8 +239,8 @@ class GraphProgram:
         return replace(self, labels=None, loss=(), metrics={}, targets=None).evaluating()
 
     def evaluating(self) -> GraphProgram:
-        """Return the part of it that evaluates: without gradients, and without what the optimizer holds."""
-        less = replace(self, scaled="", shares="", gradients=(), apply="", updates=(), updated=(), slots=frozenset())
+        """Return the part of it that evaluates: without gradients, and without the optimizer's variables."""
+        less = replace(self, total="", shares="", gradients=(), apply="", updates=(), averages=(), slots=frozenset())
         variables = [spec for spec in self.variables if spec.name not in self.slots]
         less = replace(less, rate=None, turns=())
         return _shipped(less, tf.GraphDef.FromString(self.graph), variables, self.setup)
@@ -249,7 +249,7 @@ class GraphProgram:
         """Return the names of all that is fetched."""
         parts = [*self.loss, *self.metrics.values()]
         heads = [tree for tree in (self.outputs, self.targets) if tree is not None]
-        names = [self.scaled, *flatten(heads)[0], *(part.name for part in parts)]
+        names = [self.total, *flatten(heads)[0], *(part.name for part in parts)]
         names += [part.mass for part in parts] + [spec.values for spec in self.gradients]
         names += [spec.indices for spec in self.gradients] + [self.rate if isinstance(self.rate, str) else ""]
         return [name for name in names if name]
@@ -263,7 +263,7 @@ def training_program(
     loss: Any = None,
     step: TrainStep | None = None,
     turns: Sequence[tuple[TrainStep, int]] = (),
-    trained: Sequence[Any] = (),
+    weights: Sequence[Any] = (),
     targets: Any = None,
     metrics: Mapping[str, Any] | None = None,
     updates: Sequence[Any] = (),
@@ -280,7 +280,7 @@ def training_program(
         step: The step of the optimizer, where that is one of TensorFlow's.
         turns: Steps of several optimizers that take turns, and how many each takes in a row, in place of `step`.
         targets: A tree of tensors that metrics compare outputs with, where that is not y.
-        trained: The variables to train, where the step is taken outside of the graph.
+        weights: The variables to train, where the step is taken outside of the graph.
         metrics: Name -> tensor.
         updates: Operations that run with the forward pass of training.
         feeds: Tensor -> value, or (value in training, value otherwise).
@@ -306,34 +306,45 @@ def training_program(
         feeds=_fed_values(feeds or {}),
         updates=tuple(getattr(op, "op", op).name for op in updates),
         rate=_name_of_rate(steps[0]) if steps else None,
-        updated=_written(updates),
+        averages=_written(updates),
     )
     variables = [VariableSpec.of(variable) for variable in _variables(graph).values()]
     setup = [op.name for op in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)]
     setup += [variable.initializer.name for variable in graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)]
     heads = [each.op.name for each in (*losses, *(metrics or {}).values())]
+    trainables = [f"{v.op.name}:0" for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)]
     whole = agreed(graph, [port.name for port in ports], heads, program.updates, alone)
     program = replace(program, active=f"{ACTIVE}:0" if whole.graph is not graph and whole.sums else "")
-    learned = [
-        whole.graph.get_tensor_by_name(f"{variable.op.name}:0")
-        for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)
-    ]
     graph = whole.graph
-    there = graph.as_graph_element  # by a name: the graph may be a copy now
+    program = _with_terms(program, whole, ports, losses, metrics or {}, turns, trainables)
+    definition = graph.as_graph_def()
+    if steps or weights:
+        program, definition = _with_gradients(program, graph, loss, steps, weights)
+    return _shipped(program, definition, variables, setup)
+
+
+def _with_terms(
+    program: GraphProgram,
+    whole: AgreedGraph,
+    ports: Sequence[Any],
+    losses: Sequence[Any],
+    metrics: Mapping[str, Any],
+    turns: Sequence[tuple[TrainStep, int]],
+    trainables: Sequence[str],
+) -> GraphProgram:
+    """Return the program with the terms of its losses and metrics, which its graph gets operations for."""
+    there = whole.graph.as_graph_element  # by a name: the graph may be a copy of the user's
     analysis = Analysis([there(port.name) for port in ports], whole.sums)
-    with graph.as_default(), tf.name_scope("orca_step"):
+    with whole.graph.as_default(), tf.name_scope("orca_step"):
         over = {
             name: _metric_part(analysis, name, there(getattr(tensor, "name", tensor)))
-            for name, tensor in (metrics or {}).items()
+            for name, tensor in metrics.items()
         }
         terms = {each.name: analysis.terms(there(each.name)) for each in losses}
-        parts = [_loss_part(term, analysis, learned) for term in _distinct(terms.values())]
-    taking = [_turn(terms[each.loss.name], each, count) for each, count in turns]
-    program = replace(program, loss=tuple(parts), metrics=over, turns=tuple(taking))
-    definition = graph.as_graph_def()
-    if steps or trained:
-        program, definition = _with_gradients(program, graph, loss, steps, trained)
-    return _shipped(program, definition, variables, setup)
+        variables = list(map(there, trainables))
+        parts = [_loss_part(term, analysis, variables) for term in _distinct(terms.values())]
+    all_turns = [_turn(terms[each.loss.name], each, count) for each, count in turns]
+    return replace(program, loss=tuple(parts), metrics=over, turns=tuple(all_turns))
 
 
 def _distinct(losses: Iterable[Sequence[Term]]) -> list[Term]:
@@ -357,39 +368,39 @@ def _name_of_rate(step: TrainStep) -> Any:
 
 
 def _with_gradients(
-    program: GraphProgram, graph: Any, loss: Any, steps: Sequence[TrainStep], trained: Sequence[Any]
+    program: GraphProgram, graph: Any, loss: Any, steps: Sequence[TrainStep], variables: Sequence[Any]
 ) -> tuple[GraphProgram, Any]:
     """Return the program with its gradients, and the graph with their operations."""
-    targets = [point.variable for step in steps for point in step.points] or list(trained)
+    targets = [point.variable for step in steps for point in step.points] or list(variables)
     before = ancestors([loss.op])
-    used = [variable for variable in targets if variable.op in before]
-    if not used:
+    weights = [variable for variable in targets if variable.op in before]
+    if not weights:
         raise no_variables(loss)
     with graph.as_default(), tf.name_scope(GRADIENTS):
         terms = [graph.get_tensor_by_name(part.name) for part in program.loss]
         shares = tf.placeholder(tf.float32, [len(terms)], name="shares")
         parts = [_shared(shares[at], term) for at, term in enumerate(terms)]
-        scaled = tf.reduce_sum(tf.add_n([tf.cast(part, parts[0].dtype) for part in parts]))
-        gradients = tf.gradients(scaled, [graph.get_tensor_by_name(f"{variable.op.name}:0") for variable in used])
+        total = tf.reduce_sum(tf.add_n([tf.cast(part, parts[0].dtype) for part in parts]))
+        gradients = tf.gradients(total, [graph.get_tensor_by_name(f"{variable.op.name}:0") for variable in weights])
         points = {point.variable.op.name: point for step in steps for point in step.points}
         specs = [
             _gradient(variable, gradient, points.get(variable.op.name))
-            for variable, gradient in zip(used, gradients, strict=True)
+            for variable, gradient in zip(weights, gradients, strict=True)
             if gradient is not None
         ]
     if not specs:
         raise no_variables(loss)
     program = replace(
         program,
-        scaled=scaled.name,
+        total=total.name,
         shares=shares.name,
         gradients=tuple(specs),
         apply=steps[0].apply.name if len(steps) == 1 else "",
     )
     definition = graph.as_graph_def()
-    fed = {_op(name) for spec in specs for name in (spec.fed, spec.fed_indices) if name}
+    gradient_ports = {_op(name) for spec in specs for name in (spec.port, spec.indices_port) if name}
     for node in definition.node:
-        if node.name in fed:  # a point that passes a gradient on, and is always fed here
+        if node.name in gradient_ports:  # a point that passes a gradient on, and is always fed here
             node.op = "Placeholder"
             del node.input[:]
     return program, definition
@@ -423,32 +434,34 @@ def _shipped(
     roots = [_op(name) for name in program.tensors()]
     roots += [name for name in (program.apply, *program.updates, *(turn.apply for turn in program.turns)) if name]
     ports = [*flatten(program.inputs)[0], *([] if program.labels is None else flatten(program.labels)[0])]
-    given = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
-    given |= {_op(program.shares)} if program.shares else set()
-    fed = {_op(name) for spec in program.gradients for name in (spec.fed, spec.fed_indices) if name}
-    used = _closure(nodes, roots, given | fed)
-    variables = [spec for spec in specs if spec.name in used]
+    entries = {_op(port.name) for port in ports} | {_op(name) for name, *_ in program.feeds}
+    entries |= {_op(program.shares)} if program.shares else set()
+    gradient_ports = {_op(name) for spec in program.gradients for name in (spec.port, spec.indices_port) if name}
+    names = _closure(nodes, roots, entries | gradient_ports)
+    variables = [spec for spec in specs if spec.name in names]
     functions = {function.signature.name: function for function in definition.library.function}
-    _check_nodes((nodes[name] for name in sorted(used)), functions)
-    unfed = [name for name in sorted(used - given - fed - {_DRAW}) if nodes[name].op == "Placeholder"]
-    program = replace(program, unfed=unfed[0] if unfed else "")
-    tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, used)]
+    _check_nodes((nodes[name] for name in sorted(names)), functions)
+    open_names = [
+        name for name in sorted(names - entries - gradient_ports - {_DRAW}) if nodes[name].op == "Placeholder"
+    ]
+    program = replace(program, placeholder=open_names[0] if open_names else "")
+    tables = [name for name in setup if _closure(nodes, [name], set()) & _resources(nodes, names)]
     more = [_op(name) for spec in variables for name in (spec.initializer, spec.initial, spec.value)]
-    kept = _closure(nodes, [*roots, *more, *tables, *(given & nodes.keys()), *fed], set())
-    shipped = tf.GraphDef(versions=definition.versions, library=definition.library)
+    members = _closure(nodes, [*roots, *more, *tables, *(entries & nodes.keys()), *gradient_ports], set())
+    graph = tf.GraphDef(versions=definition.versions, library=definition.library)
     for node in definition.node:
-        if node.name in kept:
-            copy = shipped.node.add()
+        if node.name in members:
+            copy = graph.node.add()
             copy.CopyFrom(node)
             copy.device = ""
             copy.attr.pop("_class", None)  # beside which other operation to run, which may be gone
     if program.draw:
-        draw = program.draw if _DRAW in kept else ""
+        draw = program.draw if _DRAW in members else ""
     else:
-        draw = _drawn_by_step(shipped, used)
-    active = program.active if _op(program.active) in kept else ""
+        draw = _drawn_by_step(graph, names)
+    active = program.active if _op(program.active) in members else ""
     program = replace(program, variables=tuple(variables), setup=tuple(tables), draw=draw, active=active)
-    return replace(program, graph=shipped.SerializeToString())
+    return replace(program, graph=graph.SerializeToString())
 
 
 def _check_nodes(nodes: Iterable[Any], functions: dict[str, Any]) -> None:
@@ -462,13 +475,13 @@ def _check_nodes(nodes: Iterable[Any], functions: dict[str, Any]) -> None:
             _check_nodes(body.node_def, functions)
 
 
-def _resources(nodes: Mapping[str, Any], used: set[str]) -> set[str]:
+def _resources(nodes: Mapping[str, Any], names: set[str]) -> set[str]:
     """Return the tables and local variables that are used."""
-    return {name for name in used if "Table" in nodes[name].op or nodes[name].op in _VARIABLES}
+    return {name for name in names if "Table" in nodes[name].op or nodes[name].op in _VARIABLES}
 
 
 def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) -> set[str]:
-    """Return nodes and all that must run before them; those to stop at are taken, and what is before them is not."""
+    """Return nodes and all that must run before them; those to stop at are taken, and the nodes before them are not."""
     names: set[str] = set()
     stack = list(roots)
     while stack:
@@ -479,7 +492,7 @@ def _closure(nodes: Mapping[str, Any], roots: Iterable[str], stops: set[str]) ->
     return names
 
 
-def _drawn_by_step(definition: Any, used: set[str]) -> str:
+def _drawn_by_step(definition: Any, names: set[str]) -> str:
     """Let operations draw by a seed that is fed; return the tensor it is fed to, "" where nothing is drawn.
 
     Operations in a loop stay as they are, as they draw more than once in a step, and so do those within functions.
@@ -489,7 +502,7 @@ def _drawn_by_step(definition: Any, used: set[str]) -> str:
     drawing = [
         node
         for node in definition.node
-        if node.op in _DRAWS and node.name in used and not _closure(nodes, [node.name], set()) & loops
+        if node.op in _DRAWS and node.name in names and not _closure(nodes, [node.name], set()) & loops
     ]
     if not drawing:
         return ""
@@ -537,7 +550,7 @@ def _metric_part(analysis: Analysis, name: str, tensor: Any) -> Part:
         mean = tf.reduce_mean(tf.cast(tensor, tf.float32)).name
         if analysis.mixes(tensor):
             return Part(mean, WHOLE, cause=analysis.mixer(tensor))
-        if tensor.op in analysis.picked:
+        if tensor.op in analysis.after_picks:
             return Part(mean, COUNTED, tf.cast(tf.size(tensor), tf.float32).name)
         return Part(mean, ROWS)
     if tensor.shape.rank is None or tensor.shape.num_elements() != 1:
@@ -603,13 +616,13 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _shown(sizes: Iterable[int | None]) -> str:
-    listed = list(sizes)
-    return f"({', '.join('any' if size is None else str(size) for size in listed)}{',' * (len(listed) == 1)})"
+    axes = list(sizes)
+    return f"({', '.join('any' if size is None else str(size) for size in axes)}{',' * (len(axes) == 1)})"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep TensorFlow from logging what is no news to the user."""
+    """Keep TensorFlow from logging below the level of errors."""
     level = tf.logging.get_verbosity()
     tf.logging.set_verbosity(tf.logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""Terms: what a scalar of a graph is a mean or a sum over. Owns how ranks that hold parts of a step add up to it.
+"""Terms: the parts of a scalar, each over rows or counts. Owns how ranks that hold parts of a step add up to it.
 
 A loss of TensorFlow 1 is any scalar tensor. Ranks that each compute it on their own rows can be added up exactly where
 it is a mean or a sum over the rows, or a combination of such terms; the graph tells which. A walk from the scalar back
@@ -20,7 +20,7 @@ triton_first()
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def  # noqa: E402
 
-ROWS = "rows"  # a mean over rows, or over what each row has equally many of
+ROWS = "rows"  # a mean over rows, or over elements of which each row has equally many
 SUM = "sum"  # a sum over rows
 COUNTED = "counted"  # a sum over rows, divided by something that the rows' values decide, such as the weights' sum
 CONSTANT = "constant"  # the same on every rank: a penalty on the weights
@@ -51,7 +51,7 @@ _NUMBERED = {"GatherNd": 1, "ScatterNd": 0, "TensorScatterUpdate": 1, "TensorSca
 
 @dataclass(frozen=True)
 class Term:
-    """A part of a scalar, and what it is over.
+    """A part of a scalar, and the rows or counts that it is over.
 
     Attributes:
         tensor: The tensor.
@@ -69,16 +69,16 @@ class Analysis:
 
     Args:
         data: The tensors that rows are fed to.
-        agreed: Operations whose outputs are the same on all ranks, though rows have a part in them.
+        sums: Operations whose outputs are the same on all ranks, though rows have a part in them.
     """
 
-    def __init__(self, data: Iterable[Any], agreed: Iterable[Any] = ()) -> None:
+    def __init__(self, data: Iterable[Any], sums: Iterable[Any] = ()) -> None:
         sources = {tensor.op for tensor in data}
-        self.agreed = frozenset(agreed)
+        self.sums = frozenset(sums)
         self.dependent = _after(sources, frozenset())
-        self.valued = _after(sources, _SHAPES)  # by the rows' values, not by their shapes alone
-        self.picked = _after({op for op in self.dependent if op.type in _PICKS}, frozenset())
-        self._mixed: dict[Any, str] = {}
+        self.by_value = _after(sources, _SHAPES)  # by the rows' values, not by their shapes alone
+        self.after_picks = _after({op for op in self.dependent if op.type in _PICKS}, frozenset())
+        self._mixers: dict[Any, str] = {}
 
     def terms(self, scalar: Any) -> list[Term]:
         """Return the terms whose sum is the scalar."""
@@ -93,7 +93,7 @@ class Analysis:
         return [term]
 
     def term(self, tensor: Any) -> Term:
-        """Return what a tensor without rows is over, as one term."""
+        """Return a tensor without rows as one term."""
         kind, mass = self._kind(tensor)
         return Term(tensor, kind, mass)
 
@@ -111,7 +111,7 @@ class Analysis:
                 return WHOLE, None
             if op.type == "Sum":
                 return SUM, None
-            return (COUNTED, _SizeOf(inner)) if inner.op in self.picked else (ROWS, None)
+            return (COUNTED, _SizeOf(inner)) if inner.op in self.after_picks else (ROWS, None)
         if op.type in _SAME:
             return self._kind(op.inputs[0])
         if op.type in ("Mul", "MulNoNan"):
@@ -133,10 +133,10 @@ class Analysis:
             return self._kind(upper)
         if self._kind(upper)[0] != SUM:
             return WHOLE, None
-        grows = None if lower.op in self.valued else self._grows(lower)
+        grows = None if lower.op in self.by_value else self._grows(lower)
         if grows == "":
             return self._kind(upper)
-        if grows and lower.op not in self.picked:
+        if grows and lower.op not in self.after_picks:
             return ROWS, None
         counts = grows or self._kind(lower)[0] == SUM
         return (COUNTED, lower) if counts and lower.shape.num_elements() == 1 else (WHOLE, None)
@@ -172,100 +172,50 @@ class Analysis:
         return "rows" if _is_open(tensor) and axis == _axis_of_rows(tensor) else ""
 
     def mixes(self, tensor: Any) -> bool:
-        """Say whether what a tensor has for a row needs the values of other rows of this rank."""
+        """Say whether a tensor's values for a row need other rows of this rank."""
         return bool(self.mixer(tensor))
 
     def mixer_before(self, scalar: Any) -> str:
         """Return the name of an operation that takes rows together before a scalar does; "" where there is none."""
-        rows = [each for op in ancestors([scalar.op], False) & self.valued for each in op.outputs if has_rows(each)]
+        rows = [each for op in ancestors([scalar.op], False) & self.by_value for each in op.outputs if has_rows(each)]
         return min(filter(None, map(self.mixer, rows)), default="")
 
     def mixer(self, tensor: Any) -> str:
         """Return the name of an operation that takes rows together on the way to a tensor; "" where there is none."""
-        if tensor.op not in self._mixed:
-            before = ancestors([tensor.op], False, self.agreed) & self.dependent
-            mixing = (op.name for op in before if (self._mixes(op) if op in self.valued else self._counts(op)))
-            self._mixed[tensor.op] = min(mixing, default="")
-        return self._mixed[tensor.op]
+        if tensor.op not in self._mixers:
+            before = ancestors([tensor.op], False, self.sums) & self.dependent
+            mixing = (op.name for op in before if (self._mixes(op) if op in self.by_value else self._counts(op)))
+            self._mixers[tensor.op] = min(mixing, default="")
+        return self._mixers[tensor.op]
 
     def _counts(self, op: Any) -> bool:
         """Say whether an operation makes a value of how many rows this rank has, such as one to divide each row by."""
         if op.type != "Cast" or not op.outputs[0].dtype.is_floating or op.inputs[0].dtype.is_floating:
             return False
-        shapes = [each for each in self.dependent if each.type in _SHAPES]  # what made these does not matter
+        shapes = [each for each in self.dependent if each.type in _SHAPES]  # their inputs do not matter
         sizes = [each for each in ancestors([op], False, shapes) & self.dependent if each.type in _COUNTS]
-        return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.valued)
+        return any(self._grows(each.outputs[0]) == "rows" for each in sizes if each not in self.by_value)
 
     def _mixes(self, op: Any) -> bool:
-        if not op.inputs or not op.outputs or op in self.agreed:
+        if not op.inputs or not op.outputs or op in self.sums:
             return False
-        fed = [each for each in op.inputs if each.op in self.valued]
-        rows = [each for each in fed if has_rows(each)]
-        if op.type in _REDUCES | _DECIDES:  # rows become numbers, of which other rows are made
-            whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in fed)
-            axes = tf.get_static_value(op.inputs[1]) if len(op.inputs) == 2 else None
-            turned = [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
-            return (whole or bool(turned)) and _is_value(op.outputs[0])
-        if is_batch_norm(op):
-            return bool(fed)
-        if op.type == "MatMul":
-            return len(fed) == 2
-        if op.type.startswith("BatchMatMul"):
-            return len(fed) == 2 and any(map(_is_matrix_of_rows, fed))
-        if op.type in _SOLVES:
-            return any(map(_is_matrix_of_rows, fed))
-        if op.type in _SLIDES:
-            return any(each is op.inputs[0] for each in fed) and _axis_of_rows(op.inputs[0]) > 0
-        if op.type == "Einsum":
-            places, _, kept = op.get_attr("equation").decode().partition("->")
-            letters = {
-                place[:1]
-                for place, each in zip(places.split(","), op.inputs, strict=True)
-                if any(each is one for one in rows)
-            }
-            return len(letters) > 1 or any(letter not in kept for letter in letters)
-        if op.type in _COMPARES:  # (rows, 1) and (rows,), or (1, rows), become (rows, rows)
-            return len({each.shape.rank for each in rows}) > 1 or any(_cross(a, b) for a in rows for b in fed)
-        if op.type in ("Softmax", "LogSoftmax"):  # rows lie along the last axis
-            sizes = fed[0].shape.as_list() if fed and fed[0].shape.rank == 2 else []
-            return bool(sizes) and sizes[0] is not None and sizes[1] is None
-        if op.type in _ALONG:
-            value, axes = op.inputs[op.type == "Split"], tf.get_static_value(op.inputs[_ALONG[op.type]])
-            if axes is None or not _is_open(value) or all(each is not value for each in fed):
-                return False
-            if op.type == "ExpandDims":
-                return 0 in np.ravel(axes) % (value.shape.rank + 1) and not _axis_of_rows(value)
-            return _is_among(axes, value) and not _keeps_rows(op)
-        if op.type in _NUMBERED or "Segment" in op.type:
-            return bool(rows) and not (op.type in _NUMBERED and _is_numbered(op.inputs[_NUMBERED[op.type]]))
+        values = [each for each in op.inputs if each.op in self.by_value]
+        rows = [each for each in values if has_rows(each)]
         if op.type in _TAKES_APART:
             value = op.inputs[_TAKES_APART[op.type]]
             return any(each is value for each in rows) and not _axis_of_rows(value) and not self._maps(op)
-        if op.type == "Unpack":
-            return bool(rows) and op.get_attr("axis") % rows[0].shape.rank == 0
-        if op.type in ("Reshape", "EnsureShape"):
-            return bool(rows) and _regroups(op)
-        if op.type == "DynamicStitch":
-            return bool(rows) and not all(map(_is_numbered, op.inputs[: len(op.inputs) // 2]))
         if bodies := [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]:
-            return bool(fed) and any(self._mixes_within(op, name) for name in bodies)
-        if op.type == "TopKV2":  # along the last axis
-            value = op.inputs[0]
-            return bool(fed) and _is_open(value) and _axis_of_rows(value) == value.shape.rank - 1
-        if op.type == "RandomShuffle":
-            return bool(rows)
-        if op.type not in ("StridedSlice", "Slice") or not rows or _axis_of_rows(rows[0]):
-            return False
-        return not _takes_all_rows(op)
+            return bool(values) and any(self._mixes_within(op, name) for name in bodies)
+        return _mixes_values(op, values, rows) or _mixes_places(op, values, rows)
 
     def _mixes_within(self, op: Any, function: str) -> bool:
         """Say whether a function that an operation calls mixes rows."""
         body = _Function.of(op, function)
-        inner = Analysis(argument for argument, given in body.arguments if given.op in self.valued)
+        inner = Analysis(argument for argument, value in body.arguments if value.op in self.by_value)
         return any(map(inner.mixes, body.results))
 
     def _maps(self, op: Any) -> bool:
-        """Say whether every loop that reads what was taken apart has each row for itself: as `tf.map_fn` does.
+        """Say whether every loop that reads the rows of this operation has each row for itself: as `tf.map_fn` does.
 
         Such a loop reads and writes at one place, its counter, and carries nothing of a row to the next one.
         """
@@ -282,26 +232,26 @@ class Analysis:
         for loop in loops:
             ops = [each for each in op.graph.get_operations() if each._get_control_flow_context() is loop]
             reads = [each for each in ops if each.type in _READS and each in inside]
-            carried = [_plain(each.inputs[0]).op for each in ops if each.type == "NextIteration"]
-            if not _is_map(reads, carried, self.valued):
+            carries = [_plain(each.inputs[0]).op for each in ops if each.type == "NextIteration"]
+            if not _is_map(reads, carries, self.by_value):
                 return False
         return True
 
     def _maps_within(self, body: _Function, op: Any) -> bool:
-        lists = [argument.op for argument, given in body.arguments if given is op.outputs[0]]
+        lists = [argument.op for argument, value in body.arguments if value is op.outputs[0]]
         reads = [
             each for each in body.graph.get_operations() if each.type in _READS and _plain(each.inputs[0]).op in lists
         ]
-        valued = _after({argument.op for argument, given in body.arguments if given.op in self.valued}, _SHAPES)
+        dependents = _after({argument.op for argument, value in body.arguments if value.op in self.by_value}, _SHAPES)
         pairs = [
             (_plain(result).op, argument) for result, (argument, _) in zip(body.results, body.arguments, strict=True)
         ]
-        carried = [op for op, argument in pairs if op is not argument.op and not _is_kept_for_gradients(op, argument)]
-        return _is_map(reads, carried, valued)
+        carries = [op for op, argument in pairs if op is not argument.op and not _is_kept_for_gradients(op, argument)]
+        return _is_map(reads, carries, dependents)
 
     @staticmethod
     def _joint(kinds: list[tuple[str, Any]]) -> tuple[str, Any]:
-        """Return what a sum of tensors is over: all of one kind, where a mean may have a constant beside it."""
+        """Return the kind of a sum of tensors: all of one kind, where a mean may have a constant beside it."""
         distinct = list(dict.fromkeys(kinds))
         if len(distinct) == 1:
             return distinct[0]
@@ -309,9 +259,69 @@ class Analysis:
         return rest[0] if len(rest) == 1 and rest[0][0] in (ROWS, COUNTED) else (WHOLE, None)
 
 
+def _mixes_values(op: Any, values: list[Any], rows: list[Any]) -> bool:
+    """Say whether an operation computes with the values of several rows: sums, products, comparisons of them."""
+    if op.type in _REDUCES | _DECIDES:  # rows become numbers, of which other rows are made
+        whole = op.outputs[0].shape.is_fully_defined() and not all(each.shape.is_fully_defined() for each in values)
+        axes = tf.get_static_value(op.inputs[1]) if len(op.inputs) == 2 else None
+        reductions = [] if axes is None else [each for each in rows if _axis_of_rows(each) and _is_among(axes, each)]
+        return (whole or bool(reductions)) and _is_value(op.outputs[0])
+    if is_batch_norm(op):
+        return bool(values)
+    if op.type == "MatMul":
+        return len(values) == 2
+    if op.type.startswith("BatchMatMul"):
+        return len(values) == 2 and any(map(_is_matrix_of_rows, values))
+    if op.type in _SOLVES:
+        return any(map(_is_matrix_of_rows, values))
+    if op.type in _SLIDES:
+        return any(each is op.inputs[0] for each in values) and _axis_of_rows(op.inputs[0]) > 0
+    if op.type == "Einsum":
+        places, _, letters_out = op.get_attr("equation").decode().partition("->")
+        letters = {
+            place[:1]
+            for place, each in zip(places.split(","), op.inputs, strict=True)
+            if any(each is one for one in rows)
+        }
+        return len(letters) > 1 or any(letter not in letters_out for letter in letters)
+    if op.type in _COMPARES:  # (rows, 1) and (rows,), or (1, rows), become (rows, rows)
+        return len({each.shape.rank for each in rows}) > 1 or any(_cross(a, b) for a in rows for b in values)
+    if op.type in ("Softmax", "LogSoftmax"):  # rows lie along the last axis
+        sizes = values[0].shape.as_list() if values and values[0].shape.rank == 2 else []
+        return bool(sizes) and sizes[0] is not None and sizes[1] is None
+    return False
+
+
+def _mixes_places(op: Any, values: list[Any], rows: list[Any]) -> bool:
+    """Say whether an operation moves rows to other places, or leaves some out."""
+    if op.type in _ALONG:
+        value, axes = op.inputs[op.type == "Split"], tf.get_static_value(op.inputs[_ALONG[op.type]])
+        if axes is None or not _is_open(value) or all(each is not value for each in values):
+            return False
+        if op.type == "ExpandDims":
+            return 0 in np.ravel(axes) % (value.shape.rank + 1) and not _axis_of_rows(value)
+        return _is_among(axes, value) and not _keeps_rows(op)
+    if op.type in _NUMBERED or "Segment" in op.type:
+        return bool(rows) and not (op.type in _NUMBERED and _is_numbered(op.inputs[_NUMBERED[op.type]]))
+    if op.type == "Unpack":
+        return bool(rows) and op.get_attr("axis") % rows[0].shape.rank == 0
+    if op.type in ("Reshape", "EnsureShape"):
+        return bool(rows) and _regroups(op)
+    if op.type == "DynamicStitch":
+        return bool(rows) and not all(map(_is_numbered, op.inputs[: len(op.inputs) // 2]))
+    if op.type == "TopKV2":  # along the last axis
+        value = op.inputs[0]
+        return bool(values) and _is_open(value) and _axis_of_rows(value) == value.shape.rank - 1
+    if op.type == "RandomShuffle":
+        return bool(rows)
+    if op.type in ("StridedSlice", "Slice"):
+        return bool(rows) and not _axis_of_rows(rows[0]) and not _takes_all_rows(op)
+    return False
+
+
 @dataclass(frozen=True)
 class _Function:
-    """A function that an operation calls: its graph, arguments, each with what is given for it, and results."""
+    """A function that an operation calls: its graph, arguments, each with its value, and results."""
 
     graph: Any
     arguments: list[tuple[Any, Any]]
@@ -324,8 +334,8 @@ class _Function:
         name = getattr(function, "name", function)
         definition = next(each for each in library.function if each.signature.name == name)
         names = [argument.name for argument in definition.signature.input_arg]
-        given = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
-        body, tensors = function_def_to_graph_def(definition, [each.shape for each in given])
+        inputs = list(op.inputs)[-len(names) :] if names else []  # a condition comes before them
+        body, tensors = function_def_to_graph_def(definition, [each.shape for each in inputs])
         body.library.CopyFrom(library)
         for node in body.node:
             node.attr.pop("_class", None)
@@ -335,7 +345,7 @@ class _Function:
         ends = [definition.ret[end.name] for end in definition.signature.output_arg]
         return cls(
             graph,
-            list(zip(arguments, given, strict=True)),
+            list(zip(arguments, inputs, strict=True)),
             [graph.get_tensor_by_name(tensors[end]) for end in ends],
         )
 
@@ -345,16 +355,16 @@ def _is_kept_for_gradients(op: Any, argument: Any) -> bool:
     return op.type == "TensorListPushBack" and argument.consumers() == [op]
 
 
-def _is_map(reads: list[Any], carried: list[Any], valued: set[Any]) -> bool:
+def _is_map(reads: list[Any], carries: list[Any], dependents: set[Any]) -> bool:
     """Say whether a loop reads rows, and writes, at the place of one counter, and carries no more of them."""
-    writes = [op for op in carried if op.type in _WRITES]
+    writes = [op for op in carries if op.type in _WRITES]
     counters = {_plain(op.inputs[1]).op for op in (*reads, *writes)}
     alone = len(counters) == 1 and next(iter(counters)).type in ("Switch", "Placeholder")
-    return alone and not any(op in valued for op in carried if op not in writes)
+    return alone and not any(op in dependents for op in carries if op not in writes)
 
 
 def _plain(tensor: Any) -> Any:
-    """Return what a tensor is, before operations that leave it as it is."""
+    """Return a tensor before the operations that leave it as it is."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
@@ -375,7 +385,7 @@ def _is_value(number: Any) -> bool:
 
 
 def _keeps_rows(op: Any) -> bool:
-    """Say whether an operation along the axis of rows picks some as they are, or parts what was put together."""
+    """Say whether an operation along the axis of rows picks some as they are, or parts a stack again."""
     if op.type == "GatherV2":
         return op.get_attr("batch_dims") > 0 or bool({"Where", "Range"} & {end.type for end in _ends_of(op.inputs[1])})
     joins = [each for each in ancestors([op], False) if each.type == "ConcatV2" and has_rows(each.outputs[0])]
@@ -392,7 +402,7 @@ def _is_numbered(places: Any) -> bool:
 
 
 def _ends_of(tensor: Any) -> set[Any]:
-    """Return where a tensor comes from, by way of operations that keep what it holds."""
+    """Return the origin of a tensor, by way of operations that keep its contents."""
     op = tensor.op
     while op.type in _SAME | {"Tile", "BroadcastTo", "Pack", "ConcatV2"} and op.inputs:
         op = op.inputs[0].op
@@ -439,21 +449,21 @@ def _axis_of_rows(tensor: Any) -> int:
 
 
 def _axis_of_written(op: Any) -> int:
-    """Return the axis along which rows lie in what a loop wrote: the second, unless it went over rows one by one."""
-    written, read = [], []
+    """Return the axis along which rows lie in a loop's result: the second, unless it went over rows one by one."""
+    writers, readers = [], []
     if op.type == "TensorListStack" and (loop := _plain(op.inputs[0])).op.type in _WHILES:
         body = _Function.of(loop.op, loop.op.get_attr("body"))
-        written = [_plain(body.results[loop.value_index]).op]
-        read = [given.op for _, given in body.arguments]
+        writers = [_plain(body.results[loop.value_index]).op]
+        readers = [value.op for _, value in body.arguments]
     elif op.type == "TensorArrayGatherV3":
         inside = _users_in_loops(op.inputs[0])
-        written = [user for user in inside if user.type in _WRITES]
-        loops = {user._get_control_flow_context() for user in written}
+        writers = [user for user in inside if user.type in _WRITES]
+        loops = {user._get_control_flow_context() for user in writers}
         ops = [each for each in op.graph.get_operations() if each.type in _READS]
-        read = [each.inputs[2].op.inputs[0].op for each in ops if each._get_control_flow_context() in loops]
-    values = [each.inputs[2] for each in written if each.type in _WRITES]
-    given = [each.inputs[_TAKES_APART[each.type]] for each in read if each.type in _TAKES_APART]
-    by_row = any(has_rows(each) and not _axis_of_rows(each) for each in given)
+        readers = [each.inputs[2].op.inputs[0].op for each in ops if each._get_control_flow_context() in loops]
+    values = [each.inputs[2] for each in writers if each.type in _WRITES]
+    sources = [each.inputs[_TAKES_APART[each.type]] for each in readers if each.type in _TAKES_APART]
+    by_row = any(has_rows(each) and not _axis_of_rows(each) for each in sources)
     return 1 + _axis_of_rows(values[0]) if values and has_rows(values[0]) and not by_row else 0
 
 
@@ -517,7 +527,7 @@ def has_rows(tensor: Any) -> bool:
 
 
 def ancestors(ops: Iterable[Any], control: bool = True, stops: Iterable[Any] = ()) -> set[Any]:
-    """Return these operations and all that must run before them; not what is before those to stop at."""
+    """Return these operations and all that must run before them; not the ones before those to stop at."""
     earlier: set[Any] = set()
     stack, ends = list(ops), frozenset(stops)
     while stack:
@@ -531,7 +541,7 @@ def ancestors(ops: Iterable[Any], control: bool = True, stops: Iterable[Any] = (
 
 
 def _after(sources: Iterable[Any], stops: Iterable[str]) -> set[Any]:
-    """Return operations and all that use what they give, except through operations of the types to stop at."""
+    """Return operations and all users of their outputs, except through operations of the types to stop at."""
     users: set[Any] = set()
     stack, ends = list(sources), set(stops)
     while stack:

@@ -19,7 +19,7 @@ from torch import nn
 
 from orca.errors import ArgumentError
 
-_OWN = frozenset(nn.Module().__dict__) - {"training"}  # what torch keeps for itself
+_OWN = frozenset(nn.Module().__dict__) - {"training"}  # torch's own attributes
 _REPLACED = ("forward", "train", "eval")  # methods that programs put functions in place of; loading calls none of them
 _KIND = "orca.kind"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -31,8 +31,8 @@ def describe(net: nn.Module, what: str = "the model", instead: str = _INSTEAD) -
 
     Args:
         net: The module.
-        what: What it is called in an error.
-        instead: What the error says to do.
+        what: Its name in an error.
+        instead: The remedy that the error names.
 
     Raises:
         ArgumentError: It cannot be told so: a class that nobody can import, a hook, an attribute of another kind.
@@ -87,7 +87,7 @@ def _has_own_state(net: nn.Module) -> bool:
 
 
 def _tensor(tensor: torch.Tensor | None, place: str, names: dict[int, str], whole: bool = False) -> Any:
-    """Return what a tensor is like; the tensor itself where no state dict holds it."""
+    """Return a description of a tensor; the tensor itself where no state dict holds it."""
     if tensor is None:
         return None
     if id(tensor) in names:
@@ -128,7 +128,7 @@ def reference(thing: Any, what: str) -> str:
 
     Args:
         thing: The class or function.
-        what: What needs it.
+        what: The thing that needs it.
 
     Raises:
         ArgumentError: It cannot: it is part of the program itself, of a notebook, or of another function.
@@ -159,7 +159,7 @@ def _found(name: str) -> Any:
 
 
 def imported(name: str) -> Any:
-    """Return what `reference` named.
+    """Return the object that `reference` named.
 
     Raises:
         ArgumentError: It cannot be imported here.

@@ -1,6 +1,6 @@
-"""BatchLoss: the loss of a batch as one number, and what it is a mean over. Owns how ranks' losses become one.
+"""BatchLoss: the loss of a batch as one number, and the mass of its mean. Owns how ranks' losses become one.
 
-A loss of torch itself says what it is: a mean over rows, over its targets (class weights, ignored labels), or a sum. A
+A loss of torch itself says its kind: a mean over rows, over its targets (class weights, ignored labels), or a sum. A
 loss that somebody else wrote is asked: the loss of some rows must follow from the losses of their two halves. Looks are
 taken in the first steps, then ever more seldom, and in every step with labels that torch would ignore.
 """
@@ -38,10 +38,10 @@ from orca.frameworks.torch.targets import (
 from orca.frameworks.torch.tensors import at_home, full, listed, single
 from orca.rows.tree import Structure, cut_rows, flatten, map_tree, unflatten
 
-TARGETS, ROWS, SUM = "targets", "rows", "sum"  # what a loss may be: a mean over one of two, or a sum
+TARGETS, ROWS, SUM = "targets", "rows", "sum"  # the kinds of losses: a mean over one of two, or a sum
 _ALL = (TARGETS, ROWS, SUM)
 _LOOKS = 8  # steps at the beginning in each of which a loss is asked
-_SLACK = {torch.float64: 1e-7, torch.float32: 1e-4}  # what rounding may do, relative to the loss
+_SLACK = {torch.float64: 1e-7, torch.float32: 1e-4}  # the error of rounding, relative to the loss
 
 
 class BatchLoss:
@@ -49,8 +49,8 @@ class BatchLoss:
 
     Args:
         loss: A loss module or function; None where there is none: then it is a mean over rows.
-        reduction: What the user says that it is: "mean" (over rows), "sum", or a function of the targets that returns
-            what each row counts in the mean; None to find out.
+        reduction: Its kind, as the user says: "mean" (over rows), "sum", or a function of the targets that returns
+            the weight of each row in the mean; None to find out.
         apart: Whether steps are computed in parts: a loss that does not follow from those of its parts is refused.
     """
 
@@ -58,7 +58,7 @@ class BatchLoss:
         self.loss, self.apart = loss, apart
         self.classes = takes_classes(loss)
         self.steps = 0
-        self.sent: tuple[Any, Any] | None = None  # the masses of a step, on their way to all ranks
+        self.on_the_way: tuple[Any, Any] | None = None  # the masses of a step, on their way to all ranks
         self.last: tuple[np.ndarray, float] | None = None  # masses, and their sum
         self.counts_rows = callable(reduction)
         self.forms: tuple[Structure, Structure] | None = None  # of the last outputs and targets, with dicts in them
@@ -104,7 +104,7 @@ class BatchLoss:
         return pair
 
     def leaves(self, output: Any, target: Any) -> tuple[list[Any], list[Any]]:
-        """Return the tensors of outputs and targets, and remember what dicts they come from."""
+        """Return the tensors of outputs and targets, and remember the dicts they come from."""
         (outputs, *form), (targets, *other) = flatten(output), flatten(target)
         self.forms, self.form = (*form, *other) if has_dict((output, target)) else None, None
         return outputs, targets
@@ -132,10 +132,10 @@ class BatchLoss:
         """Return the most likely reading of the loss."""
         return self.readings[0]
 
-    # What a loss is a mean over.
+    # The mass of a mean.
 
     def counted(self, batch: Batch) -> Batch:
-        """Return a batch that says what each row counts, where rows may differ; its labels are not on a GPU yet."""
+        """Return a batch with the mass of each row, where rows may differ; its labels are not on a GPU yet."""
         if self.counts_rows and batch.weights is not None:
             raise ArgumentError(
                 "sample weights and a loss_reduction function do not go together: it says what a row counts, but not "
@@ -184,14 +184,14 @@ class BatchLoss:
         return self.last[1]
 
     def times(self, batch: Batch, targets: list[Any], reading: str | None = None) -> tuple[float, float]:
-        """Return (the factor that makes the loss of this rank's rows a sum, what that sum is a mean over)."""
+        """Return (the factor that makes the loss of this rank's rows a sum, the mass of that sum)."""
         if (reading or self.reading) == SUM:
             return 1.0, batch.rows
         mass = self.mass(batch, targets, reading)
         return mass, mass
 
     def send(self, batch: Batch) -> None:
-        """Begin to add up what the loss of a step is a mean over, where that follows from its targets alone.
+        """Begin to add up the mass of a step's loss, where that follows from its targets alone.
 
         All ranks call it together, before the forward pass, beside which the numbers travel. Whether targets are class
         numbers or probabilities is known after that pass: so the masses of both go.
@@ -200,10 +200,10 @@ class BatchLoss:
         if self.reading != SUM and (has_weights or has_masses):
             masses = [self._mass(batch, are_classes, TARGETS) if batch.rows else 0.0 for are_classes in (False, True)]
             if len(batch.shares) == 1:
-                self.sent = None, masses
+                self.on_the_way = None, masses
                 return
             sums = torch.tensor(masses, dtype=torch.float64)
-            self.sent = dist.all_reduce(sums, async_op=True), sums
+            self.on_the_way = dist.all_reduce(sums, async_op=True), sums
 
     def whole(self, batch: Batch, piece: Batch, pair: tuple[list[Any], list[Any]] = ([], [])) -> float:
         """Return the factor that makes the loss of the whole step a sum; all ranks call it together, once a step.
@@ -217,10 +217,10 @@ class BatchLoss:
             ArgumentError: The loss does not follow from those of its parts.
         """
         self.steps += 1
-        if self.sent is None:
+        if self.on_the_way is None:
             self.send(batch)
-        if self.sent is not None:
-            (work, sums), self.sent = self.sent, None
+        if self.on_the_way is not None:
+            (work, sums), self.on_the_way = self.on_the_way, None
             if work is not None:
                 work.wait()
             return float(sums[int(bool(piece.rows) and self._counts_classes(pair[1]))]) or 1.0
@@ -285,7 +285,7 @@ class BatchLoss:
     # Asking.
 
     def settle(self, wrong: set[str]) -> None:
-        """Agree with all ranks on what the loss is not."""
+        """Agree with all ranks on the kinds that the loss is not."""
         if self.asks:
             flags = torch.tensor([int(reading in wrong) for reading in _ALL])
             dist.all_reduce(flags)
@@ -338,7 +338,7 @@ class BatchLoss:
         half = rows // 2
         leaves = [leaf[order.tolist()] if _has_rows(leaf, rows) else leaf for leaf in leaves]  # which are copies
         try:
-            leaves[place][half:] = self.count.ignored if isinstance(self.count, Classes) else IGNORED
+            leaves[place][half:] = self.count.ignored_class if isinstance(self.count, Classes) else IGNORED
             total, *parts = self._values(leaves, rows, (slice(0, rows), slice(0, half), slice(half, rows)))
         except Exception:  # it takes no rows that are ignored as a whole: then nothing is known
             return set()
@@ -418,7 +418,7 @@ class Tally:
             self.masses[reading] += mass
 
     def close(self) -> tuple[float, float]:
-        """Return (the sum of losses, what it is a mean over); all ranks call it together."""
+        """Return (the sum of losses, its mass); all ranks call it together."""
         self.measure.settle(self.ruled_out)
         return float(self.sums[self.measure.reading]), self.masses[self.measure.reading]
 
@@ -458,7 +458,7 @@ def _numbered(tree: Any) -> Any:
 
 
 def _follows(total: torch.Tensor, parts: list[torch.Tensor], counts: list[float], is_sum: bool) -> bool:
-    """Say whether a loss is the sum of its parts, each by what it counts, or that sum divided by all counts."""
+    """Say whether a loss is the sum of its parts, each by its count, or that sum divided by all counts."""
     if not any(counts):
         return not float(total)  # a mean over nothing, with a value: something was counted
     shares = [float(part) * count for part, count in zip(parts, counts, strict=True) if count]

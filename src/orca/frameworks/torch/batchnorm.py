@@ -32,7 +32,7 @@ class Statistics:
 
     Attributes:
         counts: Whether this rank's rows count. False before the forward pass of an idle rank: its rows stand for
-            nothing, but it takes part in what the ranks tell each other.
+            nothing, but it takes part in the collectives of the ranks.
         shared: Whether ranks meet in the passes of this step.
         needs_two: Whether a row by itself may have no statistics; images have many values.
     """
@@ -43,7 +43,7 @@ class Statistics:
         self.needs_two = any(not isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d) for norm in self.norms)
         self.net, self.always, self.counts, self.shared = net, always, True, False
         self.weight, self.rows, self.first = 1.0, 0, False
-        self.compiled: Any = None
+        self.compiled_call: Any = None
         if always:
             self._share()
 
@@ -52,7 +52,7 @@ class Statistics:
 
         Args:
             shares: The rows of each rank.
-            weight: What this rank's gradients are multiplied by after the backward pass, where the user's own code
+            weight: The factor of this rank's gradients after the backward pass, where the user's own code
                 calls it; 1 where the loss is multiplied before.
             first: Whether it is the first step of an epoch: no later one has more rows.
         """
@@ -60,13 +60,13 @@ class Statistics:
         if self.norms and not self.always and 1 in shares:
             self._share()
             # Compiled code has the layers' own forward pass in it.
-            self.compiled, self.net._compiled_call_impl = self.net._compiled_call_impl, None
+            self.compiled_call, self.net._compiled_call_impl = self.net._compiled_call_impl, None
 
     def close(self) -> None:
         """End a step."""
         if self.shared and not self.always:
             self._part()
-            self.net._compiled_call_impl, self.compiled = self.compiled, None
+            self.net._compiled_call_impl, self.compiled_call = self.compiled_call, None
 
     def release(self) -> None:
         """Give the layers their own forward pass back for good."""
@@ -191,11 +191,11 @@ class _Normalize(torch.autograd.Function):
         for_bias = None if ctx.bias is None else sums[0].to(ctx.bias, copy=True)
         for_rows = None
         if ctx.needs_input_grad[0]:
-            shared = sums.double() * ctx.share if ctx.share else torch.zeros_like(sums, dtype=torch.float64)
-            dist.all_reduce(shared)
-            # Rows that made no statistics have no share in what these did.
-            shared = shared / ctx.share if ctx.share else torch.zeros_like(shared)
-            for_rows = _gradient(grad, rows, weight, mean, scale, shared.to(sums.dtype), total)
+            totals = sums.double() * ctx.share if ctx.share else torch.zeros_like(sums, dtype=torch.float64)
+            dist.all_reduce(totals)
+            # Rows that made no statistics have no share in their gradient.
+            totals = totals / ctx.share if ctx.share else torch.zeros_like(totals)
+            for_rows = _gradient(grad, rows, weight, mean, scale, totals.to(sums.dtype), total)
         return for_rows, for_weight, for_bias, None, None, None, None
 
 

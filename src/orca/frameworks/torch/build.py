@@ -1,4 +1,4 @@
-"""Build: from what the user gives to modules, optimizers, losses and schedulers. Owns how creators are called."""
+"""Build: from the user's arguments to modules, optimizers, losses and schedulers. Owns how creators are called."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def scheduler_state(scheduler: Any) -> dict[str, Any]:
 
 
 def build_loss(loss: Any, config: dict[str, Any]) -> Any:
-    """Return a callable loss: a module, a function of output and target, or what a class or creator makes."""
+    """Return a callable loss: a module, a function of output and target, or the product of a class or creator."""
     if loss is None or isinstance(loss, nn.Module):
         return loss
     if isinstance(loss, type):

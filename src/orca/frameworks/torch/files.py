@@ -26,7 +26,7 @@ from orca.storage.states import FILES, MAKERS, load_state, load_tensors, parts_o
 TORCH_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".model", ".tar")
 _REST = "orca_state"  # the attribute of a state dict that holds the rest of the state
 _KIND = "orca.kind"  # the key of a dict that stands for something else
-# What torch.load of any version reads without running code, and so a torch file holds as it is: for those who read it
+# Types that torch.load of any version reads without running code, and so a torch file holds as they are: for readers
 # without Orca.
 _TORCH_READS = (Counter, OrderedDict)
 
@@ -35,7 +35,7 @@ def write_method(optimizer: Any, stepper: torch.optim.Optimizer, path: str) -> N
     """Write the optim method beside a checkpoint that is named as BigDL names them; its state is in the checkpoint.
 
     Args:
-        optimizer: What the user gave. A method of `orca.optimizers` is written with its arguments, for its `load`.
+        optimizer: The user's argument. A method of `orca.optimizers` is written with its arguments, for its `load`.
         stepper: The torch optimizer that was made of it, whose name is written for any other.
         path: The path of the checkpoint.
     """
@@ -82,7 +82,7 @@ def load_file(path: str, weights_only: bool = True) -> tuple[State, nn.Module | 
 
     Args:
         path: Any path that fsspec knows.
-        weights_only: Whether to refuse what would run code.
+        weights_only: Whether to refuse a file that would run code.
     """
     fs, place = filesystem(path)
     if not fs.isfile(place):
@@ -111,7 +111,7 @@ def _weights(state_dicts: list[dict[str, Any]]) -> State:
 def _torch_load(data: bytes, path: str, weights_only: bool) -> Any:
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=weights_only)
-    except Exception as error:  # what is no torch file fails in many ways
+    except Exception as error:  # other files fail in many ways
         if weights_only and isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
             raise ArgumentError(
                 f"{path} holds more than tensors (a whole pickled module, perhaps): loading it would run code from "
@@ -129,7 +129,7 @@ def _torch_bytes(thing: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a tree of what torch.load reads without running code: the rest as dicts that tell its kind."""
+    """Return a tree of types that torch.load reads without running code: the rest as dicts that tell its kind."""
     if type(value) in (list, tuple):
         return type(value)(map(_plain, value))
     parts = None if type(value) in _TORCH_READS else parts_of(value)

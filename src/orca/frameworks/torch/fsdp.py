@@ -1,7 +1,7 @@
 """Fsdp: a model larger than a worker. Owns cutting weights, gradients and optimizer state into one shard a rank.
 
-torch's FSDP2 does it: the weights of a block are whole on a rank only while it computes with them. What is averaged,
-and how a rank's loss is weighed, is as for every other sync.
+torch's FSDP2 does it: the weights of a block are whole on a rank only while it computes with them. Gradients are
+averaged, and a rank's loss is weighed, as in every other sync.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FullySharded(Sync):
         optimizer: Its optimizer, made for the parameters as they are.
         world: The ranks.
         optimizer_state: A whole state for the optimizer, of any sync, of which each rank takes its part; by default
-            what the optimizer holds.
-        device: Where the shards shall be; by default where the model is. A model that is not there yet is brought
+            the optimizer's own.
+        device: The device for the shards; by default the model's own. A model that is not there yet is brought
             there block by block: it need not fit there as a whole.
 
     Raises:
@@ -71,9 +71,9 @@ class FullySharded(Sync):
         self.params = held(optimizer)
 
     def renew(self) -> None:
-        """Refuse: torch decides what is averaged when it cuts the weights."""
+        """Refuse: torch decides which gradients are averaged when it cuts the weights."""
         raise ArgumentError(
-            "with shard_model, weights cannot be frozen or unfrozen (requires_grad) while a fit goes on. Call fit once "
+            "with shard_model, weights cannot be frozen or unfrozen (requires_grad) during a fit. Call fit once "
             "for each stage and set requires_grad in the model creator, or use a replicated or sharded backend."
         )
 
@@ -88,7 +88,7 @@ class FullySharded(Sync):
             self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
 
     def backward(self, loss: torch.Tensor, weight: float) -> None:
-        """Scale the loss; gradients are averaged into their shards while the backward pass goes on."""
+        """Scale the loss; gradients are averaged into their shards during the backward pass."""
         scaled(loss, weight).backward()
         self._average_scalars()
 
@@ -168,7 +168,7 @@ def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Param
     Args:
         model: The model. It is changed in place.
         world: The ranks.
-        device: Where the shards shall be; the model is brought there block by block.
+        device: The device for the shards; the model is brought there block by block.
 
     Raises:
         ArgumentError: This torch cannot do it here.
@@ -192,7 +192,7 @@ def shard(model: nn.Module, world: World, device: torch.device) -> list[nn.Param
 def _fully_shard(device: torch.device) -> Callable[..., Any]:
     """Return torch's function, where it is exact.
 
-    gloo before torch 2.8 refuses to average what it scatters, or gives the sum for it: there we ask for sums, which
+    gloo before torch 2.8 refuses to average while it scatters, or gives the sum instead: there we ask for sums, which
     torch before 2.8 does not let us.
     """
     try:
@@ -270,7 +270,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _reshard_after_evaluation(module: nn.Module, features: Any, output: Any) -> None:
-    """Free what is whole: torch keeps the outermost weights for a backward pass that does not come."""
+    """Free whole weights: torch keeps the outermost ones for a backward pass that does not come."""
     if not torch.is_grad_enabled():
         module.reshard()  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""TorchHooks: what callbacks of torch models may do beyond those of all models. Owns the MainCallback."""
+"""TorchHooks: the hooks of torch models beyond those of all models. Owns the MainCallback."""
 
 from __future__ import annotations
 

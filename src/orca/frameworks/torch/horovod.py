@@ -1,6 +1,7 @@
-"""Horovod: replicas of a torch model that agree by Horovod's collectives. Owns what travels through it, and when.
+"""Horovod: replicas of a torch model that agree by Horovod's collectives. Owns which tensors travel through it, and
+when.
 
-A gradient leaves as soon as the backward pass has it, while the pass goes on, and Horovod puts those that are ready at
+A gradient leaves as soon as the backward pass has it, during the pass, and Horovod puts those that are ready at
 the same time into one message. Results are those of the other syncs: means over ranks of losses that are weighed.
 """
 
@@ -22,7 +23,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.torch.sync import Sync, backward_zeros, scaled, silenced
 from orca.rows.tree import map_tree
 
-_WIRES = (torch.float32, torch.float64)  # what gradients are added up in; half precision would lose digits
+_WIRES = (torch.float32, torch.float64)  # the type in which gradients are added up; half precision would lose digits
 
 
 class Horovod(Sync):
@@ -52,7 +53,7 @@ class Horovod(Sync):
         self._weigh(batch, self.world.size, self._quietly)
 
     def renew(self) -> None:
-        """Listen to the gradients of what is trained now."""
+        """Listen to the gradients of the weights that are trained now."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = self._listen()
@@ -110,7 +111,7 @@ class Horovod(Sync):
         return [(name, param) for name, param in self.module.named_parameters() if param.requires_grad]
 
     def _ready(self, name: str, param: torch.Tensor) -> None:
-        """Send a gradient while the backward pass goes on."""
+        """Send a gradient during the backward pass."""
         if self.alone:
             return
         if name in self.waiting:
@@ -123,7 +124,7 @@ class Horovod(Sync):
         self._send(name, param)
 
     def _agree(self) -> None:
-        """Send what the backward pass left out, and wait for the means.
+        """Send the gradients that the backward pass left out, and wait for the means.
 
         A weight that had no part in the loss has no gradient, and the optimizer must not touch it: that holds where
         it had no part on any rank. Elsewhere this rank's gradient is zero.
@@ -200,18 +201,18 @@ class Horovod(Sync):
         if self.world.rank == leader:
             return
         sizes = [part.numel() * part.element_size() for part in parts]
-        for part, shared in zip(parts, flat.split(sizes), strict=True):
+        for part, piece in zip(parts, flat.split(sizes), strict=True):
             # A copy, as numbers of 4 or 8 bytes may not begin just anywhere.
-            part.copy_(shared.clone().view(part.dtype).view(part.shape))
+            part.copy_(piece.clone().view(part.dtype).view(part.shape))
 
     def _share_optimizer(self) -> None:
         """Give every rank the optimizer of rank 0, where it has a state already."""
         mine = self.optimizer.state_dict() if self.world.rank == 0 and self.optimizer.state else None
         plain = map_tree(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, mine)
         with together(self.world):
-            shared = self.horovod.broadcast_object(plain, 0, name=self._name("optimizer"))
-        if shared is not None and self.world.rank:
-            self.optimizer.load_state_dict(shared)
+            state = self.horovod.broadcast_object(plain, 0, name=self._name("optimizer"))
+        if state is not None and self.world.rank:
+            self.optimizer.load_state_dict(state)
 
     def _name(self, what: str) -> str:
         return f"{self.number}: {what}"

@@ -62,10 +62,10 @@ from orca.frameworks.torch.tensors import (
     to_numpy,
     twice,
 )
-from orca.frameworks.torch.trained import Trained
+from orca.frameworks.torch.trained_weights import TrainedWeights
 from orca.frameworks.torch.user_loop import conduct, conduct_evaluation
 from orca.frameworks.torch.writes import Writes
-from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Pulse, waiting_for_storage
+from orca.monitor.heartbeat import BACKWARD, DATA, EVALUATE, FORWARD, OPTIMIZER, Heartbeat, waiting_for_storage
 from orca.rows.tree import flatten, map_tree, same_form
 from orca.storage.states import load_state
 
@@ -82,7 +82,7 @@ class TorchLearner(Learner):
         model: A module, or a creator `(config)` of one; or several.
         optimizer: An optimizer of that module, or a creator `(model, config)`; None where nothing is trained.
         loss: A loss module or class, a function `(output, target)`, or a creator `(config)`; None where there is none.
-        config: What the creators get.
+        config: The argument of the creators.
         sync: How replicas agree: "replicated", "sharded", "fully sharded" or "horovod".
         hook: Called on each rank before anything else.
         options: How to train beyond the plain step.
@@ -112,7 +112,7 @@ class TorchLearner(Learner):
         hook: Callable[[], None] | None = None,
         options: Options | None = None,
     ) -> TorchLearner:
-        """Check what can be checked before anything travels."""
+        """Check the arguments, as far as that is possible before anything travels."""
         check_kinds(model, optimizer, loss)
         if isinstance(optimizer, torch.optim.Optimizer):
             check_linked(optimizer, model)
@@ -147,7 +147,7 @@ class TorchLearner(Learner):
 
     @staticmethod
     def default_seed() -> int:
-        """Return torch's own seed: the one the user set with torch.manual_seed, or what torch began with."""
+        """Return torch's own seed: the one the user set with torch.manual_seed, or the one torch began with."""
         return torch.initial_seed() % 2**63
 
     def check_trainable(self) -> None:
@@ -188,7 +188,7 @@ class TorchLearner(Learner):
             return
         try:
             nets = self._made()
-        except Exception as error:  # the user's creator, which may need what only workers have
+        except Exception as error:  # the user's creator, which may need files or devices of workers
             logger.warning("the model cannot be built here, to compare it with %s: %r", name, error)
             return
         models = state.payload.get("models") or []
@@ -325,8 +325,8 @@ class TorchLearner(Learner):
             self.exits.callback(self.agrees[-1].close)
         self.casting = self.autocast()  # which takes long to make, next to the step of a small model
         self.writes = Writes(self.nets, self.world, not self.spread)
-        self.trained = Trained(self.nets, self.steppers, self.world, self.hands_on)
-        self.exits.callback(self.trained.close)
+        self.trained_weights = TrainedWeights(self.nets, self.steppers, self.world, self.hands_on)
+        self.exits.callback(self.trained_weights.close)
         self.operator = self._operator(self.start)
 
     def keep_rows(self, train: Feed | StreamFeed, valid: Feed | StreamFeed | None) -> None:
@@ -337,7 +337,7 @@ class TorchLearner(Learner):
                 keep(valid, self.place, self.measure.counted)
 
     def revert(self) -> None:
-        """Undo what the user's code did as a resumed fit began; weights are frozen as they were in its state."""
+        """Undo the changes of the user's code as a resumed fit began; weights are frozen as they were in its state."""
         if self.start is None or not self._watched:
             return
         payload = self.start.payload
@@ -439,36 +439,40 @@ class TorchLearner(Learner):
         for module in self.modules:
             module.train()
 
-    def train(self, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan, first_step: int = 0) -> Losses:
-        """Train one epoch, or what follows its first steps."""
+    def train(
+        self, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan, first_step: int = 0
+    ) -> Losses:
+        """Train one epoch, or the rest of it after its first steps."""
         self._check_alike()
         if self._conducts:
-            return conduct(self, batches, pulse, epoch, plan)
+            return conduct(self, batches, heartbeat, epoch, plan)
         record = LossRecord(epoch, plan.on_nan, first_step)
         rates: list[float] = []
         stops = False
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         for step, batch in self.steps(batches, epoch, first_step):
             self.runner.batch_idx = step
             rates.append(self._rate())
-            part = self._hooked_step(batch, pulse, step) if self.hooked else self._train_step(batch, pulse)
-            pulse.step(epoch, step + 1, pulse.steps, record.add(part, batch.rows), pulse.rows + batch.step_rows)
-            pulse.at(DATA)
+            part = self._hooked_step(batch, heartbeat, step) if self.hooked else self._train_step(batch, heartbeat)
+            heartbeat.step(
+                epoch, step + 1, heartbeat.steps, record.add(part, batch.rows), heartbeat.rows + batch.step_rows
+            )
+            heartbeat.at(DATA)
             if stops := self.hooked and self.agree_to_stop():
                 break
         losses = replace(record.close(), rates=rates, stopped=stops)
-        if pulse.profiling:
-            pulse.profile["communication"] += self.agree.communicated() * losses.steps
+        if heartbeat.profiling:
+            heartbeat.profile["communication"] += self.agree.communicated() * losses.steps
         return losses
 
-    def _train_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _train_step(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         self._open(batch)
         if isinstance(self.steppers[0], torch.optim.LBFGS):
-            part = self._closure_step(batch, pulse)
+            part = self._closure_step(batch, heartbeat)
         else:
             with self.writes.watch():
-                part = self._gradients(batch, pulse)
-            pulse.at(OPTIMIZER)
+                part = self._gradients(batch, heartbeat)
+            heartbeat.at(OPTIMIZER)
             if self.options.clipping:
                 self.scaler.unscale_(self.steppers[0])
                 self.agree.clip(self.options.clipping)
@@ -492,17 +496,17 @@ class TorchLearner(Learner):
 
     def _check_alike(self) -> None:
         if self._watched:
-            self.trained.check_alike()
+            self.trained_weights.check_alike()
 
     def _follow(self) -> None:
-        """Let the replicas agree on what the user's code trains now; it must do the same on every rank."""
-        if not self._watched or not self.trained.changed:
+        """Let the replicas agree on the weights that the user's code trains now; it must do the same on every rank."""
+        if not self._watched or not self.trained_weights.changed:
             return
         for agree in self.agrees:
             agree.renew()
         if self.operator is not None:
             self.operator._models = self.modules
-        self.trained.settle()
+        self.trained_weights.settle()
 
     def _update(self) -> None:
         if self.scaler.is_enabled():
@@ -519,13 +523,13 @@ class TorchLearner(Learner):
                 scheduler.step()
         self.runner.global_step += 1
 
-    def _closure_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _closure_step(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         """Step an optimizer that asks for the loss several times: every rank must see the same loss."""
         parts: list[LossPart | None] = []
 
         def closure() -> float:
             with self.writes.watch():
-                part = self._gradients(batch, pulse)
+                part = self._gradients(batch, heartbeat)
             if self.options.clipping:
                 self.agree.clip(self.options.clipping)
             parts.append(part)
@@ -538,9 +542,9 @@ class TorchLearner(Learner):
         self.agree.step(batch.leader, lambda: self.steppers[0].step(closure))  # type: ignore[arg-type]
         return parts[0]
 
-    def _gradients(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _gradients(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         """Leave the step's gradients in the weights; return this rank's part of the loss."""
-        pulse.at(FORWARD)
+        heartbeat.at(FORWARD)
         self.agree.zero()
         self.counting.send(batch)
         pieces = self._pieces(batch)
@@ -551,12 +555,12 @@ class TorchLearner(Learner):
             for statistics in self.statistics:
                 statistics.counts = bool(piece.rows)
             with nullcontext() if last else self.agree.no_sync():
-                pulse.at(FORWARD)
+                heartbeat.at(FORWARD)
                 with self.casting:
                     outputs, targets, loss = self._loss_of(piece)
                 if not whole:  # after the first forward pass, which may hold a collective of its own
                     whole = self.counting.whole(batch, piece, (outputs, targets))
-                pulse.at(BACKWARD)
+                heartbeat.at(BACKWARD)
                 parts.append(self._backward(piece, outputs, targets, loss, whole))
         return together([part for part in parts if part is not None])
 
@@ -607,23 +611,23 @@ class TorchLearner(Learner):
 
     # Steps that the user's own code does.
 
-    def _hooked_step(self, batch: Batch, pulse: Pulse, step: int) -> LossPart | None:
+    def _hooked_step(self, batch: Batch, heartbeat: Heartbeat, step: int) -> LossPart | None:
         runner = self.runner
         runner.batch = self.place.loaded(batch)
         self.hooks("before_train_iter", step)
-        part = self._handed_step(batch, pulse) if self.hands_on else self._train_step(batch, pulse)
+        part = self._handed_step(batch, heartbeat) if self.hands_on else self._train_step(batch, heartbeat)
         self.hooks("after_train_iter", step)
         return part
 
-    def _handed_step(self, batch: Batch, pulse: Pulse) -> LossPart | None:
+    def _handed_step(self, batch: Batch, heartbeat: Heartbeat) -> LossPart | None:
         """Let the main callback do forward pass, backward pass and update."""
         runner = self.runner
         self.open_step(batch)
         runner.batch = self.place.loaded(batch)
-        pulse.at(FORWARD)
+        heartbeat.at(FORWARD)
         with self.autocast():
             self.hooks.on_main("on_train_forward")
-        pulse.at(BACKWARD)
+        heartbeat.at(BACKWARD)
         self.hooks.on_main("on_iter_backward")
         self.close_step(batch)
         if not batch.rows or runner.loss is None:
@@ -670,21 +674,21 @@ class TorchLearner(Learner):
 
     # Evaluating and answering.
 
-    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
-        """Feed outputs and targets to the metrics; return the sum of losses. An epoch may go on afterwards."""
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
+        """Feed outputs and targets to the metrics; return the sum of losses. An epoch may continue afterwards."""
         with evaluating(self.modules):
-            return self._evaluate(batches, metrics, pulse)
+            return self._evaluate(batches, metrics, heartbeat)
 
-    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+    def _evaluate(self, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat) -> Losses:
         if self.operator is not None and overrides(type(self.operator), "validate", "validate_batch"):
-            return conduct_evaluation(self, batches, metrics, pulse)
+            return conduct_evaluation(self, batches, metrics, heartbeat)
         self.hooks("before_val_epoch")
         own = self.measure.asks and self._own_judge  # then there is nothing to ask
         losses, tally = Losses(), Tally(BatchLoss(None, self.options.reduction) if own else self.measure)
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         with torch.no_grad():
             for step, batch in enumerate(map(self.measure.counted, batches)):
-                pulse.at(EVALUATE)
+                heartbeat.at(EVALUATE)
                 losses.steps += 1
                 if batch.rows or self.spread:  # whose forward pass all ranks do together
                     self.runner.batch_idx = step
@@ -694,7 +698,7 @@ class TorchLearner(Learner):
                     for metric in metrics if batch.rows else ():
                         metric.update(*self.measure.trees(outputs, targets))
                     losses.rows += batch.rows
-                pulse.at(DATA)
+                heartbeat.at(DATA)
         losses.loss_sum, losses.mass = tally.close()
         if self.criterion is None:
             losses.loss_sum = np.nan
@@ -754,7 +758,7 @@ class TorchLearner(Learner):
     def spares(self, x: Any) -> bool:
         """Say whether the model can do without the last of its inputs, which is then more likely a label.
 
-        It is an optional argument of its forward pass, and nobody has seen yet what it is given.
+        It is an optional argument of its forward pass, and no value of it has been seen yet.
         """
         if self.start is not None and self.start.input is not None:
             return False
@@ -842,12 +846,12 @@ class TorchLearner(Learner):
 
     @property
     def _knows_loss(self) -> bool:
-        """Say whether the loss itself says what it is a mean over."""
+        """Say whether the loss itself says its kind."""
         return self.criterion is not None and not self.measure.asks and self.options.reduction is None
 
     @property
     def _watched(self) -> bool:
-        """Say whether there is code of the user's that may change what is trained."""
+        """Say whether there is code of the user's that may change which weights are trained."""
         return bool(self.hooks) or self.operator is not None
 
     @property
@@ -884,10 +888,10 @@ class TorchLearner(Learner):
 
     def _fetched(self, state: Any) -> Any:
         """Return a state with its payload, where that did not travel along."""
-        if state is None or state.stored is None:
+        if state is None or state.path is None:
             return state
-        with waiting_for_storage(f"the state {state.stored} is being read"):
-            whole = replace(state, payload=load_state(state.stored, self.framework, mapped=True).payload)
+        with waiting_for_storage(f"the state {state.path} is being read"):
+            whole = replace(state, payload=load_state(state.path, self.framework, mapped=True).payload)
         return whole if state.position is not None else whole.settled()
 
     def _begin_average(self, state: State | None) -> None:
@@ -932,7 +936,7 @@ class TorchLearner(Learner):
 
     def agree_to_stop(self) -> bool:
         """Say whether any rank's callbacks want to stop; all ranks ask after every step."""
-        flags = torch.tensor([int(self.runner.stop), int(self.trained.changed)])
+        flags = torch.tensor([int(self.runner.stop), int(self.trained_weights.changed)])
         dist.all_reduce(flags)
         stops, changes = flags.tolist()
         if changes:
@@ -957,10 +961,10 @@ class TorchLearner(Learner):
         return call(module, self.place.features(x))
 
     def _describe(self) -> tuple[OutputSpec, OutputSpec] | None:
-        """Describe a row, and what the model answers for it: a model in training may give something else."""
+        """Describe a row, and the model's answer for it: a model in training may give something else."""
         if self.sample is None:
             return None
-        runner = copy.copy(self.runner)  # what callbacks see stays
+        runner = copy.copy(self.runner)  # the view of callbacks stays
         try:
             with evaluating(self.nets), kept_draws(), torch.no_grad(), self.autocast():
                 # Twice, as a model that drops dimensions of size 1 drops that of a single row, too.
@@ -1007,7 +1011,7 @@ def _load(thing: Any, memory: dict[str, Any]) -> None:
     mine, theirs = len(getattr(thing, "param_groups", ())), len(memory.get("param_groups", ()))
     if mine != theirs:
         raise ArgumentError(
-            f"the state to go on from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
+            f"the state to resume from has {theirs} parameter groups of {type(thing).__name__}, and its creator makes "
             f"{mine}. Make all groups there: those that a callback or an operator adds are not there yet when a fit is "
             "resumed."
         )

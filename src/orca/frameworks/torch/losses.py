@@ -19,9 +19,9 @@ class LossPart:
 
     Attributes:
         loss: The loss of this rank's rows.
-        times: What makes it a sum: rows for a mean, 1 for a sum.
-        mass: What that sum is divided by for the mean: rows, or the targets' weights.
-        weight: What the loss is scaled by, so that the mean over ranks is the loss of the whole step.
+        times: The factor that makes it a sum: rows for a mean, 1 for a sum.
+        mass: The divisor of that sum for the mean: rows, or the targets' weights.
+        weight: The factor of the loss, so that the mean over ranks is the loss of the whole step.
     """
 
     loss: torch.Tensor
@@ -57,8 +57,8 @@ class LossRecord:
         self.epoch, self.on_nan, self.first_step = epoch, on_nan, first_step
         self.losses = Losses()
         self.window: list[LossPart | None] = []
-        self.sent: tuple[list[LossPart | None], torch.Tensor, Any] | None = None
-        self.shown: float | None = None
+        self.on_the_way: tuple[list[LossPart | None], torch.Tensor, Any] | None = None
+        self.last_loss: float | None = None
 
     def add(self, part: LossPart | None, rows: int) -> float | None:
         """Write down a step's loss (None for a step without rows); return the newest loss that was looked at."""
@@ -68,14 +68,14 @@ class LossRecord:
         self.window.append(part)
         if len(self.window) >= _WINDOW:
             self._send()
-        return self.shown
+        return self.last_loss
 
     def close(self) -> Losses:
         """Return the sums of the epoch."""
         self._send()
         self._look()
         if self.losses.last_mass:
-            self.losses.last_loss_sum = (self.shown or 0.0) * self.losses.last_mass
+            self.losses.last_loss_sum = (self.last_loss or 0.0) * self.losses.last_mass
         return self.losses
 
     def _send(self) -> None:
@@ -88,14 +88,14 @@ class LossRecord:
             ready = torch.cuda.Event()
             values = values.to("cpu", non_blocking=True)
             ready.record()
-        self.sent = parts, values, ready
+        self.on_the_way = parts, values, ready
         if ready is None:
             self._look()
 
     def _look(self) -> None:
-        if self.sent is None:
+        if self.on_the_way is None:
             return
-        (parts, losses, ready), self.sent = self.sent, None
+        (parts, losses, ready), self.on_the_way = self.on_the_way, None
         if ready is not None:
             ready.synchronize()
         values = np.zeros(len(parts))
@@ -106,7 +106,7 @@ class LossRecord:
             if part is not None:
                 self.losses.loss_sum += value * part.times
                 self.losses.mass += part.mass
-                self.shown = value * part.times / part.mass
+                self.last_loss = value * part.times / part.mass
 
     def _check(self, values: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(values))

@@ -1,7 +1,7 @@
-"""Operator: training in the user's own words. Owns TrainingOperator, and what of it is called when.
+"""Operator: training in the user's own words. Owns TrainingOperator, and when its methods are called.
 
-What a subclass leaves alone is done by the learner itself, exactly. What it overrides is handed the rank's batches as a
-loader would give them; gradients are weighed by the rank's rows while they are averaged, and numbers by rows.
+The learner itself does all that a subclass leaves alone, exactly. A method that it overrides gets the rank's batches as
+a loader would give them; gradients are weighed by the rank's rows while they are averaged, and numbers by rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NUM_SAMPLES = "num_samples"
 
 
 class TrainingOperator:
-    """A way to train, validate and predict: subclass it, override what differs, pass the class to from_torch.
+    """A way to train, validate and predict: subclass it, override some methods, pass the class to from_torch.
 
     Args:
-        config: What the creators get.
+        config: The argument of the creators.
         models: The models, wrapped for all ranks.
         optimizers: Their optimizers.
         world_rank: This rank.
@@ -64,14 +64,14 @@ class TrainingOperator:
         self.setup(config)
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepare what the operator needs of its own."""
+        """Prepare attributes of the operator's own."""
 
     def train_epoch(self, iterator: Iterator[Any], info: dict[str, Any], callbacks: Any = None) -> dict[str, Any]:
         """Train one epoch; return means over its rows.
 
         Args:
             iterator: This rank's batches.
-            info: epoch_idx, num_steps, scheduler_step_freq, and what the user gave to fit.
+            info: epoch_idx, num_steps, scheduler_step_freq, and the user's `info` of fit.
             callbacks: Accepted.
         """
         means = Means()

@@ -20,7 +20,7 @@ STEP_FREQS = ("batch", "epoch", "manual", None)
 
 @dataclass(frozen=True)
 class Options:
-    """How to train; each option is off by default. They are arguments of `TorchEstimator.of`, which explains them."""
+    """The options of training, each off by default. They are arguments of `TorchEstimator.of`, which explains them."""
 
     scheduler: Callable[..., Any] | None = None  # scheduler_creator
     step_freq: str | None = "batch"  # scheduler_step_freq; None is "manual"
@@ -73,7 +73,7 @@ class Options:
         return [(first, second) for conflict, first, second in pairs if conflict]
 
     def check_optimizers(self, optimizers: Sequence[Any]) -> None:
-        """Check that optimizers, or those that make them, can do what is asked for."""
+        """Check that optimizers, or their creators, support these options."""
         for one in optimizers:
             if self.scheduler is not None and getattr(one, "varies", False):
                 raise ArgumentError(

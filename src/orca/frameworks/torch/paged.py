@@ -1,6 +1,6 @@
 """Paged: tensors that lie in files without a name. Owns how a model is built, and gathered, where memory is too small.
 
-The system keeps of them in memory what there is room for, and writes the rest to the disk.
+The system keeps them in memory as far as there is room, and writes the rest to the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pages:
         if tensor.nbytes < _LARGE:
             return tensor.clone()
         if self._last is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._last.madvise(mmap.MADV_DONTNEED)  # what was written stays in the file
+            self._last.madvise(mmap.MADV_DONTNEED)  # the contents stay in the file
         self._last = _mapped(tensor.nbytes)
         copy = torch.frombuffer(self._last, dtype=tensor.dtype).view(tensor.shape)
         copy.copy_(tensor)

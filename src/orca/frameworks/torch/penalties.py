@@ -18,7 +18,7 @@ from orca.errors import ArgumentError
 def weights_of_kind(module: nn.Module, kind: str) -> list[nn.Parameter]:
     """Return a module's weights of a kind: "bias", "hidden" (of a recurrent state) or "weight", all the others.
 
-    A module may say of some of its weights what they are: `weight_kinds` is {name: kind}.
+    A module may tell the kinds of some of its weights: `weight_kinds` is {name: kind}.
     """
     weights = []
     kinds = {

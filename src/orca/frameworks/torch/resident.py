@@ -45,13 +45,13 @@ class ResidentRows:
         self.leaves = []
 
 
-def keep(feed: Feed | StreamFeed, place: Place, counted: Callable[[Batch], Batch]) -> bool:
+def keep(feed: Feed | StreamFeed, place: Place, count_rows: Callable[[Batch], Batch]) -> bool:
     """Let a feed read its rows from the device from now on; say whether they fit there.
 
     Args:
         feed: The feed of a rank's own rows.
-        place: Where they are trained on.
-        counted: Adds to a batch what each of its rows counts, which is done once, before labels leave the CPU.
+        place: The device that they are trained on.
+        count_rows: Adds the mass of each row to a batch, which is done once, before labels leave the CPU.
 
     Raises:
         ArgumentError: The data is read by code of the user's, anew in every epoch.
@@ -72,7 +72,7 @@ def keep(feed: Feed | StreamFeed, place: Place, counted: Callable[[Batch], Batch
             *(rows.count, size >> 20, free >> 20, place.device),
         )
         return False
-    leaves, masses = _moved(rows, place, counted, feed.weighted)
+    leaves, masses = _moved(rows, place, count_rows, feed.weighted)
     feed.rows = SpoolRows(ResidentRows(leaves, place, rows.spool.row_bytes), rows.structure, _BLOCK)
     feed.masses = masses
     return True
@@ -86,18 +86,18 @@ def _free_bytes(device: torch.device, ranks: int) -> int:
 
 
 def _moved(
-    rows: SpoolRows, place: Place, counted: Callable[[Batch], Batch], weighted: bool
+    rows: SpoolRows, place: Place, count_rows: Callable[[Batch], Batch], weighted: bool
 ) -> tuple[list[Any], np.ndarray | None]:
-    """Return the columns of all rows on the device, block by block, and what each row counts where rows differ."""
+    """Return the columns of all rows on the device, block by block, and the mass of each row where rows differ."""
     step = max(1, int(_BLOCK // rows.spool.row_bytes)) if rows.spool else 1
     starts = range(0, rows.count, step)
     blocks = rows.read(np.arange(start, min(start + step, rows.count)) for start in starts)
     columns: list[Any] = []
     masses: list[np.ndarray] = []
-    for start, (x, tied) in zip(starts, blocks, strict=True):
-        y, weights = unweigh(tied) if weighted else (tied, None)
+    for start, (x, labels) in zip(starts, blocks, strict=True):
+        y, weights = unweigh(labels) if weighted else (labels, None)
         count = len(flatten(x)[0][0])
-        counts = counted(Batch(x, y, count, count, weights=weights)).masses
+        counts = count_rows(Batch(x, y, count, count, weights=weights)).masses
         masses += [] if counts is None else [counts]
         leaves = flatten(place.features(x))[0]
         leaves += [] if y is None else flatten(place.targets(y))[0]

@@ -1,4 +1,4 @@
-"""TorchRunner: what callbacks see of a run of torch besides what all see. Owns the names of its parts."""
+"""TorchRunner: the callbacks' view of a run of torch, beyond that of all runs. Owns the names of its parts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TorchRunner(Runner):
         save_file(state, path)
 
     def copied(self, states: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of what callbacks hold, its tensors in the machine's memory."""
+        """Return a copy of a callback's state, its tensors in the machine's memory."""
         return dict(copied(states, tensors=not self._learner.spread))
 
     def copy_weights(self) -> list[dict[str, torch.Tensor]]:
@@ -97,7 +97,7 @@ class TorchRunner(Runner):
         return [_tensors_of(net, clone=True) for net in self._weighed()]
 
     def put_back_weights(self, weights: Sequence[dict[str, torch.Tensor]], averages: Sequence[Any] = ()) -> None:
-        """Write what copy_weights returned, or a state has, into the models; all ranks must do it.
+        """Write weights, of copy_weights or of a state, into the models; all ranks must do it.
 
         In place: a sync may hold the weights as parts of larger tensors.
         """

@@ -36,9 +36,9 @@ class Sharded(Sync):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
         super().__init__(model, optimizer)
         self.world = world
-        self.spent, self.times = 0.0, 0
+        self.seconds, self.times = 0.0, 0
         self.sliced, self.muted = True, False
-        self.used: set[nn.Parameter] = set()  # those that had a part in this rank's rows since zero()
+        self.participants: set[nn.Parameter] = set()  # those that had a part in this rank's rows since zero()
         self.hooks = ExitStack()
         for tensor in model.parameters():
             dist.broadcast(tensor.data, 0)
@@ -86,7 +86,7 @@ class Sharded(Sync):
 
     def zero(self) -> None:
         """Forget the gradients of the last step."""
-        self.used.clear()
+        self.participants.clear()
         for flat in self.flats:
             flat.grads.zero_()
 
@@ -139,11 +139,11 @@ class Sharded(Sync):
 
     def communicated(self) -> float:
         """Return the mean time of bringing gradients to their ranks."""
-        return self.spent / max(self.times, 1)
+        return self.seconds / max(self.times, 1)
 
     def _note(self, param: nn.Parameter) -> None:
         if not self.muted:
-            self.used.add(param)
+            self.participants.add(param)
 
     def _reduce(self) -> None:
         began = time.perf_counter()
@@ -153,12 +153,12 @@ class Sharded(Sync):
         for flat in self.flats:
             flat.reduce_gradients()
             flat.leave_alone(idle)
-        self.spent, self.times = self.spent + time.perf_counter() - began, self.times + 1
+        self.seconds, self.times = self.seconds + time.perf_counter() - began, self.times + 1
 
     def _unused(self) -> set[nn.Parameter]:
         """Return the parameters that had no part in any rank's rows: the optimizer must not touch them."""
         params = [param for flat in self.flats for param in flat.params]
-        ranks = torch.tensor([float(param in self.used) for param in params])
+        ranks = torch.tensor([float(param in self.participants) for param in params])
         dist.all_reduce(ranks)
         return {param for param, count in zip(params, ranks.tolist(), strict=True) if not count}
 
@@ -198,7 +198,7 @@ class Flat:
             torch.sum(slices.view(size, chunk), 0, out=self.mean)
         self.mean /= size
 
-    def leave_alone(self, unused: set[nn.Parameter]) -> None:
+    def leave_alone(self, idle: set[nn.Parameter]) -> None:
         """Give the optimizer no gradient for these parameters; slices are never cut where there are some."""
 
     def gather_weights(self) -> None:
@@ -269,10 +269,10 @@ class Deals(Flat):
         self.mine = [self._own(owner[at][1], owner[at][1] + params[at].numel(), params[at].shape) for at in here]
         self.means = [param.grad for param in self.mine]
 
-    def leave_alone(self, unused: set[nn.Parameter]) -> None:
+    def leave_alone(self, idle: set[nn.Parameter]) -> None:
         """Give the optimizer no gradient for these parameters."""
         for param, mean, whole in zip(self.mine, self.means, self.originals, strict=True):
-            param.grad = None if whole in unused else mean
+            param.grad = None if whole in idle else mean
 
     def cut_state(self, state: dict[int, dict[str, Any]]) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """Yield this rank's parameters and their state."""

@@ -1,6 +1,6 @@
 """Steps: numbered batches, each with random numbers of its own. Owns seeding by step, and reading ahead for a GPU.
 
-An epoch that is resumed mid-way draws what it would have drawn, as no step depends on the draws of another.
+A resumed epoch draws the same numbers as without the interruption, as no step depends on the draws of another.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Steps:
 
     Attributes:
         batches: The batches that follow the first steps.
-        place: Where they are trained on.
+        place: The device that they are trained on.
         seed: The seeds of the fit, the epoch and the rank.
         first: Steps of the epoch that were done before.
-        counted: Adds to a batch what each of its rows counts; sees labels that are not on a GPU yet.
+        count_rows: Adds the mass of each row to a batch; sees labels that are not on a GPU yet.
         resident: Whether the batches are in place, and reading them draws nothing.
     """
 
@@ -46,15 +46,15 @@ class Steps:
     place: Place
     seed: tuple[int, ...]
     first: int = 0
-    counted: Callable[[Batch], Batch] = lambda batch: batch
+    count_rows: Callable[[Batch], Batch] = lambda batch: batch
     resident: bool = False
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         base = int(np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0])
         device, batches = self.place.device, iter(self.batches)
-        read = batches if self.resident else self._read(batches, base)
+        source = batches if self.resident else self._read(batches, base)
         on_gpu = device.type == "cuda" and not self.resident
-        ready = self._on_gpu(read, batches) if on_gpu else map(self.counted, read)
+        ready = self._on_gpu(source, batches) if on_gpu else map(self.count_rows, source)
         for step, batch in enumerate(ready, self.first):
             seed_step(base + (2 * step + 1) * _STRIDE, device)
             yield step, batch
@@ -67,7 +67,7 @@ class Steps:
                 return
             yield batch
 
-    def _on_gpu(self, read: Iterator[Batch], batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _on_gpu(self, source: Iterator[Batch], batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield batches that were read, and sent on their way, while those before were trained on.
 
         Where reading runs code of the user's, it takes turns with training in one thread, as both draw from the same
@@ -75,7 +75,7 @@ class Steps:
         time where they are small.
         """
         stream = torch.cuda.Stream(self.place.device)
-        first = next(read, None)
+        first = next(source, None)
         with ThreadPoolExecutor(1, "orca-sender") as sender:
 
             def send(group: list[Batch]) -> Future[Sent]:
@@ -84,7 +84,7 @@ class Steps:
             def send_next() -> Future[Sent]:
                 if first is not None and first.quiet:
                     return sender.submit(lambda: self._sent(_group(batches), stream))
-                return send(list(islice(read, 1)))
+                return send(list(islice(source, 1)))
 
             coming = deque([send([first] if first else []), *(send_next() for _ in range(_AHEAD - 1))])
             while True:
@@ -93,7 +93,7 @@ class Steps:
                     return
                 torch.cuda.current_stream(self.place.device).wait_event(event)
                 for batch, x, y in group:
-                    yield replace(self.counted(batch), x=x, y=y)
+                    yield replace(self.count_rows(batch), x=x, y=y)
                 coming.append(send_next())
 
     def _sent(self, group: list[Batch], stream: torch.cuda.Stream) -> Sent:
@@ -138,7 +138,7 @@ def _joined(trees: list[Any]) -> Any:
 
 
 def seed_step(number: int, device: torch.device) -> None:
-    """Seed what is drawn on the CPU, by torch, numpy and Python, and what is drawn on a GPU."""
+    """Seed the generators of the CPU (torch, numpy and Python) and of a GPU."""
     seed = number % 2**63
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -150,6 +150,6 @@ def seed_step(number: int, device: torch.device) -> None:
 def set_deterministic(on: bool) -> bool:
     """Allow deterministic algorithms alone, or all; return how it was."""
     before = torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it
     torch.use_deterministic_algorithms(on)
     return before

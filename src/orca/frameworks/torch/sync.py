@@ -1,4 +1,4 @@
-"""Sync: how replicas of a torch model agree. Owns what every way of it does, and DistributedDataParallel.
+"""Sync: how replicas of a torch model agree. Owns the steps of every way, and DistributedDataParallel.
 
 All take a loss that is the mean over this rank's rows together with the rank's weight in the step,
 rows x ranks / rows of the step: the mean over ranks is then exactly the mean over the rows of the step.
@@ -32,7 +32,7 @@ if "forward_sync_buffers" in inspect.signature(nn.parallel.DistributedDataParall
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped before each update: each into bounds, or all together to a norm."""
+    """The limits of gradients before each update: bounds of each, or a norm of all together."""
 
     bounds: tuple[float, float] | None = None
     norm: float | None = None
@@ -61,7 +61,7 @@ class Sync:
         """Prepare for a step of so many rows on each rank."""
 
     def renew(self) -> None:
-        """Follow a change of what is trained: `requires_grad`, or the optimizer's groups. All ranks call it."""
+        """Follow a change of the trained weights: `requires_grad`, or the optimizer's groups. All ranks call it."""
 
     def zero(self) -> None:
         """Forget the gradients of the last step, by the optimizer's own way where it has one: torch's takes longer."""
@@ -107,7 +107,7 @@ class Sync:
         return 0.0
 
     def close(self) -> None:
-        """Let go of what lives outside of the process group."""
+        """Let go of resources outside of the process group."""
         self.quiet.close()
 
     def _weigh(self, batch: Batch, size: int, quietly: Callable[[], AbstractContextManager[None]]) -> None:
@@ -139,7 +139,7 @@ def sync_of(
         world: The ranks.
         unused: Whether parameters may take no part in a step.
         hands_on: Whether the user's own code calls backward: gradients are weighed when they are averaged.
-        device: Where the shards of a fully sharded model go.
+        device: The device for the shards of a fully sharded model.
         optimizer_state: The state of its optimizer, of which each rank takes its part.
     """
     whole = isinstance(optimizer, torch.optim.LBFGS) or hands_on
@@ -166,19 +166,19 @@ class Replicated(Sync):
     ) -> None:
         super().__init__(model, optimizer, hands_on)
         self.unused, self.some_idle = unused, False
-        self.used: set[int] = set()  # the numbers of the parameters that had a part in this rank's rows
+        self.participants: set[int] = set()  # the numbers of the parameters that had a part in this rank's rows
         self.muted, self.hooks = False, ExitStack()
         self._wrap()
         share_buffers(model)
 
     def open(self, batch: Batch) -> None:
         """Weigh this rank's gradients, where the user's own code makes them."""
-        self.used.clear()
+        self.participants.clear()
         self.some_idle = 0 in batch.shares
         self._weigh(batch, dist.get_world_size(), self._quietly)
 
     def renew(self) -> None:
-        """Wrap the model anew: DistributedDataParallel averages what was trained when it was made."""
+        """Wrap the model anew: DistributedDataParallel averages the weights that were trained when it was made."""
         self.close()
         self.module = self.model
         gc.collect()  # the old wrapper listens to gradients until it is gone
@@ -186,7 +186,7 @@ class Replicated(Sync):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients where they are: else they are averaged while a backward pass goes on."""
+        """Leave gradients where they are: else they are averaged during a backward pass."""
         with getattr(self.module, "no_sync", nullcontext)():
             yield
 
@@ -212,11 +212,11 @@ class Replicated(Sync):
         self.hooks.close()
 
     def _wrap(self) -> None:
-        self.trained = [param for param in self.model.parameters() if param.requires_grad]
-        if not self.trained:
+        self.weights = [param for param in self.model.parameters() if param.requires_grad]
+        if not self.weights:
             self.module = self.model
             return
-        ids = [self.trained[0].device.index] if self.trained[0].device.type == "cuda" else None
+        ids = [self.weights[0].device.index] if self.weights[0].device.type == "cuda" else None
         # Buffers are shared after each step, not before the next: validation must see rank 0's everywhere too.
         options: dict[str, Any] = {"device_ids": ids, _BEFORE_FORWARD: False, "find_unused_parameters": self.unused}
         wrapper = nn.parallel.DistributedDataParallel(self.model, **options)
@@ -225,20 +225,20 @@ class Replicated(Sync):
         wrapper._set_ddp_runtime_logging_sample_rate(10)
         self.module = wrapper
         if self.unused:
-            for number, param in enumerate(self.trained):
+            for number, param in enumerate(self.weights):
                 self.hooks.callback(param.register_post_accumulate_grad_hook(partial(self._note, number)).remove)
             self.hooks.callback(self.optimizer.register_step_pre_hook(self._drop_unused).remove)
 
     def _note(self, number: int, param: torch.Tensor) -> None:
         if not self.muted:
-            self.used.add(number)
+            self.participants.add(number)
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
         """Make this rank's backward passes contribute nothing: its rows are a template."""
         self.muted = True
         try:
-            with silenced(self.trained, self.used.add):
+            with silenced(self.weights, self.participants.add):
                 yield
         finally:
             self.muted = False
@@ -246,9 +246,9 @@ class Replicated(Sync):
     def _drop_unused(self, *arguments: Any) -> None:
         """Leave no gradient where no true row had one: DistributedDataParallel takes a template for a row."""
         if self.some_idle:
-            ranks = torch.tensor([float(number in self.used) for number in range(len(self.trained))])
+            ranks = torch.tensor([float(number in self.participants) for number in range(len(self.weights))])
             dist.all_reduce(ranks)
-            for param, count in zip(self.trained, ranks.tolist(), strict=True):
+            for param, count in zip(self.weights, ranks.tolist(), strict=True):
                 if not count:
                     param.grad = None
 
@@ -303,7 +303,7 @@ def _weigh_and_average(sync, bucket):  # type: ignore[no-untyped-def]  # torch r
     """Average a bucket of gradients over the ranks, each with its weight in the step."""
     gradients = bucket.buffer().mul_(sync.weight / dist.get_world_size())
     future = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
+    return future.then(lambda result: result.value()[0])
 
 
 def scale_to_norm(grads: Sequence[torch.Tensor], squares: torch.Tensor, norm: float) -> None:
@@ -327,8 +327,8 @@ def share_buffers(model: nn.Module, leader: int = 0) -> None:
     for buffers in kinds.values():
         flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
         dist.broadcast(flat, leader)
-        for buffer, shared in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-            buffer.copy_(shared.view_as(buffer))
+        for buffer, piece in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(piece.view_as(buffer))
 
 
 def backward_zeros(output: Any) -> None:

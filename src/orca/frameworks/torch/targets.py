@@ -1,4 +1,4 @@
-"""Targets: how labels meet outputs, and what they count. Owns dtype and shape of a target: nothing broadcasts."""
+"""Targets: how labels meet outputs, and their mass. Owns dtype and shape of a target: nothing broadcasts."""
 
 from __future__ import annotations
 
@@ -102,17 +102,17 @@ class Classes:
     """The mass of class numbers in a mean: the weight of their class (1 without weights), 0 for ignored ones."""
 
     weight: np.ndarray | None = None
-    ignored: int = IGNORED
+    ignored_class: int = IGNORED
 
     def __call__(self, labels: Any) -> np.ndarray:
         """Return the mass of each row."""
         numbers = np.asarray(labels)
         if numbers.dtype != np.int64:
-            with np.errstate(invalid="ignore"):  # of what is no number at all, the loss complains
+            with np.errstate(invalid="ignore"):  # the loss complains of labels that are no numbers
                 numbers = numbers.astype(np.int64)
         # A number that is no class is for the loss to refuse.
         each = 1.0 if self.weight is None else self.weight.take(numbers, mode="clip")
-        masses: np.ndarray = np.where(numbers == self.ignored, 0.0, each).reshape(len(numbers), -1).sum(1)
+        masses: np.ndarray = np.where(numbers == self.ignored_class, 0.0, each).reshape(len(numbers), -1).sum(1)
         return masses
 
 

@@ -71,7 +71,7 @@ class Place:
         if tensor.device == self.device:
             return tensor
         if self.device.type == "cuda" and tensor.device.type == "cpu":
-            tensor = tensor.pin_memory()  # from where it travels while the program goes on
+            tensor = tensor.pin_memory()  # from where it travels in the background
         return tensor.to(self.device, non_blocking=True)
 
 

@@ -1,10 +1,10 @@
-"""UserLoop: a loop of the user's own, in their operator. Owns what happens around it, and around each of its steps."""
+"""UserLoop: a loop of the user's own, in their operator. Owns the calls around it, and around each of its steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,15 +15,19 @@ from orca.core.state import Losses, report_loss
 from orca.core.world import World
 from orca.errors import ArgumentError
 from orca.frameworks.torch.tensors import first_row
-from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Pulse
+from orca.monitor.heartbeat import DATA, EVALUATE, FORWARD, Heartbeat
+
+if TYPE_CHECKING:
+    from orca.frameworks.torch.learner import TorchLearner
 
 _COUNTS = ("num_samples", "batch_count", "epoch")
 
 
-def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, plan: FitPlan) -> Losses:
+def conduct(learner: TorchLearner, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int, plan: FitPlan) -> Losses:
     """Let the user's operator train an epoch; its numbers are means over rows."""
-    operator, loader = learner.operator, Handed(learner, batches, pulse, epoch)
-    info = {"epoch_idx": epoch - 1, "num_steps": pulse.steps, "scheduler_step_freq": learner.options.step_freq}
+    operator, loader = learner.operator, BatchLoader(learner, batches, heartbeat, epoch)
+    assert operator is not None
+    info = {"epoch_idx": epoch - 1, "num_steps": heartbeat.steps, "scheduler_step_freq": learner.options.step_freq}
     operator.global_step = learner.runner.global_step
     with learner.autocast():
         answer = operator.train_epoch(loader, info | plan.info)
@@ -40,12 +44,15 @@ def conduct(learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int, pl
     return Losses(mean * rows, rows, rows, last * loader.rows, loader.rows, loader.steps, logs, own)
 
 
-def conduct_evaluation(learner: Any, batches: Iterable[Batch], metrics: Sequence[Metric], pulse: Pulse) -> Losses:
+def conduct_evaluation(
+    learner: TorchLearner, batches: Iterable[Batch], metrics: Sequence[Metric], heartbeat: Heartbeat
+) -> Losses:
     """Let the user's operator evaluate; its numbers are means over rows."""
-    loader = Handed(learner, batches, pulse, epoch=0)
+    operator, loader = learner.operator, BatchLoader(learner, batches, heartbeat, epoch=0)
+    assert operator is not None
     learner.hooks("before_val_epoch")
     with torch.no_grad(), learner.autocast():
-        answer = learner.operator.validate(loader, {}, list(metrics))
+        answer = operator.validate(loader, {}, list(metrics))
     loader.close()
     learner.hooks("after_val_epoch")
     numbers, rows = _numbers("validate", answer), loader.rows_seen
@@ -59,31 +66,31 @@ def conduct_evaluation(learner: Any, batches: Iterable[Batch], metrics: Sequence
     return Losses(mean * rows, rows, rows, steps=loader.steps, logs=logs, own=own, conducted=True)
 
 
-class Handed:
+class BatchLoader:
     """A rank's batches for a loop of the user's: `rows` are the true rows of the one that was handed out last.
 
     Args:
         learner: The learner, which opens and closes each step of training.
         batches: The batches.
-        pulse: Told where the loop is.
+        heartbeat: Told where the loop is.
         epoch: The epoch of training; 0 for an evaluation.
     """
 
-    def __init__(self, learner: Any, batches: Iterable[Batch], pulse: Pulse, epoch: int) -> None:
+    def __init__(self, learner: TorchLearner, batches: Iterable[Batch], heartbeat: Heartbeat, epoch: int) -> None:
         self.rows = self.rows_seen = self.steps = 0
-        self._learner, self._pulse, self._epoch = learner, pulse, epoch
+        self._learner, self._heartbeat, self._epoch = learner, heartbeat, epoch
         self._open: tuple[int, Batch] | None = None
         self._batches = self._numbered(batches)
 
-    def __iter__(self) -> Handed:
+    def __iter__(self) -> BatchLoader:
         return self
 
     def __next__(self) -> Any:
         """Close the step before, which the user has done, and hand out the next batch."""
-        learner, pulse = self._learner, self._pulse
+        learner, heartbeat = self._learner, self._heartbeat
         if self.close() and learner.agree_to_stop():
             raise StopIteration
-        pulse.at(DATA)
+        heartbeat.at(DATA)
         step, batch = next(self._batches)
         self._open, self.rows, learner.runner.batch_idx = (step, batch), batch.rows, step
         if learner.sample is None:
@@ -94,7 +101,7 @@ class Handed:
             learner.hooks("before_train_iter", step)
         if self._epoch:
             learner.open_step(batch)
-        pulse.at(FORWARD if self._epoch else EVALUATE)
+        heartbeat.at(FORWARD if self._epoch else EVALUATE)
         return tensors
 
     def close(self) -> bool:
@@ -106,9 +113,9 @@ class Handed:
         self.rows_seen += batch.rows
         if not self._epoch:
             return False
-        learner, pulse = self._learner, self._pulse
+        learner, heartbeat = self._learner, self._heartbeat
         learner.close_step(batch)
-        pulse.step(self._epoch, step + 1, pulse.steps, None, pulse.rows + batch.step_rows)
+        heartbeat.step(self._epoch, step + 1, heartbeat.steps, None, heartbeat.rows + batch.step_rows)
         if learner.hooked:
             learner.hooks("after_train_iter", step)
         return True

@@ -1,7 +1,7 @@
 """Writes: forward passes that write into weights. Owns how they are noticed, and which of them are refused.
 
-Each replica would write what its own rows say, and nobody would agree on it. What does not depend on the rows (a clamp
-of the weights, say) is the same on every rank, and allowed.
+Each replica would write values of its own rows, and they would drift apart. A write that does not depend on rows (a
+clamp of the weights, say) is the same on every rank, and allowed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Writes:
     """
 
     def __init__(self, nets: Sequence[nn.Module], world: World, whole: bool = True) -> None:
-        self.world, self.left = world, _WATCHED if world.size > 1 and whole else 0
-        self.named = [pair for net in nets for pair in net.named_parameters()]
+        self.world, self.steps_left = world, _WATCHED if world.size > 1 and whole else 0
+        self.parameters = [pair for net in nets for pair in net.named_parameters()]
         for net in nets if world.size > 1 else ():
             for name, module in net.named_modules():
                 if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
@@ -46,13 +46,13 @@ class Writes:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Watch one step's forward passes; all ranks do it together."""
-        if not self.left:
+        if not self.steps_left:
             yield
             return
-        self.left -= 1
-        before = [param._version for _, param in self.named]
+        self.steps_left -= 1
+        before = [param._version for _, param in self.parameters]
         yield
-        pairs = zip(self.named, before, strict=True)
+        pairs = zip(self.parameters, before, strict=True)
         digests = {name: _digest(param) for (name, param), version in pairs if param._version != version}
         everyone = self.world.all_gather(digests)
         differing = sorted(name for own in everyone for name in own if any(own[name] != o.get(name) for o in everyone))

@@ -20,7 +20,7 @@ class MLflowLogger(Callback):
     Args:
         experiment: Name of the experiment, made where it is not there; MLflow's default one unless given.
         run_name: Name of the run.
-        tracking_uri: Where MLflow keeps runs; as set in this program unless given.
+        tracking_uri: MLflow's store of runs; as set in this program unless given.
         tags: Tags of the run.
 
     Raises:
@@ -45,7 +45,7 @@ class MLflowLogger(Callback):
         self.experiment, self.run_name = experiment or "Default", run_name
         self.tags = {str(key): str(value) for key, value in (tags or {}).items()}
         self._client: Any = None
-        self._run, self._ended = "", "FAILED"
+        self._run, self._status = "", "FAILED"
 
     def before_run(self, runner: Any) -> None:
         """Begin or join the run, and log the parameters."""
@@ -54,7 +54,7 @@ class MLflowLogger(Callback):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client, self._ended = MlflowClient(self.tracking_uri), "FAILED"
+        self._client, self._status = MlflowClient(self.tracking_uri), "FAILED"
         self._run = self.run_id or self._new_run()
         for key, value in self.tags.items() if self.run_id else ():
             self._client.set_tag(self._run, key, value)
@@ -76,14 +76,14 @@ class MLflowLogger(Callback):
 
     def after_run(self, runner: Any) -> None:
         """End the run well."""
-        self._ended = "FINISHED"
+        self._status = "FINISHED"
         self.release()
 
     def release(self) -> None:
         """End the run."""
         client, self._client = self._client, None
         if client is not None and self.run_id is None:
-            client.set_terminated(self._run, self._ended)
+            client.set_terminated(self._run, self._status)
 
     def _new_run(self) -> str:
         experiment = self._client.get_experiment_by_name(self.experiment)

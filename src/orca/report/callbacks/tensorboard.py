@@ -28,7 +28,7 @@ class TensorBoardCallback(Callback):
 
     Args:
         log_dir: A folder at any fsspec path; `runs/<time>_<host>` of the driver unless given. On this machine's disk
-            numbers appear while training goes on, elsewhere after each epoch.
+            numbers appear during training, elsewhere after each epoch.
         freq: "epoch" writes after each epoch, at the epoch's number. "batch", or n for every n-th step, writes after
             steps too; all is then at the number of the training step.
         kwargs: Accepted, as torch's SummaryWriter has them: comment (ends the default folder's name), filename_suffix,

@@ -20,7 +20,7 @@ class TqdmCallback(Callback):
 
     def __init__(self) -> None:
         self._bar: Any = None
-        self._looked = 0.0
+        self._last_look = 0.0
 
     def before_train_epoch(self, runner: Any) -> None:
         """Begin a bar for the epoch."""
@@ -71,7 +71,7 @@ class TqdmCallback(Callback):
         if self._bar is None:
             return
         now = time.monotonic()
-        if loss is not None and now - self._looked > _BETWEEN:
-            self._looked = now
+        if loss is not None and now - self._last_look > _BETWEEN:
+            self._last_look = now
             self._bar.set_postfix({"loss": f"{mean_of(loss):.4f}"}, refresh=False)
         self._bar.update()

@@ -1,4 +1,4 @@
-"""BERT: an encoder of texts, and estimators of what is built on it. Owns its graph and the names of its variables.
+"""BERT: an encoder of texts, and estimators with heads on it. Owns its graph and the names of its variables.
 
 The variables have the names of the checkpoints that BERT's authors published, so that such a checkpoint is a start.
 """
@@ -46,14 +46,14 @@ def bert_input_fn(
         label_size: The numbers that a label has, where it is more than one.
     """
     tf = tensorflow()
-    described = {name: (tf.int32, [max_seq_length]) for name in _FEATURES if name in set(features)}
-    described |= dict(extra_features or {})
+    specs = {name: (tf.int32, [max_seq_length]) for name in _FEATURES if name in set(features)}
+    specs |= dict(extra_features or {})
     label = labels if labels is not None else (tf.int32, [] if label_size is None else [label_size])
 
     def input_fn(mode: str) -> TFDataset:
         size, at_a_time = (batch_size, None) if mode == TRAIN else (None, batch_size)
-        given = None if mode == PREDICT else label
-        return TFDataset.from_rdd(rdd, batch_size=size, batch_per_thread=at_a_time, features=described, labels=given)
+        label_spec = None if mode == PREDICT else label
+        return TFDataset.from_rdd(rdd, batch_size=size, batch_per_thread=at_a_time, features=specs, labels=label_spec)
 
     return input_fn
 
@@ -66,7 +66,7 @@ class BERTBaseEstimator(TFEstimator):
         bert_config_file: The JSON file with BERT's sizes.
         init_checkpoint: A checkpoint of BERT to begin with.
         use_one_hot_embeddings: Accepted.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         kwargs: More for `params`; optimizer, backend, workers_per_node and seed are the estimator's.
     """
 
@@ -91,7 +91,7 @@ class BERTBaseEstimator(TFEstimator):
         )
 
     def train(self, input_fn: Callable[..., Any], steps: int | None = None, session_config: Any = None) -> TFEstimator:
-        """Train on what an input function gives; see TFEstimator.train."""
+        """Train on the data of an input function; see TFEstimator.train."""
         if self.optimizer is _default_optimizer:
             self.optimizer = _default_optimizer()
         return super().train(input_fn, steps, session_config)
@@ -105,7 +105,7 @@ class HeadedBERT(BERTBaseEstimator):
         init_checkpoint: A checkpoint of BERT to begin with.
         use_one_hot_embeddings: Accepted.
         optimizer: The optimizer; Adam with the rate 5e-5 unless given.
-        model_dir: Where checkpoints go, and are taken from.
+        model_dir: The folder that checkpoints are written to and read from.
         options: backend, workers_per_node and seed.
     """
 
@@ -213,17 +213,17 @@ def bert_outputs(features: Mapping[str, Any], mode: str, config: Mapping[str, An
             )
             x = tf.gather(words, ids) + tf.gather(kinds, types) + places[:length][None]
             x = drop(_normalized(tf, x))
-        hidden = (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * -10000.0
+        mask_bias = (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * -10000.0
         with tf.variable_scope("encoder"):
             for number in range(config["num_hidden_layers"]):
                 with tf.variable_scope(f"layer_{number}"):
-                    x = _layer(tf, x, hidden, config, init, drop, training)
+                    x = _layer(tf, x, mask_bias, config, init, drop, training)
         with tf.variable_scope("pooler"):
             pooled = tf.tanh(_dense(tf, x[:, 0], width, "dense", init))
     return x, pooled
 
 
-def _layer(tf: Any, x: Any, hidden: Any, config: Mapping[str, Any], init: Any, drop: Any, training: bool) -> Any:
+def _layer(tf: Any, x: Any, mask_bias: Any, config: Mapping[str, Any], init: Any, drop: Any, training: bool) -> Any:
     width, heads = config["hidden_size"], config["num_attention_heads"]
     length, size = x.shape.as_list()[1], width // heads
     with tf.variable_scope("attention"):
@@ -232,12 +232,12 @@ def _layer(tf: Any, x: Any, hidden: Any, config: Mapping[str, Any], init: Any, d
                 tf.transpose(tf.reshape(_dense(tf, x, width, name, init), [-1, length, heads, size]), [0, 2, 1, 3])
                 for name in ("query", "key", "value")
             )
-            scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(size) + hidden
+            scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(size) + mask_bias
             rate = config.get("attention_probs_dropout_prob", 0.1) if training else 0.0
             chances = _dropped(tf, tf.nn.softmax(scores), rate)
-            seen = tf.reshape(tf.transpose(tf.matmul(chances, value), [0, 2, 1, 3]), [-1, length, width])
+            context = tf.reshape(tf.transpose(tf.matmul(chances, value), [0, 2, 1, 3]), [-1, length, width])
         with tf.variable_scope("output"):
-            x = _normalized(tf, x + drop(_dense(tf, seen, width, "dense", init)))
+            x = _normalized(tf, x + drop(_dense(tf, context, width, "dense", init)))
     with tf.variable_scope("intermediate"):
         inner = _gelu(tf, _dense(tf, x, config["intermediate_size"], "dense", init))
     with tf.variable_scope("output"):

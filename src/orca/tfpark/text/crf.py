@@ -15,10 +15,10 @@ from orca.data.tf.loading import tensorflow
 
 tf = tensorflow()
 keras: Any = tf.keras
-_registered = keras.utils.register_keras_serializable("orca")
+_register = keras.utils.register_keras_serializable("orca")
 
 
-@_registered
+@_register
 class CRF(keras.layers.Layer):  # type: ignore[misc]
     """A layer that joins scores (rows, words, tags), or a pair of them and of lengths (rows, 1), with transitions."""
 
@@ -49,9 +49,9 @@ class CRF(keras.layers.Layer):  # type: ignore[misc]
         return _sizes(shapes[0] if isinstance(shapes[0], list | tuple | tf.TensorShape) else shapes)
 
 
-@_registered
+@_register
 class Tags(keras.layers.Layer):  # type: ignore[misc]
-    """The best tags of what a CRF gives: 1 at each word's tag (rows, words, tags); nothing beyond the last word."""
+    """The best tags of a CRF's output: 1 at each word's tag (rows, words, tags); nothing beyond the last word."""
 
     def call(self, inputs: Any) -> Any:
         """Return the tags."""
@@ -65,7 +65,7 @@ class Tags(keras.layers.Layer):  # type: ignore[misc]
         return rows, None if height is None else height - tags - 1, tags
 
 
-@_registered
+@_register
 def crf_loss(y_true: Any, y_pred: Any) -> Any:
     """Return for each row how unlikely its tags are: the negative logarithm of their probability, 0 without words."""
     scores, transitions, lengths = unpack(y_pred)
@@ -77,7 +77,7 @@ def crf_loss(y_true: Any, y_pred: Any) -> Any:
     return tf.where(lengths > 0, unlikely, tf.zeros_like(unlikely))
 
 
-@_registered
+@_register
 def crf_accuracy(y_true: Any, y_pred: Any) -> Any:
     """Return for each row the share of its words whose best tag is the right one; 0 without words."""
     scores, transitions, lengths = unpack(y_pred)
@@ -87,7 +87,7 @@ def crf_accuracy(y_true: Any, y_pred: Any) -> Any:
 
 
 def unpack(outputs: Any) -> tuple[Any, Any, Any]:
-    """Return what is in an output of the layer: scores, the transitions of each row, and the words of each row."""
+    """Return the parts of an output of the layer: scores, the transitions of each row, and the words of each row."""
     tags = _sizes(outputs.shape)[-1]
     lengths = tf.cast(tf.round(outputs[:, -1, 0]), tf.int32)
     return outputs[:, : -tags - 1], outputs[:, -tags - 1 : -1], lengths
@@ -104,7 +104,7 @@ def log_partition(scores: Any, transitions: Any, lengths: Any) -> Any:
 
 
 def best_tags(scores: Any, transitions: Any, lengths: Any) -> Any:
-    """Return for each row the tags (rows, words) with the highest score; beyond the last word its tag goes on."""
+    """Return for each row the tags (rows, words) with the highest score; beyond the last word its tag is repeated."""
     same = tf.zeros_like(scores[:, 0], tf.int32) + tf.range(_sizes(scores.shape)[-1])
     places = tf.range(tf.shape(scores)[1])
 
@@ -141,6 +141,6 @@ def _real(scores: Any, lengths: Any) -> Any:
 
 def _indices(tags: Any, scores: Any) -> Any:
     """Return tags as whole numbers (rows, words): given so, with a dimension of 1 behind, or as rows of 0 and 1."""
-    given = tf.reshape(tags, tf.concat([tf.shape(scores)[:2], [-1]], 0))  # Keras in a graph knows no shape of them
-    single = tf.equal(tf.shape(given)[2], 1)
-    return tf.where(single, tf.cast(given[:, :, 0], tf.int32), tf.argmax(given, 2, tf.int32))
+    cells = tf.reshape(tags, tf.concat([tf.shape(scores)[:2], [-1]], 0))  # Keras in a graph knows no shape of them
+    single = tf.equal(tf.shape(cells)[2], 1)
+    return tf.where(single, tf.cast(cells[:, :, 0], tf.int32), tf.argmax(cells, 2, tf.int32))

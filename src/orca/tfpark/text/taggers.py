@@ -16,7 +16,7 @@ class TextKerasModel(KerasModel):
     """A compiled Keras model of texts: labels are whole numbers, or rows of 0 and 1.
 
     Where tags are found by a CRF, `predict` answers with the best tags, 1 at each word's; the Keras model itself, in
-    `model`, gives what the loss needs.
+    `model`, gives the inputs of the loss.
 
     Args:
         model: The model.
@@ -33,9 +33,9 @@ class TextKerasModel(KerasModel):
         from orca.frameworks.keras.files import load_model
         from orca.tfpark.text import crf, words  # noqa: F401  # Keras knows their layers then
 
-        made = cls.__new__(cls)
-        TextKerasModel.__init__(made, load_model(path))
-        return made
+        model = cls.__new__(cls)
+        TextKerasModel.__init__(model, load_model(path))
+        return model
 
     def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = False) -> Any:
         """Answer as `KerasModel.predict` does: with chances, or with 1 at the best tag where a CRF finds it."""
@@ -51,7 +51,7 @@ class TextKerasModel(KerasModel):
 class NER(TextKerasModel):
     """A tagger of entities: words (rows, words) and characters (rows, words, word_length) give each word's entity.
 
-    A CRF finds the entities of what two LSTMs in both directions say of the words.
+    A CRF finds the entities in the output of two LSTMs in both directions over the words.
 
     Args:
         num_entities: The number of entities.
@@ -61,7 +61,7 @@ class NER(TextKerasModel):
         word_emb_dim: Size of the words' embeddings.
         char_emb_dim: Size of the characters' embeddings.
         tagger_lstm_dim: Size of the LSTMs.
-        dropout: Share of what is dropped in training.
+        dropout: The share of activations that is dropped in training.
         crf_mode: "reg": every text has as many words as the array; "pad": a third input (rows, 1) has their number.
         optimizer: The optimizer; Adam unless given.
         options: More arguments of the Estimator: backend, workers_per_node, seed.
@@ -97,7 +97,7 @@ class NER(TextKerasModel):
 
 
 class IntentEntity(TextKerasModel):
-    """A model of what a text wants, and of its entities, which a CRF finds: two outputs.
+    """A model of a text's intent, and of its entities, which a CRF finds: two outputs.
 
     Args:
         num_intents: The number of intents.
@@ -109,7 +109,7 @@ class IntentEntity(TextKerasModel):
         char_emb_dim: Size of the characters' embeddings.
         char_lstm_dim: Size of the characters' LSTM.
         tagger_lstm_dim: Size of the words' LSTMs.
-        dropout: Share of what is dropped in training.
+        dropout: The share of activations that is dropped in training.
         optimizer: The optimizer; Adam unless given.
         options: More arguments of the Estimator.
     """
@@ -149,7 +149,7 @@ class SequenceTagger(TextKerasModel):
         char_vocab_size: Characters in the vocabulary; words alone are read unless given.
         word_length: Characters of each word.
         feature_size: Size of embeddings and LSTMs.
-        dropout: Share of what is dropped in training.
+        dropout: The share of activations that is dropped in training.
         classifier: How chunks are found: "softmax", or "crf".
         optimizer: The optimizer; Adam unless given.
         options: More arguments of the Estimator.
@@ -210,7 +210,7 @@ class _Texts:
     def words_and_chars(
         self, vocabulary: int, size: int, letters: int, letter_size: int, lstm: int, length: int
     ) -> Any:
-        """Return for each word its embedding beside what LSTMs in both directions say of its characters."""
+        """Return for each word its embedding beside the output of LSTMs in both directions over its characters."""
         from orca.tfpark.text.words import EachWord
 
         layers = self.layers
@@ -220,7 +220,7 @@ class _Texts:
         return layers.Dropout(self.dropout)(layers.Concatenate()([words, chars]))
 
     def both_ways(self, x: Any, size: int) -> Any:
-        """Return what LSTMs in both directions say of each word."""
+        """Return the output of LSTMs in both directions for each word."""
         x = self.layers.Bidirectional(self.layers.LSTM(size, return_sequences=True))(x)
         return self.layers.Dropout(self.dropout)(x)
 

@@ -1,4 +1,4 @@
-"""Words: what a layer says of each word of a text. Owns how words become rows, for the Keras of this process."""
+"""Words: a layer's output for each word of a text. Owns how words become rows, for the Keras of this process."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from orca import OrcaContext, XShards
-from orca.data import frames, kept
+from orca.data import frames, shard_cache
 from orca.data.shard import SparkXShards
 from orca.errors import DataError
 
@@ -78,8 +78,8 @@ def test_shards_come_back_as_they_were_and_may_be_changed(spark: Any, rows: int)
     ids=["tree", "objects", "scalar", "list", "text", "none"],
 )
 def test_a_shard_of_any_kind_is_kept(tmp_path: Path, shard: Any) -> None:
-    (record,) = kept.Writing(str(tmp_path))([shard, shard])
-    again = list(kept.read([record]))
+    (record,) = shard_cache.Writing(str(tmp_path))([shard, shard])
+    again = list(shard_cache.read([record]))
     assert len(again) == 2
     assert all(pickle.dumps(each) == pickle.dumps(shard) for each in again)
     assert record.note is not None and record.note.blank is None
@@ -87,17 +87,17 @@ def test_a_shard_of_any_kind_is_kept(tmp_path: Path, shard: Any) -> None:
 
 def test_shards_of_many_small_arrays_are_kept(tmp_path: Path) -> None:
     shards = [{str(i): np.full(75, float(i)) for i in range(100)} for _ in range(3)]  # with the gaps they are large
-    (record,) = kept.Writing(str(tmp_path))(shards)
-    assert [pickle.dumps(shard) for shard in kept.read([record])] == [pickle.dumps(shard) for shard in shards]
+    (record,) = shard_cache.Writing(str(tmp_path))(shards)
+    assert [pickle.dumps(shard) for shard in shard_cache.read([record])] == [pickle.dumps(shard) for shard in shards]
 
 
 def test_many_large_shards_take_few_of_the_files_that_may_be_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_MOST_MAPS", len(kept._maps) + 2)
-    (record,) = kept.Writing(str(tmp_path))([np.full(20_000, i) for i in range(9)])
+    monkeypatch.setattr(shard_cache, "_MOST_MAPS", len(shard_cache._maps) + 2)
+    (record,) = shard_cache.Writing(str(tmp_path))([np.full(20_000, i) for i in range(9)])
     before = len(os.listdir("/proc/self/fd"))
-    shards = list(kept.read([record]))
+    shards = list(shard_cache.read([record]))
     assert len(os.listdir("/proc/self/fd")) - before <= 2
     assert [int(shard[-1]) for shard in shards] == list(range(9))
     shards[8][0] = -1  # those that are read may be changed as well
@@ -122,7 +122,7 @@ def test_no_shards_are_named(spark: Any) -> None:
 
 def test_files_go_when_shards_are_let_go(spark: Any) -> None:
     deadline = time.monotonic() + 60
-    while kept.is_busy(spark.sparkContext) and time.monotonic() < deadline:  # daemons start in the background
+    while shard_cache.is_busy(spark.sparkContext) and time.monotonic() < deadline:  # daemons start in the background
         time.sleep(0.1)
     before = set(folders(spark))
     shards = XShards.partition(np.arange(10), 2)
@@ -153,7 +153,7 @@ def test_lazy_shards_outlive_the_files_they_are_made_of(spark: Any) -> None:
 def test_files_of_shards_that_nobody_holds_are_removed_and_a_dataframe_holds_them(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_ABANDONED", 1)
+    monkeypatch.setattr(shard_cache, "_ABANDONED", 1)
     before = set(folders(spark))
     rows = XShards.partition(pd.DataFrame({"n": np.arange(10)}), 2).to_spark_df()
     (held,) = set(folders(spark)) - before
@@ -171,8 +171,8 @@ def test_files_of_shards_that_nobody_holds_are_removed_and_a_dataframe_holds_the
 
 def test_files_that_vanish_are_named_and_made_anew_when_asked(spark: Any) -> None:
     shards = XShards.partition(np.arange(10), 2)
-    assert isinstance(shards._kept, kept.InFiles)
-    for file in shards._kept.folder.iterdir():
+    assert isinstance(shards._holder, shard_cache.InFiles)
+    for file in shards._holder.folder.iterdir():
         file.unlink()
     with pytest.raises(DataError, match="the file of computed shards .* is gone: .*Call uncache"):
         shards.collect()
@@ -195,7 +195,7 @@ def test_an_rdd_that_spark_keeps_is_left_with_it(spark: Any) -> None:
     frame = frame_of(100)
     rdd = spark.sparkContext.parallelize([frame[:60], frame[60:]], 2).cache()
     shards = SparkXShards(rdd)
-    assert shards.is_cached() and shards._kept is not None and isinstance(shards._kept, kept.InSpark)
+    assert shards.is_cached() and shards._holder is not None and isinstance(shards._holder, shard_cache.InSpark)
     assert shards._get_class_name() == "pandas.core.frame.DataFrame" and len(shards.first()) == 60
     pd.testing.assert_frame_equal(shards.concat_to_pdf(), frame)
     names = XShards.partition(pd.DataFrame({"c": ["a", "b"], "name": ["A", "B"]}), 1)
@@ -224,7 +224,7 @@ def test_a_cached_pipeline_is_the_same_in_both_modes(spark: Any) -> None:
 def test_large_objects_count_in_the_size_of_shards_that_spark_keeps(spark: Any) -> None:
     images = pd.DataFrame({"id": range(20), "image": pd.Series([bytes(1 << 20)] * 20, dtype=object)})
     rdd = spark.sparkContext.parallelize([images, images[["id"]]], 2)
-    sizes = [kept.InSpark(part.cache()).size() for part in (rdd, rdd.map(lambda frame: frame[["id"]]))]
+    sizes = [shard_cache.InSpark(part.cache()).size() for part in (rdd, rdd.map(lambda frame: frame[["id"]]))]
     assert sizes[0] > frames.BROADCAST > sizes[1]
 
 
@@ -233,12 +233,12 @@ def test_jobs_are_noticed_where_the_scheduler_cannot_be_asked(spark: Any) -> Non
     other = SimpleNamespace(_jsc=SimpleNamespace(sc=context._jvm.java.lang.Object), statusTracker=context.statusTracker)
 
     def waits(kind: Any) -> None:
-        assert until(lambda: not kept.is_busy(kind))
+        assert until(lambda: not shard_cache.is_busy(kind))
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(context.parallelize([0.5], 1).map(time.sleep).collect)
-            assert until(lambda: kept.is_busy(kind))
+            assert until(lambda: shard_cache.is_busy(kind))
             job.result()
-        assert until(lambda: not kept.is_busy(kind))
+        assert until(lambda: not shard_cache.is_busy(kind))
 
     waits(context)
     waits(other)

@@ -1,4 +1,4 @@
-"""Trained: which weights of a fit are trained. Owns that it is the same on all ranks, whatever the user's code does."""
+"""TrainedWeights: the weights that a fit trains. Owns that they are the same on all ranks, whatever user code does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orca.errors import ArgumentError
 from orca.frameworks.torch.sync import held
 
 
-class Trained:
+class TrainedWeights:
     """The weights that have gradients, and the groups of each optimizer, as replicas agreed on them last.
 
     Args:
@@ -35,18 +35,18 @@ class Trained:
     @property
     def changed(self) -> bool:
         """Say whether something else is trained now."""
-        return self._now() != self.agreed
+        return self._now() != self.last_flags
 
     def settle(self) -> None:
-        """Remember what is trained now, as all ranks agree on it."""
-        self.agreed = self._now()
+        """Remember which weights are trained now, as all ranks agree on it."""
+        self.last_flags = self._now()
 
     def check_alike(self) -> None:
-        """Check that what is trained is the same on all ranks, which call it together."""
+        """Check that the same weights are trained on all ranks, which call it together."""
         ranks = self.world.all_gather(self._now())
         if all(rank == ranks[0] for rank in ranks):
             return
-        changes, size = sum(rank != self.agreed for rank in ranks), self.world.size
+        changes, size = sum(rank != self.last_flags for rank in ranks), self.world.size
         raise ArgumentError(
             "a callback or an operator changed what is trained (requires_grad, or the optimizer's groups) "
             f"{f'on {changes} of' if changes < size else 'differently on'} {size} workers. Do it on every worker in "
@@ -63,7 +63,7 @@ class Trained:
 
     def _check_agreed(self, optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         """Check that replicas agreed on the gradients that the user's own code steps with."""
-        frozen_ids = {id(weight) for weight, learns in zip(self.weights, self.agreed[0], strict=True) if not learns}
+        frozen_ids = {id(weight) for weight, learns in zip(self.weights, self.last_flags[0], strict=True) if not learns}
         if any(
             id(weight) in frozen_ids and weight.requires_grad and weight.grad is not None for weight in held(optimizer)
         ):

@@ -1,4 +1,4 @@
-"""Kept shards: where computed shards stay until they are used. Owns their files, and what is known without a job.
+"""ShardCache: computed shards, until they are used. Owns their files, and the facts that need no job.
 
 Where Spark runs on this machine alone, a task writes the shards of a partition to a file beside Spark's own blocks and
 returns a short record of it. Later tasks map the file into memory: arrays and frames are not copied, columns that
@@ -33,7 +33,7 @@ _MOST_MAPS = 256  # shards of a process that are mapped at a time: each takes on
 _ABANDONED = 1 << 30  # bytes of files that nobody holds any more, for which the JVM is asked to look for them
 
 
-class Kept(Protocol):
+class ShardCache(Protocol):
     """Shards that stay once they are computed."""
 
     rdd: RDD[Any]
@@ -45,7 +45,7 @@ class Kept(Protocol):
         """Say whether they have not been dropped."""
 
     def note(self) -> Note | None:
-        """Return what is known of the first of them without a job."""
+        """Return the facts about the first of them that need no job."""
 
     def size(self) -> int:
         """Return about how many bytes they are."""
@@ -57,7 +57,7 @@ class Kept(Protocol):
         """Let go of them; whatever needs them computes them again."""
 
 
-def keep(rdd: RDD[Any]) -> Kept:
+def keep(rdd: RDD[Any]) -> ShardCache:
     """Return the shards of an RDD as such that stay; nothing is computed yet."""
     here = str(rdd.ctx.master).startswith("local")
     return InFiles(rdd) if here and not rdd.is_cached else InSpark(rdd)
@@ -65,7 +65,7 @@ def keep(rdd: RDD[Any]) -> Kept:
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a shard: the name of its class, and the shard without its rows where that is a frame."""
+    """The facts about a shard: the name of its class, and the shard without its rows where that is a frame."""
 
     class_name: str
     blank: Any
@@ -108,13 +108,13 @@ class InSpark:
 
 
 def _size(shard: Any) -> int:
-    used = getattr(shard, "memory_usage", None)
-    return int(used(index=True, deep=True).sum()) if used else sys.getsizeof(shard)
+    usage = getattr(shard, "memory_usage", None)
+    return int(usage(index=True, deep=True).sum()) if usage else sys.getsizeof(shard)
 
 
 def compute(rdd: RDD[Any]) -> None:
     """Compute an RDD."""
-    rdd._jrdd.count()  # of what Python wrote: it need not be read again to be counted
+    rdd._jrdd.count()  # Python's pickles need not be read again to be counted
 
 
 class InFiles:
@@ -127,26 +127,26 @@ class InFiles:
         self.records = rdd.mapPartitions(Writing(str(self.folder)))
         self.records.persist(StorageLevel.MEMORY_AND_DISK)
         self.rdd = self.records.mapPartitions(read)
-        self._known: list[Record] | None = None
-        self._abandoned = weakref.finalize(self, _folders.abandon, self.folder)
-        self._abandoned.atexit = False
+        self._record_list: list[Record] | None = None
+        self._finalizer = weakref.finalize(self, _folders.abandon, self.folder)
+        self._finalizer.atexit = False
         _folders.watch(self.folder, self.records)
 
     def compute(self) -> None:
         """Write the files, if they are not there yet."""
-        self._known = self.records.collect()
+        self._record_list = self.records.collect()
 
     def _computed(self) -> list[Record]:
-        if self._known is None:
+        if self._record_list is None:
             self.compute()
-        return self._known or []
+        return self._record_list or []
 
     def is_held(self) -> bool:
         """Say whether Spark is to keep the records."""
         return bool(self.records.is_cached)
 
     def note(self) -> Note | None:
-        """Return what the first task that had a shard noted of it."""
+        """Return the note of the first task that had a shard."""
         return next((record.note for record in self._computed() if record.note), None)
 
     def size(self) -> int:
@@ -168,14 +168,14 @@ class InFiles:
         While another thread runs a job, whose tasks may be about to open the files, these stay; a later folder's
         making removes them.
         """
-        self._abandoned.detach()
+        self._finalizer.detach()
         self.records.unpersist(blocking=True)
         if not is_busy(self.records.ctx):
             _folders.remove(self.folder)
 
 
 class _Folders:
-    """The folders with files of shards, of the Spark that runs; it removes what is left when it stops.
+    """The folders with files of shards, of the Spark that runs; it removes the rest when it stops.
 
     A folder is needed as long as Spark keeps its records, that is until somebody drops them, or the JVM finds that
     nothing refers to them any more: not a DataFrame either, which Python would not know of.
@@ -184,7 +184,7 @@ class _Folders:
     def __init__(self) -> None:
         self._records: dict[Path, int] = {}  # the number of the RDD that has the records of each folder
         self._spark = ""
-        self._abandoned = 0  # bytes
+        self._garbage = 0  # bytes
 
     def new(self, context: SparkContext) -> Path:
         """Make a folder, and remove those that nothing refers to."""
@@ -192,14 +192,14 @@ class _Folders:
 
         if self._spark != context.applicationId:
             self._clear()  # Spark removes its folder only when the JVM ends
-            self._spark, self._abandoned = str(context.applicationId), 0
+            self._spark, self._garbage = str(context.applicationId), 0
             when_stopped(self._clear)
-        if self._abandoned > _ABANDONED:
+        if self._garbage > _ABANDONED:
             context._jvm.System.gc()  # type: ignore[union-attr]
-            self._abandoned = 0
+            self._garbage = 0
         alive = context._jsc.getPersistentRDDs()
-        lost = [folder for folder, number in list(self._records.items()) if not alive.containsKey(number)]
-        for folder in lost if lost and not is_busy(context) else []:
+        orphans = [folder for folder, number in list(self._records.items()) if not alive.containsKey(number)]
+        for folder in orphans if orphans and not is_busy(context) else []:
             self.remove(folder)
         folder = Path(str(context._temp_dir)) / f"shards-{uuid.uuid4().hex}"
         folder.mkdir(mode=0o700)
@@ -212,7 +212,7 @@ class _Folders:
     def abandon(self, folder: Path) -> None:
         """Count the bytes of a folder that Python has no use for any more."""
         if folder in self._records:
-            self._abandoned += sum(file.stat().st_size for file in folder.glob("*"))
+            self._garbage += sum(file.stat().st_size for file in folder.glob("*"))
 
     def _clear(self) -> None:
         for folder in list(self._records):
@@ -231,7 +231,7 @@ def is_busy(context: SparkContext) -> bool:
     """Say whether Spark runs a job.
 
     Its scheduler is no API of Spark's. Where it cannot be asked, the status tracker is, which hears of the end of jobs
-    later than who waits for them: folders stay a little longer then.
+    later than their callers: folders stay a little longer then.
     """
     try:
         return bool(context._jsc.sc().dagScheduler().activeJobs().size())
@@ -301,12 +301,12 @@ _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # those that somebody use
 
 @dataclass(frozen=True)
 class Span:
-    """Where a shard lies in a file: a pickle, and the buffers of its arrays, by their places in the span.
+    """The place of a shard in a file: a pickle, and the buffers of its arrays, by their places in the span.
 
     Attributes:
         start: Its first byte; that of a page where the shard may be mapped.
         stop: The byte behind it.
-        buffers: Where the arrays begin and end.
+        buffers: The starts and ends of the arrays.
         large: Whether to map it.
     """
 
@@ -319,9 +319,9 @@ class Span:
         """Return the shard."""
         size = self.stop - self.start
         if self.large and len(_maps) < _MOST_MAPS:
-            mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=self.start)
-            _maps.add(mapped)
-            view = memoryview(mapped)
+            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=self.start)
+            _maps.add(mapping)
+            view = memoryview(mapping)
         else:
             file.seek(self.start)
             view = memoryview(bytearray(size))
@@ -333,7 +333,7 @@ def _write(file: BinaryIO, shard: Any) -> Span:
     from pyspark import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
-    head = cloudpickle.dumps(shard, protocol=5, buffer_callback=buffers.append)  # as Spark pickles what RDDs hold
+    head = cloudpickle.dumps(shard, protocol=5, buffer_callback=buffers.append)  # as Spark pickles the elements of RDDs
     views = [buffer.raw() for buffer in buffers]
     large = len(head) + sum(view.nbytes for view in views) >= _MAPPED
     start = _skip(file, mmap.ALLOCATIONGRANULARITY if large else _ALIGNED)
