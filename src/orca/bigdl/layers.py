@@ -840,7 +840,16 @@ def _flat(x: Any) -> list[Any]:
     return [part for each in x for part in (_flat(each) if isinstance(each, list) else [each])]
 
 
-def _product(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return F.cosine_similarity(a, b, dim=-1)
+
+
+def _bilinear(m: Any, a: Tensor, b: Tensor) -> Tensor:
+    return F.bilinear(a, b, m.weight, m.bias)
+
+
+def _product(x: Any, trans_a: bool, trans_b: bool) -> Tensor:
+    a, b = x
     return (a.mT if trans_a else a) @ (b.mT if trans_b else b)
 
 
@@ -875,14 +884,14 @@ rows({
     "SelectTable": (lambda x, index: x[place(index, len(x))], "One tensor of the table."),
     "NarrowTable": (_narrow_table, "Some tensors of the table; a length of -1 is up to the last."),
     "FlattenTable": (lambda x: _flat(x), "The tensors of tables in tables, in one table."),
-    "MM": (lambda x, trans_a=False, trans_b=False: _product(*x, trans_a, trans_b),
+    "MM": (lambda x, trans_a=False, trans_b=False: _product(x, trans_a, trans_b),
         "The matrix product of two tensors."),
-    "MV": (lambda x, trans=False: _product(x[0], x[1].unsqueeze(-1), trans, False).squeeze(-1),
+    "MV": (lambda x, trans=False: _product((x[0], x[1].unsqueeze(-1)), trans, False).squeeze(-1),
         "The product of a matrix and a vector."),
-    "Gemm": (lambda x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False: alpha * _product(x[0], x[1], trans_a,
+    "Gemm": (lambda x, alpha=1.0, beta=1.0, trans_a=False, trans_b=False: alpha * _product(x[:2], trans_a,
         trans_b) + beta * x[2], "alpha A B + beta C of a table of three matrices."),
     "DotProduct": (lambda x: torch.mul(*x).sum(-1), "The dot product of two tensors, row by row."),
-    "CosineDistance": (lambda x: F.cosine_similarity(*x, dim=-1),
+    "CosineDistance": (lambda x: _cosine(*x),
         "The cosine between two tensors, row by row."),
     "PairwiseDistance": (lambda x, norm=2: torch.linalg.vector_norm(torch.sub(*x), ord=norm, dim=-1),
         "The distance between two tensors, row by row."),
@@ -898,7 +907,7 @@ rows({
         "A draw from the normal distribution of a table (mean, logarithm of the variance)."),
     "Bilinear": (lambda input_size1, input_size2, output_size, bias_res=True, wRegularizer=None, bRegularizer=None:
         Weights(input_size1, {"weight": [output_size, input_size1, input_size2], "bias": [
-        output_size] if bias_res else None}), lambda m, x: F.bilinear(*x, m.weight, m.bias),
+        output_size] if bias_res else None}), lambda m, x: _bilinear(m, *x),
         "x1' W x2 + b of a table of two."),
     "Attention": (_heads, _attention, "Attention with several heads of a table (queries, keys and values, bias)."),
     "RoiPooling": (_roi_pooled,
